@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import mirage_eg as mi
-from mirage_eg.backends.cost.devices import device_for
+from mirage_eg.backends.cost.devices import closest_device
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, gpu_target, time_source
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
@@ -64,8 +64,10 @@ def main() -> int:
     if not gpu_available():
         print("product_chain: no CUDA GPU is usable here; run it on a machine with one", file=sys.stderr)
         return 2
-    least = 2 * WIDTH**2 / device_for(gpu_target()).memory_bandwidth * 1e6
-    print(f"{gpu_name()}: a weight takes {least:.1f} µs at the bandwidth of the device's record")
+    device = closest_device(gpu_name(), gpu_target())
+    assert device is not None  # there are records of all targets with a GPU
+    least = 2 * WIDTH**2 / device.memory_bandwidth * 1e6
+    print(f"{gpu_name()}: a weight takes {least:.1f} µs at the bandwidth of the record of the {device.name}")
     for batch in given.batch:
         library = library_chain(batch)
         forms = [("library", emit(library, program=library), {})]

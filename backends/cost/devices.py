@@ -1,8 +1,8 @@
 """GPUs as records: target and rates, for the cost model; `TARGETS` has the limits of each target.
 
-The H100's record is a fit of the cost model to measured kernels (`mirage-eg bench cost`, docs/optimizer.md). The fit started
-at rates that were measured alone: 3.02 TB/s, 708 TFLOP/s in float16, 1.0 µs for an empty launch replayed in a CUDA graph. The
-other records are datasheet values times the same efficiencies (`source`).
+The records of the H100 and the H200 are fits of the cost model to measured kernels (`mirage-eg bench cost`, docs/optimizer.md).
+The H100's started at rates that were measured alone: 3.02 TB/s, 708 TFLOP/s in float16, 1.0 µs for an empty launch replayed in
+a CUDA graph. The other records are datasheet values times the same efficiencies (`source`).
 """
 
 import json
@@ -65,16 +65,19 @@ _H100 = Device(
 _H200 = Device(
     name="H200",
     target="sm_90",
-    source="datasheet",
+    source="fitted",
     multiprocessors=132,
     memory_bandwidth=4.3e12,
-    cache_bandwidth=7.0e12,
+    cache_bandwidth=8.6e12,
     matrix_rate=708e12,
     arithmetic_rate=30e12,
-    function_rate=3.6e12,
-    launch_us=1.0,
-    iteration_us=0.15,
-    step_us=0.4,
+    function_rate=2.25e12,
+    launch_us=1.38,
+    iteration_us=0.071,
+    step_us=0.2,
+    hit_us=0.38,
+    bandwidth_share=1.0,
+    stage_bandwidth=3.83e12,
 )
 _A100 = Device(
     name="A100",

@@ -203,7 +203,7 @@ def element_bytes(block: Graph) -> list[int]:
             return 0
         if value in loaded and by_vectors(value):
             return 0 if ops == {"reshape"} else min(_FLOAT32, block.types[value].dtype.itemsize)
-        if maker.op == "input" and ops == {"matmul"}:
+        if maker.op == "input" and ops == {"matmul"} and not any(is_of_vector(block, reader) for reader in readers[value]):
             return 0
         added = all(reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value])
         return 0 if maker.op == "matmul" and added else _FLOAT32

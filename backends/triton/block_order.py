@@ -4,6 +4,7 @@ Logarithms of exponentials go. An exponential comes after the factors that mask 
 share an exponential, each with a mask of its own, it is computed for each of them, since it has another maximum there.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 from mirage_eg.backends.triton.exp_factors import powers_of
@@ -13,7 +14,7 @@ from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.node import Node, node
 
 
 def prepared(block: Graph) -> Graph:
@@ -22,7 +23,7 @@ def prepared(block: Graph) -> Graph:
 
 
 def _of_block(block: Graph) -> Graph:
-    graph = flatten(without_far_logarithms(flatten(expand_custom(block))))
+    graph = flatten(_reduced_late(without_far_logarithms(flatten(expand_custom(block)))))
     exponentials = [values[0] for item, values in graph.numbered() if item.op == "exp"]
     for exponential in reversed(exponentials):
         graph = _taken_apart(graph, exponential)
@@ -30,6 +31,21 @@ def _of_block(block: Graph) -> Graph:
 
 
 _known = lru_cache(256)(_of_block)  # not where there are custom ops: their definitions may change
+
+
+def _reduced_late(graph: Graph) -> Graph:
+    """The graph whose accumulators reduce what they add up, where nothing else reads the reduction.
+
+    A reduction in every iteration makes the threads of a block wait for each other. It is dead here, not gone.
+    """
+    makers = {values[0]: item for item, values in graph.numbered() if values}
+    nodes = []
+    for item in graph.nodes:
+        inner = makers.get(item.operands[0]) if item.op.startswith("accum_") and item.get("dim") is None else None
+        if inner is not None and item.op == f"accum_{inner.op}" and len(graph.readers[item.operands[0]]) == 1:
+            item = node(item.op, *inner.operands, **item.mapping, dim=inner["dim"])
+        nodes.append(item)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _judged(graph: Graph) -> dict[int, SafeExponential | str]:

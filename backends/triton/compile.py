@@ -1,6 +1,5 @@
 """Compiles emitted programs for a target, with or without a GPU: whether each kernel fits, its resources, its errors."""
 
-import fcntl
 import importlib.util
 import os
 import re
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -104,50 +102,51 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     """Compile every kernel of an imported program: the record, and Triton's compiled kernel where there is one.
 
     `target` is a name in TARGETS, or a Target. Without `resources`, registers and spills stay unknown, which saves one
-    process a kernel. Triton caches compiled kernels on disk, for all processes; a kernel that another process is compiling
-    comes last, so that processes share the kernels that their programs have in common.
+    process a kernel. Triton caches compiled kernels on disk, for all processes.
 
     Raises:
         OptionError: an unknown target.
     """
-    if isinstance(target, str):
-        _check(target)
-        target = TARGETS[target]
+    texts, device = compiled_texts(module, target), _target(target)
+    return [_compile(name, text, device, resources) for name, text in texts.items()]
+
+
+def compile_kernel(source: str, name: str, target: str) -> KernelCompile:
+    """Compile one kernel of an emitted program, without its resources; it is in Triton's cache then."""
+    with loaded(source) as module:
+        return _compile(name, compiled_texts(module, target)[name], _target(target), resources=False)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledText:
+    """What Triton compiles of a kernel, its options, and the key of both for a target."""
+
+    source: Any
+    options: dict[str, Any]
+    key: str
+
+
+def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, CompiledText]:
+    """What Triton compiles of each kernel of an imported program: kernels with equal keys are compiled once.
+
+    Raises:
+        OptionError: an unknown target.
+    """
+    device = _target(target)
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
-    signatures: dict[str, tuple[str, ...]] = getattr(module, "SIGNATURES", {})
-    sources = {name: _kernel_source(getattr(module, name), types) for name, types in signatures.items()}
-    compiled: dict[str, tuple[KernelCompile, Any]] = {}
-    for wait in (False, True):
-        for name in [name for name in sources if name not in compiled]:
-            options = dict(module.OPTIONS[name])
-            with _turn(f"{sources[name].hash()} {options} {target}", wait) as has_turn:
-                if has_turn:
-                    compiled[name] = _compile(name, sources[name], options, target, resources)
-    return [compiled[name] for name in sources]
+    texts = {}
+    for name, types in getattr(module, "SIGNATURES", {}).items():
+        source, options = _kernel_source(getattr(module, name), types), dict(module.OPTIONS[name])
+        texts[name] = CompiledText(source, options, f"{source.hash()} {options} {device}")
+    return texts
 
 
-@contextmanager
-def _turn(key: str, wait: bool) -> Iterator[bool]:
-    """Whether it is this process's turn to compile a kernel: no other one is at it, or with `wait`, the other one has ended."""
-    path = cache_folder() / f"mirage_eg_{sha256(key.encode()).hexdigest()}.lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError:  # a cache that cannot be written; Triton says so
-        yield True
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        has_turn = True
-    except BlockingIOError:
-        has_turn = False
-    try:
-        yield has_turn
-    finally:
-        if has_turn:
-            path.unlink(missing_ok=True)  # who waits for it finds the kernel in Triton's cache, and so does who comes later
-        os.close(handle)  # which unlocks it
+def _target(target: str | Target) -> Target:
+    if isinstance(target, str):
+        _check(target)
+        return TARGETS[target]
+    return target
 
 
 def _kernel_source(kernel: Any, types: tuple[str, ...]) -> Any:
@@ -160,7 +159,7 @@ def _kernel_source(kernel: Any, types: tuple[str, ...]) -> Any:
     return ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), {}, aligned)
 
 
-def _compile(name: str, source: Any, options: dict[str, Any], device: Target, resources: bool) -> tuple[KernelCompile, Any]:
+def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> tuple[KernelCompile, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.errors import TritonError
@@ -169,7 +168,8 @@ def _compile(name: str, source: Any, options: dict[str, Any], device: Target, re
     started = time.perf_counter()
     target = device.name
     try:
-        compiled = triton.compile(source, target=GPUTarget(device.backend, device.arch, device.warp_size), options=options)
+        gpu = GPUTarget(device.backend, device.arch, device.warp_size)
+        compiled = triton.compile(text.source, target=gpu, options=text.options)
     # The stages of Triton's compiler raise its own errors, MLIR's (RuntimeError), and errors of checks in Python.
     except (
         TritonError,

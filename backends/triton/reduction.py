@@ -12,12 +12,13 @@ from mirage_eg.backends.triton.op_table import NOUNS
 from mirage_eg.backends.triton.rearrangement import write_columns
 from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.tiles import Tile
+from mirage_eg.backends.triton.warps import WARP
 from mirage_eg.backends.triton.writer import Writer, as_float, cast, masked, picked
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.shapes import Shape
 
-_LATE = 2048  # an accumulator with a reduction keeps tiles of at most so many elements whole and reduces once, after the loop
+_LATE = 32  # elements a thread of a tile that an accumulator with a reduction keeps whole, and reduces once, after the loop
 _MINUS_INFINITY = 'float("-inf")'
 _LOG2_E = "1.4426950408889634"
 _LOWEST = "-1.0e38"  # below every score, and still finite: the difference of two is 0, not NaN
@@ -71,7 +72,9 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     tile = writer.tiles[operand]
     term = cast(tile.name, tile.dtype, dtype)
     reduces = dim is not None and tile.shape[dim] > 1
-    late = reduces and item.op != "accum_strided_sum" and prod(tile.padded) <= _LATE and looped and not rescale and not cut
+    threads = WARP * writer.schedule.num_warps if writer.schedule.num_warps else graph.threads
+    small = prod(tile.padded) <= _LATE * threads
+    late = reduces and item.op != "accum_strided_sum" and small and looped and not rescale and not cut
     zero, finite = tile.zero - ({dim} if reduces else frozenset()), tile.finite
     if item.op == "accum_strided_sum" and reduces:
         term, zero = write_columns(writer, item, value, tile, term), frozenset()

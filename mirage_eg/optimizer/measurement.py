@@ -1,6 +1,6 @@
 """One measurement of tuning, and its form as a line of JSON."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from json import loads
 from typing import Any
@@ -18,7 +18,7 @@ class Measurement:
     """A candidate that was compiled, and its times if it compiled and its outputs are right.
 
     `source` and `mugraph` are fingerprints; `graph` is the JSON text of a µGraph in its first measurement, "" in the others.
-    `timing` is of the final stage alone.
+    `timing` is of the final stage alone; `seconds` are those since tuning began.
     """
 
     stage: str
@@ -32,6 +32,7 @@ class Measurement:
     graph: str = ""
     predicted_us: float | None = None  # of the µGraph, by the cost model
     timing: Timing | None = None
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def us(self) -> float | None:
@@ -54,6 +55,7 @@ class Measurement:
             "kernels_us": list(self.outcome.kernels_us),
             "mugraph": self.mugraph,
             "predicted_us": self.predicted_us,
+            "seconds": round(self.seconds, 2),
         }
         line |= {"graph": loads(self.graph)} if self.graph else {}
         return line | ({"timing": self.timing and asdict(self.timing)} if self.stage == "final" else {})

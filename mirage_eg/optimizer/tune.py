@@ -20,17 +20,13 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.backends.triton.compile import compile_module, loaded
-from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.schedule import Schedule, fewer_stages
-from mirage_eg.ir.errors import MirageError
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.heuristics import EFFORT, Effort
 from mirage_eg.optimizer.kernel_times import Family, Kernel, KernelTimes, PartChoice, kernels_of
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.multi_gpu import MultiGpuTimer
-from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tuning_space import (
     Job,
     Variant,
@@ -42,9 +38,9 @@ from mirage_eg.optimizer.tuning_space import (
     sample,
     schedules,
 )
+from mirage_eg.optimizer.variant_compiler import Map, VariantCompiler
 
 _LOGGER = logging.getLogger(__name__)
-Map = Callable[[Callable[[Any], Any], Sequence[Any], Callable[[], float]], Iterable[Any]]  # function, items, until when
 
 
 def _map_here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[Any]:
@@ -93,8 +89,9 @@ class _Run:
     families: Sequence[Family]
     device: Device
     timer: Timer
-    parallel: Map
+    compiler: VariantCompiler
     tuning: Tuning
+    begun: float
     deadline: float
     sources: set[str] = field(default_factory=set)  # of the candidates so far
     listed: set[str] = field(default_factory=set)  # µGraphs of which a measurement has the JSON
@@ -102,13 +99,6 @@ class _Run:
     kernels: KernelTimes = field(default_factory=KernelTimes)
     parts: dict[tuple[int, Graph], Sequence[PartChoice]] = field(default_factory=dict)  # of the µGraphs of a family so far
     predicted: dict[str, float] = field(default_factory=dict)  # microseconds of µGraphs
-    memo: dict[Graph, Graph] = field(default_factory=dict)
-
-    def optimized(self, graph: Graph) -> Graph:
-        """The µGraph as it is lowered."""
-        if graph not in self.memo:
-            self.memo[graph] = optimize_mugraph(graph, self.device).graph
-        return self.memo[graph]
 
     def composed(self, structure: int, parts: Sequence[PartChoice]) -> Graph:
         """The µGraph of these parts."""
@@ -146,7 +136,9 @@ def tune(
     """
     tuning = tuning or Tuning()
     effort = tuning.effort
-    run = _Run(program, families, device, timer, parallel, tuning, perf_counter() + effort.seconds)
+    compiler = VariantCompiler(program, device, parallel)
+    begun = perf_counter()
+    run = _Run(program, families, device, timer, compiler, tuning, begun, begun + effort.seconds)
     members = list(islice(_members(families, effort.choices), effort.structures))
     _try(run, "structures", list(_first_jobs(run, members)))
     _try(run, "extents", list(_other_choices(run)))
@@ -272,8 +264,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     reserved = (1.0 - until) * effort.seconds
     if not jobs or perf_counter() > run.deadline - reserved:
         return
-    items = [(run.program, run.optimized(job.graph), job, run.device.target) for job in dict.fromkeys(jobs)]
-    compiled = iter(run.parallel(compile_variant, items, lambda: run.deadline - reserved))
+    compiled = run.compiler.variants([*dict.fromkeys(jobs)], lambda: run.deadline - reserved)
     while variants := list(islice(compiled, effort.together)):
         fresh = []
         for variant in variants:
@@ -319,24 +310,6 @@ def _outcomes(run: _Run, sources: Sequence[str], reserved: float) -> Iterator[Ou
         yield known[source] if source in known else next(measured)
 
 
-def compile_variant(item: tuple[Graph, Graph, Job, str]) -> Variant:
-    """Emit and compile for (program, optimized µGraph, job, target), with fewer stages if they do not fit."""
-    program, optimized, job, target = item
-    schedule = job.schedule
-    while True:
-        try:
-            source = emit(optimized, program=program, schedule=schedule)
-            with loaded(source) as module:
-                records = [record for record, _ in compile_module(module, target, resources=False)]
-        except MirageError as error:
-            return Variant(job.graph, job.structure, schedule, "", str(error))
-        problem = next((f"{record.kernel}: {record.error}" for record in records if not record.ok), None)
-        fewer = problem and fewer_stages(schedule, [record.wants_fewer_stages for record in records])
-        if not fewer:
-            return Variant(job.graph, job.structure, schedule, source, problem)
-        schedule = fewer
-
-
 def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
     """The chosen variants timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
     timed: list[tuple[Timing, Tuned]] = []
@@ -363,18 +336,19 @@ def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
 
 def _measurement(run: _Run, stage: str, variant: Variant, outcome: Outcome, timing: Timing | None = None) -> Measurement:
     blocks = variant.graph.blocks
-    text = to_json(run.optimized(variant.graph))
+    text = to_json(run.compiler.optimized(variant.graph))
     mugraph = fingerprint(text)
     graph = "" if mugraph in run.listed else text
     run.listed.add(mugraph)
     grids, loops = tuple(block.grid for block in blocks), tuple(block.loop for block in blocks)
     source = fingerprint(variant.source)
     if mugraph not in run.predicted:
-        run.predicted[mugraph] = predict_us(run.optimized(variant.graph), run.device)
+        run.predicted[mugraph] = predict_us(run.compiler.optimized(variant.graph), run.device)
     predicted = run.predicted[mugraph]
+    seconds = perf_counter() - run.begun
     return Measurement(
-        stage, variant.structure, grids, loops, variant.schedule, source, outcome, mugraph, graph, predicted, timing
+        stage, variant.structure, grids, loops, variant.schedule, source, outcome, mugraph, graph, predicted, timing, seconds
     )
 
 
-__all__ = ["Timer", "Tuned", "Tuning", "Variant", "compile_variant", "tune"]
+__all__ = ["Timer", "Tuned", "Tuning", "tune"]

@@ -4,6 +4,7 @@ A program of several regions goes through them region by region (`region_stage`)
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +24,7 @@ from mirage_eg.pipeline.run.report_sections import RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.pipeline.tune_stage import tune_candidates
+from mirage_eg.pipeline.tune_stage import StartedTuning, start_tuning, tune_candidates
 from mirage_eg.pipeline.verify_stage import Finalists, FullSize, Verified
 from mirage_eg.search.partition.segments import Segmenter
 from mirage_eg.search.partition.shortest_path import KnownSegment
@@ -57,17 +58,19 @@ def search_program(run: Run, full_size: FullSize, tuning: Tuning, known: Sequenc
         if primitive != simplified.after:
             note = "exponentials shifted by their maximum are searched unshifted: no output depends on the shift"
             run.watch.notes.append(note)
-    if known:
-        whole = WholeProgram(Segmenter(primitive).whole(), primitive, "its structures were found at other sizes")
-    else:
-        whole = search_whole_program(run, primitive)
-    partitioner = Partitioner(run, primitive, whole, known=known)
-    finalists, rewriting = _finalists(run, primitive, whole, partitioner, full_size, tuning)
+    with ExitStack() as context:
+        started = start_tuning(run, tuning, context)
+        if known:
+            whole = WholeProgram(Segmenter(primitive).whole(), primitive, "its structures were found at other sizes")
+        else:
+            whole = search_whole_program(run, primitive)
+        partitioner = Partitioner(run, primitive, whole, known=known)
+        finalists, rewriting = _finalists(run, primitive, whole, partitioner, full_size, started)
     return SearchedProgram(simplified, primitive, whole, finalists, rewriting)
 
 
 def _finalists(
-    run: Run, primitive: Graph, whole: WholeProgram, partitioner: Partitioner, full_size: FullSize, tuning: Tuning
+    run: Run, primitive: Graph, whole: WholeProgram, partitioner: Partitioner, full_size: FullSize, started: StartedTuning
 ) -> tuple[Finalists, tuple[RewriteSummary, ...]]:
     """The candidates chosen or tuned, verified and compiled; the plans of all kernels compile."""
     library = Candidate(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
@@ -81,7 +84,7 @@ def _finalists(
     if run.on_gpu:
         full_size.ready()  # drawing inputs on the GPU would disturb the measurements
         groups = [[library], *diverse_by_kind(candidates)]
-        tuned = tune_candidates(run, groups, {**plans.choices, **rewriting.choices}, tuning)
+        tuned = tune_candidates(run, groups, {**plans.choices, **rewriting.choices}, started)
         measurements = tuned.measurements
         chosen = tuned.applied(run.options, run.device)
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):

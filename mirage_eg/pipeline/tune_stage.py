@@ -72,12 +72,27 @@ class _Families:
         return self.parts.setdefault(part, PartChoice(part, len(part.kernels.graph.blocks)))
 
 
+@dataclass(frozen=True, slots=True)
+class StartedTuning:
+    """How a run is tuned, and its timer: the processes start with the search, and end with tuning or with `context`."""
+
+    tuning: Tuning
+    timer: Timer | None
+    context: ExitStack
+
+
+def start_tuning(run: Run, tuning: Tuning, context: ExitStack) -> StartedTuning:
+    """Start the timer, if there is a GPU."""
+    return StartedTuning(tuning, open_timer(run, context) if run.on_gpu else None, context)
+
+
 def tune_candidates(
-    run: Run, groups: Sequence[Sequence[Candidate]], choices: Mapping[Graph, PlanChoices], tuning: Tuning
+    run: Run, groups: Sequence[Sequence[Candidate]], choices: Mapping[Graph, PlanChoices], started: StartedTuning
 ) -> TunedCandidates:
     """Tune the µGraphs of several structures and plans, a group each; `choices` are those of plans, by their µGraphs."""
     measurements: list[Measurement] = []
-    options = run.options
+    options, tuning, timer = run.options, started.tuning, started.timer
+    assert timer is not None  # only what is on a GPU is tuned
 
     database = open_database(run)
 
@@ -90,12 +105,12 @@ def tune_candidates(
         run.watch.observer("tune", len(measurements), None, f"best {best:.1f} µs")
 
     made = _Families(choices)
-    with run.watch.stage("tune"), ExitStack() as stack:
+    with run.watch.stage("tune"), started.context:
         found = tune(
             run.program,
             [made.family(group) for group in groups],
             run.device,
-            tuning.wrap(open_timer(run, stack)),
+            tuning.wrap(timer),
             replace(tuning, record=record, find=tuning.find if database is None else database.find),
             warps=options.warps,
             parallel=run.work.workers.map,

@@ -19,8 +19,9 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.optimizer.tune import Tuning, Variant, compile_variant, tune
-from mirage_eg.optimizer.tuning_space import Job
+from mirage_eg.optimizer.tune import Tuning, tune
+from mirage_eg.optimizer.tuning_space import Job, Variant
+from mirage_eg.optimizer.variant_compiler import Map, VariantCompiler
 from mirage_eg.pipeline.make_report import tuning_summary
 from mirage_eg.pipeline.run.report_sections import TuningSummary
 from property_tests.support.hand_written import attention, gated_mlp, lora, split_attention
@@ -50,7 +51,7 @@ class Clock:
 
 def compiled_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything compiles, at once."""
-    monkeypatch.setattr("mirage_eg.optimizer.tune.compile_module", lambda module, target, resources: [])
+    monkeypatch.setattr("mirage_eg.optimizer.variant_compiler.compiled_texts", lambda module, target: {})
 
 
 def pool() -> tuple[Graph, list[Family]]:
@@ -135,10 +136,10 @@ def test_the_fastest_kernels_of_all_parts_are_found_without_trying_all(first: li
             self.seen[source] = sum(kernels)
             return Outcome(sum(kernels), 1e-4, None, kernels)
 
-    def uncompiled(item: tuple[Graph, Graph, Job, str]) -> Variant:
-        job = item[2]
-        source = repr((*number_of[job.graph], str(job.schedule)))
-        return Variant(job.graph, job.structure, job.schedule, source, None)
+    def uncompiled(_: VariantCompiler, jobs: Sequence[Job], until: object) -> Iterator[Variant]:
+        for job in jobs:
+            source = repr((*number_of[job.graph], str(job.schedule)))
+            yield Variant(job.graph, job.structure, job.schedule, source, None)
 
     def compose(parts: Sequence[PartChoice]) -> Graph:
         loop, rows = (part.choice for part in parts)
@@ -147,7 +148,7 @@ def test_the_fastest_kernels_of_all_parts_are_found_without_trying_all(first: li
     family = Family(tuple(tuple(PartChoice(choice, 1) for choice in choices) for choices in (LOOPS, ROWS)), compose)
     lines: list[Measurement] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mirage_eg.optimizer.tune.compile_variant", uncompiled)
+        patch.setattr(VariantCompiler, "variants", uncompiled)
         patch.setattr("mirage_eg.optimizer.tune._try_near", lambda *_: None)
         program = attention("float16", 2, 256, 64, 4096, 128, 1).program
         tuned = tune(program, [family], DEVICES["H100"], Kernels(), Tuning(SMALL, record=lines.append))
@@ -173,7 +174,7 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
     clock = Clock(seconds=0.5)
 
     def slow(work: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> list[Any]:
-        clock.now += compiling
+        clock.now += compiling if items else 0.0
         return [*map(work, items)]
 
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
@@ -212,18 +213,43 @@ def test_no_run_goes_on_after_its_seconds_but_for_what_is_under_way(
     assert clock.now <= seconds + max(timing, final) + timing + final  # one of each is timed at any rate
 
 
-def test_a_kernel_too_large_gets_fewer_stages() -> None:
+def here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[Any]:
+    return map(function, items)
+
+
+def variants_of(program: Graph, jobs: Sequence[Job], parallel: Map = here) -> list[Variant]:
+    return [*VariantCompiler(program, DEVICES["H100"], parallel).variants(jobs, lambda: 0.0)]
+
+
+def test_a_kernel_too_large_gets_fewer_stages_and_comes_last() -> None:
     graphs = gated_mlp("float16", 64, 1024, 256, 1, 8)
-    variant = compile_variant((graphs.program, graphs.mugraph, Job(graphs.mugraph, 0, (Schedule(num_stages=6),)), "sm_90"))
-    assert variant.problem is None
-    assert variant.schedule[0].num_stages < 6
+    large, small = (Job(graphs.mugraph, 0, (Schedule(num_stages=stages),)) for stages in (6, 1))
+    first, last = variants_of(graphs.program, [large, small])
+    assert (first.problem, last.problem) == (None, None)
+    assert first.schedule == small.schedule
+    assert last.schedule[0].num_stages < 6
 
 
 def test_a_kernel_that_never_fits_is_a_problem_not_an_error() -> None:
     graphs = lora("float16", 64, 2048, 4096, 16, 1, 1)
-    variant = compile_variant((graphs.program, graphs.mugraph, Job(graphs.mugraph, 3, (Schedule(num_stages=2),)), "sm_90"))
+    [variant] = variants_of(graphs.program, [Job(graphs.mugraph, 3, (Schedule(num_stages=2),))])
     assert variant.problem is not None
     assert variant.structure == 3
+
+
+def test_a_kernel_of_several_candidates_is_compiled_once() -> None:
+    """Two kernels, of which the second one has another schedule in the second candidate."""
+    graphs = split_attention("float16", 2, 256, 64, 4096, 128, 4, 4, 16)
+    plain = (Schedule(num_stages=1),) * len(graphs.mugraph.blocks)
+    jobs = [Job(graphs.mugraph, 0, plain), Job(graphs.mugraph, 0, (*plain[:-1], replace(plain[-1], num_warps=8)))]
+    sent: list[int] = []
+
+    def counted(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[Any]:
+        sent.append(len(items))
+        return map(function, items)
+
+    assert [variant.problem for variant in variants_of(graphs.program, jobs, counted)] == [None, None]
+    assert sent == [len(jobs), len(plain) + 1]
 
 
 @settings(max_examples=10)

@@ -86,7 +86,7 @@ def _one_changed(family: Family) -> list[Sequence[PartChoice]]:
 
 def fake_gpu(monkeypatch: pytest.MonkeyPatch, tune: Callable[..., list[Tuned]]) -> None:
     monkeypatch.setattr("mirage_eg.pipeline.optimize.for_this_machine", lambda options: (options, True))
-    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.open_timer", lambda *_: None)
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.open_timer", lambda *_: object())
     monkeypatch.setattr("mirage_eg.pipeline.tune_stage.tune", tune)
     monkeypatch.setattr("mirage_eg.backends.measure.timing.gpu_name", lambda: "no GPU")
     slow = Timing(1e6, 0.0, 1e6, 0.0, "graph", "no GPU")

@@ -2,10 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +11,8 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.measure.timing import gpu_available, time_source
 from mirage_eg.backends.triton import block_kernel as emit_block
-from mirage_eg.backends.triton import compile as compile_functions
 from mirage_eg.backends.triton import tiles
-from mirage_eg.backends.triton.compile import compile_module, compile_source, loaded
+from mirage_eg.backends.triton.compile import compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.targets import TARGETS
@@ -30,7 +26,6 @@ from property_tests.support.hand_written import (
     gated_mlp,
     in_dtype,
     rms_norm_linear,
-    split_attention,
 )
 
 RAGGED = ["rms_norm_linear, ragged", "attention", "attention, one query", "lora, ragged", "split_product, ragged"]
@@ -100,40 +95,6 @@ def test_a_kernel_of_several_programs_is_compiled_once(tmp_path: Path, monkeypat
         compile_source(text, "sm_90")
         compiled.append(sorted(path.name for path in tmp_path.rglob("*.cubin")))
     assert compiled[0] == compiled[1] and compiled[0]
-    assert not [*tmp_path.glob("*.lock")]
-
-
-def test_a_kernel_that_another_process_compiles_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    source = emit(split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8).mugraph)
-    begun: list[str] = []
-    real = compile_functions._compile
-
-    def noted(name: str, *rest: Any) -> Any:
-        begun.append(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(compile_functions, "_compile", noted)
-    with loaded(source) as module:
-        first, last = module.SIGNATURES
-        held: list[Any] = []
-        real_turn = compile_functions._turn
-
-        @contextmanager
-        def turn(key: str, wait: bool) -> Iterator[bool]:
-            if not held:  # as if another process had begun with the first kernel
-                held.append(stack.enter_context(real_turn(key, False)))
-            if wait:
-                assert begun == [last]
-                stack.close()
-            with real_turn(key, wait) as has_turn:
-                yield has_turn
-
-        monkeypatch.setattr(compile_functions, "_turn", turn)
-        with ExitStack() as stack:
-            records = compile_module(module, "sm_90")
-    assert held == [True] and begun == [last, first]
-    assert [record.kernel for record, _ in records] == [first, last]
 
 
 def test_an_unknown_target_is_refused_with_the_known_ones() -> None:

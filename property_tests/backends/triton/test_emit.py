@@ -1,6 +1,7 @@
 """Emitted programs compute, in the interpreter, what float64 says of the µGraph: every op, any map, ragged and tiny tiles."""
 
 import ast
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from math import prod
@@ -379,6 +380,24 @@ def test_a_loop_invariant_operand_is_loaded_before_the_loop() -> None:
 
 def test_a_summed_product_is_accumulated_by_the_dot_itself() -> None:
     assert "acc = tl.dot(X, V, acc)" in emit(gated_mlp("float16", 16, 64, 64, 1, 2).mugraph)
+
+
+@pytest.mark.parametrize(("columns", "late"), [(48, True), (4096, False)])
+@pytest.mark.parametrize("kind", ["sum", "mean", "max"])
+def test_a_reduction_that_is_only_accumulated_is_done_once_in_small_tiles(
+    run_program: RunProgram, kind: str, columns: int, late: bool
+) -> None:
+    kernel = new_kernel_graph()
+    x = kernel.new_input((4, 3 * columns), "float32", "X")
+    block = new_threadblock_graph((1,), forloop_range=3)
+    tile = block.new_input(x, (REPLICATED,), 1)
+    block.new_output(block.op(f"accum_{kind}", block.op(kind, block.mul(tile, tile), dim=1)), (REPLICATED,))
+    kernel.customized([x], block)
+    source = emit(kernel.graph())
+    in_loop = [line for line in source.splitlines() if line.startswith("        ") and re.search(r"tl\.(sum|max)\(", line)]
+    assert (not in_loop) == late
+    [array] = inputs_of(kernel.graph())
+    assert worst(run_program(source, [array]), [getattr(np, kind)(array**2, axis=1, keepdims=True)]) < 1e-5
 
 
 def test_a_program_that_raises_is_reported_with_its_traceback(run_program: RunProgram) -> None:

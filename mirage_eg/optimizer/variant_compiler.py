@@ -1,0 +1,96 @@
+"""Candidates of tuning from jobs to sources that compile: each kernel is compiled once, and all of them side by side.
+
+A candidate has several kernels, most of which others have, too: a process for each kernel, not for each candidate, has the
+first candidates sooner and compiles nothing twice.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.triton.compile import KernelCompile, compile_kernel, compiled_texts, loaded
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.schedule import fewer_stages
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.passes import optimize_mugraph
+from mirage_eg.optimizer.tuning_space import Job, Variant
+
+Map = Callable[[Callable[[Any], Any], Sequence[Any], Callable[[], float]], Iterable[Any]]  # function, items, until when
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenJob:
+    """A job as source, with the name and the key of each kernel, or the problem."""
+
+    source: str
+    kernels: tuple[tuple[str, str], ...]
+    problem: str | None
+
+
+@dataclass(slots=True)
+class VariantCompiler:
+    """Compiles candidates of one program for one device; `parallel` maps in processes."""
+
+    program: Graph
+    device: Device
+    parallel: Map
+    graphs: dict[Graph, Graph] = field(default_factory=dict)  # µGraphs as they are lowered
+    compiled: dict[str, KernelCompile] = field(default_factory=dict)  # by key
+
+    def optimized(self, graph: Graph) -> Graph:
+        """The µGraph as it is lowered."""
+        if graph not in self.graphs:
+            self.graphs[graph] = optimize_mugraph(graph, self.device).graph
+        return self.graphs[graph]
+
+    def variants(self, jobs: Sequence[Job], until: Callable[[], float]) -> Iterator[Variant]:
+        """The jobs as they are compiled, in their order; those that do not fit come last, with fewer stages.
+
+        They end when `perf_counter` passes `until`.
+        """
+        while jobs:
+            smaller: list[Job] = []
+            items = [(self.program, self.optimized(job.graph), job, self.device.target) for job in jobs]
+            written = [*self.parallel(write_job, items, until)]
+            kernels = {
+                key: (entry.source, name) for entry in written for name, key in entry.kernels if key not in self.compiled
+            }
+            work = [(source, name, self.device.target) for source, name in kernels.values()]
+            results = zip(kernels, self.parallel(compile_kernel_of, work, until), strict=False)  # in the order of the jobs
+            for job, entry in zip(jobs, written, strict=False):
+                while not all(key in self.compiled for _, key in entry.kernels):
+                    key, record = next(results, (None, None))
+                    if key is None or record is None:
+                        return
+                    self.compiled[key] = record
+                records = [self.compiled[key] for _, key in entry.kernels]
+                failed = next((record for record in records if not record.ok), None)
+                problem = f"{failed.kernel}: {failed.error}" if failed else entry.problem
+                fewer = failed and fewer_stages(job.schedule, [record.wants_fewer_stages for record in records])
+                if fewer:
+                    smaller.append(replace(job, schedule=fewer))
+                else:
+                    yield Variant(job.graph, job.structure, job.schedule, entry.source, problem)
+            jobs = smaller
+
+
+def write_job(item: tuple[Graph, Graph, Job, str]) -> WrittenJob:
+    """The source for (program, optimized µGraph, job, target), and what Triton compiles of it."""
+    program, optimized, job, target = item
+    try:
+        source = emit(optimized, program=program, schedule=job.schedule)
+        with loaded(source) as module:
+            kernels = tuple((name, text.key) for name, text in compiled_texts(module, target).items())
+    except MirageError as error:
+        return WrittenJob("", (), str(error))
+    return WrittenJob(source, kernels, None)
+
+
+def compile_kernel_of(item: tuple[str, str, str]) -> KernelCompile:
+    """Compile for (source, name of a kernel, target)."""
+    return compile_kernel(*item)
+
+
+__all__ = ["Map", "VariantCompiler"]
