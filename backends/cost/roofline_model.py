@@ -209,8 +209,8 @@ class BlockWork:
     sector, matrix operations, elementwise operations, functions.
 
     `steps`: sequential steps of an iteration, each a load and a reduction; `once`: those outside the loop; `ahead`: loads are
-    prefetched; `staged`: bytes of computed operands of tl.dot, which go through registers in every iteration; `live`: the share
-    of the iterations that run.
+    prefetched; `staged`: bytes of operands of tl.dot that go through registers, computed ones and those of a batch; `live`: the
+    share of the iterations that run.
     """
 
     loaded: int
@@ -305,9 +305,11 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                         flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                         ahead |= looped
                         staged += sum(
-                            prod(map(power_of_two, shapes[i])) * block.types[i].dtype.itemsize * iterations
+                            prod(map(power_of_two, shapes[i]))
+                            * block.types[i].dtype.itemsize
+                            * (iterations if block.phases[i] is Phase.LOOP else 1)
                             for i in item.operands
-                            if block.phases[i] is Phase.LOOP and op_of[i] != "input"
+                            if op_of[i] != "input" or prod(batch) > 1
                         )
                     case _:
                         arithmetic += prod(map(power_of_two, (*batch, m, k, n))) * times
