@@ -73,6 +73,7 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
     verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
     published = (PYTHON, "benchmarks/published_models.py")
+    mutants = (PYTHON, "benchmarks/mutants.py")
     models = (*COMMAND, "bench", "models", *given.layers, "--tune", "25", "--out", str(out / "layers.jsonl"))
     return [
         Step(
@@ -136,7 +137,13 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             580,
         ),
         Step(
-            "mutants", "every mutant against its program", ((PYTHON, "benchmarks/mutants.py", str(out / "mutants.jsonl")),), 120
+            "mutants",
+            "every mutant against its program",
+            (
+                (*mutants, "--search", str(optimized / "mutants")),
+                (*mutants, "--found", str(optimized / "mutants"), "--json", str(out / "mutants.jsonl")),
+            ),
+            240,
         ),
         Step(
             "dependent_launches",

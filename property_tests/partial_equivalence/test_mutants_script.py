@@ -1,0 +1,55 @@
+"""benchmarks/mutants.py: every mutant of a case is in one file of each layout, and the files are whole programs."""
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.partial_equivalence.mutants import mutants
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "mutants.py"
+
+
+@cache
+def script() -> ModuleType:
+    """The script, which is in no package."""
+    spec = importlib.util.spec_from_file_location("mutants_script", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_mutant_is_in_one_file_of_each_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = script()
+    monkeypatch.setattr(sys, "argv", ["mutants.py", "--search", str(tmp_path), "--small", "--least", "0.7"])
+    assert module.main() == 0
+    [case] = module.SMALL.values()
+    wanted = sorted(it.name for it in mutants(module.program(case, "NCHW"), least=0.7))
+    files = module.read_index(tmp_path)
+    for layout in module.LAYOUTS:
+        own = [row for row in files if row.layout == layout]
+        assert sorted(name for row in own for name in row.mutants) == wanted and len(wanted) > 5
+        assert [row.rectangles for row in own if not row.mutants] == [0]
+    sources = [(tmp_path / row.file).read_text(encoding="utf-8") for row in files]
+    assert len(set(sources)) == len(sources), "equal programs are one file"
+    [last] = [row for row in files if row.layout == "NHWC" and not row.mutants]
+    with loaded(tmp_path / last.file) as program:
+        assert [strides for _, _, strides in program.INPUTS.values()] == [(48, 1, 8, 2), (18, 1, 6, 2)]
+    turns = [(row.layout, row.predicted_us) for row in module.in_turn(files)]
+    assert len(turns) == len(files) - 2 and [layout for layout, _ in turns[:4]] == ["NCHW", "NHWC"] * 2
+    assert turns[0][1] == min(us for layout, us in turns if layout == "NCHW")
+
+
+def test_a_folder_that_was_not_searched_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mutants.py", "--found", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        script().main()
+    assert "has no index.json; try: --search" in capsys.readouterr().err
