@@ -20,9 +20,10 @@ from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.partial_equivalence.few_op_layouts import layouts_of_few_ops, windows_of
 from mirage_eg.partial_equivalence.moves import EXCHANGED_SIDES, WHOLE, LayoutMove, moves_of
 from mirage_eg.partial_equivalence.small_sizes import at_small_sizes, is_small
-from mirage_eg.partial_equivalence.window_changes import WINDOWED, Change, changes_of, with_changes
+from mirage_eg.partial_equivalence.window_changes import WINDOWED, Change, changes_of, following, with_changes
 
 MAX_OPS = 5
 MAX_MOVES = 4  # with one op of the program
@@ -135,7 +136,34 @@ class _Trial:
         self.seen: set[int] = set()
 
     def mutations(self) -> Iterator[tuple[Mutation, float]]:
-        """The mutants, those with few moves first."""
+        """The mutants; where filters have one tap along a side, those of few ops come first, each with its sides exchanged, too."""
+        own = self._computed(Mutation(((),) * len(self.inputs)))
+        assert own is not None, "nothing is computed before the program"
+        if not _exchanges(self.program):
+            yield from self._of_families()
+            yield from self._of_few_ops()
+            return
+        for mutation, equal in self._of_few_ops():
+            yield mutation, equal
+            yield _exchanged(self.program, mutation), equal
+        yield from self._of_families()
+
+    def _of_few_ops(self) -> Iterator[tuple[Mutation, float]]:
+        """Up to three moves of the first input that are a reshape and a transposition together; windows follow them."""
+        none = ((),) * (len(self.inputs) - 1)
+        windowed = [(number, item) for number, item in enumerate(self.program.nodes) if item.op in WINDOWED]
+        for moves in layouts_of_few_ops(self.program, self.factors, self.least):
+            changes = ((number, following(item, self.program, moves)) for number, item in windowed)
+            changed = tuple((number, change) for number, change in changes if change != Change())
+            mutation = Mutation((moves, *none), changed, tuple(move.inverse for move in reversed(moves)))
+            result = self._computed(mutation.of(self.program))
+            if result is not None:
+                for _, moved in self._undone([mutation.of(self.program).after], result):
+                    if (equal := float((moved == self.wanted).mean())) >= self.least:
+                        yield mutation, equal
+
+    def _of_families(self) -> Iterator[tuple[Mutation, float]]:
+        """The mutants by moves and changes of their own."""
         for before in self._moved_inputs():
             whole = next((move for move in before[0] if self.whole.get(move.source) == move.factor), None)
             for changes in changes_of(self.program, before, self.factors):
@@ -239,6 +267,23 @@ class _Trial:
                     if second.shape(move.shape(result.shape)) == wanted and _parallel(move, second):
                         moved = move.apply(result) if moved is None else moved
                         yield (move, second), second.apply(moved)
+
+
+def _exchanges(program: Graph) -> bool:
+    """Whether all windows have one tap along one side and several along the other: there an exchange of sides is a reshape."""
+    several = {side for side, (taps, _, _) in windows_of(program) if taps > 1}
+    return len(several) == 1 and all(len(kind.shape) == 4 for kind in program.input_types)
+
+
+def _exchanged(program: Graph, mutation: Mutation) -> Mutation:
+    """The mutation with height and width exchanged after all moves, and exchanged again before the moves back."""
+    changes = dict(mutation.changes)
+    windowed = (number for number, item in enumerate(program.nodes) if item.op in WINDOWED)
+    return Mutation(
+        tuple((*moves, EXCHANGED_SIDES) for moves in mutation.before),
+        tuple((number, replace(changes.get(number, Change()), exchanged=True)) for number in windowed),
+        (EXCHANGED_SIDES, *mutation.after),
+    )
 
 
 def _elements(program: Graph, inputs: Sequence[Shape], changes: Sequence[tuple[int, Change]]) -> int:

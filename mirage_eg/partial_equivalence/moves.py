@@ -15,7 +15,7 @@ class LayoutMove:
     """A digit of `factor` leaves the outer or inner end of dim `source` for the outer or inner end of dim `target`.
 
     With `in_order` the elements stay in row-major order: a reshape alone, whose blocks need not fit. With `exchanges`
-    the two dims change places (factor 1).
+    the two dims change places (factor 1). Where source and target are one dim, its digit moves from one end to the other.
     """
 
     source: int

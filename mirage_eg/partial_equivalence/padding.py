@@ -17,6 +17,7 @@ from mirage_eg.partial_equivalence.window_changes import dilations_of
 def on_padded_images(program: Graph, mutation: Mutation | None = None) -> Graph | None:
     """The program on images with sides that 2 and the dilations divide; None if they do, or if it is no sum of convolutions.
 
+    A side of 1 stays: its digits would be zeros alone.
     With a mutation the factors that leave a side divide it, too, and so that they divide the result: times the strides.
     """
     convolutions = [item for item in program.nodes if item.op == "conv2d"]
@@ -39,7 +40,8 @@ def on_padded_images(program: Graph, mutation: Mutation | None = None) -> Graph 
             given = item.mapping
             if item.op == "input" and numbers[0] in images:
                 *lead, height, width = item["shape"]
-                sides = [-(-side // factor) * factor for side, factor in zip((height, width), factors, strict=True)]
+                given_sides = zip((height, width), factors, strict=True)
+                sides = [side if side == 1 else -(-side // factor) * factor for side, factor in given_sides]
                 widened |= sides != [height, width]
                 given |= {"shape": (*lead, *sides), "strides": None}
             values.append(builder.op(item.op, *(values[operand] for operand in item.operands), **given))

@@ -32,11 +32,15 @@ SAME = SideChange()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The changes of a windowed op: of both sides, and of the groups (times, over); or height and width change places."""
+    """The changes of a windowed op: of both sides, and of the groups (times, over); then height and width may change places.
+
+    The dilation and the padding of a side follow the moves of digits to its inner end and from there, in `follows`.
+    """
 
     sides: tuple[SideChange, SideChange] = (SAME, SAME)
     groups: tuple[int, int] = (1, 1)
     exchanged: bool = False
+    follows: tuple[tuple[LayoutMove, ...], tuple[LayoutMove, ...]] = ((), ())
 
     def with_factor(self, old: int, new: int) -> "Change":
         """The change with another factor in the place of one."""
@@ -45,20 +49,43 @@ class Change:
             ratios = [(side.stride, side.dilation, side.padding)[place] for place in range(3)]
             sides.append(SideChange(*((new if times == old else times, over) for times, over in ratios)))
         down, across = sides
-        return replace(self, sides=(down, across))
+        first, second = (
+            tuple(replace(move, factor=new) if move.factor == old else move for move in moves) for moves in self.follows
+        )
+        return replace(self, sides=(down, across), follows=(first, second))
 
     def show(self, item: Node) -> str:
         """The change in words: h stride × 2, padding × 2."""
-        words = ["h and w exchanged"] if self.exchanged else []
+        words = list[str]()
         for side, one in zip("hw", self.sides, strict=True):
             for name in ("stride", "dilation", "padding"):
                 times, over = getattr(one, name)
                 if (times, over) != (1, 1):
                     how = f"/ {over}" if over > 1 else f"× {NAMES.get(times, times)}"
                     words.append(f"{side} {name} {'is 0' if name == 'padding' and not times else how if times else '= extent'}")
+        for place, letter in enumerate("hw"):
+            for how, factors in zip("×/", inner_factors(self.follows[place], place), strict=True):
+                words += [f"{letter} dilation {how} {NAMES.get(it, it)}" for it in factors]
         if self.groups != (1, 1):
             words.append(f"groups {'/ ' + str(self.groups[1]) if self.groups[1] > 1 else '× ' + str(self.groups[0])}")
+        if self.exchanged:
+            words.append("h and w exchanged")
         return f"{item.op} with {', '.join(words)}"
+
+
+def inner_factors(moves: Sequence[LayoutMove], side: int) -> tuple[list[int], list[int]]:
+    """The digits that moves bring to the inner end of a side, and those that they take from it."""
+    inside = [move.factor for move in moves if move.target == 2 + side and not move.to_outer]
+    return inside, [move.factor for move in moves if move.source == 2 + side and not move.from_outer]
+
+
+def following(item: Node, program: Graph, moves: Sequence[LayoutMove]) -> Change:
+    """The change of a windowed op that follows moves of its images, along sides with several taps."""
+    down, across = (
+        tuple(it for it in moves if taps > 1 and any(inner_factors((it,), side)))
+        for side, taps in enumerate(taps_of(item, program))
+    )
+    return Change(follows=(down, across))
 
 
 def _times(number: int, ratio: tuple[int, int]) -> int:
@@ -69,13 +96,14 @@ def _times(number: int, ratio: tuple[int, int]) -> int:
 def with_changes(item: Node, change: Change, program: Graph) -> Mapping[str, Any]:
     """The attributes of a windowed op after a change; the padding grows and shrinks at both ends."""
     attributes = item.mapping
-    if change.exchanged:
-        top, left, bottom, right = item["pads"]
-        attributes |= {name: item[name][::-1] for name in ("strides", "dilations", "window") if name in attributes}
-        return attributes | {"pads": (left, top, right, bottom)}
     extents = program.types[item.operands[0]].shape[2:]
     strides, dilations, pads = [], [], [0] * 4
     for side, (one, extent) in enumerate(zip(change.sides, extents, strict=True)):
+        if change.follows[side]:
+            times, over = map(prod, inner_factors(change.follows[side], side))
+            if dilations_of(item)[side] * times % over:
+                raise GraphError(f"got a dilation of {dilations_of(item)[side]}, wanted a multiple of {over}")
+            one = SideChange(dilation=(times, over), padding=(times, over))
         strides.append(_times(item["strides"][side], one.stride))
         dilations.append(extent if one.dilation == (EXTENT, 1) else _times(dilations_of(item)[side], one.dilation))
         for end in (side, side + 2):
@@ -87,7 +115,17 @@ def with_changes(item: Node, change: Change, program: Graph) -> Mapping[str, Any
         raise GraphError(f"got dilations {dilations} for {item.op}, wanted 1")
     if "groups" in attributes:
         attributes["groups"] = _times(item["groups"], change.groups)
+    if change.exchanged:
+        top, left, bottom, right = attributes["pads"]
+        attributes |= {name: attributes[name][::-1] for name in ("strides", "dilations", "window") if name in attributes}
+        attributes["pads"] = (left, top, right, bottom)
     return attributes
+
+
+def taps_of(item: Node, program: Graph) -> Shape:
+    """The taps of a window along both sides."""
+    taps: Shape = item.get("window") or program.types[item.operands[1]].shape[2:]
+    return taps
 
 
 def dilations_of(item: Node) -> tuple[int, int]:
@@ -159,4 +197,14 @@ def _side_changes(stride: int, dilation: int, taps: int, factors: Sequence[int])
     return changes
 
 
-__all__ = ["WINDOWED", "Change", "SideChange", "changes_of", "dilations_of", "with_changes"]
+__all__ = [
+    "WINDOWED",
+    "Change",
+    "SideChange",
+    "changes_of",
+    "dilations_of",
+    "following",
+    "inner_factors",
+    "taps_of",
+    "with_changes",
+]
