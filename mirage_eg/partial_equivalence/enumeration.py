@@ -136,7 +136,7 @@ class _Trial:
         self.seen: set[int] = set()
 
     def mutations(self) -> Iterator[tuple[Mutation, float]]:
-        """The mutants; where filters have one tap along a side, those of few ops come first, each with its sides exchanged, too."""
+        """The mutants; where filters have one tap along a side, those of few ops first, each with its sides exchanged, too."""
         own = self._computed(Mutation(((),) * len(self.inputs)))
         assert own is not None, "nothing is computed before the program"
         if not _exchanges(self.program):
