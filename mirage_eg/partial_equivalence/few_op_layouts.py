@@ -1,8 +1,8 @@
 """Layouts of images that are a reshape and a transposition, in either order, and that carry the windows of a program.
 
 A layout is a sequence of moves (`moves`) of digits and of whole dims between the batch, the height and the width, also from
-one end of a side to the other. It carries a window if elements that a window reads one after the other are again equally far
-from each other, for enough of them. With one convolution and the moves back, these are programs of up to five ops.
+one end of a side to the other. It carries a window if neighbouring elements of a window are again equally far from each other,
+for enough of them. With one convolution and the moves back, these are programs of up to five ops.
 """
 
 from collections.abc import Iterator, Sequence
