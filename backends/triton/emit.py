@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
+from mirage_eg.backends.triton.fused_convolutions import FusedConvolution, fused_convolutions
 from mirage_eg.backends.triton.image_layouts import image_layouts, is_channels_last_convolution
 from mirage_eg.backends.triton.joint_concat import JointConcat, joint_concats, launch_order, write_joint_concat
 from mirage_eg.backends.triton.kernels import write_kernel
@@ -58,7 +59,7 @@ _TABLES = (
     "CAUSAL",
     "SIZES",
 )
-_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check")
+_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", "convolution_relu")
 _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, "torch", "triton", "tl", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
@@ -198,6 +199,7 @@ def _functions(
     return "\n".join(
         [
             *preparation_functions(file),
+            *([_FUSED_SOURCE] if file.fuses_convolutions else []),
             f"def launch({', '.join([*inputs, *kept, *written, *sizes, *library])}):",
             f'    """{kernels}; returns the outputs."""',
             *file.body,
@@ -352,7 +354,8 @@ def _write_run(
 ) -> str:
     """Write the body of `launch`; returns the text of the returned values. `views` has the base of each view."""
     graph = file.graph
-    input_names, within, patches = iter(inputs), values_within_patches(graph), patch_kernels(graph)
+    input_names, patches, fused = iter(inputs), patch_kernels(graph), {} if file.sizes else fused_convolutions(graph)
+    within = values_within_patches(graph).union(*(it.values[:-1] for it in fused.values()))
     for item, name in zip(graph.outputs, outputs, strict=True):
         file.wanted.setdefault(item.operands[0], name)
     returned: list[str] = []
@@ -365,7 +368,9 @@ def _write_run(
             case "input":
                 file.names[values[0]] = next(input_names)
             case _ if values and values[0] in within:
-                continue  # a patch's kernel computes it
+                continue  # the kernel of a patch or of a fused convolution computes it
+            case _ if values and values[0] in fused:
+                _write_fused_convolution(file, fused[values[0]], values[0])
             case _ if values and values[0] in patches:
                 write_patch(file, patches[values[0]])
             case _ if values and values[0] in views:
@@ -434,6 +439,40 @@ def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: 
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared
+
+
+def _write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: int) -> None:
+    """Write the call of a convolution with what is added to it and the relu."""
+    for operand in fused.read:
+        file.use(operand)
+    item = fused.convolution
+    image, weight = file.names[item.operands[0]], _filter_channels_last(file, item.operands[1])
+    bias = "None" if fused.bias is None else f"{file.names[fused.bias]}.reshape(-1)"
+    added = "None" if fused.added is None else file.names[fused.added]
+    windows = f"{tuple(item['strides'])}, {tuple(item['pads'][:2])}, {tuple(item['dilations'])}"
+    name = file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
+    is_output = any(value in it.operands for it in file.graph.outputs)
+    order = "()" if is_output else "(memory_format=torch.channels_last)"
+    file.body.append(f"    {name} = {_FUSED}({image}, {weight}, {bias}, {added}, {windows}).contiguous{order}")
+    file.fuses_convolutions = file.calls_torch = True
+
+
+_FUSED = "convolution_relu"
+_FUSED_SOURCE = f'''def {_FUSED}(x, weight, bias, added, stride, padding, dilation):
+    """relu(convolution + bias + added): one kernel of cuDNN on its GPUs, if it has one for these sizes."""
+    import torch
+
+    if x.is_cuda and torch.version.hip is None and torch.backends.cudnn.is_available():
+        try:
+            if added is None:
+                return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
+            return torch.cudnn_convolution_add_relu(x, weight, added, 1.0, bias, stride, padding, dilation, 1)
+        except RuntimeError:  # no engine
+            pass
+    total = torch.nn.functional.conv2d(x, weight, bias, stride, padding, dilation)
+    return torch.relu(total if added is None else total + added)
+
+'''
 
 
 def _filter_channels_last(file: ProgramFile, value: int) -> str:

@@ -11,10 +11,12 @@ _HEAD = (
     *("extracted, µs", "its bound, µs", "kernels searched", "laws", "seconds"),
 )
 
+_NOTE = "<p>Its bound: of programs whose kernels have one product or reduction each, or were searched.</p>"
+
 
 def rewriting_html(records: Sequence[RewriteSummary]) -> str:
     """The table of the rewritten programs or regions; empty if there is none."""
-    return table(_HEAD, map(_row, records)) if records else ""
+    return table(_HEAD, map(_row, records)) + _NOTE if records else ""
 
 
 def rewriting_lines(records: Sequence[RewriteSummary]) -> Iterator[str]:

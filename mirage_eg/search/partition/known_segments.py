@@ -14,6 +14,7 @@ from mirage_eg.search.partition.segment_search import (
     best_kernels,
     instantiate,
     instantiate_again,
+    of_given,
 )
 from mirage_eg.search.partition.segments import Segment, segment_program
 from mirage_eg.search.partition.shortest_path import (
@@ -25,6 +26,7 @@ from mirage_eg.search.partition.shortest_path import (
     partition,
 )
 from mirage_eg.search.structure import AnyStructure
+from mirage_eg.transforms.merged_planes import merged_planes
 from mirage_eg.transforms.renamed_views import rename_views
 from mirage_eg.transforms.softmax_shift import with_shifts
 
@@ -54,10 +56,13 @@ def find_known(task: Task, items: Sequence[tuple[Graph, tuple[AnyStructure, ...]
     for program, structures in items:
         kernels = [library_kernels(task.device, program)]
         if structures:
-            named = rename_views(program)
+            planes = merged_planes(program)
+            named = rename_views(program if planes is None else planes.program)
             axes = infer_axes(named.program)
             check = FieldCheck(named.program, axes, task.seed, task.trials)
-            kernels += best_kernels(task, program, instantiate(task, named, axes, structures, check))
+            made = [kernels for entry in instantiate(task, named, axes, structures, check) for kernels in entry.kernels]
+            own = made if planes is None else [of_given(planes, each, task.device) for each in made]
+            kernels += best_kernels(task, program, (), own)
         kernels.sort(key=lambda each: (each.us, each.count))
         yield Found(tuple(dict.fromkeys(kernels)), structures=len(structures), tried=structures)
 

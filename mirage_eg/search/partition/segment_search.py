@@ -162,11 +162,11 @@ def _find(task: Task, program: Graph) -> Found:
     if merged is None:
         return _find_as_given(task, program)
     found = _find_as_given(task, merged.program)
-    own = [_of_given(merged, kernels, task.device) for kernels in found.kernels if kernels.fused]
+    own = [of_given(merged, kernels, task.device) for kernels in found.kernels if kernels.fused]
     return replace(found, kernels=best_kernels(task, program, (), own))
 
 
-def _of_given(merged: MergedPlanes, kernels: SegmentKernels, device: Device) -> SegmentKernels:
+def of_given(merged: MergedPlanes, kernels: SegmentKernels, device: Device) -> SegmentKernels:
     """A µGraph of the program with merged planes as one of the given program."""
     graph = merged.joined(kernels.graph)
     return replace(kernels, graph=graph, us=predict_us(graph, device), count=len(launched_kernels(graph)))
@@ -224,10 +224,10 @@ def for_other_sizes(instantiated: Sequence[Instantiated]) -> tuple[AnyStructure,
 def best_kernels(
     task: Task, program: Graph, instantiated: Sequence[Instantiated], others: Sequence[SegmentKernels] = ()
 ) -> tuple[SegmentKernels, ...]:
-    """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op is a library
-    kernel, too."""
+    """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op, or a
+    fused convolution, is a library kernel, too."""
     kernels = [*others, *(kernels for entry in instantiated for kernels in entry.kernels)]
-    if len(program.kernels) <= 1:
+    if len(launched_kernels(program)) <= 1:
         costs = predict(program, task.device)
         kernels.insert(0, SegmentKernels(program, sum(cost.us for cost in costs), len(costs), proved=True, fused=False))
     kernels.sort(key=_order)
@@ -303,7 +303,7 @@ def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large
     if (planes := merged_planes(large)) is not None:
         own = merged_planes(program, large)
         again = None if own is None else instantiate_again(task, structure, own.program, planes.program)
-        return None if own is None or again is None else _of_given(own, again, task.device)
+        return None if own is None or again is None else of_given(own, again, task.device)
     try:
         named, axes = _named_at(program, large)
         space = Instantiation(

@@ -21,6 +21,7 @@ from functools import cached_property
 from itertools import combinations
 from math import prod
 
+from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -131,6 +132,7 @@ class Segmenter:
                 self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
         self._chains = continued(program)
+        self._fused = fused_convolutions(program)
         self._inner = frozenset[int]() if self.limits.every_boundary else self._inner_values()
         self.axes, self.reduced = _reductions(program)
         self._node_sets: dict[frozenset[int], _NodeSet] = {}
@@ -150,6 +152,9 @@ class Segmenter:
         """The segments that make the latest needed value and maybe others, with what is needed then; `alone`: the smallest."""
         root = max(needed, key=lambda value: (self.windows[self.makers[value]], self.level[self.makers[value]], value))
         seen = set()
+        if root in self._fused and len({self.windows[position] for position in self._fused[root].nodes}) == 1:
+            nodes = frozenset(self._fused[root].nodes)
+            yield self._segment(nodes, frozenset({root})), (needed - {root}) | self._node_set(nodes).needed
         for cone in self._grown(self.makers[root]) if alone else self.cones(self.makers[root]):
             for nodes in self._with_siblings(cone, needed - {root}):
                 if nodes in seen:

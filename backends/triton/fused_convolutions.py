@@ -1,0 +1,98 @@
+"""Convolutions whose kernel adds a bias for each channel and an image, and takes the relu: relu(conv(x, w) + bias + added).
+
+cuDNN has them as one kernel for images channels last in half precision. All other ops are kernels of their own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mirage_eg.backends.triton.image_layouts import is_channels_last_convolution
+from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.weights import prepared_values
+
+_ALIGNED = 8  # channels: cuDNN's fused kernels read 16 bytes at once
+
+
+@dataclass(frozen=True, slots=True)
+class FusedConvolution:
+    """The convolution, the values of bias and image that are added to it, and of all nodes their values and positions."""
+
+    convolution: Node
+    bias: int | None
+    added: int | None
+    values: tuple[int, ...]  # the relu's last
+    nodes: tuple[int, ...]
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The values that the kernel reads."""
+        return (*self.convolution.operands, *(it for it in (self.bias, self.added) if it is not None))
+
+
+def fused_convolutions(graph: Graph) -> dict[int, FusedConvolution]:
+    """The fused convolutions of a kernel graph, by their results."""
+    ops = {item.op for item in graph.nodes}
+    if "patch" in ops or not ops >= {"conv2d", "relu"} or dims_of(graph):  # a patch's kernel computes what is behind it
+        return {}
+    numbered, fixed, found = [*graph.numbered()], prepared_values(graph), dict[int, FusedConvolution]()
+    for position, (item, values) in enumerate(numbered):
+        if fixed.isdisjoint(values) and _may_be_fused(graph, item, values):
+            fused = _fused(graph, numbered, position)
+            if fused is not None:
+                found[fused.values[-1]] = fused
+    return found
+
+
+def values_within_convolutions(graph: Graph) -> frozenset[int]:
+    """The values that the kernels of fused convolutions compute and no kernel stores."""
+    return frozenset(value for fused in fused_convolutions(graph).values() for value in fused.values[:-1])
+
+
+def _may_be_fused(graph: Graph, item: Node, values: range) -> bool:
+    if not is_channels_last_convolution(graph, item) or item["pads"][:2] != item["pads"][2:]:
+        return False
+    kinds = [graph.types[value] for value in (*item.operands, *values)]
+    return len({kind.dtype for kind in kinds}) == 1 and not any(kind.shape[1] % _ALIGNED for kind in kinds[1:])
+
+
+def _fused(graph: Graph, numbered: list[tuple[Node, range]], position: int) -> FusedConvolution | None:
+    """The ops behind a convolution, each the only reader of the one before, up to a relu."""
+    item, [value] = numbered[position]
+    kind, nodes = graph.types[value], [position]
+    terms: dict[str, int] = {}
+    for reader in _only_readers(graph, numbered, value):
+        op, [result] = numbered[reader]
+        nodes.append(reader)
+        if graph.types[result] != kind:
+            return None
+        if op.op == "relu":
+            made = tuple(numbered[node][1][0] for node in nodes)
+            return FusedConvolution(item, terms.get("bias"), terms.get("added"), made, tuple(nodes))
+        before = numbered[nodes[-2]][1][0]
+        others = [operand for operand in op.operands if operand != before]
+        if op.op != "add" or len(others) != 1 or graph.types[others[0]].dtype is not kind.dtype:
+            return None
+        role = "added" if graph.types[others[0]].shape == kind.shape else "bias"
+        if role in terms or (role == "bias" and not _is_per_channel(graph.types[others[0]].shape, kind.shape[1])):
+            return None
+        terms[role] = others[0]
+    return None
+
+
+def _only_readers(graph: Graph, numbered: list[tuple[Node, range]], value: int) -> Iterator[int]:
+    while len(graph.readers[value]) == 1:
+        [reader] = graph.readers[value]
+        if len(numbered[reader][1]) != 1:
+            return
+        yield reader
+        [value] = numbered[reader][1]
+
+
+def _is_per_channel(shape: Shape, channels: int) -> bool:
+    return shape in ((channels, 1, 1), (1, channels, 1, 1))
+
+
+__all__ = ["FusedConvolution", "fused_convolutions", "values_within_convolutions"]
