@@ -75,12 +75,12 @@ def _sizes_of(searched: Graph, shapes: Mapping[int, Shape]) -> tuple[Axes, tuple
 
 
 def result_at(
-    result: Result, searched: Graph, program: Graph, options: Options, *, proved: bool = False, searches: bool = False
+    result: Result, searched: Graph, program: Graph, options: Options, *, proved: bool = False, loops: bool = False
 ) -> Result | None:
     """A µGraph of `result`, found by a search for `searched`, with new tiles for `program`, the same at other sizes.
 
     It compiles and is verified, with `proved` by a proof. Where tiles fit for some kernels of a plan only, library kernels
-    compute the rest; with `searches` not where a search would find loops over axes that were too short for loops. None if there
+    compute the rest; with `loops` not where a search would find loops over axes that were too short for them. None if there
     is none, though `result` has a fused one: then `program` needs a search of its own.
     """
     forms = SizedForms(searched)
@@ -92,7 +92,7 @@ def result_at(
     library = Candidate(program, predict_us(program, maker.device), fused=False, proved_by_search=True)
     best = [it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts)]
     plans = [it for plan in best if (it := plan_at(maker.task, plan, primitive, large)) is not None]
-    if result.known and not (searches and forms.lacks_loops(primitive)):
+    if result.known and not (loops and forms.lacks_loops(primitive)):
         again = plans_of_known(maker.task, primitive, large, result.known, plan_limits(options))
         plans += [plan for plan in again if plan.us < library.predicted_us][:_TRIED]
     good = maker.first_right(plans, proved)
@@ -143,16 +143,16 @@ def _unfused(graph: Graph) -> int:
     return sum(OPS[item.op].kind in kinds for launch in launched_kernels(graph) for item, _ in launch)
 
 
-def structures_for(result: Result, searched: Graph, program: Graph, options: Options) -> Result | None:
+def structures_for(result: Result, searched: Graph, program: Graph, options: Options, *, loops: bool = True) -> Result | None:
     """The structures of `result`, found by a search for `searched`, as a result for `program`, the same at other sizes.
 
     They get tiles where the sizes of a bucket are known; the one candidate is the library form. None if `program` needs a
-    search of its own.
+    search of its own: with `loops` also where it would find loops over axes that were too short for them.
     """
     forms = SizedForms(searched)
     primitive = forms.at(program)
     plans = tuple(it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts))
-    if primitive is None or forms.large(primitive) is None or forms.lacks_loops(primitive):
+    if primitive is None or forms.large(primitive) is None or (loops and forms.lacks_loops(primitive)):
         return None
     if not plans and any(entry.fused for entry in result.candidates):  # of a rewritten program
         return None

@@ -177,10 +177,12 @@ class SegmentStore:
         """
         earlier, vectors, offline = self._of_form(form), vector_products(program), settings.search == "offline"
         alike = [it for it in earlier if vector_products(_as_searched(it)) == vectors]
+        alike.sort(key=lambda it: it.candidate is None)  # a search that found nothing serves where no other one does
+        loops = not offline and all(it.candidate is not None for it in alike)
         poor: list[Result] = []
         why = ""
         for each in [*alike, *(it for it in earlier if offline and it not in alike)]:
-            result = self._at(each, name, program, settings, observer, sized)
+            result = self._at(each, name, program, settings, observer, sized, loops)
             if result is None:
                 continue
             from mirage_eg.pipeline.other_sizes import why_worse
@@ -203,17 +205,21 @@ class SegmentStore:
         settings: Settings,
         observer: Callable[..., None],
         sized: bool,
+        loops: bool,
     ) -> Result | None:
-        """The result of a search for `earlier` at the sizes of `program`, tuned if the settings say so."""
+        """The result of a search for `earlier` at the sizes of `program`, tuned if the settings say so.
+
+        `loops`: not where a search would find loops that the earlier one could not.
+        """
         from mirage_eg.pipeline.other_sizes import result_at, structures_for, tuned_at  # loads egglog and Triton
 
         options, on_gpu = _options(settings)
         searched, tuning = _as_searched(earlier), _tuning(settings)
         if sized:
-            return structures_for(earlier.result, searched, program, options)
+            return structures_for(earlier.result, searched, program, options, loops=loops)
         if on_gpu and tuning is not None and settings.search != "offline":
             return tuned_at(earlier.result, searched, _title(name), program, options, observer, tuning)
-        choices = {"proved": settings.verify == "proved", "searches": settings.search == "once"}
+        choices = {"proved": settings.verify == "proved", "loops": loops}
         return result_at(earlier.result, searched, program, options, **choices)
 
     def _of_form(self, form: str) -> list[FoundSegment]:

@@ -179,8 +179,8 @@ def test_where_no_tile_fits_known_segments_are_partitioned_again(searched_attent
 
 
 def test_loops_over_keys_that_were_too_few_are_searched_if_they_can_be(searched_attention: Result) -> None:
-    assert result_at(searched_attention, attention(2, 8), attention(2, 700), OPTIONS, searches=True) is None
-    assert result_at(searched_attention, attention(2, 8), attention(2, 9), OPTIONS, searches=True) is not None
+    assert result_at(searched_attention, attention(2, 8), attention(2, 700), OPTIONS, loops=True) is None
+    assert result_at(searched_attention, attention(2, 8), attention(2, 9), OPTIONS, loops=True) is not None
 
 
 def test_a_transposition_that_moves_elements_is_no_reshape() -> None:

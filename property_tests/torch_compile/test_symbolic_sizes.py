@@ -1,6 +1,7 @@
 """Symbolic sizes: one graph and one search serve them all, in buckets of kernels that are made at their first use."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,23 @@ def test_a_program_is_searched_again_once_where_structures_serve_it_badly(
     reasons = ["searched again" in record.segments[0].reason for record in graph_records()]
     assert reasons == [False, True, False] and store_of(Settings(cache=str(tmp_path))).searches == 2
     assert "leave 0 more ops to library kernels" in str(Compilation(graph_records()))
+
+
+def test_a_search_that_found_nothing_serves_only_where_no_other_one_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    search, lengths = segment_store._search, []
+
+    def first_fails(name: str, program: Any, *rest: Any) -> Any:
+        result = search(name, program, *rest)
+        lengths.append(program.input_types[0].shape[1])
+        library = tuple(it for it in result.candidates if not it.fused)
+        return replace(result, candidates=library) if len(lengths) == 1 else result
+
+    monkeypatch.setattr(segment_store, "_search", first_fails)
+    fast = compiled(attends, cache=str(tmp_path))
+    check(fast, attends, [torch.randn(2, length, WIDTH) for length in (8, 9)])
+    assert lengths == [256, 8] and [record.used for record in graph_records()] == [1, 1]
 
 
 @pytest.mark.slow
