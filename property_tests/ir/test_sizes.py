@@ -153,6 +153,25 @@ def test_kernels_skip_what_is_empty(run_guarded: RunProgram, n: int) -> None:
     np.testing.assert_allclose(got, (x.sum(1) * x.max(1)).reshape(1, 3, 1), rtol=1e-5)
 
 
+def held_rows() -> Graph:
+    """Exponentials of rows in one tile of 16, which a second kernel adds to them, one row a block."""
+    read = {"shape": (16, 8), "dtype": "float32", "fmap": -1}
+    first = Graph((node("input", imap=(-1,), **read), node("exp", 0), node("output", 1, omap=(-1,))), Level.BLOCK, (1,))
+    inputs = (node("input", imap=(0,), **read),) * 2
+    last = Graph((*inputs, node("add", 0, 1), node("output", 2, omap=(0,))), Level.BLOCK, (16,))
+    x = node("input", shape=(16, 8), dtype="float32", name="X", dims="n=2:16,")
+    return Graph((x, node("block", 0, graph=first), node("block", 0, 1, graph=last), node("output", 2)))
+
+
+@pytest.mark.parametrize("n", [2, 15, 16])
+def test_one_tile_may_hold_all_sizes_of_a_dim(run_guarded: RunProgram, n: int) -> None:
+    [kind] = at_sizes(held_rows(), {"n": SizeExpression(16, "n", 16)}).output_types
+    assert isinstance(kind.shape[0], SizeExpression)
+    x = np.random.default_rng(n).standard_normal((n, 8))
+    [got] = run_guarded(emit_for_sizes(held_rows(), {"n": SizeRange(2, 16)}), [x])
+    np.testing.assert_allclose(got, x + np.exp(x), rtol=1e-5)
+
+
 def colliding() -> Graph:
     """Extents 16 and 32 of features beside n: rows, a product, heads by a reshape, a broadcast, a transpose."""
     graph = new_kernel_graph()
