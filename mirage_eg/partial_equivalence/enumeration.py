@@ -7,6 +7,7 @@ result occurs anywhere: without it no move is right. All of this only proposes: 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations, product
 from math import prod
 from typing import Any
@@ -139,28 +140,68 @@ class _Trial:
         """The mutants; where filters have one tap along a side, those of few ops first, each with its sides exchanged, too."""
         own = self._computed(Mutation(((),) * len(self.inputs)))
         assert own is not None, "nothing is computed before the program"
+        none = Mutation(((),) * len(self.inputs))
         if not _exchanges(self.program):
-            yield from self._of_families()
-            yield from self._of_few_ops()
+            families = [*self._of_families()]
+            yield from families
+            for base in (none, *self._with_channels_moved(families)):
+                yield from self._of_few_ops(base)
             return
-        for mutation, equal in self._of_few_ops():
+        yield from self._exchanged_too(self._of_few_ops(none))
+        families = [*self._of_families()]
+        yield from families
+        for base in self._with_channels_moved(families):
+            yield _exchanged(self.program, base), 1.0
+            yield from self._exchanged_too(self._of_few_ops(base))
+
+    def _exchanged_too(self, found: Iterator[tuple[Mutation, float]]) -> Iterator[tuple[Mutation, float]]:
+        """The mutants, and each with its sides exchanged."""
+        for mutation, equal in found:
             yield mutation, equal
             yield _exchanged(self.program, mutation), equal
-        yield from self._of_families()
 
-    def _of_few_ops(self) -> Iterator[tuple[Mutation, float]]:
-        """Up to three moves of the first input that are a reshape and a transposition together; windows follow them."""
-        none = ((),) * (len(self.inputs) - 1)
-        windowed = [(number, item) for number, item in enumerate(self.program.nodes) if item.op in WINDOWED]
-        for moves in layouts_of_few_ops(self.program, self.factors, self.least):
-            changes = ((number, following(item, self.program, moves)) for number, item in windowed)
-            changed = tuple((number, change) for number, change in changes if change != Change())
-            mutation = Mutation((moves, *none), changed, tuple(move.inverse for move in reversed(moves)))
+    def _with_channels_moved(self, found: Sequence[tuple[Mutation, float]]) -> Iterator[Mutation]:
+        """The mutants of a convolution that are right everywhere, and whose channels move by a reshape of the filters."""
+        if [item.op for item in self.program.nodes] != ["input", "input", "conv2d", "output"]:
+            return
+        for mutation, equal in found:
+            if (
+                equal == 1
+                and [[move.source for move in moves] for moves in mutation.before] == [[1], [1]]
+                and not mutation.after
+            ):
+                [move] = mutation.before[1]
+                places = np.arange(self.inputs[1].size)
+                if np.array_equal(move.apply(places.reshape(self.inputs[1].shape)).ravel(), places):
+                    yield mutation
+
+    def _of_few_ops(self, base: Mutation) -> Iterator[tuple[Mutation, float]]:
+        """Moves of the first input, after those of a mutant, that are a reshape and a transposition; windows follow them."""
+        (images, *others), changes = base.before, dict(base.changes)
+        program = self._unmoved(base)
+        windowed = [(number, item) for number, item in enumerate(program.nodes) if item.op in WINDOWED]
+        own = self.program if images else None
+        for moves in layouts_of_few_ops(program, self.factors, self.least, own, images):
+            follows = ((number, following(item, program, moves).follows) for number, item in windowed)
+            changed = ((number, replace(changes.get(number, Change()), follows=its)) for number, its in follows)
+            different = tuple((number, change) for number, change in changed if change != Change())
+            back = tuple(move.inverse for move in reversed(moves))
+            mutation = Mutation(((*images, *moves), *others), different, back)
             result = self._computed(mutation.of(self.program))
             if result is not None:
                 for _, moved in self._undone([mutation.of(self.program).after], result):
                     if (equal := float((moved == self.wanted).mean())) >= self.least:
                         yield mutation, equal
+
+    def _unmoved(self, mutation: Mutation) -> Graph:
+        """The ops of a mutant on inputs as they are after its moves."""
+        builder, given = KernelGraph(), list[Tensor]()
+        for kind, moves in zip(self.program.input_types, mutation.before, strict=True):
+            shape = reduce(lambda extents, move: move.shape(extents), moves, kind.shape)
+            given.append(builder.op("input", shape=shape, dtype="float64"))
+        plain = Mutation(((),) * len(given), mutation.changes)
+        builder.mark_output(_written(builder, self.program, given, plain))
+        return builder.graph()
 
     def _of_families(self) -> Iterator[tuple[Mutation, float]]:
         """The mutants by moves and changes of their own."""
@@ -213,10 +254,7 @@ class _Trial:
             for move in moves:
                 array = move.apply(array)
             moved.append(array)
-        builder = KernelGraph()
-        given = [builder.op("input", shape=shape, dtype="float64") for shape in shapes]
-        builder.mark_output(_written(builder, self.program, given, Mutation(((),) * len(moved), mutation.changes)))
-        graph = builder.graph()
+        graph = self._unmoved(mutation)
         key = hash((graph, *(array.tobytes() for array in moved)))
         if key in self.seen:
             return None

@@ -5,8 +5,9 @@ one end of a side to the other. It carries a window if neighbouring elements of 
 for enough of them. With one convolution and the moves back, these are programs of up to five ops.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import permutations, product
 from math import prod
 from typing import Any
@@ -25,14 +26,22 @@ Moves = tuple[LayoutMove, ...]
 Window = tuple[int, int, int]  # along a side: taps, dilation, stride
 
 
-def layouts_of_few_ops(program: Graph, factors: Sequence[int], least: float) -> Iterator[Moves]:
-    """Up to three moves of the images, the program's first input, that are up to two ops; whole dims have factors of WHOLE."""
+def layouts_of_few_ops(
+    program: Graph, factors: Sequence[int], least: float, own: Graph | None = None, before: Moves = ()
+) -> Iterator[Moves]:
+    """Up to three moves of the images, the program's first input, that are up to two ops; whole dims have factors of WHOLE.
+
+    With `own` the program is a mutant of it whose images are moved by `before`, and all moves together are up to two ops.
+    """
     shape, windows = program.input_types[0].shape, windows_of(program)
     read = {item.operands[0] for item in program.nodes if item.op in WINDOWED} & {*program.input_values}
     if read != {program.input_values[0]}:
         return
-    start = np.arange(prod(shape)).reshape(shape)
-    allowed, seen = _moves(shape, factors, windows), {_key(start)}
+    given = (own or program).input_types[0].shape
+    start, first = np.arange(prod(shape)).reshape(shape), np.arange(prod(given)).reshape(given)
+    origin = reduce(lambda array, move: move.apply(array), before, first).ravel()
+    sizes = {whole: given[dim] for dim, whole in WHOLE.items()}
+    allowed, seen = _moves(shape, sizes, factors, windows, own is not None), {_key(start)}
     level: list[tuple[Moves, Any]] = [((), start)]
     for _ in range(MOST_MOVES):
         wider: list[tuple[Moves, Any]] = []
@@ -42,10 +51,9 @@ def layouts_of_few_ops(program: Graph, factors: Sequence[int], least: float) -> 
                 continue
             seen.add(_key(moved))
             longer = (*moves, move)
-            sizes = {whole: shape[dim] for dim, whole in WHOLE.items()}
             if all(_carries(start, moved, longer, sizes, side, one, least) for side, one in windows):
                 wider.append((longer, moved))
-                if _is_two_ops(start, moved):
+                if _is_two_ops(first, origin[moved]):
                     yield longer
         level = wider
 
@@ -60,14 +68,17 @@ def windows_of(program: Graph) -> list[tuple[int, Window]]:
     return list(dict.fromkeys(found))
 
 
-def _moves(shape: Shape, factors: Sequence[int], windows: Sequence[tuple[int, Window]]) -> list[tuple[LayoutMove, int]]:
+def _moves(
+    shape: Shape, whole: Mapping[int, int], factors: Sequence[int], windows: Sequence[tuple[int, Window]], any_side: bool
+) -> list[tuple[LayoutMove, int]]:
     """The moves that may be part of a layout, with the extents of whole dims in the place of their factors."""
-    free = [0, *(side + 2 for side in (0, 1) if all(taps == 1 for at, (taps, _, _) in windows if at == side))]
-    found = []
+    one_tap = (side for side in (0, 1) if any_side or all(taps == 1 for at, (taps, _, _) in windows if at == side))
+    free, found = [0, *(side + 2 for side in one_tap)], []
     for source, target in product(IMAGES, IMAGES):
         sizes = {factor: factor for factor in factors}
-        if source in free and source != target and shape[source] not in (1, *factors):
-            sizes[WHOLE[source]] = shape[source]
+        own = whole[WHOLE[source]]
+        if source in free and source != target and shape[source] % own == 0 and own not in (1, *factors):
+            sizes[WHOLE[source]] = own
         for (factor, size), out, to in product(sizes.items(), (False, True), (True, False)):
             if source != target or (source > 0 and out != to):
                 found.append((LayoutMove(source, target, factor, out, to), size))
@@ -78,7 +89,7 @@ def _key(array: Any) -> tuple[Shape, bytes]:
     return array.shape, array.tobytes()
 
 
-def _carries(start: Any, moved: Any, moves: Moves, sizes: dict[int, int], side: int, window: Window, least: float) -> bool:
+def _carries(start: Any, moved: Any, moves: Moves, sizes: Mapping[int, int], side: int, window: Window, least: float) -> bool:
     """Whether enough neighbours of a window along a side are neighbours after the moves, at its dilation then."""
     taps, dilation, stride = window
     if taps == 1 or stride > 1:  # with strides some neighbours are not read: values decide

@@ -99,15 +99,14 @@ def with_changes(item: Node, change: Change, program: Graph) -> Mapping[str, Any
     extents = program.types[item.operands[0]].shape[2:]
     strides, dilations, pads = [], [], [0] * 4
     for side, (one, extent) in enumerate(zip(change.sides, extents, strict=True)):
-        if change.follows[side]:
-            times, over = map(prod, inner_factors(change.follows[side], side))
-            if dilations_of(item)[side] * times % over:
-                raise GraphError(f"got a dilation of {dilations_of(item)[side]}, wanted a multiple of {over}")
-            one = SideChange(dilation=(times, over), padding=(times, over))
+        times, over = map(prod, inner_factors(change.follows[side], side))
+        dilation = extent if one.dilation == (EXTENT, 1) else _times(dilations_of(item)[side], one.dilation)
+        if dilation * times % over:
+            raise GraphError(f"got a dilation of {dilation}, wanted a multiple of {over}")
         strides.append(_times(item["strides"][side], one.stride))
-        dilations.append(extent if one.dilation == (EXTENT, 1) else _times(dilations_of(item)[side], one.dilation))
+        dilations.append(dilation * times // over)
         for end in (side, side + 2):
-            pads[end] = _times(item["pads"][end], one.padding)
+            pads[end] = _times(item["pads"][end], one.padding) * times // over
     attributes |= {"strides": tuple(strides), "pads": tuple(pads)}
     if "dilations" in attributes:
         attributes["dilations"] = tuple(dilations)

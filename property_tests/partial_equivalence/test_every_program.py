@@ -24,6 +24,8 @@ SLOW: dict[str, tuple[dict[str, Any], int, int]] = {
     "three images": ({"x_shape": (3, 1, 2, 6), "w_shape": (1, 1, 1, 3), "pads": (0, 1, 0, 1)}, 195470, 40),
     "dilation 2": ({"x_shape": (1, 1, 8, 4), "w_shape": (1, 1, 3, 3), "pads": (2,) * 4, "dilations": (2, 2)}, 336503, 3),
     "groups": ({"x_shape": (2, 2, 4, 4), "w_shape": (2, 1, 1, 3), "pads": (0, 1, 0, 1), "groups": 2}, 5014577, 19),
+    "channels": ({"x_shape": (2, 2, 4, 2), "w_shape": (2, 2, 1, 3), "pads": (0, 1, 0, 1)}, 4245967, 18),
+    "one tap": ({"x_shape": (2, 2, 4, 2), "w_shape": (2, 2, 1, 1), "pads": (0,) * 4}, 773660, 31),
     "two filters of a row": ({"x_shape": (2, 1, 4, 8), "w_shape": (2, 1, 1, 3), "pads": (0, 1, 0, 1)}, 3592739, 30),
 }
 

@@ -102,6 +102,9 @@ def test_every_corrected_mutant_is_the_program_and_computes_little_again(found: 
         for rectangle in it.rectangles:
             inside[np.ix_(*rectangle)] = True
         assert (inside >= wrong).all()
+        if it.equal_fraction:
+            more = len(launched_kernels(it.graph)) - len(launched_kernels(it.changed))
+            assert more == bool(it.rectangles), "one launch for all rectangles"
 
 
 def _batch_into_height() -> Mutant:
