@@ -50,6 +50,11 @@ def fact(name: str, *arguments: bindings._Expr | Constant) -> bindings.ActionCom
     return bindings.ActionCommand(bindings.Expr_(_SPAN, call(name, *arguments)))
 
 
+def union(left: bindings._Expr, right: bindings._Expr) -> bindings.ActionCommand:
+    """The command that makes two terms equal."""
+    return bindings.ActionCommand(bindings.Union(_SPAN, left, right))
+
+
 def run_once(egraph: bindings.EGraph, ruleset: str) -> bindings.RunReport:
     """Run one iteration of a ruleset."""
     [output] = egraph.run_program(bindings.RunSchedule(bindings.Run(_SPAN, bindings.RunConfig(ruleset, None))))
@@ -86,4 +91,4 @@ def _bigint(value: int) -> bindings.Call:
     return number
 
 
-__all__ = ["assign", "call", "define", "fact", "literal", "run_once", "table_sizes", "term", "term_name"]
+__all__ = ["assign", "call", "define", "fact", "literal", "run_once", "table_sizes", "term", "term_name", "union"]

@@ -10,10 +10,11 @@ from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, term
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.transforms.pointwise_convolutions import POINTWISE, pointwise_convolution
 
 Kernel = tuple[int, int]  # extents of the window of a convolution
 
@@ -57,10 +58,25 @@ class ProgramTerms:
                     yield define(value, call("Result", place, kernel))
             for value in values:
                 yield from self._facts(value)
+        yield from self._pointwise_convolutions()
         for place in range(MOST_PARTS):
             yield fact("position", place)
         yield from self.permutations()
         yield from self._kernels()
+
+    def _pointwise_convolutions(self) -> Iterator[Any]:
+        """Products that are 1×1 convolutions of images which convolutions of larger windows read, as convolutions, too.
+
+        So that they form a group: the windows of 1×1 are enlarged.
+        """
+        makers = {value: item for item, values in self.program.numbered() for value in values}
+        read = {item.operands[0] for item in self.program.nodes if item.op == "conv2d"}
+        for item, values in self.program.numbered():
+            found = pointwise_convolution(self.program, makers, item, values[0]) if item.op == "reshape" else None
+            if found is not None and found[0] in read:
+                name = self._name(POINTWISE)
+                self.convolutions[name, (1, 1)] = POINTWISE
+                yield union(term(values[0]), call("Conv", name, *map(term, found)))
 
     def _facts(self, value: int) -> Iterator[Any]:
         kind = self.program.types[value]

@@ -111,3 +111,20 @@ def test_a_solver_that_is_stopped_gives_a_right_program_or_none(seconds: float) 
     program = bert(2, 8, 16, 2).program
     found = substitution(program, seconds)
     assert found is None or verify(program, found.whole(found.rewritten.graph), trials=1).equal
+
+
+def test_a_pointwise_convolution_joins_a_larger_one_of_its_image() -> None:
+    graph = new_kernel_graph()
+    x = graph.new_input((1, 16, 12, 12), name="x")
+    parts = []
+    for name, window in (("small", 1), ("large", 3)):
+        weight = graph.new_input((32, 16, window, window), name=name, weight=True)
+        bias = graph.reshape(graph.new_input((32,), name=f"{name}.bias", weight=True), (32, 1, 1))
+        parts.append(graph.relu(graph.conv2d(x, weight, pads=(window // 2,) * 4) + bias))
+    graph.mark_output(graph.concat(parts, 1))
+    program = graph.graph()
+    found = substitution(program, 5.0)
+    assert found is not None
+    assert [item.op for launch in launched_kernels(found.rewritten.graph) for item, _ in launch] == ["conv2d", "add", "relu"]
+    assert len(launched_kernels(found.rewritten.graph)) == 1
+    assert verify(program, found.whole(found.rewritten.graph), trials=1).equal

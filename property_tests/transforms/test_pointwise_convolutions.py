@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_dead_code
-from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
+from mirage_eg.transforms.pointwise_convolutions import pointwise_convolution, with_pointwise_products
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.reference import verify
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
@@ -31,8 +31,25 @@ def test_exactly_dense_1x1_convolutions_become_products(case: tuple[Graph, bool]
     assert (after is not program) is holds
     assert ("matmul" in [item.op for item in after.nodes]) is holds
     assert with_pointwise_products(after) is after
+    makers = {value: item for item, values in after.numbered() for value in values}
+    reshapes = [(item, values[0]) for item, values in after.numbered() if item.op == "reshape"]
+    found = [it for item, value in reshapes if (it := pointwise_convolution(after, makers, item, value))]
+    assert [[makers[value]["name"] for value in it] for it in found] == [["x", "w"]] * holds
     if holds:
         assert verify(program, after).equal
+
+
+def test_other_products_are_no_convolutions() -> None:
+    graph = new_kernel_graph()
+    x, w = graph.new_input((1, 4, 3, 2), "float32", name="x"), graph.new_input((6, 4, 1, 1), "float32", name="w")
+    product = graph.reshape(w, (6, 4)) @ graph.reshape(x, (4, 6))
+    turned = graph.reshape(x, (6, 4)) @ graph.reshape(w, (4, 6))
+    for result in (graph.reshape(product, (1, 6, 2, 3)), graph.reshape(turned, (1, 6, 3, 2))):
+        graph.mark_output(result)
+    program = graph.graph()
+    makers = {value: item for item, values in program.numbered() for value in values}
+    for item, values in program.numbered():
+        assert item.op != "reshape" or pointwise_convolution(program, makers, item, values[0]) is None
 
 
 def test_a_program_with_a_1x1_convolution_is_simplified_to_a_product() -> None:
