@@ -214,12 +214,17 @@ class SizedForms:
         )
 
     def large(self, primitive: Graph) -> Graph | None:
-        """The primitive form with sizes of at least 2 on all axes that the search had; at 1 a dim has no axis."""
+        """The primitive form with sizes of at least 2 on all axes of the search, if there is one; at 1 a dim has no axis."""
         found = _sizes_between(self.primitive, primitive)
         if found is None:
             return None
         axes, sizes = found
-        return primitive if min(sizes, default=2) > 1 else resize(self.primitive, axes, [max(2, size) for size in sizes])
+        if min(sizes, default=2) > 1:
+            return primitive
+        try:
+            return resize(self.primitive, axes, [max(2, size) for size in sizes])
+        except (UnsupportedError, GraphError):  # a concatenation of 1 and 1 is 2, of 2 and 1 is not
+            return None
 
 
 def primitive_form(expanded: Graph) -> Graph:

@@ -127,6 +127,45 @@ def cache_of(rows: int, length: int) -> tuple[Any, Any, Any]:
     return tuple(torch.randn(2, size, WIDTH) for size in (rows, length, length))
 
 
+def written(x: Any, keys: Any, values: Any, place: Any) -> Any:
+    """Attention over a cache that is written by index."""
+    keys.index_copy_(1, place, x @ WEIGHT)
+    values.index_copy_(1, place, x @ WEIGHT.t())
+    mask = torch.arange(keys.shape[1]) <= place[:, None]
+    return x + torch.nn.functional.scaled_dot_product_attention(x, keys, values, attn_mask=mask)
+
+
+def token(function: Any, batch: int, length: int) -> tuple[Any, ...]:
+    """One token of each sequence, and a cache with `length` earlier ones."""
+    caches = [torch.randn(batch, length if function is cached else 96, WIDTH) for _ in range(2)]
+    return (torch.randn(batch, 1, WIDTH), *caches, *([torch.tensor([length])] if function is written else []))
+
+
+_SOME = ((2, 8), (2, 9), (5, 31), (1, 8))
+
+
+@pytest.mark.parametrize(
+    ("function", "pairs", "searches"),
+    [
+        (cached, _SOME, 2),  # a region; with batch 1 it has a product with a vector
+        pytest.param(cached, PAIRS, 3, marks=pytest.mark.slow),  # a cache of one token
+        pytest.param(written, PAIRS, 3, marks=pytest.mark.slow),  # two regions, one of them with a product of tokens
+    ],
+)
+def test_caches_that_grow_take_one_search_for_a_region(
+    function: Any, pairs: tuple[tuple[int, int], ...], searches: int, tmp_path: Path
+) -> None:
+    fast = compiled(function, cache=str(tmp_path), budget=20.0)
+    with torch.no_grad():
+        for batch, length in pairs:
+            mine = token(function, batch, length)
+            plain = [it.clone() for it in mine]
+            torch.testing.assert_close(fast(*mine), function(*plain), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close([*mine], plain, atol=1e-5, rtol=1e-5)
+    assert len(graph_records()) <= 5 and Compilation(graph_records()).fallbacks == ()
+    assert store_of(Settings(cache=str(tmp_path))).searches == searches
+
+
 def test_keys_and_values_of_a_cache_have_one_length() -> None:
     fast = compiled(cached, search="offline")
     with torch.no_grad():
