@@ -14,7 +14,7 @@ from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, un
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.transforms.pointwise_convolutions import POINTWISE, pointwise_convolution
+from mirage_eg.ir.pointwise_convolution import POINTWISE, pointwise_convolution
 
 Kernel = tuple[int, int]  # extents of the window of a convolution
 

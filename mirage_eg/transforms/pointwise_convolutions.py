@@ -3,7 +3,6 @@
 conv2d(x, w) = reshape(w [O, C] @ reshape(x) [N, C, H·W])        stride 1, no pads, one group
 """
 
-from collections.abc import Mapping
 from math import prod
 
 from mirage_eg.ir.graph import Graph
@@ -32,25 +31,8 @@ def with_pointwise_products(program: Graph) -> Graph:
     return copy.graph()
 
 
-POINTWISE = node("conv2d", 0, 1, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), groups=1)
-
-
-def pointwise_convolution(program: Graph, makers: Mapping[int, Node], item: Node, value: int) -> tuple[int, int] | None:
-    """The image and the filter of which the reshape that gives a value is a 1×1 convolution, as written above, or None."""
-    product = makers[item.operands[0]]
-    if product.op != "matmul" or not all(makers[operand].op == "reshape" for operand in product.operands):
-        return None
-    weight, image = (makers[operand].operands[0] for operand in product.operands)
-    filters, x, y = (program.types[it].shape for it in (weight, image, value))
-    matrix, columns = (program.types[operand].shape for operand in product.operands)
-    as_written = len(x) == len(y) == 4 and len(filters) == 4 and filters[2:] == (1, 1) and x[0] == y[0] and x[2:] == y[2:]
-    lead = x[:1] if x and x[0] > 1 else ()
-    fits = as_written and matrix == filters[:2] and columns == (*lead, x[1], prod(x[2:])) and y[1] == filters[0]
-    return (image, weight) if fits else None
-
-
 def _is_pointwise(item: Node, weight: Shape) -> bool:
     return weight[2:] == item["strides"] == (1, 1) and item["groups"] == 1 and not any(item["pads"])
 
 
-__all__ = ["POINTWISE", "pointwise_convolution", "with_pointwise_products"]
+__all__ = ["with_pointwise_products"]

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_dead_code
-from mirage_eg.transforms.pointwise_convolutions import pointwise_convolution, with_pointwise_products
+from mirage_eg.ir.pointwise_convolution import pointwise_convolution
+from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.reference import verify
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
