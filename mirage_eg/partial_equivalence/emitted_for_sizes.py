@@ -81,6 +81,12 @@ def emit_for_all_sizes(sized: SizedMutant, dim: Dim) -> list[str]:
     written, found = {size: _written(sized, size) for size in left}, list[str]()
     while left:
         count, text = _general_text(written, left, step, size_name(dim.name))
+        between = [size for size in sizes if left[-count - 1] < size < left[-count]] if count < len(left) else []
+        if between:  # sizes that are not compared: the range begins at one of them
+            middle = between[len(between) // 2]
+            written[middle] = _written(sized, middle)
+            left.insert(len(left) - count, middle)
+            continue
         found.append(_with_size(text, sized, dim, (left[-count], left[-1], step)))
         left = left[:-count]
         if len(found) > MOST_RANGES:

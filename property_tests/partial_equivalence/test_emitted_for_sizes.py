@@ -17,6 +17,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import Dim
+from mirage_eg.partial_equivalence import emitted_for_sizes
 from mirage_eg.partial_equivalence.all_sizes import SizedMutant, for_named_dim
 from mirage_eg.partial_equivalence.emitted_for_sizes import at_size, emit_for_all_sizes
 from mirage_eg.partial_equivalence.mutants import mutants
@@ -54,7 +55,10 @@ CASES = {  # what is after the convolution, the width, and a mutant; how many pr
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("halves of an image", "batch into height, relu")
+
+
+@pytest.mark.parametrize("case", [pytest.param(it, marks=pytest.mark.slow) if it in SLOW else it for it in CASES])
 def test_one_program_serves_all_heights_with_these_tiles(case: str, run: RunProgram) -> None:
     after, width, name, counts = CASES[case]
     program = _program(after, width)
@@ -85,6 +89,16 @@ def _check(run: RunProgram, sized: SizedMutant, source: str, module: ModuleType,
     [wanted] = evaluate(whole, [array.astype(float) for array in arrays], FloatAlgebra())
     [got] = run(source, arrays)
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_ranges_meet_where_not_every_size_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emitted_for_sizes, "EVERY", 6)
+    program = _program(width=8)
+    [sized] = _stated(program, "n→w (2, inner to outer)")
+    sources = emit_for_all_sizes(sized, dims_of(program)["H"])
+    assert [source.partition("SIZES = ")[2].partition("\n")[0] for source in sources] == [
+        f'{{"H": (0, 2, {least}, {largest}, 1)}}' for least, largest in ((33, 40), (17, 32), (4, 16))
+    ]
 
 
 def test_a_height_that_it_does_not_serve_is_refused() -> None:
