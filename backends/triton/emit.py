@@ -13,7 +13,7 @@ from types import MappingProxyType
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.fused_convolutions import FusedConvolution, fused_convolutions
-from mirage_eg.backends.triton.image_layouts import image_layouts, is_channels_last_convolution
+from mirage_eg.backends.triton.image_layouts import image_layouts, is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.triton.joint_concat import JointConcat, joint_concats, launch_order, write_joint_concat
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
@@ -415,6 +415,8 @@ def _write_library_call(file: ProgramFile, item: Node, family: set[int], value: 
     operands = [file.names[i] for i in item.operands] or [first]
     if item.op == "conv2d" and is_channels_last_convolution(file.graph, item):
         operands[1] = _filter_channels_last(file, item.operands[1])
+    if item.operands and item.operands[0] in file.images and pools_row_major(file.graph, item):
+        operands[0] = f"{operands[0]}.contiguous()"
     call = _torch_text(item, operands, file.graph, value)
     read_by_patch = family & read_by_patches(file.graph)
     readers = (file.nodes[reader] for member in family for reader in file.graph.readers[member])

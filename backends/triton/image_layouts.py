@@ -1,8 +1,9 @@
 """Images in the order of cuDNN's kernels, channels last: what convolutions in half precision read and write in a program.
 
 Convolutions of torch give an image channels last if their filter is so; images and filters in row-major order are converted
-before and behind each of them. Filters are converted once, by `prepare`. Poolings, concatenations and elementwise ops of torch
-keep the order of their images. Depthwise and grouped convolutions are left as they are.
+before and behind each of them. Filters that are weights are converted once, by `prepare`; convolutions with other filters and
+grouped ones are left as they are. Concatenations and elementwise ops of torch keep the order of their images. Poolings of few
+images are in row-major order: torch's kernel for images channels last has a handful of blocks there.
 """
 
 from collections.abc import Mapping
@@ -14,8 +15,10 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.weights import marked_weights, prepared_values
 
 _POOLINGS = frozenset({"max_pool2d", "avg_pool2d"})
+_MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
 _KEEP_ORDER = frozenset({"pad", "concat", "batch_norm"})
 
 
@@ -48,10 +51,15 @@ def _reshaped_to(
 
 
 def is_channels_last_convolution(graph: Graph, item: Node) -> bool:
-    """Whether a convolution is computed channels last: of half precision, and of one group."""
-    return (
-        item.op == "conv2d" and item["groups"] == 1 and graph.types[item.operands[0]].dtype in (DType.float16, DType.bfloat16)
-    )
+    """Whether a convolution is computed channels last: of half precision, of one group, and with a filter that is a weight."""
+    if item.op != "conv2d" or item["groups"] > 1 or graph.types[item.operands[0]].dtype not in (DType.float16, DType.bfloat16):
+        return False
+    return item.operands[1] in marked_weights(graph) | prepared_values(graph)
+
+
+def pools_row_major(graph: Graph, item: Node) -> bool:
+    """Whether an op is a pooling of few images."""
+    return item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] < _MANY_IMAGES
 
 
 def _images(graph: Graph) -> set[int]:
@@ -62,7 +70,7 @@ def _images(graph: Graph) -> set[int]:
     images = {value for item, values in convolutions for value in (item.operands[0], values[0])}
     planes = {graph.types[value].shape[2:] for value in images}
     for item, values in graph.numbered():
-        if convolutions and item.op in _POOLINGS:
+        if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= _MANY_IMAGES:
             images |= {item.operands[0], values[0]}
         elif item.op in ("block", "reshape"):
             images |= {value for value in values if len(shape := graph.types[value].shape) == 4 and shape[2:] in planes}
@@ -78,4 +86,4 @@ def _images(graph: Graph) -> set[int]:
     return images
 
 
-__all__ = ["image_layouts", "is_channels_last_convolution"]
+__all__ = ["image_layouts", "is_channels_last_convolution", "pools_row_major"]

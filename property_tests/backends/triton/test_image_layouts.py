@@ -49,7 +49,7 @@ def is_right(run: RunProgram, graph: Graph, source: str, dtype: str) -> bool:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("images", [1, 8])
 def test_images_stay_channels_last_between_kernels(run: RunProgram, images: int, dtype: str) -> None:
     graph = two_convolutions(images, dtype)
     source = emit(graph)
@@ -57,7 +57,9 @@ def test_images_stay_channels_last_between_kernels(run: RunProgram, images: int,
         [between, output] = [strides for _, _, strides in module.BUFFERS.values()]
     assert between[1:] == (1, 8) and output[1:] == (6, 1)
     calls = re.findall(r"^    \w+ = .*", source.partition("def launch")[2], re.MULTILINE)
-    assert not any("copy_" in call or ".contiguous()" in call for call in calls)
+    assert not any("copy_" in call or ("conv2d(" in call and ".contiguous()" in call) for call in calls)
+    pooled = [call for call in calls if re.search(r"max_pool2d\(\w+\.contiguous\(\)", call)]
+    assert len(pooled) == (images == 1)
     assert is_right(run, graph, source, dtype)
 
 
