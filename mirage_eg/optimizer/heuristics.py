@@ -27,10 +27,10 @@ class Effort:
     reported: int = 16
     seconds: float = 60.0
     first: float = 0.25  # of these seconds, at least, is for timing in the first round, however long it took to compile
-    until_extents: float = 0.4  # of the seconds; then the round of structures ends
-    until_schedules: float = 0.6  # of the seconds; then the round of extents ends
-    until_details: float = 0.7  # of the seconds; then the round of schedules ends
-    until_launches: float = 0.75  # of the seconds; then the round of details ends
+    until_extents: float = 0.35  # of the seconds; then the round of structures ends
+    until_schedules: float = 0.5  # of the seconds; then the round of extents ends
+    until_details: float = 0.72  # of the seconds; then the round of schedules ends
+    until_launches: float = 0.77  # of the seconds; then the round of details ends
     until_final: float = 0.9  # of the seconds; then all rounds but the final one end
     together: int = 8  # candidates that are timed while the GPU is held
     close: float = 1.02  # times within this factor are equal: the spread of a measurement

@@ -162,7 +162,7 @@ def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     clock = Clock(seconds=0.5)
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
     tune(program, families, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)))
-    assert len(clock.seen) == 3  # they began after 0, 0.5 and 1 s; the round of extents ends after 1.2 s
+    assert len(clock.seen) == 3  # they began after 0, 0.5 and 1 s, when the round of extents ends
 
 
 @pytest.mark.parametrize(("compiling", "timed"), [(0.0, 3), (1.0, 2), (60.0, 1)])
