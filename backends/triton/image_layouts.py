@@ -73,7 +73,8 @@ def _images(graph: Graph) -> set[int]:
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= _MANY_IMAGES:
             images |= {item.operands[0], values[0]}
         elif item.op in ("block", "reshape"):
-            images |= {value for value in values if len(shape := graph.types[value].shape) == 4 and shape[2:] in planes}
+            own = (value for value in values if len(shape := graph.types[value].shape) == 4 and shape[2:] in planes)
+            images |= {it for it in own if not any(pools_row_major(graph, graph.nodes[reader]) for reader in graph.readers[it])}
         elif item.op in _KEEP_ORDER or OPS[item.op].kind is Kind.ELEMENTWISE:
             alike = [value for value in (*item.operands, *values) if len(graph.types[value].shape) == 4]
             for value in alike:

@@ -107,3 +107,16 @@ def test_a_kernel_and_a_convolution_read_one_image(run: RunProgram) -> None:
     source = emit(graph)
     assert "copy_" not in source and source.count("_kernel[") == 2
     assert is_right(run, graph, source, "float16")
+
+
+def test_what_a_kernel_writes_for_a_pooling_of_few_images_is_row_major(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    first = convolution(p, p.new_input((1, 4, 6, 5), "float16", "x"), "a", 8)
+    pooled = p.max_pool2d(doubled(p, first, 1), window=(2, 2), strides=(2, 2))
+    p.mark_output(convolution(p, pooled, "b", 8))
+    graph = p.graph()
+    source = emit(graph)
+    with loaded(source) as module:
+        assert [strides for _, _, strides in module.BUFFERS.values()] == [(240, 30, 5, 1)]
+    assert re.search(r"max_pool2d\(\w+, ", source.partition("def launch")[2])
+    assert is_right(run, graph, source, "float16")
