@@ -9,7 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mirage_eg.backends.measure import timing
+from mirage_eg.cli.main import app
 from mirage_eg.ir import serialize
+from mirage_eg.optimizer.measurement import JsonLine
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 
@@ -50,6 +53,29 @@ def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Pat
     exec(PROGRAM, namespace)
     program = namespace["program"]().graph()  # type: ignore[operator]
     assert verify(program, serialize.load(graphs[moved["number"] - 1])).verdict is Equality.EQUAL
+
+
+def _measured_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> JsonLine:
+    (tmp_path / "conv.py").write_text(PROGRAM, encoding="utf-8")
+    assert app(["mutants", str(tmp_path / "conv.py"), "--limit", "2", "--json"], standalone_mode=False)() == 0
+    record: JsonLine = json.loads(capsys.readouterr().out)
+    return record
+
+
+def test_where_there_is_a_gpu_each_mutant_has_its_own_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter((9.0, 5.0, 12.0))
+    monkeypatch.setattr(timing, "gpu_available", lambda: True)
+    monkeypatch.setattr(timing, "time_source", lambda source: timing.Timing(next(times), 0.0, 0.0, 0.0, "events", "none"))
+    record = _measured_rows(capsys, tmp_path)
+    assert (record["original"]["measured_us"], [row["measured_us"] for row in record["mutants"]]) == (9.0, [5.0, 12.0])
+
+
+@pytest.mark.gpu
+def test_a_gpu_times_the_program_and_its_mutants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = _measured_rows(capsys, tmp_path)
+    assert all(0.5 < row["measured_us"] < 1e4 for row in (record["original"], *record["mutants"]))
 
 
 def test_a_named_height_has_the_statements_of_the_page(tmp_path: Path) -> None:
