@@ -68,7 +68,7 @@ def test_candidates_inside_segments_are_counted_where_they_ended() -> None:
 
 
 def test_fractions_say_how_many_are_shown() -> None:
-    _, header, lines = traced(attention(keys=4096), domain="abstract")
+    _, header, lines = traced(attention(keys=32768), domain="abstract")
     lines = [line for line in lines if "segment" not in line]
     shown: Counter[tuple[str, str | None]] = Counter((line["stage"], line.get("split")) for line in lines)
     totals: Counter[str] = Counter()

@@ -138,7 +138,7 @@ def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str)
                 ratios.append(choice.us / predict_us(graph, H100))
     assert ratios
     assert max(ratios) <= 1 + 1e-9
-    assert sum(ratio > 0.8 for ratio in ratios) >= len(ratios) / 2  # and it says something
+    assert sum(ratio > 0.4 for ratio in ratios) >= len(ratios) / 2  # and it says something
 
 
 def test_a_constant_causal_mask_halves_the_iterations_that_are_counted() -> None:
