@@ -154,6 +154,7 @@ def test_a_frozen_oracle_survives_pickling() -> None:
     assert kept(again, ("Add", ("Var", "y"), ("Var", "x")))
 
 
+@pytest.mark.slow
 @settings(max_examples=12)  # an e-graph or two each
 @given(st.sampled_from(DOMAINS), st.sampled_from(sorted(WORKLOADS)), st.data())
 def test_laws_that_match_nothing_are_left_out_and_the_e_graph_is_the_same(domain: str, name: str, data: st.DataObject) -> None:

@@ -77,6 +77,7 @@ print(json.dumps(records))
 """
 
 
+@pytest.mark.slow
 def test_a_layer_of_eight_billion_weights_is_imported_without_them() -> None:
     done = subprocess.run([sys.executable, "-c", META], capture_output=True, text=True, check=True, timeout=300)
     for seconds, grown, weights, segments, outside in json.loads(done.stdout.splitlines()[-1]):

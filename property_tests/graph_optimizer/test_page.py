@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).parents[2] / "docs" / "graph_optimization.md").read_text(encoding="utf-8")
 
 MODEL = """
@@ -31,6 +33,7 @@ def run(*arguments: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_rewrite_and_verify(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
     (tmp_path / "my_ops.py").write_text(OPS, encoding="utf-8")

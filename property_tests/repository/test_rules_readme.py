@@ -50,17 +50,20 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_ends_well_and_both_files_are_sound(outputs: list[tuple[str, str]]) -> None:
     assert len(outputs) == 5
     checked = [text for command, text in outputs if command.startswith("rules check")]
     assert len(checked) == 2 and all(text.endswith("sound\n") for text in checked)
 
 
+@pytest.mark.slow
 def test_the_axioms_of_the_page_make_something_newly_findable(outputs: list[tuple[str, str]]) -> None:
     [seen] = [text for command, text in outputs if command.startswith("rules impact")]
     assert "rmsnorm: newly found" in seen
 
 
+@pytest.mark.slow
 def test_the_op_of_the_page_is_fused_proved_and_written(outputs: list[tuple[str, str]], folder: Path) -> None:
     [done] = [text for command, text in outputs if command.startswith("optimize log1pexp.py")]
     assert "one product" in done and "proved" in done

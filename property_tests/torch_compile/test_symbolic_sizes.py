@@ -255,6 +255,7 @@ def test_a_program_is_searched_again_once_where_structures_serve_it_badly(
     assert "leave 0 more ops to library kernels" in str(Compilation(graph_records()))
 
 
+@pytest.mark.slow
 def test_a_search_that_found_nothing_serves_only_where_no_other_one_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

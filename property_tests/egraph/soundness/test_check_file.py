@@ -141,6 +141,7 @@ def test_cancellation_makes_attention_one_class_with_v_and_the_lint_says_so(tmp_
         assert not list(lint_collapse("rules", list(oracles(build, "abstract", ["gqa"]))))
 
 
+@pytest.mark.slow
 def test_a_law_that_follows_from_the_others_is_remarked_upon_others_are_not(tmp_path: Path) -> None:
     twin = "(rewrite (Div (Sum i x) y) (Sum i (Div x y)) :when ((= a (axes y)) (set-not-contains a i)))"
     messages = [lint.message for lint in check_file(written(tmp_path, twin)).lints]
@@ -149,6 +150,7 @@ def test_a_law_that_follows_from_the_others_is_remarked_upon_others_are_not(tmp_
     assert not any("follows" in message for message in new)
 
 
+@pytest.mark.slow
 def test_a_law_that_grows_forever_ends_within_its_limit_and_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, GROWS_FOREVER)
     limits = replace(CHECK_LIMITS, seconds=1.5)

@@ -325,7 +325,8 @@ def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: i
     assert found.plans[0].us < predict_us(primitive, H100)  # one kernel per op
 
 
-@pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 2])
 def test_the_engineers_kernels_compute_the_decoder_layer(batch: int) -> None:
     program = WORKLOADS["decoder_layer"](batch)
     assert Reference(program, trials=1).check(six_kernels(batch)).equal
