@@ -12,11 +12,10 @@ of PyTorch runs once. Inputs are random.
 """
 
 import argparse
-import fcntl
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -30,6 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mirage_eg.backends.measure.baselines import Baseline, program_baselines, quiet
+from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, time_launches, timing_stream
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
@@ -90,40 +90,6 @@ class Way:
     make: Callable[[], Run | None]
     predicted_us: float | None = None
     slow: bool = False
-
-
-class GpuTurn:
-    """The turn of this process on the GPU, by a lock on a file; within it, it may be asked for again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.held = path, False
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Wait until no other process has the GPU."""
-        if self.held:
-            yield
-            return
-        with self.path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            self.held = True
-            try:
-                yield
-            finally:
-                self.held = False
-
-
-def autotune_in_turn(turn: GpuTurn) -> None:
-    """Let Inductor's autotuning take turns on the GPU while it compiles beside other processes."""
-    from torch._inductor.runtime.benchmarking import benchmarker
-
-    def in_turn(measure: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        with turn():
-            return measure(*args, **options)
-
-    for name in ("benchmark_gpu", "benchmark_gpu_with_cuda_graph"):  # the second one since torch 2.12
-        if hasattr(benchmarker, name):
-            setattr(benchmarker, name, partial(in_turn, getattr(benchmarker, name)))
 
 
 def written(name: str, small: bool) -> WrittenModel:
@@ -194,10 +160,10 @@ def measure(name: str, given: argparse.Namespace, rows: Any) -> None:
     """The rows of a model, quick ones first; a problem is a row, and the next follows."""
     import torch
 
-    started, turn = perf_counter(), GpuTurn(given.found / "gpu.lock")
+    started = perf_counter()
     device = gpu_name() if gpu_available() else "cpu"
     if gpu_available():
-        autotune_in_turn(turn)
+        autotune_in_turn()
 
     def put(way: Way) -> None:
         timing, problem = None, None
@@ -206,7 +172,7 @@ def measure(name: str, given: argparse.Namespace, rows: Any) -> None:
                 torch.backends.cudnn.benchmark = False  # it measures: only in turn
                 run = way.make()
                 if run is not None:
-                    with turn():
+                    with gpu_turn():
                         torch.backends.cudnn.benchmark = True
                         timing = time_launches(run)
         except Exception as error:  # noqa: BLE001 - of a compiler or the driver; it is in the row, and the others are measured

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from mirage_eg.backends.measure.kernel_events import EventDriver
-from mirage_eg.backends.measure.timing import Timing, captured, causal_mask, event_us, time_launches, timing_stream
+from mirage_eg.backends.measure.timing import Timing, captured, causal_mask, event_us, time_in_turn, timing_stream
 from mirage_eg.backends.runtime.cuda_driver import cuda_driver
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
@@ -106,7 +106,7 @@ class CandidateTimer:
             arguments = self._laid_out(module.INPUTS.values(), self._tensors[0])
             run = program.repeated(arguments, library)
             if full:
-                timing = time_launches(run)
+                timing = time_in_turn(run)
                 return Outcome(timing.warm_us, worst, None), timing
             replay = captured(run, _QUICK_RUNS)
             if replay is None:

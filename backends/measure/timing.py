@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from mirage_eg.backends.measure.gpu_turn import gpu_turn
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
@@ -143,12 +144,13 @@ def _stream(device: int) -> Any:
 
 
 def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:
-    """Time the launches of `run` on the current device."""
-    with timing_stream():
-        return _time_launches(run, repeats)
+    """Time the launches of `run` on the current device, when it is the turn of this process."""
+    with gpu_turn(), timing_stream():
+        return time_in_turn(run, repeats)
 
 
-def _time_launches(run: Callable[[], object], repeats: int) -> Timing:
+def time_in_turn(run: Callable[[], object], repeats: int = 20) -> Timing:
+    """The same, on the current stream, for a process whose parent holds the turn."""
     import torch
 
     for _ in range(3):  # compiles the kernels, warms the allocator

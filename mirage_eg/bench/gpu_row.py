@@ -2,18 +2,17 @@
 
     python -m mirage_eg.bench.gpu_row PROGRAM BATCH FOLDER [OPTIONS in JSON]
 
-Lines go to FOLDER/rows.jsonl (one for each row) and FOLDER/measurements.jsonl. Concurrent rows share the GPU through a lock.
+Lines go to FOLDER/rows.jsonl (one for each row) and FOLDER/measurements.jsonl. Concurrent rows take turns on the GPU.
 If a candidate loses the GPU context, the process ends with code DEVICE_LOST; the next attempt skips that candidate and
 reuses the times of the others.
 """
 
-import fcntl
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import gettempdir
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
+from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, time_launches, time_source
 from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.bench.gpu_row_records import (
@@ -55,18 +55,6 @@ def scratch(folder: Path) -> Path:
     path = Path(gettempdir()) / f"mirage_eg-bench-{os.getuid()}-{fingerprint(str(folder.resolve()))}"
     path.mkdir(exist_ok=True)
     return path
-
-
-@contextmanager
-def gpu_lock(folder: Path) -> Iterator[None]:
-    """Lock the visible GPU; other benchmark processes on it wait."""
-    device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").replace(",", "_")
-    handle = os.open(scratch(folder) / f"gpu-{device}.lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 class RememberingTimer:
@@ -116,9 +104,9 @@ def run_row(argument: str, batch: int, folder: Path, options: GpuOptions) -> Row
         ours = _tune(workload, batch, program, folder, options)
     else:
         ours = _time_again(Path(options.reuse), workload, batch, folder)
-    with gpu_lock(folder):
+    with gpu_turn():
         ceilings = device_ceilings()
-    baselines = _baselines(argument, program, folder, options)
+    baselines = _baselines(argument, program, options)
     row = Row(
         workload=workload,
         batch=batch,
@@ -147,7 +135,6 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
 
     tuning = Tuning(
         effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top),
-        gpu=lambda: gpu_lock(folder),
         record=store,
         wrap=wrap,
     )
@@ -181,7 +168,7 @@ def _time_again(path: Path, workload: str, batch: int, folder: Path) -> JsonLine
     if not rows:
         raise MirageError(f"{path}: has no row of {workload} at batch {batch} with a source to time again")
     timer = CandidateTimer(rows[-1]["source"])
-    with gpu_lock(folder):
+    with gpu_turn():
         outcome, timing = timer.full(rows[-1]["source"])
     if timing is None:
         raise MirageError(f"{path}: {workload} at batch {batch}: {outcome.problem}")
@@ -208,7 +195,7 @@ def device_ceilings() -> dict[str, float]:
     return ceilings()
 
 
-def _baselines(argument: str, program: Graph, folder: Path, options: GpuOptions) -> JsonLine:
+def _baselines(argument: str, program: Graph, options: GpuOptions) -> JsonLine:
     from mirage_eg.backends.measure.baselines import EAGER, baselines, program_baselines, quiet
 
     if options.baselines == "none":
@@ -219,13 +206,13 @@ def _baselines(argument: str, program: Graph, folder: Path, options: GpuOptions)
         for baseline in chosen:
             if baseline.slow and options.baselines != "all":
                 continue
-            measured[baseline.name] = _time_baseline(baseline, program, folder, options.seed)
+            measured[baseline.name] = _time_baseline(baseline, program, options.seed)
             took = measured[baseline.name].get("warm_us")
             print(f"{argument}: {baseline.name}: {took}", file=sys.stderr, flush=True)
     return measured
 
 
-def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> JsonLine:
+def _time_baseline(baseline: Any, program: Graph, seed: int) -> JsonLine:
     """Times and the error relative to float64, or the problem."""
     import torch
 
@@ -239,9 +226,8 @@ def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> Js
             numbers = causal_mask(kind.shape)
         tensors.append(numbers.to(getattr(torch, str(kind.dtype))))
     try:
-        with gpu_lock(folder) if baseline.slow else nullcontext():
-            run = baseline.make(tensors)
-        with gpu_lock(folder):
+        run = baseline.make(tensors)
+        with gpu_turn():
             error = _baseline_error(run(), program, tensors)
             timing = time_launches(run)
     except RuntimeError as problem:  # the library refuses these shapes, or its compiler fails
@@ -289,6 +275,7 @@ def main() -> int:
     try:
         if not gpu_available():
             raise MirageError("no CUDA GPU is usable here")
+        autotune_in_turn()
         run_row(workload, int(batch), Path(folder), options)
     except DeviceLost as error:
         print(f"{workload} b{batch}: {error}", file=sys.stderr)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.kernel_profile import KernelTime, profile_kernels
 from mirage_eg.backends.measure.timing import gpu_available, normal_inputs, time_launches
 from mirage_eg.backends.runtime.library_lookup import torch_library
@@ -80,6 +81,8 @@ def chosen_rows(names: Sequence[str]) -> list[str]:
 def model_results(names: Sequence[str], budget: float, tune: float) -> Iterator[ModelResult]:
     """The results of rows, one after another."""
     on_gpu = gpu_available()
+    if on_gpu:
+        autotune_in_turn()
     for name in names:
         layer, arguments = layer_of(ROWS[name], *(("cuda", torch.float16) if on_gpu else ("cpu", torch.float32)))
         torch._dynamo.reset()
@@ -107,7 +110,8 @@ def _part(segment: SegmentRecord, on_gpu: bool) -> ModelSegment:
         return ModelSegment(segment)
     with loaded(call.source) as module:
         run = RunningProgram(module, list(module.INPUTS)).repeated(normal_inputs(module), torch_library())
-        return ModelSegment(segment, profile_kernels(run))
+        with gpu_turn():
+            return ModelSegment(segment, profile_kernels(run))
 
 
 Times = dict[str, float]
@@ -122,7 +126,8 @@ def _times(
         runs[name] = layer if keywords is None else torch.compile(layer, dynamic=False, **keywords)
     timings = {name: time_launches(lambda run=run: run(*arguments)) for name, run in runs.items()}  # type: ignore[misc]
     warm = {name: timing.warm_us for name, timing in timings.items()}
-    kernels = {name: profile_kernels(lambda run=runs[name]: run(*arguments)) for name in runs if name != "eager"}  # type: ignore[misc]
+    with gpu_turn():
+        kernels = {name: profile_kernels(lambda run=runs[name]: run(*arguments)) for name in runs if name != "eager"}  # type: ignore[misc]
     return warm, {name: timing.cold_us for name, timing in timings.items()}, kernels
 
 

@@ -9,7 +9,6 @@ is counted and dropped. Nothing here is trusted: the winner is verified like eve
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.candidate_timer import Outcome
+from mirage_eg.backends.measure.gpu_turn import gpu_turn
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
@@ -59,13 +59,12 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How a run is tuned: its effort, a context held while the GPU is used, a listener, and a wrapper of its timer.
+    """How a run is tuned: its effort, a listener, and a wrapper of its timer.
 
     `find` gives the outcome of a source that was measured before, on the same card.
     """
 
     effort: Effort = EFFORT
-    gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
     record: Callable[[Measurement], None] = lambda measurement: None
     wrap: Callable[[Timer], Timer] = lambda timer: timer
     find: Callable[[str], Outcome | None] = lambda source: None
@@ -274,7 +273,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
                 run.sources.add(variant.source)
                 fresh.append(variant)
         asked = perf_counter()
-        with run.tuning.gpu():
+        with gpu_turn():
             run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
             if not run.right:  # compiled late: the first round takes some of the seconds of later ones
                 reserved = min(reserved, max(0.0, run.deadline - perf_counter() - effort.first * effort.seconds))
@@ -314,7 +313,7 @@ def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
     """The chosen variants timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
     timed: list[tuple[Timing, Tuned]] = []
     asked = perf_counter()
-    with run.tuning.gpu():
+    with gpu_turn():
         run.deadline += perf_counter() - asked
         for tuned in chosen:
             if timed and perf_counter() > run.deadline:

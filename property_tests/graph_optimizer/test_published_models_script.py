@@ -7,7 +7,6 @@ from argparse import Namespace
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from threading import Thread
 from types import ModuleType
 from typing import Any
 
@@ -68,27 +67,6 @@ def test_ranks_compare_predicted_with_measured_times() -> None:
     assert module.ranks(rows).endswith("all 0.50 (3), m 0.50 (3)")
     assert module.ranks([*rows, module.PublishedRow("m", "not measured", 4.0)]).endswith("m 0.50 (3)")
     assert "too few rows" in module.ranks([])
-
-
-def test_autotuning_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    benchmarking = pytest.importorskip("torch._inductor.runtime.benchmarking")
-    module = script()
-    mine, other = (module.GpuTurn(tmp_path / "lock") for _ in range(2))
-    held: list[bool] = []
-    monkeypatch.setattr(benchmarking.benchmarker, "benchmark_gpu", lambda *_: held.append(mine.held))
-    module.autotune_in_turn(mine)
-
-    def autotune() -> None:
-        with mine():  # asked for again within
-            benchmarking.benchmarker.benchmark_gpu(None)
-
-    with other():
-        thread = Thread(target=autotune)
-        thread.start()
-        thread.join(0.2)
-        assert held == []
-    thread.join(10.0)
-    assert held == [True] and not mine.held
 
 
 @pytest.mark.parametrize("names", [[], ["bert"]])
