@@ -68,6 +68,8 @@ def test_a_row_is_a_line_with_a_choice_that_runs_again(
     assert [*read_rows(tmp_path / "rows.jsonl")] == [Row(**json.loads(json.dumps(asdict(row))))]
     assert "@triton.jit" in line["ours"]["source"] or line["ours"]["kernels"] > 1
     assert line["ours"]["verified"] == "equal"
+    assert line["ours"]["tuning_seconds"] == options.seconds and line["ours"]["stages"]["tune"] > 0
+    assert not [*gpu_row.scratch(tmp_path).glob("*.jsonl")], "a later tuning would find the times of this one"
     assert line["ours"]["measured"] == sum(1 for _ in lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
     clock = Clock()
     clock.quick(line["ours"]["source"])
