@@ -49,7 +49,7 @@ def tuning_times(folders: Iterable[Path]) -> list[TuningTime]:
         tuned: dict[Key, list[JsonLine]] = defaultdict(list)
         for line in lines(folder / MEASUREMENTS):
             tuned[line["workload"], line["batch"]].append(line)
-        for row in read_rows(folder / ROWS):
+        for row in {row.key: row for row in read_rows(folder / ROWS)}.values():
             if "tuning_seconds" in row.ours and _once(tuned[row.key]):
                 found.append(_tuning_time(row, tuned[row.key]))
     longest: dict[tuple[str, int, str], TuningTime] = {}
