@@ -1,13 +1,15 @@
-"""All that needs a GPU, step by step: tests, verification, launches, the 18 rows, layers, models, mutants, a file alone.
+"""All that needs a GPU, step by step: tests, verification, launches, rows, tuning, layers, models, mutants, a file alone.
 
     python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines all|quick|none]
     python benchmarks/on_gpu.py --list
 
 Each step is a command under a time limit. Its output goes to STEP.log in the folder $OUT (./gpu_out by default), with the JSON
 lines that it writes; an interrupted step keeps its lines. Each step ends with a line of its result, and the next starts after
-a failed step, too. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch. Lines of
-several runs are merged by appending them to docs/measurements/{gpu,verify}_h100.jsonl, of which the newest of each row
-counts; then `python docs/build.py`.
+a failed step, too. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch: those of the
+steps gpu and tuning. Lines of several runs are merged by appending them to files of docs/measurements, of which the newest line
+of each row counts; then `python docs/build.py`. gpu/rows.jsonl, of the steps gpu, decoder, long_rows and prefill, is appended
+to gpu_CARD.jsonl, one file a card; verify.jsonl to verify_h100.jsonl; layers.jsonl, published_models.jsonl and mutants.jsonl
+replace or extend the files of these names with the card's. The step tuning takes minutes a row.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from mirage_eg.frontend.workloads import PAPER
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
 COMMAND = [PYTHON, "-m", "mirage_eg"]
+DECODER = [f"{name}:{batch}" for batch in BATCHES for name in ("decoder_layer", "mlp_block")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +52,25 @@ def _tests(*arguments: str) -> tuple[str, ...]:
     return (PYTHON, "-m", "pytest", "-q", "--tb=short", "-m", "gpu", *(f"property_tests/{name}" for name in arguments))
 
 
+def _tuned(folder: Path, seconds: float, baselines: str, parallel: int) -> tuple[str, ...]:
+    return ("--out", str(folder), "--seconds", str(seconds), "--baselines", baselines, "--parallel", str(parallel))
+
+
+def _rows(rows: Sequence[str], options: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """A command of `bench gpu` for each batch of the rows, each WORKLOAD:BATCH."""
+    batches: dict[str, list[str]] = {}
+    for row in rows:
+        workload, batch = row.split(":")
+        batches.setdefault(batch, []).append(workload)
+    return tuple((*COMMAND, "bench", "gpu", *names, "--batch", batch, *options) for batch, names in batches.items())
+
+
 def steps(out: Path, given: argparse.Namespace) -> list[Step]:
     """All of them, with these options."""
     optimized = Path(tempfile.gettempdir()) / "mirage_eg_on_gpu"  # many files, of which the log has what matters
-    layer, gqa = (
-        ("optimize", name, "--device", "cuda", "--out", str(optimized), "--json") for name in ("decoder_layer", "gqa")
-    )
-    batches: dict[str, list[str]] = {}
-    for row in given.rows:
-        workload, batch = row.split(":")
-        batches.setdefault(batch, []).append(workload)
-    tuned = (
-        "--out",
-        str(out / "gpu"),
-        "--seconds",
-        str(given.seconds),
-        "--baselines",
-        given.baselines,
-        "--parallel",
-        str(given.parallel),
-    )
-    rows = [(*COMMAND, "bench", "gpu", *names, "--batch", batch, *tuned) for batch, names in batches.items()]
+    gqa = ("optimize", "gqa", "--device", "cuda", "--out", str(optimized), "--json")
+    tuned = _tuned(out / "gpu", given.seconds, given.baselines, given.parallel)
+    lengths = {seconds: out / f"tuning_{seconds}" for seconds in (30, 90)}
     verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
     published = (PYTHON, "benchmarks/published_models.py")
@@ -100,14 +101,23 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         ),
         Step("verify", "seconds of verification, b = 1 and 16", ((*COMMAND, *verify),), 300),
         Step("launch", "our own code in a call", ((*launch, "torch"), (*launch, "cupy")), 120),
-        Step("gpu", "the rows against their baselines", tuple(rows), 580),
+        Step("gpu", "the rows against their baselines", _rows(given.rows, tuned), 580),
+        Step("decoder", "a decoder layer and its second half", _rows(DECODER, tuned), 580),
+        Step("long_rows", "row-wise programs with long rows", _rows([f"{name}:1" for name in LONG_ROWS], tuned), 300),
+        Step("prefill", "programs of prefill", _rows([f"{name}:1" for name in PREFILL], tuned), 400),
         Step(
-            "long_rows",
-            "row-wise programs with long rows",
-            ((*COMMAND, "bench", "gpu", *LONG_ROWS, "--batch", "1", *tuned),),
-            300,
+            "tuning",
+            "rows tuned for 30 and for 90 s with nothing known, one at a time",
+            (
+                *(
+                    ("env", "MIRAGE_EG_CACHE=off", f"TRITON_CACHE_DIR={optimized / folder.name}", *command)
+                    for seconds, folder in lengths.items()
+                    for command in _rows(given.rows, _tuned(folder, seconds, "none", 1))
+                ),
+                (PYTHON, "benchmarks/tuning_time.py", *map(str, lengths.values())),
+            ),
+            580,
         ),
-        Step("prefill", "programs of prefill", ((*COMMAND, "bench", "gpu", *PREFILL, "--batch", "1", *tuned),), 400),
         Step(
             "causal_attention",
             "masked tiles of causal attention, skipped or not",
@@ -119,12 +129,6 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             "a chain of products, launched dependently or not",
             ((PYTHON, "benchmarks/product_chain.py", "--json", str(out / "product_chain.jsonl")),),
             120,
-        ),
-        Step(
-            "decoder",
-            "a decoder layer, tuned and measured as a whole",
-            ((*COMMAND, *layer), (PYTHON, str(optimized / "decoder_layer" / "best.py"))),
-            580,
         ),
         Step("layers", "layers of published shapes against torch.compile", (models,), 580),
         Step(
@@ -192,12 +196,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="run the commands without a GPU too: each then says so")
     parser.add_argument("--limit", type=float, help="seconds a step may take, in the place of its own limit")
     every = [f"{name}:{batch}" for batch in BATCHES for name in PAPER]
-    parser.add_argument("--rows", nargs="+", default=every, metavar="WORKLOAD:BATCH", help="of the step gpu")
+    parser.add_argument("--rows", nargs="+", default=every, metavar="WORKLOAD:BATCH", help="of the steps gpu and tuning")
     parser.add_argument(
         "--layers", nargs="+", default=["llama-8b decode b=1"], help="rows of `bench models`, of the step layers"
     )
     parser.add_argument("--seconds", type=float, default=45.0, help="of tuning, a row")
-    parser.add_argument("--parallel", type=int, default=6, help="rows of the step gpu side by side; they take turns on the GPU")
+    parser.add_argument("--parallel", type=int, default=6, help="rows side by side; they take turns on the GPU")
     parser.add_argument("--baselines", choices=("all", "quick", "none"), default="all")
     given = parser.parse_args(arguments)
     out = Path(os.environ.get("OUT", "gpu_out")).resolve()

@@ -130,8 +130,10 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     def store(measurement: Measurement) -> None:
         append(folder / MEASUREMENTS, key | measurement.json())
 
+    remembered = scratch(folder) / f"{workload}-{batch}.jsonl"
+
     def wrap(timer: Timer) -> Timer:
-        return RememberingTimer(timer, scratch(folder) / f"{workload}-{batch}.jsonl", key)
+        return RememberingTimer(timer, remembered, key)
 
     tuning = Tuning(
         effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top),
@@ -140,6 +142,7 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     )
     run_options = Options(device="cuda", top=options.top, jobs=options.jobs, seed=options.seed)
     result = optimize(workload, program, run_options, _progress(workload, batch), tuning)
+    remembered.unlink(missing_ok=True)  # the times are for further attempts, not for a later tuning
     best = result.candidates[0]
     timed = [measurement for measurement in result.measurements if measurement.us is not None]
     name = fingerprint(best.source)
@@ -158,6 +161,7 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
         "measured": len(timed),
         "failed": len(result.measurements) - len(timed),
         "stages": result.report.seconds,
+        "tuning_seconds": options.seconds,
         "seconds": perf_counter() - started,
     }
 

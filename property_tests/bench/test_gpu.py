@@ -20,6 +20,7 @@ from mirage_eg.bench.gpu import FAILURES, geometric_mean, rows_path, run_rows, s
 from mirage_eg.bench.gpu_chart import picture
 from mirage_eg.bench.gpu_row import RememberingTimer, run_row
 from mirage_eg.bench.gpu_row_records import GpuOptions, Row, append, lines, read_rows
+from mirage_eg.bench.tuning_time import tuning_times
 from mirage_eg.frontend.load import BUILT_IN, load_program
 from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.frontend.prefill import PREFILL
@@ -68,6 +69,9 @@ def test_a_row_is_a_line_with_a_choice_that_runs_again(
     assert [*read_rows(tmp_path / "rows.jsonl")] == [Row(**json.loads(json.dumps(asdict(row))))]
     assert "@triton.jit" in line["ours"]["source"] or line["ours"]["kernels"] > 1
     assert line["ours"]["verified"] == "equal"
+    [tuning] = tuning_times([tmp_path])
+    assert (tuning.asked, tuning.took, tuning.known[90]) == (options.seconds, line["ours"]["stages"]["tune"], 1.0)
+    assert not [*gpu_row.scratch(tmp_path).glob("*.jsonl")], "a later tuning would find the times of this one"
     assert line["ours"]["measured"] == sum(1 for _ in lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
     clock = Clock()
     clock.quick(line["ours"]["source"])
@@ -226,8 +230,11 @@ def test_lines_of_older_versions_are_read_under_the_names_of_today(tmp_path: Pat
     assert [*read_rows(tmp_path / "old.jsonl")] == [*read_rows(path)]
 
 
-def test_the_published_rows_are_read() -> None:
-    rows = [*read_rows(Path(__file__).parents[2] / "docs" / "measurements" / "gpu_h100.jsonl")]
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "docs" / "measurements").glob("gpu_*.jsonl")), ids=lambda path: path.stem
+)
+def test_the_published_rows_are_read(path: Path) -> None:
+    rows = [*read_rows(path)]
     assert rows and all(row.baselines and row.lower_bound_us > 0 for row in rows)
 
 

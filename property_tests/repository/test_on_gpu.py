@@ -8,7 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.frontend.load import BUILT_IN
+from mirage_eg.frontend.long_rows import LONG_ROWS
+from mirage_eg.frontend.prefill import PREFILL
+from mirage_eg.frontend.workloads import PAPER
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "on_gpu.py"
 
@@ -37,8 +40,18 @@ def test_every_row_is_measured_once_and_named_tests_exist(on_gpu: ModuleType, ca
         )
         if command[3:5] == ["bench", "gpu"]:
             batch = command[command.index("--batch") + 1]
-            rows += [(name, batch) for name in command[5:] if name in WORKLOADS]
-    assert len(rows) == len(set(rows)) == 18
+            rows += [(name, int(batch)) for name in command[5:] if name in BUILT_IN]
+    paper = {(name, batch) for name in PAPER for batch in (1, 8, 16)}
+    decoder = {(name, batch) for name in ("decoder_layer", "mlp_block") for batch in (1, 8, 16)}
+    assert len(rows) == len(set(rows))
+    assert set(rows) == paper | decoder | {(name, 1) for name in (*LONG_ROWS, *PREFILL)}
+
+
+def test_tunings_of_two_lengths_know_nothing_and_are_compared(on_gpu: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    short, long, compared = listed(on_gpu, capsys, "tuning", "--rows", "gqa:8")
+    assert [command[command.index("--seconds") + 1] for command in (short, long)] == ["30", "90"]
+    assert all(command[:2] == ["env", "MIRAGE_EG_CACHE=off"] for command in (short, long)) and short[2] != long[2]
+    assert compared[1:] == ["benchmarks/tuning_time.py", *(command[command.index("--out") + 1] for command in (short, long))]
 
 
 def test_steps_and_rows_are_chosen_by_name(on_gpu: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
