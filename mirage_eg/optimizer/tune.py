@@ -1,10 +1,11 @@
 """Tuning: from µGraphs that the cost model ranks to the fastest one on the available GPU (DESIGN §8).
 
-Successive halving, the largest differences first: structures, then tilings of the best structures, then schedules of the best
-µGraphs; then the best few are timed warm and cold. A program of several kernels is timed with another choice for every kernel,
-and the fastest kernels are then joined (`kernel_times`). Each round is compiled in parallel processes and timed one candidate
-at a time on each GPU, after its outputs were compared with float64. A candidate that does not compile, does not fit or is wrong
-is counted and dropped. Nothing here is trusted: the winner is verified like every µGraph.
+Successive halving, the largest differences first: structures, then tilings of the best structures, then their neighbours and
+schedules of the best µGraphs, as long as these gain; then the best few are timed warm and cold. A program of several kernels is
+timed with another choice for every kernel, and the fastest kernels are then joined (`kernel_times`). Each round is compiled in
+parallel processes and timed one candidate at a time on each GPU, after its outputs were compared with float64. A candidate that
+does not compile, does not fit or is wrong is counted and dropped. Nothing here is trusted: the winner is verified like every
+µGraph.
 """
 
 import logging
@@ -31,6 +32,7 @@ from mirage_eg.optimizer.tuning_space import (
     Job,
     Variant,
     details,
+    distance,
     first,
     jointly,
     launched_dependently,
@@ -142,8 +144,12 @@ def tune(
     _try(run, "structures", list(_first_jobs(run, members)))
     _try(run, "extents", list(_other_choices(run)))
     _try_together(run, "extents", {})
-    _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
-    _try_near(run, "details", effort.detailed_graphs, details)
+    before = inf
+    while run.right and (best := _fastest(run)[0].us) * effort.close < before:  # as long as the rounds gain
+        before = best
+        _try(run, "neighbours", list(_neighbours(run)))
+        _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
+        _try_near(run, "details", effort.detailed_graphs, details)
     leading = [tuned.variant for tuned in _best_graphs(run, effort.best_graphs)]
     _try(run, "dependent launches", [job for variant in leading for job in launched_dependently(variant, device.target)])
     finalists = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
@@ -179,17 +185,35 @@ def _sampled(family: Family, most: int) -> Sequence[Sequence[PartChoice]]:
 def _other_choices(run: _Run) -> Iterator[Job]:
     """µGraphs of the best families with choices for their parts that were not tried, each with as many as possible."""
     effort = run.tuning.effort
-    leading: dict[int, Variant] = {}
-    for tuned in _fastest(run):
-        leading.setdefault(tuned.variant.structure, tuned.variant)
     tried = {part for parts in run.parts.values() for part in parts}
-    for number, variant in islice(leading.items(), effort.best_structures):
+    for number, variant in _leading(run, effort.best_structures):
         samples = _sampled(run.families[number], effort.choices)
         while any(new := [next((part for part in choices if part not in tried), None) for choices in samples]):
             parts = [choices[0] if part is None else part for part, choices in zip(new, samples, strict=True)]
             tried.update(parts)
             graph = run.composed(number, parts)
             yield Job(graph, number, tuple(_styled(run, variant, graph, parts)))
+
+
+def _neighbours(run: _Run) -> Iterator[Job]:
+    """µGraphs that were not tried, near the fastest one of each of the best families: of whole programs, which have many."""
+    effort = run.tuning.effort
+    tried = {part for parts in run.parts.values() for part in parts}
+    for number, variant in _leading(run, effort.best_graphs):
+        family = run.families[number]
+        if len(family.choices) == 1:
+            graphs = {part: family.compose([part]) for part in family.choices[0] if part not in tried}
+            for part in sorted(graphs, key=lambda part: distance(graphs[part], variant.graph))[: effort.choices]:
+                graph = run.composed(number, [part])
+                yield Job(graph, number, tuple(_styled(run, variant, graph, [part])))
+
+
+def _leading(run: _Run, most: int) -> list[tuple[int, Variant]]:
+    """The fastest variant of each of the best families, by the numbers of these."""
+    leading: dict[int, Variant] = {}
+    for tuned in _fastest(run):
+        leading.setdefault(tuned.variant.structure, tuned.variant)
+    return [*leading.items()][:most]
 
 
 def _styled(run: _Run, variant: Variant, graph: Graph, parts: Sequence[PartChoice]) -> Iterator[Schedule]:
@@ -256,6 +280,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     ends = {
         "structures": effort.until_extents,
         "extents": effort.until_schedules,
+        "neighbours": effort.until_schedules,
         "schedules": effort.until_details,
         "details": effort.until_launches,
     }

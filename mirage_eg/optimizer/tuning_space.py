@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from math import log2
 from typing import Any, TypeVar
 
 from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
@@ -46,6 +47,13 @@ def sample(choices: Sequence[_Choice], most: int) -> list[_Choice]:
     wanted = most - len(cheapest)
     half = rest[: max(wanted, len(rest) // 2)]
     return cheapest + [half[i * len(half) // wanted] for i in range(wanted)]
+
+
+def distance(one: Graph, other: Graph) -> float:
+    """How often grid dims and loops of µGraphs of one structure are doubled or halved from one to the other."""
+    pairs = zip(one.blocks, other.blocks, strict=True)
+    extents = [pair for mine, own in pairs for pair in ((mine.loop, own.loop), *zip_longest(mine.grid, own.grid, fillvalue=1))]
+    return sum(abs(log2(mine / own)) for mine, own in extents)
 
 
 def first(graph: Graph, structure: int) -> Iterator[Job]:
@@ -148,6 +156,7 @@ __all__ = [
     "Job",
     "Variant",
     "details",
+    "distance",
     "first",
     "jointly",
     "launched_dependently",

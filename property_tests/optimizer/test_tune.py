@@ -5,6 +5,7 @@ import re
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import log2
 from typing import Any
 
 import pytest
@@ -74,8 +75,37 @@ def test_the_winner_is_the_fastest_that_was_timed(monkeypatch: pytest.MonkeyPatc
         "schedules together",
         "details together",
     }  # all of which may have been tried before
-    assert stages - perhaps == {"structures", "extents", "schedules", "final"}
+    assert stages - perhaps == {"structures", "extents", "neighbours", "schedules", "final"}
     assert sum(line.stage != "final" for line in lines) == len(clock.seen)
+
+
+class TilingClock(Clock):
+    """A timer for which a tiling takes longer with each halving or doubling between it and the fastest one."""
+
+    def __init__(self, fastest: tuple[int, int]) -> None:
+        super().__init__()
+        self.fastest = fastest
+
+    def quick(self, source: str) -> Outcome:
+        found = re.search(r"block graph: grid \[(\d+)\], loop (\d+)", source)
+        assert found is not None
+        steps = sum(abs(log2(int(extent) / best)) for extent, best in zip(found.groups(), self.fastest, strict=True))
+        self.seen[source] = 1.0 + steps
+        return Outcome(1.0 + steps, 1e-4, None)
+
+
+@pytest.mark.parametrize("fastest", [(1, 1), (2, 32), (8, 2), (16, 16)])
+def test_the_neighbours_of_fast_tilings_lead_to_the_fastest_one(
+    fastest: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled_everything(monkeypatch)
+    sizes = [(blocks, loop) for blocks in (1, 2, 4, 8, 16) for loop in (1, 2, 4, 8, 16, 32)]
+    graphs = [gated_mlp("float16", 8, 512, 512, blocks, loop) for blocks, loop in sizes]
+    families = [Family.of([graph.mugraph for graph in graphs])]
+    clock = TilingClock(fastest)
+    tuned = tune(graphs[0].program, families, DEVICES["H100"], clock, Tuning(replace(SMALL, choices=4)))
+    assert tuned[0].us == 1.0
+    assert len({source.partition("loop ")[2].partition("\n")[0] for source in clock.seen}) > 1
 
 
 @pytest.mark.parametrize("option", ['"num_warps": 4', "tl.trans"])
