@@ -1,7 +1,7 @@
-"""Baselines of the generated kernels: PyTorch eager, compiled, and its fused library calls.
+"""Baselines of the generated kernels: PyTorch eager, compiled, its fused library calls, and peers: kernels of other projects.
 
 Each baseline takes the program's inputs and gives its output, or a tuple of outputs. Some copy their inputs into the layout
-that the library prefers; the copy is not timed.
+that the library prefers; the copy is not timed. A peer is a baseline where its package is installed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mirage_eg.backends.measure.helion_baselines import helion_baselines
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
@@ -18,16 +19,22 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """`make` prepares, and returns the call that is timed; `slow` baselines prepare for tens of seconds, on the GPU."""
+    """`make` prepares, and returns the call that is timed; `slow` baselines prepare for tens of seconds, on the GPU.
+
+    A `peer` is of another project than PyTorch.
+    """
 
     name: str
     make: Callable[[Sequence[Any]], Run]
     slow: bool = False
+    peer: bool = False
 
 
 def baselines(workload: str) -> list[Baseline]:
     """The baselines of a built-in workload."""
-    return _of_torch(EAGER[workload]) + [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
+    library = [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
+    peers = [Baseline(name, make, slow=True, peer=True) for name, make in helion_baselines(workload).items()]
+    return _of_torch(EAGER[workload]) + library + peers
 
 
 @contextmanager
