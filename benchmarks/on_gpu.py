@@ -1,6 +1,7 @@
 """All that needs a GPU, step by step: tests, verification, launches, the 18 rows, layers, models, mutants, a file alone.
 
-    python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines all|quick|none]
+    python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines WHICH]
+        [--reuse ROWS.jsonl]
     python benchmarks/on_gpu.py --list
 
 Each step is a command under a time limit. Its output goes to STEP.log in the folder $OUT (./gpu_out by default), with the JSON
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name
 from mirage_eg.bench.gpu import BATCHES
+from mirage_eg.bench.gpu_row_records import BASELINES
 from mirage_eg.frontend.load import BUILT_IN
 from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.frontend.prefill import PREFILL
@@ -68,6 +70,7 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         given.baselines,
         "--parallel",
         str(given.parallel),
+        *(("--reuse", given.reuse) if given.reuse else ()),
     )
     rows = [(*COMMAND, "bench", "gpu", *names, "--batch", batch, *tuned) for batch, names in batches.items()]
     verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
@@ -198,7 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=45.0, help="of tuning, a row")
     parser.add_argument("--parallel", type=int, default=6, help="rows of the step gpu side by side; they take turns on the GPU")
-    parser.add_argument("--baselines", choices=("all", "quick", "none"), default="all")
+    parser.add_argument("--baselines", choices=BASELINES, default="all")
+    parser.add_argument("--reuse", metavar="ROWS.jsonl", help="time the choices of these rows again instead of tuning")
     given = parser.parse_args(arguments)
     out = Path(os.environ.get("OUT", "gpu_out")).resolve()
     for row in given.rows:

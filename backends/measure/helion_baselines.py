@@ -6,6 +6,7 @@ Helion's own variables bound the tuning of a kernel: HELION_AUTOTUNE_EFFORT (her
 import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from logging import ERROR
 from math import log2
 from typing import Any
 
@@ -30,7 +31,7 @@ def _kernel(name: str) -> Any:
         autotune_effort=os.environ.get("HELION_AUTOTUNE_EFFORT", "quick"),
         autotune_budget_seconds=int(os.environ.get("HELION_AUTOTUNE_BUDGET_SECONDS", "60")),
         autotune_ignore_errors=True,
-        autotune_log_level=0,
+        autotune_log_level=ERROR,
         autotune_progress_bar=False,
         autotune_random_seed=0,
     )

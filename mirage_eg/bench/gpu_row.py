@@ -49,6 +49,9 @@ from mirage_eg.pipeline.run.options import Options
 
 T = TypeVar("T")
 
+# A library refuses these shapes, its compiler fails, or a peer does not fit this version of torch or Triton.
+_FAILURES = (RuntimeError, ImportError, AssertionError, AttributeError, TypeError, ValueError)
+
 
 def scratch(folder: Path) -> Path:
     """The temporary folder that the rows of one result folder share."""
@@ -217,7 +220,7 @@ def _baselines(argument: str, program: Graph, folder: Path, options: GpuOptions)
     known = nullcontext(baselines(argument)) if argument in EAGER else program_baselines(program)
     with quiet(), known as chosen:
         for baseline in chosen:
-            if baseline.slow and options.baselines != "all":
+            if {"quick": baseline.slow, "peers": not baseline.peer}.get(options.baselines, False):
                 continue
             measured[baseline.name] = _time_baseline(baseline, program, folder, options.seed)
             took = measured[baseline.name].get("warm_us")
@@ -244,7 +247,7 @@ def _time_baseline(baseline: Any, program: Graph, folder: Path, seed: int) -> Js
         with gpu_lock(folder):
             error = _baseline_error(run(), program, tensors)
             timing = time_launches(run)
-    except RuntimeError as problem:  # the library refuses these shapes, or its compiler fails
+    except _FAILURES as problem:
         return {"problem": " ".join(str(problem).split())[:300]}
     return {"error": error} | asdict(timing)
 

@@ -57,6 +57,7 @@ FOREIGN = {  # rooms that may import a package from outside the standard library
     "egglog": ("egraph", "synthesis", "transforms", "graph_optimizer", "report"),
     "triton": ("backends", "pipeline", "bench"),
     "cupy": ("backends", "bench", "verify"),
+    "helion": ("backends",),
     "torch": ("backends", "frontend", "optimizer", "pipeline", "torch_compile", "bench"),
     "onnx": ("frontend",),
     "ortools": ("backends", "optimizer", "graph_optimizer"),
