@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mirage_eg.backends.measure.attention_peers import attention_peers, rows_normalized
 from mirage_eg.backends.measure.helion_baselines import helion_baselines
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
@@ -32,8 +33,9 @@ class Baseline:
 
 def baselines(workload: str) -> list[Baseline]:
     """The baselines of a built-in workload."""
+    found = helion_baselines(workload) | attention_peers(workload)
     library = [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
-    peers = [Baseline(name, make, slow=True, peer=True) for name, make in helion_baselines(workload).items()]
+    peers = [Baseline(name, make, slow=True, peer=True) for name, make in found.items()]
     return _of_torch(EAGER[workload]) + library + peers
 
 
@@ -188,17 +190,10 @@ def _sdpa(backend: str, normalized: bool = False, causal: bool = False) -> Calla
         functional = torch.nn.functional
         q, k, v = (tensor[None] for tensor in tensors[:3])
         k = k.transpose(-1, -2).contiguous()
-
-        def norms(q: Any, k: Any) -> Any:
-            return tuple(functional.rms_norm(x, (x.shape[-1],), eps=0.0) for x in (q, k))
-
-        if normalized:
-            torch._dynamo.reset()
-            norms = torch.compile(norms, dynamic=False)
-            norms(q, k)
+        norms = rows_normalized(normalized, q, k)
 
         def run() -> Any:
-            queries, keys = norms(q, k) if normalized else (q, k)
+            queries, keys = norms(q, k)
             with sdpa_kernel([getattr(SDPBackend, backend)]):
                 return functional.scaled_dot_product_attention(queries, keys, v, is_causal=causal)[0]
 

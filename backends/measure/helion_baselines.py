@@ -1,6 +1,7 @@
 """Baselines in Helion, where it is installed: a kernel for each program, tuned by Helion on these inputs.
 
-Helion's own variables bound the tuning of a kernel: HELION_AUTOTUNE_EFFORT (here quick) and HELION_AUTOTUNE_BUDGET_SECONDS (60).
+Helion's own variables bound the tuning of each kernel: HELION_AUTOTUNE_EFFORT, here quick by default, and
+HELION_AUTOTUNE_BUDGET_SECONDS, 60 by default.
 """
 
 import os

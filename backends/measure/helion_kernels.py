@@ -259,7 +259,7 @@ def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def group_norm(x: Any, weight: Any, bias: Any) -> Any:
-    """x is (images · groups) × (channels · pixels), weight and bias are groups × channels: sums in one loop, results in another."""
+    """Sums in one loop, results in another; x is (images · groups) × (channels · pixels), weight is groups × channels."""
     rows, size = x.size()
     groups, channels = weight.size()
     pixels = size // channels

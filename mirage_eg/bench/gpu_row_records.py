@@ -25,8 +25,8 @@ class GpuOptions:
     baselines: Annotated[
         str,
         Option(
-            "Which baselines to time: all, quick (without slow ones: max-autotune and peers), peers (kernels of other projects, "
-            "where installed), none. Those of an earlier run in the folder count, too.",
+            "Which baselines to time: all, quick (without max-autotune and peers), peers (kernels of other projects, where "
+            "installed), none. Others of an earlier run in the folder count, too.",
             choices=BASELINES,
         ),
     ] = "all"

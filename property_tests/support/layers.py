@@ -58,6 +58,8 @@ FOREIGN = {  # rooms that may import a package from outside the standard library
     "triton": ("backends", "pipeline", "bench"),
     "cupy": ("backends", "bench", "verify"),
     "helion": ("backends",),
+    "flashinfer": ("backends",),
+    "flash_attn": ("backends",),
     "torch": ("backends", "frontend", "optimizer", "pipeline", "torch_compile", "bench"),
     "onnx": ("frontend",),
     "ortools": ("backends", "optimizer", "graph_optimizer"),
