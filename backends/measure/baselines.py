@@ -1,7 +1,7 @@
-"""Baselines of the generated kernels: PyTorch eager, compiled, its fused library calls, and peers: kernels of other projects.
+"""Baselines of the generated kernels: PyTorch eager, compiled, its fused library calls, and those of other projects.
 
 Each baseline takes the program's inputs and gives its output, or a tuple of outputs. Some copy their inputs into the layout
-that the library prefers; the copy is not timed. A peer is a baseline where its package is installed.
+that the library prefers; the copy is not timed. External ones are there where their packages are installed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_eg.backends.measure.attention_peers import attention_peers, rows_normalized
+from mirage_eg.backends.measure.attention_libraries import attention_libraries, rows_normalized
 from mirage_eg.backends.measure.helion_baselines import helion_baselines
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
@@ -22,21 +22,21 @@ Run = Callable[[], Any]
 class Baseline:
     """`make` prepares, and returns the call that is timed; `slow` baselines prepare for tens of seconds, on the GPU.
 
-    A `peer` is of another project than PyTorch.
+    An `external` one is of another project than PyTorch.
     """
 
     name: str
     make: Callable[[Sequence[Any]], Run]
     slow: bool = False
-    peer: bool = False
+    external: bool = False
 
 
 def baselines(workload: str) -> list[Baseline]:
     """The baselines of a built-in workload."""
-    found = helion_baselines(workload) | attention_peers(workload)
+    found = helion_baselines(workload) | attention_libraries(workload)
     library = [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
-    peers = [Baseline(name, make, slow=True, peer=True) for name, make in found.items()]
-    return _of_torch(EAGER[workload]) + library + peers
+    external = [Baseline(name, make, slow=True, external=True) for name, make in found.items()]
+    return _of_torch(EAGER[workload]) + library + external
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from mirage_eg.pipeline.run.options import Options
 
 T = TypeVar("T")
 
-# A library refuses these shapes, its compiler fails, or a peer does not fit this version of torch or Triton.
+# A library refuses these shapes, its compiler fails, or an external baseline does not fit this version of torch or Triton.
 _FAILURES = (RuntimeError, ImportError, AssertionError, AttributeError, TypeError, ValueError)
 
 
@@ -220,7 +220,7 @@ def _baselines(argument: str, program: Graph, folder: Path, options: GpuOptions)
     known = nullcontext(baselines(argument)) if argument in EAGER else program_baselines(program)
     with quiet(), known as chosen:
         for baseline in chosen:
-            if {"quick": baseline.slow, "peers": not baseline.peer}.get(options.baselines, False):
+            if {"quick": baseline.slow, "external": not baseline.external}.get(options.baselines, False):
                 continue
             measured[baseline.name] = _time_baseline(baseline, program, folder, options.seed)
             took = measured[baseline.name].get("warm_us")

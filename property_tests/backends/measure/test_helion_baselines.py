@@ -38,7 +38,7 @@ SMALL: dict[str, Shapes] = {
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Helion's interpreter; on the CPU `torch.mm` lacks the type of its result."""
     torch = pytest.importorskip("torch")
-    pytest.importorskip("helion", reason="Helion is not installed: pip install --group peers")
+    pytest.importorskip("helion", reason="Helion is not installed: pip install --group baselines")
     product = torch.mm
 
     def mm(left: Any, right: Any, out_dtype: Any = None) -> Any:
@@ -84,4 +84,4 @@ def test_split_k_fills_the_multiprocessors_and_no_more(sizes: tuple[int, int, in
 def test_a_helion_baseline_waits_for_the_gpu_and_is_there_only_with_helion() -> None:
     found = [baseline for baseline in baselines("gqa") if "Helion" in baseline.name]
     assert bool(found) == (find_spec("helion") is not None)
-    assert all(baseline.slow and baseline.peer for baseline in found)
+    assert all(baseline.slow and baseline.external for baseline in found)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mirage_eg.backends.measure import attention_peers
-from mirage_eg.backends.measure.attention_peers import attention_peers as peers_of
+from mirage_eg.backends.measure import attention_libraries
+from mirage_eg.backends.measure.attention_libraries import attention_libraries as libraries_of
 from mirage_eg.backends.measure.baselines import EAGER, baselines
 
 
@@ -33,7 +33,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
         assert all(it.is_contiguous() for it in (q, k, v))
         return attend(*(it.transpose(1, 2) for it in (q, k, v)), causal).transpose(1, 2), None
 
-    monkeypatch.setattr(attention_peers, "find_spec", lambda name: name)
+    monkeypatch.setattr(attention_libraries, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "flashinfer", module("flashinfer", single_prefill_with_kv_cache=single_prefill))
     monkeypatch.setitem(sys.modules, "flash_attn", module("flash_attn"))
     monkeypatch.setitem(sys.modules, "flash_attn.cute", module("flash_attn.cute", flash_attn_func=flash_attn_func))
@@ -49,7 +49,7 @@ def test_each_layout_gives_the_attention_of_the_program(installed: Any, workload
     q, k, v = (installed.randn(shape) for shape in ((3, 20, 64), (3, 64, 20), (3, 20, 64)))
     mask = [installed.ones(20, 20).tril().bool()] if "causal" in workload else []
     wanted = EAGER[workload](q, k, v, *mask)
-    found = peers_of(workload)
+    found = libraries_of(workload)
     assert len(found) == count
     for name, make in found.items():
         got = make([q, k, v, *mask])()
@@ -58,8 +58,8 @@ def test_each_layout_gives_the_attention_of_the_program(installed: Any, workload
 
 
 def test_without_the_packages_and_for_other_programs_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_peers, "find_spec", lambda name: None)
-    assert peers_of("gqa") == {}
-    monkeypatch.setattr(attention_peers, "find_spec", lambda name: name)
-    assert peers_of("lora") == {}
-    assert all(baseline.slow for baseline in baselines("gqa") if baseline.peer)
+    monkeypatch.setattr(attention_libraries, "find_spec", lambda name: None)
+    assert libraries_of("gqa") == {}
+    monkeypatch.setattr(attention_libraries, "find_spec", lambda name: name)
+    assert libraries_of("lora") == {}
+    assert all(baseline.slow for baseline in baselines("gqa") if baseline.external)

@@ -13,7 +13,7 @@ Make = Callable[[Sequence[Any]], Callable[[], Any]]
 Norms = Callable[[Any, Any], tuple[Any, Any]]
 
 
-def attention_peers(workload: str) -> dict[str, Make]:
+def attention_libraries(workload: str) -> dict[str, Make]:
     """The baselines of a built-in workload by name; none for other workloads than attention."""
     if workload not in _BACKENDS:
         return {}
@@ -82,4 +82,4 @@ def rows_normalized(normalized: bool, q: Any, k: Any) -> Norms:
     return compiled
 
 
-__all__ = ["attention_peers", "rows_normalized"]
+__all__ = ["attention_libraries", "rows_normalized"]
