@@ -35,8 +35,20 @@ def baselines(workload: str) -> list[Baseline]:
     """The baselines of a built-in workload."""
     found = helion_baselines(workload) | attention_libraries(workload)
     library = [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
-    external = [Baseline(name, make, slow=True, external=True) for name, make in found.items()]
+    external = [Baseline(name, _with_runtime_errors(make), slow=True, external=True) for name, make in found.items()]
     return _of_torch(EAGER[workload]) + library + external
+
+
+def _with_runtime_errors(make: Callable[[Sequence[Any]], Run]) -> Callable[[Sequence[Any]], Run]:
+    """`make` with one kind of error: other projects raise errors of their own, also where their version does not fit torch."""
+
+    def made(tensors: Sequence[Any]) -> Run:
+        try:
+            return make(tensors)
+        except Exception as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    return made
 
 
 @contextmanager

@@ -57,6 +57,15 @@ def test_each_layout_gives_the_attention_of_the_program(installed: Any, workload
         assert installed.allclose(got, wanted, atol=1e-5), name
 
 
+def test_a_package_that_does_not_load_is_a_problem_of_its_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(attention_libraries, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "flashinfer", module("flashinfer"))
+    [baseline] = [it for it in baselines("attention_prefill") if "FlashInfer" in it.name]
+    with pytest.raises(RuntimeError, match="ImportError: cannot import name 'single_prefill_with_kv_cache'"):
+        baseline.make([torch.randn(2, 8, 8)] * 3)
+
+
 def test_without_the_packages_and_for_other_programs_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_libraries, "find_spec", lambda name: None)
     assert libraries_of("gqa") == {}
