@@ -1,6 +1,7 @@
 """All that needs a GPU, step by step: tests, verification, launches, rows, tuning, layers, models, mutants, a file alone.
 
-    python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines all|quick|none]
+    python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines WHICH]
+        [--reuse ROWS.jsonl]
     python benchmarks/on_gpu.py --list
 
 Each step is a command under a time limit. Its output goes to STEP.log in the folder $OUT (./gpu_out by default), with the JSON
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name
 from mirage_eg.bench.gpu import BATCHES
+from mirage_eg.bench.gpu_row_records import BASELINES
 from mirage_eg.frontend.load import BUILT_IN
 from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.frontend.prefill import PREFILL
@@ -202,7 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=45.0, help="of tuning, a row")
     parser.add_argument("--parallel", type=int, default=6, help="rows side by side; they take turns on the GPU")
-    parser.add_argument("--baselines", choices=("all", "quick", "none"), default="all")
+    parser.add_argument("--baselines", choices=BASELINES, default="all")
+    parser.add_argument("--reuse", metavar="ROWS.jsonl", help="time the choices of these rows again instead of tuning")
     given = parser.parse_args(arguments)
     out = Path(os.environ.get("OUT", "gpu_out")).resolve()
     for row in given.rows:

@@ -1,7 +1,7 @@
-"""Baselines of the generated kernels: PyTorch eager, compiled, and its fused library calls.
+"""Baselines of the generated kernels: PyTorch eager, compiled, its fused library calls, and those of other projects.
 
 Each baseline takes the program's inputs and gives its output, or a tuple of outputs. Some copy their inputs into the layout
-that the library prefers; the copy is not timed.
+that the library prefers; the copy is not timed. External ones are there where their packages are installed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mirage_eg.backends.measure.attention_libraries import attention_libraries, rows_normalized
+from mirage_eg.backends.measure.helion_baselines import helion_baselines
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
@@ -18,16 +20,35 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """`make` prepares, and returns the call that is timed; `slow` baselines prepare for tens of seconds, on the GPU."""
+    """`make` prepares, and returns the call that is timed; `slow` baselines prepare for tens of seconds, on the GPU.
+
+    An `external` one is of another project than PyTorch.
+    """
 
     name: str
     make: Callable[[Sequence[Any]], Run]
     slow: bool = False
+    external: bool = False
 
 
 def baselines(workload: str) -> list[Baseline]:
     """The baselines of a built-in workload."""
-    return _of_torch(EAGER[workload]) + [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
+    found = helion_baselines(workload) | attention_libraries(workload)
+    library = [Baseline(name, make) for name, make in _LIBRARY.get(workload, {}).items()]
+    external = [Baseline(name, _with_runtime_errors(make), slow=True, external=True) for name, make in found.items()]
+    return _of_torch(EAGER[workload]) + library + external
+
+
+def _with_runtime_errors(make: Callable[[Sequence[Any]], Run]) -> Callable[[Sequence[Any]], Run]:
+    """`make` with one kind of error: other projects raise errors of their own, also where their version does not fit torch."""
+
+    def made(tensors: Sequence[Any]) -> Run:
+        try:
+            return make(tensors)
+        except Exception as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    return made
 
 
 @contextmanager
@@ -181,17 +202,10 @@ def _sdpa(backend: str, normalized: bool = False, causal: bool = False) -> Calla
         functional = torch.nn.functional
         q, k, v = (tensor[None] for tensor in tensors[:3])
         k = k.transpose(-1, -2).contiguous()
-
-        def norms(q: Any, k: Any) -> Any:
-            return tuple(functional.rms_norm(x, (x.shape[-1],), eps=0.0) for x in (q, k))
-
-        if normalized:
-            torch._dynamo.reset()
-            norms = torch.compile(norms, dynamic=False)
-            norms(q, k)
+        norms = rows_normalized(normalized, q, k)
 
         def run() -> Any:
-            queries, keys = norms(q, k) if normalized else (q, k)
+            queries, keys = norms(q, k)
             with sdpa_kernel([getattr(SDPBackend, backend)]):
                 return functional.scaled_dot_product_attention(queries, keys, v, is_causal=causal)[0]
 

@@ -154,12 +154,12 @@ class Summary:
 
 
 def newest(path: Path) -> dict[Key, Row]:
-    """The newest row of each workload and batch; baselines that it lacks are those of the row before on the same device."""
+    """The newest row of each workload and batch, with each baseline that it lacks from the row before on the same device."""
     rows: dict[Key, Row] = {}
     for row in read_rows(path):
         before = rows.get(row.key)
-        if before is not None and before.device == row.device and not row.baselines:
-            row = replace(row, baselines=before.baselines)
+        if before is not None and before.device == row.device:
+            row = replace(row, baselines={**before.baselines, **row.baselines})
         rows[row.key] = row
     return rows
 

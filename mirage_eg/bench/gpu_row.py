@@ -208,7 +208,7 @@ def _baselines(argument: str, program: Graph, options: GpuOptions) -> JsonLine:
     known = nullcontext(baselines(argument)) if argument in EAGER else program_baselines(program)
     with quiet(), known as chosen:
         for baseline in chosen:
-            if baseline.slow and options.baselines != "all":
+            if {"quick": baseline.slow, "external": not baseline.external}.get(options.baselines, False):
                 continue
             measured[baseline.name] = _time_baseline(baseline, program, options.seed)
             took = measured[baseline.name].get("warm_us")

@@ -12,7 +12,7 @@ from mirage_eg.pipeline.run.option_fields import Option, check_fields
 
 DEVICE_LOST = 75  # exit code of a row whose GPU context is lost
 ROWS, MEASUREMENTS = "rows.jsonl", "measurements.jsonl"
-BASELINES = ("all", "quick", "none")
+BASELINES = ("all", "quick", "external", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,8 @@ class GpuOptions:
     baselines: Annotated[
         str,
         Option(
-            "Which baselines to time: all, quick (without max-autotune), none (those of an earlier run in the folder count).",
+            "Which baselines to time: all, quick (no max-autotune, no external ones), external (kernels of other projects, if "
+            "installed), none. Others of an earlier run in the folder count, too.",
             choices=BASELINES,
         ),
     ] = "all"

@@ -11,7 +11,7 @@ import pytest
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.measure import timing
-from mirage_eg.backends.measure.baselines import program_baselines
+from mirage_eg.backends.measure.baselines import Baseline, program_baselines
 from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
@@ -86,6 +86,19 @@ def test_reuse_without_such_a_row_is_one_line(no_gpu_needed: None, tmp_path: Pat
         run_row("lora", 8, tmp_path, GpuOptions(reuse=str(tmp_path / "rows.jsonl")))
 
 
+def test_baselines_are_chosen_by_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    known = [Baseline("eager", tuple), Baseline("max-autotune", tuple, slow=True), Baseline("Helion", tuple, True, True)]
+    monkeypatch.setattr("mirage_eg.backends.measure.baselines.baselines", lambda workload: known)
+    monkeypatch.setattr(gpu_row, "_time_baseline", lambda baseline, *rest: {"warm_us": 1.0})
+    program = rms_linear()
+    chosen = {
+        kind: [*gpu_row._baselines("rmsnorm", program, tmp_path, GpuOptions(baselines=kind))]
+        for kind in ("all", "quick", "external", "none")
+    }
+    names = ["eager", "max-autotune", "Helion"]
+    assert chosen == {"all": names, "quick": names[:1], "external": names[2:], "none": []}
+
+
 class Fatal:
     """A timer whose GPU is lost at the second candidate."""
 
@@ -145,7 +158,7 @@ def test_the_newest_line_counts_and_baselines_of_an_earlier_one_stay(tmp_path: P
     path = tmp_path / "rows.jsonl"
     append(path, line("lora", 1, 9.0, {"eager": 8.0, "addmm": 6.0}))
     append(path, line("rmsnorm", 1, 20.0, {"eager": 22.0}))
-    append(path, line("lora", 1, 3.0, {}))
+    append(path, line("lora", 1, 3.0, {"eager": 7.0}))
     rows = list(summarize(path))
     assert [(row.workload, row.warm_us, row.baseline) for row in rows] == [("rmsnorm", 20.0, "eager"), ("lora", 3.0, "addmm")]
     assert rows[1].warm_ratio == 2.0
@@ -209,7 +222,7 @@ def test_eager_and_library_baselines_compute_the_program(workload: str) -> None:
         wanted = module.reference(*tensors)
     checked = 0
     for baseline in baselines(workload):
-        if any(word in baseline.name for word in ("compile", "SDPA", "FlexAttention")):
+        if baseline.external or any(word in baseline.name for word in ("compile", "SDPA", "FlexAttention")):
             continue
         got = baseline.make(tensors)()
         for result, exact in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
