@@ -71,7 +71,8 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
     """All of them, with these options."""
     optimized = Path(tempfile.gettempdir()) / "mirage_eg_on_gpu"  # many files, of which the log has what matters
     gqa = ("optimize", "gqa", "--device", "cuda", "--out", str(optimized), "--json")
-    tuned = _tuned(out / "gpu", given.seconds, given.baselines, given.parallel)
+    reused = ("--reuse", given.reuse) if given.reuse else ()
+    tuned = (*_tuned(out / "gpu", given.seconds, given.baselines, given.parallel), *reused)
     lengths = {seconds: out / f"tuning_{seconds}" for seconds in (30, 90)}
     verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")

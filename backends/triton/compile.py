@@ -190,7 +190,7 @@ def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> 
     registers, spills = _resources(compiled.asm) if resources else (None, None)
     fits = shared <= device.shared_memory
     too_much = f"needs {shared} bytes of shared memory; a block on {target} may have {device.shared_memory}"
-    problem = find_miscompilation(compiled.asm["ttgir"]) if fits else too_much
+    problem = find_miscompilation(compiled.asm["ttgir"], compiled.asm.get("ptx", "")) if fits else too_much
     seconds = time.perf_counter() - started
     return KernelCompile(name, target, problem is None, shared, registers, spills, problem, seconds), compiled
 

@@ -1,4 +1,4 @@
-"""Triton's miscompilations of asynchronous products on tensor cores, detected in its TTGIR.
+"""Miscompilations of asynchronous products on tensor cores: two of Triton's, detected in its TTGIR, one of ptxas, in its PTX.
 
 Triton 3.6, 3.7 and 3.9 have two miscompilations of wgmma (sm_90). Every compiled kernel is checked for both, also in the form
 that they would have with tcgen05 (sm_100), and on every target for a tile that is fetched further ahead than it has buffers:
@@ -10,6 +10,11 @@ that they would have with tcgen05 (sm_100), and on every target for a tile that 
   in another. The outputs are always wrong.
 
 Emitted kernels avoid both (`storage.needs_copy`, `mirage_eg.search.instantiate.limits`); this module checks the result.
+
+ptxas 12.8, which comes with Triton 3.6, adds an undefined register to the descriptor of a tile of wgmma where two tiles of
+different layouts begin at one address, one after the other: PTX extends the address once, and adds each layout's high word to
+it. Then wgmma reads another place, or the kernel ends with an illegal memory access. ptxas 12.9 and 13.4 compile the same PTX
+correctly. No kernel with such PTX is used, since an emitted file may be compiled by any ptxas.
 """
 
 import re
@@ -32,12 +37,25 @@ _STORE = re.compile(r"ttg\.local_store %[\w-]+, (%[\w-]+)")
 _WAIT = re.compile(r"ttng\.warp_group_dot_wait .*pendings = ([1-9]\d*)")
 _TILE = re.compile(r"!ttg\.memdesc<((?:\d+x)+)\w+, (#\w+), #smem(?:, mutable)?(?:, ([\dx]+))?>")
 _LOCATION = re.compile(r" loc\(.*")
+_DESCRIPTOR = re.compile(r"(?:add\.s64|or\.b64)\s+%rd\d+, (%rd\d+), (-?\d+);")
 
 
-def find_miscompilation(code: str) -> str | None:
-    """The miscompilation in the TTGIR of a kernel; None without one."""
+def find_miscompilation(code: str, ptx: str = "") -> str | None:
+    """The miscompilation in the TTGIR of a kernel, or of its PTX; None without one."""
     lines = [_LOCATION.sub("", line) for line in code.splitlines() if not line.startswith("#loc")]
-    return _overwritten(lines) or _misordered("\n".join(lines))
+    return _overwritten(lines) or _misordered("\n".join(lines)) or _one_address(ptx)
+
+
+def _one_address(ptx: str) -> str | None:
+    """That of ptxas: an address that becomes descriptors of two layouts, which have different high words."""
+    layouts: defaultdict[str, set[int]] = defaultdict(set)
+    for address, constant in _DESCRIPTOR.findall(ptx):
+        high = int(constant) >> 32
+        if high not in (0, -1):
+            layouts[address].add(high)
+    if all(len(words) < 2 for words in layouts.values()):
+        return None
+    return "ptxas 12.8 gives a wrong descriptor to a tile of a product that begins where one of another layout did"
 
 
 def _overwritten(lines: list[str]) -> str | None:

@@ -230,7 +230,8 @@ def _time_baseline(baseline: Any, program: Graph, seed: int) -> JsonLine:
             numbers = causal_mask(kind.shape)
         tensors.append(numbers.to(getattr(torch, str(kind.dtype))))
     try:
-        run = baseline.make(tensors)
+        with gpu_turn() if baseline.external else nullcontext():  # it may tune itself
+            run = baseline.make(tensors)
         with gpu_turn():
             error = _baseline_error(run(), program, tensors)
             timing = time_launches(run)

@@ -10,7 +10,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.search.instantiate.limits import TileLimits, fits
-from property_tests.support.hand_written import Pair, gated_mlp, layer_norm_linear, split_product
+from property_tests.support.hand_written import Pair, attention, gated_mlp, layer_norm_linear, split_product
 
 COPIED = "tl.where(i >= 0"  # in the line that gives tl.dot a copy of its own
 ROOM = TileLimits(registers=1 << 30, max_tile=1024, stages=1)
@@ -87,3 +87,24 @@ def test_a_tall_tile_is_found_in_products_of_sm_100_too() -> None:
         record, kernel = compile_module(module, "sm_100", resources=False)[0]
     assert kernel is not None and "tc_gen5_mma" in kernel.asm["ttgir"]
     assert "another order" in (record.error or "")
+
+
+@pytest.mark.parametrize(
+    ("stages", "warps", "swapped", "right"), [(1, 4, True, False), (1, 8, True, True), (1, 4, False, True)]
+)
+def test_two_tiles_at_one_address_are_found_in_ptx(stages: int, warps: int, swapped: bool, right: bool) -> None:
+    """Exponentials are stored where keys were; on an H200 with ptxas 12.8 the first kernel is wrong, the others right."""
+    graph = attention("float16", 1, 64, 64, 256, 32, 1).mugraph
+    schedule = Schedule(num_warps=warps, num_stages=stages, swapped=swapped)
+    with loaded(emit(graph, schedule=schedule)) as module:
+        [(record, kernel)] = compile_module(module, "sm_90", resources=False)
+    assert record.ok is right
+    assert right or "ptxas 12.8" in (record.error or "")
+    assert find_miscompilation(kernel.asm["ttgir"]) is None
+
+
+def test_layouts_at_different_addresses_are_no_miscompilation() -> None:
+    one, other = (f"or.b64 \t%rd{i}, %rd1, {word << 32};\n" for i, word in ((2, 0x40000040), (3, -0x7FFFFFE0)))
+    assert find_miscompilation("", one + other.replace("%rd1", "%rd4")) is None
+    assert find_miscompilation("", one + one + "add.s64 \t%rd5, %rd1, 64;\nadd.s64 \t%rd6, %rd1, -64;\n") is None
+    assert "ptxas" in (find_miscompilation("", one + other) or "")
