@@ -86,13 +86,13 @@ def test_reuse_without_such_a_row_is_one_line(no_gpu_needed: None, tmp_path: Pat
         run_row("lora", 8, tmp_path, GpuOptions(reuse=str(tmp_path / "rows.jsonl")))
 
 
-def test_baselines_are_chosen_by_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_baselines_are_chosen_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     known = [Baseline("eager", tuple), Baseline("max-autotune", tuple, slow=True), Baseline("Helion", tuple, True, True)]
     monkeypatch.setattr("mirage_eg.backends.measure.baselines.baselines", lambda workload: known)
     monkeypatch.setattr(gpu_row, "_time_baseline", lambda baseline, *rest: {"warm_us": 1.0})
     program = rms_linear()
     chosen = {
-        kind: [*gpu_row._baselines("rmsnorm", program, tmp_path, GpuOptions(baselines=kind))]
+        kind: [*gpu_row._baselines("rmsnorm", program, GpuOptions(baselines=kind))]
         for kind in ("all", "quick", "external", "none")
     }
     names = ["eager", "max-autotune", "Helion"]
