@@ -32,7 +32,7 @@ class Effort:
     until_details: float = 0.72  # of the seconds; then the round of schedules ends
     until_launches: float = 0.77  # of the seconds; then the round of details ends
     until_final: float = 0.9  # of the seconds; then all rounds but the final one end
-    together: int = 8  # candidates that are timed while the GPU is held
+    together: int = 8  # kernels of candidates that are timed while the GPU is held: those of one candidate at least
     close: float = 1.02  # times within this factor are equal: the spread of a measurement
 
 

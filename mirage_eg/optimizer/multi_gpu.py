@@ -54,6 +54,11 @@ class MultiGpuTimer:
             _end(executor, kill=kind is not None)
         self._executors.clear()
 
+    @property
+    def gpus(self) -> int:
+        """How many candidates are timed at once."""
+        return len(self._gpus)
+
     def quick(self, source: str) -> Outcome:
         """On the first GPU."""
         outcome: Outcome = self._result(0, self._executor(0).submit(self._calls.quick, source))

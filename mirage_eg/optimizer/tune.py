@@ -289,7 +289,10 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     if not jobs or perf_counter() > run.deadline - reserved:
         return
     compiled = run.compiler.variants([*dict.fromkeys(jobs)], lambda: run.deadline - reserved)
-    while variants := list(islice(compiled, effort.together)):
+    gpus = run.timer.gpus if isinstance(run.timer, MultiGpuTimer) else 1
+    kernels = max(1, *(len(job.schedule) for job in jobs))  # which take long to compile, if there are many
+    together = max(gpus, effort.together // kernels)
+    while variants := list(islice(compiled, together)):
         fresh = []
         for variant in variants:
             if variant.problem is not None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.heuristics import Effort
@@ -22,7 +23,7 @@ from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning, tune
 from mirage_eg.optimizer.tuning_space import Job, Variant
-from mirage_eg.optimizer.variant_compiler import Map, VariantCompiler
+from mirage_eg.optimizer.variant_compiler import Map, VariantCompiler, compile_kernel_of
 from mirage_eg.pipeline.make_report import tuning_summary
 from mirage_eg.pipeline.run.report_sections import TuningSummary
 from property_tests.support.hand_written import attention, gated_mlp, lora, split_attention
@@ -144,6 +145,26 @@ def test_what_each_kernel_gains_is_had_together(monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr("mirage_eg.optimizer.tune._try_together", lambda *_: None)
         best = tune(graphs.program, [Family.of([graphs.mugraph])], DEVICES["H100"], Additive(), Tuning(SMALL))[0]
         assert ([kernel.num_warps for kernel in best.variant.schedule] == [2, 8]) is together
+
+
+def test_candidates_of_many_kernels_are_timed_as_soon_as_they_are_compiled() -> None:
+    events: list[str] = []
+
+    class Listed(Clock):
+        def quick(self, source: str) -> Outcome:
+            events.append("timed")
+            return super().quick(source)
+
+    def mapped(function: Callable[[Any], Any], items: Sequence[Any], _: object) -> Iterator[Any]:
+        for item in items:
+            if function is compile_kernel_of:
+                events.append("compiled")
+            yield KernelCompile("", "", True, 0, 0, 0, None, 0.0) if function is compile_kernel_of else function(item)
+
+    graphs = [split_attention("float16", 2, 32, 16, 256, 16, 4, loop, 8) for loop in (2, 4, 8)]
+    families = [Family.of([pair.mugraph for pair in graphs])]
+    tune(graphs[0].program, families, DEVICES["H100"], Listed(), Tuning(replace(SMALL, together=2)), parallel=mapped)
+    assert events[:3] == ["compiled", "compiled", "timed"]
 
 
 LOOPS, ROWS = (2, 8, 4, 16), (16, 8, 4, 2)  # choices for the two kernels of split attention
