@@ -190,7 +190,8 @@ class _Writer:
             new = self.call(aten._to_copy.default, new, dtype=value.dtype)
         strides = [int(extent_of(stride)) for stride in value.stride()]
         order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
-        if is_row_major(value) or order == list(range(value.dim())):
+        whole = [dim for dim in order if strides[dim]]
+        if is_row_major(value) or whole == sorted(whole):  # row-major, but for gaps and expanded dims
             return new
         back = sorted(range(value.dim()), key=lambda place: order[place])
         dense = self.call(
