@@ -120,7 +120,7 @@ class _Writer:
         types = [str(kind.dtype) for kind in region.program.input_types]
         inputs = [self._input(given, dtype) for given, dtype in zip(region.inputs, types, strict=True)]
         results = self.call(segment_op(), inputs, key)
-        inside = set(region.nodes)
+        inside = set(region.nodes) - set(region.views)
         for place, old in enumerate(region.outputs):
             written = self.call(getitem, results, place)
             new = self._like(written, old)
