@@ -361,8 +361,11 @@ def _eye(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, 
 
 
 def _pad(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    widths = body.numbers(*attributes["before"], *attributes["after"])
-    return body.append("Pad", operands[0].name, widths, body.number(attributes["value"], result.dtype))
+    # With one dim more, so that ONNX Runtime does not move a padded filter's zeros into the convolution of it.
+    first, widths = body.numbers(0), body.numbers(0, *attributes["before"], 0, *attributes["after"])
+    x = body.append("Unsqueeze", operands[0].name, first)
+    padded = body.append("Pad", x, widths, body.number(attributes["value"], result.dtype))
+    return body.append("Squeeze", padded, first)
 
 
 def _flip(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:

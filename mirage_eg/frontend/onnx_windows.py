@@ -40,6 +40,8 @@ def _dims(
     rank = x.ndim - 2
     strides, dilations = list(strides) or [1] * rank, list(dilations) or [1] * rank
     pads = list(pads) or [0] * (2 * rank)
+    if min(*strides, *dilations) < 1:
+        raise UnsupportedError(f"strides = {strides}, dilations = {dilations}, wanted numbers of at least 1")
     found = []
     for place, extent in enumerate(x.shape[2:]):
         reach = dilations[place] * (window[place] - 1) + 1

@@ -31,10 +31,13 @@ def compile(
 
     Raises:
         ProgramError: torch is not installed, or torch.export does not export the model.
+        OptionError: settings of another type, or with an op that torch does not have.
     """
     torch = torch_export.torch_module()
     if not isinstance(model, torch.nn.Module):
         raise ProgramError(f"compile: got a {type(model).__qualname__}, wanted a torch.nn.Module")
+    if not isinstance(settings, Settings):
+        raise OptionError(f"settings: got {settings!r}, wanted mi.torch.Settings(...)")
     try:
         with torch.no_grad():
             program = torch.export.export(model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False)

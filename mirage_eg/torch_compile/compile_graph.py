@@ -1,7 +1,7 @@
 """The segments of one functional graph: found, gated, replaced."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -186,7 +186,7 @@ def _device(region: FxRegion) -> Any:
 
 def _excluded(settings: Settings, graph: Any) -> Callable[[Fx], str | None]:
     """Ops that the settings leave to torch (aten.mm.default may be named so, or aten.mm, or mm), and writes into inputs."""
-    names, written = set(settings.executed_by_torch), _written_in_place(graph)
+    names, written = _known_ops(settings.executed_by_torch), _written_in_place(graph)
 
     def excluded(node: Fx) -> str | None:
         if node in written:
@@ -196,6 +196,21 @@ def _excluded(settings: Settings, graph: Any) -> Callable[[Fx], str | None]:
         return "executed_by_torch names it" if spelled & names else None
 
     return excluded
+
+
+def _known_ops(names: Collection[str]) -> set[str]:
+    """These names of ops; each is an ATen op, or an op with its namespace.
+
+    Raises:
+        OptionError: torch has no op of a name.
+    """
+    import torch
+
+    for name in names:
+        first, *rest = name.split(".")
+        if not hasattr(torch.ops.aten, first) and not (rest and hasattr(getattr(torch.ops, first), rest[0])):
+            raise OptionError(f"executed_by_torch: got {name!r}, wanted the name of an op of torch, such as 'mm' or 'aten.mm'")
+    return set(names)
 
 
 _WRITES = {f"aten.{name}" for name in ("index_copy", "index_put", "scatter", "scatter_add", "select_scatter", "slice_scatter")}

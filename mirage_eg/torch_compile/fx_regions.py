@@ -2,7 +2,8 @@
 
 A region ends at an articulation value (`search.partition.regions`), such as the residual stream, so that equal layers give
 equal programs. A view is computed in the region that reads it, by more than one region if it is a view of an argument. A view
-that only others read stays with torch, so that it shares memory with its source.
+that only others read stays with torch, so that it shares memory with its source; so do views of which others read the source or
+another view.
 """
 
 from collections import Counter
@@ -29,12 +30,14 @@ from mirage_eg.search.partition.regions import regions
 class FxRegion:
     """The nodes of one segment in the order of the graph, and its program with positions as names.
 
-    `inputs` are the nodes of the program's inputs, or those that import adds; `outputs` the nodes that others read.
+    `inputs` are the nodes of the program's inputs, or those that import adds; `outputs` the nodes that others read. `views` are
+    nodes that others read, too, which torch computes from an output or an argument.
     """
 
     nodes: tuple[Fx, ...]
     inputs: tuple[Fx | AddedInput, ...]
     outputs: tuple[Fx, ...]
+    views: tuple[Fx, ...]
     program: Graph
     ops: int
 
@@ -67,7 +70,7 @@ def fx_regions(
     made = []
     for group in segments(module.graph, found):
         try:
-            regions_of_group = [_region(part, outputs, found, known) for part, outputs in _parts(group, found, known)]
+            regions_of_group = [_region(*part, found, known) for part in _parts(group, found, known)]
         except UnsupportedError as error:  # it reads a value whose extent is a product of sizes
             found.place.update(dict.fromkeys(group, Place.OUTSIDE))
             found.reason.update(dict.fromkeys(group, str(error)))
@@ -76,10 +79,12 @@ def fx_regions(
     return FxRegions(tuple(made), found)
 
 
-Part = tuple[list[Fx], list[Fx]]  # nodes, and those of them that other nodes read
+Part = tuple[list[Fx], list[Fx], list[Fx]]  # nodes, outputs and views of a region
 
 
-def _region(part: Sequence[Fx], outputs: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> FxRegion:
+def _region(
+    part: Sequence[Fx], outputs: Sequence[Fx], views: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]
+) -> FxRegion:
     segment, lifted = segment_of(part, outputs, found, known)
     by_name = {each.name: each for one in part for each in found.operands(one)}
     inputs = tuple(lifted[name] if name in lifted else by_name[name] for name in segment.program.input_names)
@@ -90,7 +95,8 @@ def _region(part: Sequence[Fx], outputs: Sequence[Fx], found: Analysis, known: C
         for place, (it, item) in enumerate(zip(inputs, program.inputs, strict=True))
         if item.get("weight") and not isinstance(it, CausalMask) and (isinstance(it, Constant) or _stays(it))
     ]
-    return FxRegion(tuple(part), inputs, tuple(outputs), with_weights(without_weights(program), weights), ops)
+    program = with_weights(without_weights(program), weights)
+    return FxRegion(tuple(part), inputs, tuple(outputs), tuple(views), program, ops)
 
 
 def _stays(given: Fx) -> bool:
@@ -183,8 +189,34 @@ def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int], r
     parts = []
     for place in sorted({place for places in placed.values() for place in places}):
         part = _without_last_views([each for each in group if place in placed[each]], found)
-        parts.append((part, [each for each in escaping(part, found) if each not in several]))
-    return [(part, results) for part, results in parts if results]
+        parts.append((part, *_in_memory(part, [each for each in escaping(part, found) if each not in several], found)))
+    return [(part, results, views) for part, results, views in parts if results]
+
+
+def _in_memory(part: Sequence[Fx], results: Sequence[Fx], found: Analysis) -> tuple[list[Fx], list[Fx]]:
+    """The results that a kernel writes, and the views of them, or of arguments, that torch computes.
+
+    Of several results in the memory of one value of the region this value is written.
+    """
+    inside = {*part}
+    chains = {each: _chain(each, inside | found.same.keys()) for each in results}
+    shared = Counter(chain[-1] for chain in chains.values())
+    written = set[Fx]()
+    views = {each.args[0] for each in found.same if each.target is getitem}  # splits into one part, which equals their operand
+    for each, (*chain, source) in chains.items():
+        argument = found.same.get(source, source) not in inside  # a copy that the program leaves out is none
+        with_torch = argument or (source in inside and shared[source] > 1)
+        written.add(source if with_torch else each)
+        views.update(chain if with_torch else ())
+    return [each for each in part if each in written], [each for each in part if each in views]
+
+
+def _chain(each: Fx, inside: Container[Fx]) -> list[Fx]:
+    """A node, and if it is a view the nodes inside that it is a view of, up to one that is no view, or is outside."""
+    chain = [each]
+    while chain[-1] in inside and (_is_view(chain[-1]) or (chain[-1].target is getitem and _is_view(chain[-1].args[0]))):
+        chain.append(chain[-1].args[0])
+    return chain
 
 
 __all__ = ["FxRegion", "FxRegions", "fx_regions"]

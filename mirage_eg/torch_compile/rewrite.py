@@ -1,4 +1,4 @@
-"""A functional FX graph with some regions replaced by calls of `mirage_eg::segment`; shapes and strides stay as they are."""
+"""A functional FX graph with some regions replaced by calls of `mirage_eg::segment`; shapes and orders of strides stay."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -120,7 +120,7 @@ class _Writer:
         types = [str(kind.dtype) for kind in region.program.input_types]
         inputs = [self._input(given, dtype) for given, dtype in zip(region.inputs, types, strict=True)]
         results = self.call(segment_op(), inputs, key)
-        inside = set(region.nodes)
+        inside = set(region.nodes) - set(region.views)
         for place, old in enumerate(region.outputs):
             written = self.call(getitem, results, place)
             new = self._like(written, old)
@@ -182,7 +182,7 @@ class _Writer:
         return self.call(torch.ops.aten.sym_size.int, node, next(dim for dim, it in enumerate(shape) if it is extent))
 
     def _like(self, new: Fx, old: Fx) -> Fx:
-        """The value with the type and strides that torch gave it."""
+        """The value with torch's type, dense in the order of torch's strides: it has the views that it has there."""
         import torch
 
         aten, value = torch.ops.aten, old.meta["val"]
@@ -190,7 +190,8 @@ class _Writer:
             new = self.call(aten._to_copy.default, new, dtype=value.dtype)
         strides = [int(extent_of(stride)) for stride in value.stride()]
         order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
-        if is_row_major(value) or not is_row_major(value.permute(order)):  # expanded, or with gaps
+        whole = [dim for dim in order if strides[dim]]
+        if is_row_major(value) or whole == sorted(whole):  # row-major, but for gaps and expanded dims
             return new
         back = sorted(range(value.dim()), key=lambda place: order[place])
         dense = self.call(

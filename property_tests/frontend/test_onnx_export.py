@@ -74,6 +74,13 @@ def test_library_programs_are_models_of_equal_function(name: str) -> None:
     check(program, mi.onnx.export_model(program), arrays_of(program))
 
 
+def test_filters_that_the_program_enlarges_are_padded_in_the_model() -> None:
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input((1, 2, 5, 5), "float32", "x"), graph.new_input((3, 2, 1, 1), "float32", "w")
+    graph.mark_output(graph.conv2d(x, graph.enlarge(w, 3), pads=1), "y")
+    check(graph.graph(), mi.onnx.export_model(graph), arrays_of(graph.graph()))
+
+
 @settings(max_examples=25)
 @given(programs(TAME), st.integers(0, 9))
 def test_random_programs_are_models_of_equal_function(program: Graph, seed: int) -> None:

@@ -132,6 +132,7 @@ def test_windows_of_onnx_are_those_of_the_standard(name: str) -> None:
     [
         ("AveragePool", {"kernel_shape": [2, 2], "dilations": [2, 2]}, "dilations = [2, 2], wanted 1"),
         ("MaxPool", {"kernel_shape": [2, 2], "ceil_mode": 1, "pads": [0, 0, 1, 1]}, "pads that differ on both sides"),
+        ("MaxPool", {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", "strides": [0, 2]}, "strides = [0, 2], "),
     ],
 )
 def test_windows_that_torch_lacks_are_refused_with_the_reason(op: str, attributes: dict[str, Any], message: str) -> None:

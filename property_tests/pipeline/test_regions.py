@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +60,14 @@ def test_equal_layers_are_searched_once_and_compose_to_the_program(run_program: 
     [got] = run_program(first.source, arrays)
     [wanted] = evaluate(program, [array.astype(np.float64) for array in arrays], FloatAlgebra())
     assert np.abs(got - wanted).max() <= 2e-2 * np.abs(wanted).max()
+
+
+@pytest.mark.usefixtures("small_regions")
+def test_equal_layers_are_taken_from_the_cache_by_a_second_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path))
+    options = Options(device="cpu", jobs=1, top=2)
+    for cache in ("miss", "hit"):
+        assert optimize("layers", mlp(2, rows=16, width=32), options).report.cache == cache
 
 
 @pytest.mark.usefixtures("small_regions")

@@ -74,6 +74,14 @@ def aliases(x: Any) -> Any:
     return y, y, x, y.t(), y[:, :4], x.view(-1), y.view(2, 4, WIDTH)
 
 
+def reads_views(x: Any) -> Any:
+    """A value, views of it that another op reads, and its result."""
+    y = projected(x)
+    (whole,) = y.split(8)
+    heads = whole.view(2, 4, WIDTH)
+    return y, whole, heads, torch.tanh(heads)
+
+
 def scales_by_number(x: Any, factor: Any) -> Any:
     """A tensor without dims, and a result without dims."""
     return projected(x * factor), x.sum()
@@ -103,6 +111,7 @@ CASES: Mapping[str, Case] = {
     "graph break": Case(lambda: breaks, lambda it: (_tensor(it),)),
     "in-place ops": Case(lambda: writes, lambda it: (_tensor(it),)),
     "aliased outputs and views": Case(lambda: aliases, lambda it: (_tensor(it),)),
+    "views that are read": Case(lambda: reads_views, lambda it: (_tensor(it),)),
     "non-contiguous input": Case(lambda: projected, lambda it: (torch.randn(WIDTH, 8, generator=it).t(),)),
     "expanded input": Case(lambda: projected, lambda it: (torch.randn(1, WIDTH, generator=it).expand(8, WIDTH),)),
     "input without dims": Case(lambda: scales_by_number, lambda it: (_tensor(it), torch.tensor(2.0))),

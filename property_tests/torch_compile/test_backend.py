@@ -156,6 +156,17 @@ def test_a_bad_option_is_one_clear_error(options: dict[str, Any], message: str) 
         backend(None, [], options=options)
 
 
+@pytest.mark.parametrize("name", ["matmull", "aten.mn.default", "my_ops.mm"])
+def test_an_op_that_torch_does_not_have_is_one_clear_error(name: str) -> None:
+    with torch.no_grad(), pytest.raises(Exception, match=f"executed_by_torch: got '{name}', wanted the name of an op of torch"):
+        compiled(projected, executed_by_torch=[name])(tensor())
+
+
+def test_settings_that_are_a_dict_are_refused_ahead_of_time() -> None:
+    with pytest.raises(mi.OptionError, match=r"settings: got {'gate': 'off'}, wanted mi.torch.Settings"):
+        mi.torch.compile(Projection(), (tensor(),), settings={"gate": "off"})  # type: ignore[arg-type]
+
+
 def test_the_op_passes_all_checks_of_torch() -> None:
     with torch.no_grad():
         compiled(projected)(tensor())

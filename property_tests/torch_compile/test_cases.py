@@ -8,7 +8,7 @@ from torch.utils import _pytree as pytree
 
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, graph_records
-from property_tests.support.torch_cases import CASES
+from property_tests.support.torch_cases import CASES, projected
 
 
 def leaves(*values: Any) -> list[Any]:
@@ -62,3 +62,19 @@ def sharing(tensors: list[Any]) -> list[int]:
     """For each tensor the first one that has its memory."""
     addresses = [tensor.untyped_storage().data_ptr() for tensor in tensors]
     return [addresses.index(address) for address in addresses]
+
+
+def halves_of_columns(x: Any) -> Any:
+    """A part of a transposed value, which has gaps between its rows, and another value of the region."""
+    first, second = torch.tanh(projected(x)).transpose(1, 2).chunk(2, -1)
+    return first, torch.nn.functional.silu(first) * second
+
+
+@torch.no_grad()
+def test_a_result_with_gaps_has_the_views_that_it_has_in_eager_torch() -> None:
+    x = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
+    compiled = torch.compile(halves_of_columns, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": "off"})
+    first, product = compiled(x)
+    wanted, other = halves_of_columns(x)
+    assert sum(record.used for record in graph_records()) >= 1
+    torch.testing.assert_close((first.transpose(1, 2).view(2, 48), product), (wanted.transpose(1, 2).view(2, 48), other))
