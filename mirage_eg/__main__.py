@@ -1,5 +1,6 @@
 """The command `mirage-eg`, also as `python -m mirage_eg`: stopped with one line from the first import to the last."""
 
+import atexit
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ def main() -> NoReturn:
     except SystemExit as end:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done but what Python does at its end
         if end.code in (INTERRUPTED, TERMINATED):
+            atexit._run_exitfuncs()  # loky gives back its semaphores
             sys.stderr.flush()
             os._exit(end.code)  # Python ends by SIGINT where an interrupt came in code that is compiled from a string
         raise

@@ -6,6 +6,7 @@ import signal
 import sys
 from importlib.machinery import PathFinder
 from types import FunctionType
+from typing import Any
 
 from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
 
@@ -25,6 +26,20 @@ def keep_worker() -> None:
     from loky import process_executor
 
     process_executor._MAX_MEMORY_LEAK_SIZE = sys.maxsize
+
+
+def end_processes(executor: Any, kill: bool) -> None:
+    """End an executor of loky, with `kill` in the middle of its work; its processes are waited for, and leave nothing.
+
+    loky's own `shutdown(kill_workers=True)` raises InvalidStateError in its thread for a future that was cancelled, and leaves
+    the processes alive (3.7.0).
+    """
+    from loky.backend.utils import kill_process_tree
+
+    if kill:
+        for process in [*executor._processes.values()]:
+            kill_process_tree(process)
+    executor.shutdown(wait=True)
 
 
 def pickled_ops() -> bytes:
@@ -51,4 +66,4 @@ def install_ops(pickled: bytes) -> None:
         REGISTRY.update({spec.name: spec for spec in pickle.loads(pickled)})
 
 
-__all__ = ["begin_worker", "install_ops", "keep_worker", "pickled_ops"]
+__all__ = ["begin_worker", "end_processes", "install_ops", "keep_worker", "pickled_ops"]

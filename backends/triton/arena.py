@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mirage_eg.backends.triton.exact_solver import exact_solver
+
 ALIGNMENT = 256  # bytes, of every offset
 _EFFORT = 4.0  # CP-SAT's deterministic time, about seconds
 
@@ -124,10 +126,7 @@ def _pack(lives: Sequence[Life], start: Sequence[int], bound: int) -> tuple[tupl
         spaces.append(model.new_fixed_size_interval_var(offset, size, f"place {i}"))
     model.add_no_overlap_2d(times, spaces)
     model.minimize(peak)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = _EFFORT
+    solver = exact_solver(_EFFORT)
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):  # the time was too short even to check the hint
         return tuple(start), bound

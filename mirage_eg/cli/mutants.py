@@ -85,6 +85,7 @@ def mutants(
         declared = graph
         statement = _statement(every, graph)
         from mirage_eg.partial_equivalence.mutants import mutants as find
+        from mirage_eg.partial_equivalence.parts import named_ops
         from mirage_eg.partial_equivalence.size_families import at_tried_sizes, with_fixed_sizes
 
         if dims_of(graph):
@@ -93,8 +94,11 @@ def mutants(
         with progress() as observe:
             found = find(graph, least=least, on_part=lambda done, of: observe("mutants", done, of, name))
             if not found:
+                changed, others = (", ".join(names) for names in named_ops(graph))
+                rest = f" ({others}: in no linear part)" if others else ""
                 raise UnsupportedError(
-                    f"{name}: got no mutant that is right on {least:.0%} of its positions; try: a smaller --least"
+                    f"{name}: got no mutant of {changed}{rest} that is right on {least:.0%} of its positions; "
+                    "try: a smaller --least"
                 )
             timed = _by_time(found, device, observe)[:limit]
             by_time = [it for _, it in timed]

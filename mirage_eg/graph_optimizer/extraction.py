@@ -17,6 +17,7 @@ from typing import Any
 
 from mirage_eg.graph_optimizer.costs import FusionRole, KernelCosts
 from mirage_eg.graph_optimizer.eclasses import EClasses, components
+from mirage_eg.graph_optimizer.integer_program import new_integer_program
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.errors import MirageError
 
@@ -151,9 +152,7 @@ class _Problem:
     read_once: dict[int, Any] = field(default_factory=dict)  # of lower bounds: whether a class is read
 
     def __post_init__(self) -> None:
-        from ortools.linear_solver import pywraplp
-
-        self.solver = pywraplp.Solver.CreateSolver("SCIP")
+        self.solver = new_integer_program()
         self._choose_options()
         self._add_needs()
         by_class: dict[int, list[_Option]] = {}

@@ -17,6 +17,7 @@ from math import prod
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import cost_of, kernel_works
 from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.exact_solver import exact_solver
 from mirage_eg.backends.triton.views import shown_strides, views_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase, node
@@ -113,10 +114,7 @@ def solve_exactly(problem: LayoutProblem, start: tuple[int, ...]) -> tuple[tuple
         model.add(time >= sum(terms))
         times.append(time)
         sums += terms
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = 4.0
+    solver = exact_solver(4.0)
     model.minimize(sum(times))
     if solver.solve(model) != cp_model.OPTIMAL:
         return start, False

@@ -15,7 +15,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, keep_worker, pickled_ops
+from mirage_eg.backends.evaluator.processes import begin_worker, end_processes, install_ops, keep_worker, pickled_ops
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.ir.errors import MirageError
@@ -134,7 +134,7 @@ class MultiGpuTimer:
 def _end(executor: Executor, kill: bool) -> None:
     """End an executor, with `kill` in the middle of its work; its processes are waited for, and leave nothing."""
     if hasattr(executor, "_executor_manager_thread"):  # of processes
-        executor.shutdown(wait=True, kill_workers=kill)  # type: ignore[call-arg]
+        end_processes(executor, kill)
     else:
         executor.shutdown(wait=not kill)
 

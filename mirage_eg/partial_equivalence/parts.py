@@ -59,6 +59,13 @@ def linear_parts(program: Graph) -> list[LinearPart]:
     return [*whole, *(LinearPart(part, tuple(places), tuple(places.values())) for part, places in parts.items())]
 
 
+def named_ops(program: Graph) -> tuple[list[str], list[str]]:
+    """The names of the ops in linear parts, and of all others."""
+    changed = {item.op for part in linear_parts(program) for item in part.program.nodes}
+    names = {item.op for item in expand(program).nodes} - {"input", "output"}
+    return sorted(names & changed), sorted(names - changed)
+
+
 def _subprograms(program: Graph) -> Iterator[set[int]]:
     """Sets of up to MOST_OPS linear nodes of which only the last one is read by other nodes, from the last one on."""
     nodes, taken = [*program.numbered()], set[int]()
@@ -121,4 +128,4 @@ def _copied(builder: KernelGraph, item: Node, operands: Sequence[Tensor]) -> Ite
     yield builder.op(item.op, *operands, **item.mapping)
 
 
-__all__ = ["LinearPart", "linear_parts", "replaced"]
+__all__ = ["LinearPart", "linear_parts", "named_ops", "replaced"]

@@ -122,7 +122,7 @@ MISTAKES = {  # program, further arguments, and the message
     "nothing that moves": (
         "graph.mark_output(graph.softmax(graph.new_input((4, 4)), 1))",
         ("--least", "0.75"),
-        "given: got no mutant that is right on 75% of its positions; try: a smaller --least",
+        "given: got no mutant of sum (div, exp: in no linear part) that is right on 75% of its positions; try: a smaller",
     ),
     "a dim besides the named ones": (
         "graph.mark_output(graph.sum(graph.new_input((mi.Dim('n', max=64), 4), name='x'), 1))",

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import in_background, raise_if_stopped
-from mirage_eg.backends.evaluator.processes import begin_worker, install_ops, pickled_ops
+from mirage_eg.backends.evaluator.processes import begin_worker, end_processes, install_ops, pickled_ops
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.pipeline.run.code_hash import code_hash
 
@@ -174,7 +174,7 @@ class Workers:
     def _stop(self, kill: bool) -> None:
         """End local processes; an executor that was given is its owner's, but no longer used once it is broken."""
         if self._local and self._executor is not None:
-            self._executor.shutdown(wait=True, kill_workers=kill)  # type: ignore[call-arg]
+            end_processes(self._executor, kill)
         self._executor, self._local = None, False
 
     def _connect(self, url: str) -> Executor:

@@ -4,15 +4,18 @@ import json
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import loky
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_eg.backends.evaluator.processes import begin_worker, end_processes
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run import executors
@@ -150,3 +153,17 @@ def test_dask_gives_the_same_report_though_its_workers_die(dask: Executor, alone
     result = run(kill, executor=dask)
     assert killed == ["search", "compile"]
     assert (json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]) == alone
+
+
+def test_processes_end_in_the_middle_of_their_work_also_if_some_was_cancelled() -> None:
+    executor = loky.ProcessPoolExecutor(2, initializer=begin_worker)
+    futures = [executor.submit(time.sleep, 60) for _ in range(8)]
+    while not futures[0].running():
+        time.sleep(0.01)
+    cancelled = [future.cancel() for future in futures]
+    processes = [*executor._processes]
+    end_processes(executor, kill=True)
+    assert any(cancelled) and processes
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
