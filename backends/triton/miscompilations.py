@@ -47,12 +47,12 @@ def find_miscompilation(code: str, ptx: str = "") -> str | None:
 
 
 def _one_address(ptx: str) -> str | None:
-    """That of ptxas: an address that becomes descriptors of two layouts, which have different high words."""
+    """That of ptxas: an address that becomes descriptors of two layouts, by two high words whose first bits name a swizzle."""
     layouts: defaultdict[str, set[int]] = defaultdict(set)
     for address, constant in _DESCRIPTOR.findall(ptx):
-        high = int(constant) >> 32
-        if high not in (0, -1):
-            layouts[address].add(high)
+        word = int(constant) % (1 << 64) >> 32
+        if 1 << 30 <= word < 0xFFFF << 16:  # others are of offsets, also of negative ones
+            layouts[address].add(word)
     if all(len(words) < 2 for words in layouts.values()):
         return None
     return "ptxas 12.8 gives a wrong descriptor to a tile of a product that begins where one of another layout did"

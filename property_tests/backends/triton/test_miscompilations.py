@@ -106,5 +106,6 @@ def test_two_tiles_at_one_address_are_found_in_ptx(stages: int, warps: int, swap
 def test_layouts_at_different_addresses_are_no_miscompilation() -> None:
     one, other = (f"or.b64 \t%rd{i}, %rd1, {word << 32};\n" for i, word in ((2, 0x40000040), (3, -0x7FFFFFE0)))
     assert find_miscompilation("", one + other.replace("%rd1", "%rd4")) is None
-    assert find_miscompilation("", one + one + "add.s64 \t%rd5, %rd1, 64;\nadd.s64 \t%rd6, %rd1, -64;\n") is None
+    offsets = "".join(f"add.s64 \t%rd5, %rd1, {offset};\n" for offset in (64, -64, 5 << 32, 6 << 32, -(7 << 32)))
+    assert find_miscompilation("", one + offsets) is None
     assert "ptxas" in (find_miscompilation("", one + other) or "")
