@@ -1,4 +1,4 @@
-"""Turns on the GPU: of processes that tune or measure side by side, one at a time runs kernels that are timed."""
+"""Turns on the GPU: processes that tune or measure in parallel run the kernels that they time one at a time."""
 
 import fcntl
 import os
@@ -38,7 +38,7 @@ def gpu_turn() -> Iterator[None]:
 
 
 def autotune_in_turn() -> None:
-    """Let Inductor's autotuning in this process take turns on the GPU; it compiles beside other processes."""
+    """Let Inductor's autotuning in this process take turns on the GPU; it compiles while others measure."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
     for name in ("benchmark_gpu", "benchmark_gpu_with_cuda_graph"):  # the second one since torch 2.12

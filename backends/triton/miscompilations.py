@@ -12,7 +12,7 @@ that they would have with tcgen05 (sm_100), and on every target for a tile that 
 Emitted kernels avoid both (`storage.needs_copy`, `mirage_eg.search.instantiate.limits`); this module checks the result.
 
 ptxas 12.8, which comes with Triton 3.6, adds an undefined register to the descriptor of a tile of wgmma where two tiles of
-different layouts begin at one address, one after the other: PTX extends the address once, and adds each layout's high word to
+different layouts begin at one address at different times: PTX extends the address once, and adds each layout's high word to
 it. Then wgmma reads another place, or the kernel ends with an illegal memory access. ptxas 12.9 and 13.4 compile the same PTX
 correctly. No kernel with such PTX is used, since an emitted file may be compiled by any ptxas.
 """

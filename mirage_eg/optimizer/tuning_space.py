@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from math import log2
+from math import inf, log2
 from typing import Any, TypeVar
 
 from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
@@ -50,7 +50,9 @@ def sample(choices: Sequence[_Choice], most: int) -> list[_Choice]:
 
 
 def distance(one: Graph, other: Graph) -> float:
-    """How often grid dims and loops of µGraphs of one structure are doubled or halved from one to the other."""
+    """How often grid dims and loops are doubled or halved from one µGraph to another; infinite for other numbers of kernels."""
+    if len(one.blocks) != len(other.blocks):
+        return inf
     pairs = zip(one.blocks, other.blocks, strict=True)
     extents = [pair for mine, own in pairs for pair in ((mine.loop, own.loop), *zip_longest(mine.grid, own.grid, fillvalue=1))]
     return sum(abs(log2(mine / own)) for mine, own in extents)

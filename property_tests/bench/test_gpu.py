@@ -16,7 +16,7 @@ from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.bench import gpu_row
-from mirage_eg.bench.gpu import FAILURES, geometric_mean, rows_path, run_rows, summarize
+from mirage_eg.bench.gpu import FAILURES, geometric_mean, newest, rows_path, run_rows, summarize
 from mirage_eg.bench.gpu_chart import picture
 from mirage_eg.bench.gpu_row import RememberingTimer, run_row
 from mirage_eg.bench.gpu_row_records import GpuOptions, Row, append, lines, read_rows
@@ -247,7 +247,7 @@ def test_lines_of_older_versions_are_read_under_the_names_of_today(tmp_path: Pat
     "path", sorted((Path(__file__).parents[2] / "docs" / "measurements").glob("gpu_*.jsonl")), ids=lambda path: path.stem
 )
 def test_the_published_rows_are_read(path: Path) -> None:
-    rows = [*read_rows(path)]
+    rows = [*newest(path).values()]  # a row that was measured again without baselines has those of the row before
     assert rows and all(row.baselines and row.lower_bound_us > 0 for row in rows)
 
 

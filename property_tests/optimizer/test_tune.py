@@ -5,7 +5,7 @@ import re
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from math import log2
+from math import inf, log2
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning, tune
-from mirage_eg.optimizer.tuning_space import Job, Variant
+from mirage_eg.optimizer.tuning_space import Job, Variant, distance
 from mirage_eg.optimizer.variant_compiler import Map, VariantCompiler, compile_kernel_of
 from mirage_eg.pipeline.make_report import tuning_summary
 from mirage_eg.pipeline.run.report_sections import TuningSummary
@@ -107,6 +107,15 @@ def test_the_neighbours_of_fast_tilings_lead_to_the_fastest_one(
     tuned = tune(graphs[0].program, families, DEVICES["H100"], clock, Tuning(replace(SMALL, choices=4)))
     assert tuned[0].us == 1.0
     assert len({source.partition("loop ")[2].partition("\n")[0] for source in clock.seen}) > 1
+
+
+def test_tilings_of_other_numbers_of_kernels_are_not_near() -> None:
+    whole, split = (
+        attention("float16", 2, 32, 16, 64, 16, 2).mugraph,
+        split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8).mugraph,
+    )
+    assert distance(whole, whole) == 0.0 and distance(whole, split) == inf
+    assert distance(whole, attention("float16", 2, 32, 16, 64, 8, 4).mugraph) == 2.0
 
 
 @pytest.mark.parametrize("option", ['"num_warps": 4', "tl.trans"])

@@ -155,7 +155,7 @@ def test_dask_gives_the_same_report_though_its_workers_die(dask: Executor, alone
     assert (json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]) == alone
 
 
-def test_processes_end_in_the_middle_of_their_work_also_if_some_was_cancelled() -> None:
+def test_processes_end_in_the_middle_of_work_of_which_some_was_cancelled() -> None:
     executor = loky.ProcessPoolExecutor(2, initializer=begin_worker)
     futures = [executor.submit(time.sleep, 60) for _ in range(8)]
     while not futures[0].running():
