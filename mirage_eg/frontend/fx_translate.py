@@ -9,6 +9,7 @@ from mirage_eg.frontend.aten_call import Call, TorchType
 from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
 from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
+from mirage_eg.frontend.onnx_barriers import TARGET, operator_of
 from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import MirageError, UnsupportedError
@@ -69,6 +70,8 @@ class Translation:
                 raise UnsupportedError(chosen)
             return chosen()
         handler = HANDLERS.get(str(node.target))
+        if str(node.target) == TARGET:
+            raise UnsupportedError(f"no operator {operator_of(node.args[1])} is known")
         if handler is None:
             raise UnsupportedError(NOT_IN_IR.get(str(node.target), "no op of the IR computes it"))
         results = [wanted] if wanted is not None else types_of_results(node)

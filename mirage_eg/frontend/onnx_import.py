@@ -7,7 +7,7 @@ in the table, are replaced by their bodies.
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.frontend.imported import Imported, OnnxNames
+from mirage_eg.frontend.onnx_barriers import call_node, inferred_types, may_be_opaque
 from mirage_eg.frontend.onnx_constants import CONSTANTS
 from mirage_eg.frontend.onnx_gelu import with_gelu
 from mirage_eg.frontend.onnx_ops import FIRST_RESULT_ALONE, NEUTRAL, OPERATORS, WITHOUT_INFLUENCE
@@ -33,7 +34,7 @@ def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) 
     """The programs of an ONNX model, given as a path or an onnx.ModelProto; `dims` gives the extents of its symbolic dims.
 
     Initializers of floating-point types with more than one element are weights. Nodes that the IR cannot express stay outside,
-    with torch; one that torch cannot compute either is an error.
+    with torch; one that torch cannot compute either is outside as an opaque op, if ONNX infers the shapes of its results.
 
     Raises:
         ProgramError: a package is not installed, the model is not valid, a dim has no extent, or a node is not supported.
@@ -136,6 +137,10 @@ def _exported(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, str]]
 
     known, weights = _initializers(model.graph)
     nodes = tuple(_nodes(with_gelu(model.graph)))
+    if any(node.is_barrier for node in nodes):
+        types = inferred_types(model, dims)
+        opsets = tuple(model.opset_import)
+        nodes = tuple(replace(node, types=types, opsets=opsets) if node.is_barrier else node for node in nodes)
     if problems := sorted({problem for node in nodes if (problem := node.problem())}):
         raise ProgramError(f"ONNX: {'; '.join(problems[:8])}" + (f"; and {len(problems) - 8} more" if problems[8:] else ""))
     given = _given(model.graph)
@@ -190,10 +195,17 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     source: Any
+    types: Mapping[str, Any] = field(default_factory=dict)  # of the values of the model, for a barrier
+    opsets: tuple[Any, ...] = ()  # of the model, likewise
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether no function computes the node."""
+        return self.op not in OPERATORS and self.op not in CONSTANTS
 
     def problem(self) -> str | None:
-        """The reason why no function computes the node, or None."""
-        if self.op not in OPERATORS and self.op not in CONSTANTS:
+        """The reason why the node cannot be imported, or None."""
+        if self.is_barrier and not may_be_opaque(self.source, self.types):
             return f"no operator {self.op} is known"
         if self.op in FIRST_RESULT_ALONE and any(self.outputs[1:]):
             return f"{self.op} with more than its first result is not supported"
@@ -205,6 +217,8 @@ class OnnxNode:
         Raises:
             UnsupportedError: an input or attribute that the operator's function does not have, or cannot honour.
         """
+        if self.is_barrier:
+            return call_node(self.source, operands, self.types, self.opsets)
         function = OPERATORS.get(self.op) or CONSTANTS[self.op]
         on_host = self.op in OPERATORS and all(it is None or isinstance(it, np.ndarray) for it in operands)
         if on_host:
