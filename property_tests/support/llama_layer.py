@@ -19,7 +19,7 @@ class _Cache:
     def __init__(self, keys: Any, values: Any) -> None:
         self.keys, self.values = keys, values
 
-    def update(self, keys: Any, values: Any, *_: Any) -> tuple[Any, Any]:
+    def update(self, keys: Any, values: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
         """The keys and values of all tokens."""
         self.keys, self.values = torch.cat([self.keys, keys], -2), torch.cat([self.values, values], -2)
         return self.keys, self.values
