@@ -1,6 +1,7 @@
 """A whole layer of Llama from `transformers`: rotary embedding, mask, grouped queries, and a given cache of keys and values."""
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from mirage_eg.frontend.imported import Imported, InputKind
 from mirage_eg.frontend.torch_export import import_program
 from property_tests.support.torch_import import exported, widened
+
+_CACHE = (
+    "cache" if "cache" in signature(LlamaDecoderLayer.forward).parameters else "past_key_values"
+)  # before transformers 5.24
 
 
 class _Cache:
@@ -40,7 +45,7 @@ class _Layers(torch.nn.Module):
             past = caches[0].shape[2] if caches else 0
             positions = torch.arange(past, past + x.shape[1])[None]
             angles = self.rotary(x, positions)
-            x = layer(x, attention_mask=mask, position_ids=positions, past_key_values=cache, position_embeddings=angles)
+            x = layer(x, attention_mask=mask, position_ids=positions, position_embeddings=angles, **{_CACHE: cache})
             joined += [] if cache is None else [cache.keys, cache.values]
         return (*joined, x)
 
