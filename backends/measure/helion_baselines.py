@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from logging import ERROR
-from math import log2
+from math import e, log2
 from typing import Any
 
 Make = Callable[[Sequence[Any]], Callable[[], Any]]
 
-_LOG2_E = log2(2.718281828459045)
+_LOG2_E = log2(e)
 _BLOCKS, _ROWS, _KEYS = 264, 64, 128  # two blocks for each multiprocessor of an H100; queries of a block, least keys of one
 
 

@@ -71,6 +71,15 @@ def lora(x: Any, w: Any, a: Any, b: Any) -> Any:
     return out
 
 
+def _with_keys(scores: Any, values: Any, maximum: Any, total: Any, weighted: Any) -> tuple[Any, Any, Any]:
+    """The running maximum, sum and weighted values of softmax with the keys of a tile; Helion traces calls of functions."""
+    larger = torch.maximum(maximum, torch.amax(scores, -1))
+    weights = torch.exp2(scores - larger.unsqueeze(-1))
+    factor = torch.exp2(maximum - larger)
+    weighted = hl.dot(weights.to(values.dtype), values, acc=weighted * factor.unsqueeze(-1))
+    return larger, total * factor + torch.sum(weights, -1), weighted
+
+
 def attention(q: Any, k: Any, v: Any, scale: float) -> Any:
     """softmax(scale · q kᵀ) v with a running maximum; q is heads × m × d, k and v are heads × n × d; scale is by log2 e."""
     heads, m, d_ = q.size()
@@ -85,12 +94,7 @@ def attention(q: Any, k: Any, v: Any, scale: float) -> Any:
         weighted = hl.zeros([tile_m, d], dtype=torch.float32)
         for tile_n in hl.tile(n):
             scores = hl.dot(queries, k[head, tile_n, :].T) * scale
-            larger = torch.maximum(maximum, torch.amax(scores, -1))
-            weights = torch.exp2(scores - larger[:, None])
-            factor = torch.exp2(maximum - larger)
-            total = total * factor + torch.sum(weights, -1)
-            weighted = hl.dot(weights.to(v.dtype), v[head, tile_n, :], acc=weighted * factor[:, None])
-            maximum = larger
+            maximum, total, weighted = _with_keys(scores, v[head, tile_n, :], maximum, total, weighted)
         out[head, tile_m, :] = (weighted / total[:, None]).to(out.dtype)
     return out
 
@@ -108,21 +112,11 @@ def causal_attention(q: Any, k: Any, v: Any, scale: float) -> Any:
         weighted = hl.zeros([tile_m, d], dtype=torch.float32)
         for tile_n in hl.tile(0, tile_m.begin):
             scores = hl.dot(queries, k[head, tile_n, :].T) * scale
-            larger = torch.maximum(maximum, torch.amax(scores, -1))
-            weights = torch.exp2(scores - larger[:, None])
-            factor = torch.exp2(maximum - larger)
-            total = total * factor + torch.sum(weights, -1)
-            weighted = hl.dot(weights.to(v.dtype), v[head, tile_n, :], acc=weighted * factor[:, None])
-            maximum = larger
+            maximum, total, weighted = _with_keys(scores, v[head, tile_n, :], maximum, total, weighted)
         for tile_n in hl.tile(tile_m.begin, tile_m.end):
             scores = hl.dot(queries, k[head, tile_n, :].T) * scale
             scores = torch.where(tile_m.index[:, None] >= tile_n.index[None, :], scores, float("-inf"))
-            larger = torch.maximum(maximum, torch.amax(scores, -1))
-            weights = torch.exp2(scores - larger[:, None])
-            factor = torch.exp2(maximum - larger)
-            total = total * factor + torch.sum(weights, -1)
-            weighted = hl.dot(weights.to(v.dtype), v[head, tile_n, :], acc=weighted * factor[:, None])
-            maximum = larger
+            maximum, total, weighted = _with_keys(scores, v[head, tile_n, :], maximum, total, weighted)
         out[head, tile_m, :] = (weighted / total[:, None]).to(out.dtype)
     return out
 
@@ -144,12 +138,7 @@ def attention_parts(q: Any, k: Any, v: Any, scale: float, parts: hl.constexpr) -
         weighted = hl.zeros([tile_m, d], dtype=torch.float32)
         for tile_n in hl.tile(part * length, part * length + length):
             scores = hl.dot(queries, k[head, tile_n, :].T) * scale
-            larger = torch.maximum(maximum, torch.amax(scores, -1))
-            weights = torch.exp2(scores - larger[:, None])
-            factor = torch.exp2(maximum - larger)
-            total = total * factor + torch.sum(weights, -1)
-            weighted = hl.dot(weights.to(v.dtype), v[head, tile_n, :], acc=weighted * factor[:, None])
-            maximum = larger
+            maximum, total, weighted = _with_keys(scores, v[head, tile_n, :], maximum, total, weighted)
         out[head, part, tile_m, :] = (weighted / total[:, None]).to(q.dtype)
         logarithms[head, part, tile_m] = maximum + torch.log2(total)
     return out, logarithms
@@ -189,12 +178,7 @@ def normal_attention_parts(q: Any, k: Any, v: Any, scale: float, parts: hl.const
             wide_keys = keys.to(torch.float32)
             norms = torch.rsqrt((wide_keys * wide_keys).mean(-1)) * scale
             scores = hl.dot(queries, keys.T) * norms[None, :]
-            larger = torch.maximum(maximum, torch.amax(scores, -1))
-            weights = torch.exp2(scores - larger[:, None])
-            factor = torch.exp2(maximum - larger)
-            total = total * factor + torch.sum(weights, -1)
-            weighted = hl.dot(weights.to(v.dtype), v[head, tile_n, :], acc=weighted * factor[:, None])
-            maximum = larger
+            maximum, total, weighted = _with_keys(scores, v[head, tile_n, :], maximum, total, weighted)
         out[head, part, tile_m, :] = (weighted / total[:, None]).to(q.dtype)
         logarithms[head, part, tile_m] = maximum + torch.log2(total)
     return out, logarithms
@@ -222,14 +206,17 @@ def softmax(x: Any) -> Any:
     return out
 
 
+def _log_sum_exp(rows: Any) -> Any:
+    maximum = torch.amax(rows, -1)
+    return torch.log(torch.sum(torch.exp(rows - maximum.unsqueeze(-1)), -1)) + maximum
+
+
 def log_softmax(x: Any) -> Any:
     """Logarithms of the softmax of each row."""
     out = torch.empty_like(x)
     for tile in hl.tile(x.size(0)):
         rows = x[tile, :].to(torch.float32)
-        maximum = torch.amax(rows, -1)
-        logarithm = torch.log(torch.sum(torch.exp(rows - maximum[:, None]), -1)) + maximum
-        out[tile, :] = (rows - logarithm[:, None]).to(x.dtype)
+        out[tile, :] = (rows - _log_sum_exp(rows)[:, None]).to(x.dtype)
     return out
 
 
@@ -240,10 +227,8 @@ def cross_entropy(x: Any, target: Any) -> Any:
     flat = x.view(-1)
     for tile in hl.tile(m):
         rows = x[tile, :].to(torch.float32)
-        maximum = torch.amax(rows, -1)
-        logarithm = torch.log(torch.sum(torch.exp(rows - maximum[:, None]), -1)) + maximum
         chosen = hl.load(flat, [tile.index * n + target[tile]]).to(torch.float32)
-        out[tile] = (logarithm - chosen).to(x.dtype)
+        out[tile] = (_log_sum_exp(rows) - chosen).to(x.dtype)
     return out
 
 
