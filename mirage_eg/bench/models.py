@@ -7,6 +7,7 @@ from eager torch. Each row has the gate's record of its segments: times of ours 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -124,10 +125,10 @@ def _times(
     runs = {OURS: ours}
     for name, keywords in BASELINES.items():
         runs[name] = layer if keywords is None else torch.compile(layer, dynamic=False, **keywords)
-    timings = {name: time_launches(lambda run=run: run(*arguments)) for name, run in runs.items()}  # type: ignore[misc]
+    timings = {name: time_launches(partial(run, *arguments)) for name, run in runs.items()}
     warm = {name: timing.warm_us for name, timing in timings.items()}
     with gpu_turn():
-        kernels = {name: profile_kernels(lambda run=runs[name]: run(*arguments)) for name in runs if name != "eager"}  # type: ignore[misc]
+        kernels = {name: profile_kernels(partial(run, *arguments)) for name, run in runs.items() if name != "eager"}
     return warm, {name: timing.cold_us for name, timing in timings.items()}, kernels
 
 
