@@ -69,9 +69,9 @@ class Translation:
             if isinstance(chosen, str):
                 raise UnsupportedError(chosen)
             return chosen()
-        handler = HANDLERS.get(str(node.target))
         if str(node.target) == TARGET:
             raise UnsupportedError(f"no operator {operator_of(node.args[1])} is known")
+        handler = HANDLERS.get(str(node.target))
         if handler is None:
             raise UnsupportedError(NOT_IN_IR.get(str(node.target), "no op of the IR computes it"))
         results = [wanted] if wanted is not None else types_of_results(node)

@@ -30,8 +30,8 @@ from mirage_eg.search.partition.regions import regions
 class FxRegion:
     """The nodes of one segment in the order of the graph, and its program with positions as names.
 
-    `inputs` are the nodes of the program's inputs, or those that import adds; `outputs` the nodes that others read. `views` are
-    nodes that others read, too, which torch computes from an output or an argument.
+    `inputs` are nodes of the graph, or inputs that the import adds. Other nodes read `outputs`, which kernels write, and
+    `views`, which torch computes from an output or an argument.
     """
 
     nodes: tuple[Fx, ...]

@@ -1,4 +1,4 @@
-"""Attention of other projects as baselines: modules that stand for their packages get the layouts that these take."""
+"""Attention by other projects as baselines: modules in place of the packages check the layouts of their arguments."""
 
 import sys
 from types import ModuleType
