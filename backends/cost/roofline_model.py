@@ -12,11 +12,14 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
+from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
 from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
+from mirage_eg.backends.triton.library_attention import LibraryAttention, library_attentions
 from mirage_eg.backends.triton.patch import patch_kernels, patch_traffic, values_within_patches
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
+from mirage_eg.backends.triton.views import shown_strides
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -56,6 +59,7 @@ class KernelWork:
     """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel.
 
     `op` is "copy" for several concatenations in one launch. `steps`: of the loop of a library convolution, sequential.
+    `functions`: exponentials of a library attention, half of which overlap with its products.
     """
 
     op: str
@@ -66,13 +70,15 @@ class KernelWork:
     blocks: int = 1
     loop: int = 1
     steps: int = 0
+    functions: int = 0
 
 
 Launch = tuple[tuple[Node, range], ...]  # the nodes that one kernel computes, with their values
 
 
 def launched_kernels(graph: Graph) -> list[Launch]:
-    """The kernels of a kernel graph that are launched: each one node, several concatenations, or a fused convolution.
+    """The kernels of a kernel graph that are launched: each one node, several concatenations, a fused convolution, or an
+    attention.
 
     A concatenation that others write in place is none, nor is what a patch's kernel computes, nor what depends
     on weights alone and is prepared before the first call.
@@ -84,6 +90,8 @@ def launched_kernels(graph: Graph) -> list[Launch]:
     together: dict[int, tuple[int, ...]] = {}
     for value, fused in fused_convolutions(graph).items():
         together |= dict.fromkeys(fused.values, (value,))
+    for value, attention in library_attentions(graph).items():
+        together |= dict.fromkeys((*attention.views, *attention.values), (value,))
     if not together and not any(item.op == "concat" for item, _ in kernels):
         return [(kernel,) for kernel in kernels]
     copying = copying_concats(graph).values()
@@ -100,10 +108,13 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
     kernels = []
     works: dict[tuple[Graph, float], BlockWork] = {}  # of each different block graph
-    patches = patch_kernels(graph)
+    patches, attentions = patch_kernels(graph), library_attentions(graph)
     for launch in launched_kernels(graph):
         read = dict.fromkeys(operand for item, _ in launch for operand in item.operands)
         dram = sum(graph.types[value].nbytes for value in (*read, *(value for _, values in launch for value in values)))
+        if launch[-1][1][0] in attentions:
+            kernels.append(_attention_work(graph, attentions[launch[-1][1][0]]))
+            continue
         if len(launch) > 1:
             kernels.append(KernelWork("copy", dram) if launch[0][0].op == "concat" else _fused_work(graph, launch))
             continue
@@ -135,6 +146,26 @@ def _fused_work(graph: Graph, launch: Launch) -> KernelWork:
     return _product_work(graph, item, value, dram)
 
 
+def _attention_work(graph: Graph, attention: LibraryAttention) -> KernelWork:
+    """Both products and the exponentials; keys that are not contiguous are copied. A causal mask halves all but the copy."""
+    (batch, heads, rows, width), (_, _, _, columns), *_ = attention.shapes
+    share = causal_share(rows, columns) if attention.constant else 1.0
+    scores = int(batch * heads * rows * columns * share)
+    dram = sum(graph.types[it].nbytes for it in (*attention.read, attention.values[-1]))
+    if _strides(graph, attention.keys)[-2] != 1:
+        dram += 2 * graph.types[attention.keys].nbytes
+    return KernelWork("matmul", dram, 4 * scores * width, functions=scores)
+
+
+def _strides(graph: Graph, value: int) -> Shape:
+    """The strides of a value that the library reads: a view keeps the memory of what it shows."""
+    item, shape = graph.nodes[graph.makers[value]], graph.types[value].shape
+    shown = None
+    if item.op in ("reshape", "transpose", "broadcast"):
+        shown = shown_strides(item, graph.types[item.operands[0]].shape, _strides(graph, item.operands[0]))
+    return item.get("strides") or shown or row_major(shape)
+
+
 def _product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork:
     steps = convolution_steps(graph.types[item.operands[1]].shape) if item.op == "conv2d" else 0
     dtype = graph.types[item.operands[0]].dtype
@@ -156,6 +187,7 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
     times = {"memory": kernel.dram / device.memory_bandwidth}
     if kernel.op in PRODUCTS or kernel.op == "patch":
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
+        times["matrix units"] += kernel.functions / 2 / device.function_rate
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
     return _cost(times, kernel.dram, kernel.flops, device.launch_us * _launches(kernel.op, device))
 

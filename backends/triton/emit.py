@@ -12,10 +12,14 @@ from types import MappingProxyType
 
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.arena import Arena
+from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
+from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
+from mirage_eg.backends.triton.attention_call import write_attention
 from mirage_eg.backends.triton.fused_convolutions import FusedConvolution, fused_convolutions
 from mirage_eg.backends.triton.image_layouts import image_layouts, is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.triton.joint_concat import JointConcat, joint_concats, launch_order, write_joint_concat
 from mirage_eg.backends.triton.kernels import write_kernel
+from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.backends.triton.op_table import helper_names, helper_source, torch_attributes, torch_call
 from mirage_eg.backends.triton.patch import (
     channels_last,
@@ -60,7 +64,7 @@ _TABLES = (
     "SIZES",
 )
 _FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", "convolution_relu")
-_RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, "torch", "triton", "tl", "X_ptr")
+_RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr")
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
 
@@ -200,6 +204,7 @@ def _functions(
         [
             *preparation_functions(file),
             *([_FUSED_SOURCE] if file.fuses_convolutions else []),
+            *([ATTENTION_SOURCE] if file.calls_attention else []),
             f"def launch({', '.join([*inputs, *kept, *written, *sizes, *library])}):",
             f'    """{kernels}; returns the outputs."""',
             *file.body,
@@ -355,7 +360,9 @@ def _write_run(
     """Write the body of `launch`; returns the text of the returned values. `views` has the base of each view."""
     graph = file.graph
     input_names, patches, fused = iter(inputs), patch_kernels(graph), {} if file.sizes else fused_convolutions(graph)
+    attentions = library_attentions(graph)
     within = values_within_patches(graph).union(*(it.values[:-1] for it in fused.values()))
+    within |= {value for it in attentions.values() for value in it.values[:-1]}
     for item, name in zip(graph.outputs, outputs, strict=True):
         file.wanted.setdefault(item.operands[0], name)
     returned: list[str] = []
@@ -368,9 +375,11 @@ def _write_run(
             case "input":
                 file.names[values[0]] = next(input_names)
             case _ if values and values[0] in within:
-                continue  # the kernel of a patch or of a fused convolution computes it
+                continue  # the kernel of a patch, of a fused convolution or of an attention computes it
             case _ if values and values[0] in fused:
                 _write_fused_convolution(file, fused[values[0]], values[0])
+            case _ if values and values[0] in attentions:
+                write_attention(file, attentions[values[0]], values[0])
             case _ if values and values[0] in patches:
                 write_patch(file, patches[values[0]])
             case _ if values and values[0] in views:

@@ -60,6 +60,7 @@ class ProgramFile:
     copied: frozenset[int] = frozenset()  # concatenations that are launched together
     images: frozenset[int] = frozenset()  # channels last
     fuses_convolutions: bool = False
+    calls_attention: bool = False
     filters: dict[int, int] = field(default_factory=dict)  # of weights, what `prepare` makes of them: channels last
     taken: set[str] = field(default_factory=set)
     sizes: tuple[str, ...] = ()  # names of the sizes that are chosen when it runs

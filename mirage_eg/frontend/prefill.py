@@ -61,7 +61,7 @@ def wide_causal_attention_prefill(batch: int = 1) -> Graph:
 def _attention(batch: int, width: int, causal: bool) -> Graph:
     program = new_kernel_graph()
     q = program.new_input((_HEADS * batch, _TOKENS, width), name="Q")
-    k = program.new_input((_HEADS * batch, width, _TOKENS), name="K")
+    k = program.new_input((_HEADS * batch, width, _TOKENS), name="K", strides=(width * _TOKENS, 1, width))  # a row a key
     v = program.new_input((_HEADS * batch, _TOKENS, width), name="V")
     mask = program.new_input((_TOKENS, _TOKENS), "bool", name="mask", weight=True) if causal else None
     scores = program.scale(q @ k, 1 / sqrt(width))

@@ -30,8 +30,8 @@ from mirage_eg.pipeline.search_stage import is_fused
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.known_segments import library_kernels, plans_of_known
-from mirage_eg.search.partition.segment_search import Task, instantiate_again
+from mirage_eg.search.partition.known_segments import plans_of_known
+from mirage_eg.search.partition.segment_search import Task, instantiate_again, library_kernels
 from mirage_eg.search.partition.segments import SegmentLimits, segment_program
 from mirage_eg.search.partition.shortest_path import KernelPlan, PartitionLimits, PlanPart
 from mirage_eg.search.structure_search import SearchLimits

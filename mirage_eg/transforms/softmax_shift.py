@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
@@ -42,29 +43,26 @@ def with_shifts(program: Graph) -> Graph:
             found = (dim for dim in last_first if drop_shifts(_with_shifts(program, {values[0]: dim}, {})) == program)
             dims.update((values[0], dim) for dim in islice(found, 1))
     last = {value: len(program.types[value].shape) - 1 for value in dims}
-    ratios = {value: e for value, e in _ratios(program).items() if dims.get(e) == last.get(e, -1)}
+    ratios = {value: own for value, own in _ratios(program).items() if dims.get(own[0]) == last.get(own[0], -1)}
     return without_dead_code(_with_shifts(program, dims, ratios)) if dims else program
 
 
-def _ratios(program: Graph) -> dict[int, int]:
-    """The exponential of each value that is e / sum e over its last dim."""
+def _ratios(program: Graph) -> dict[int, tuple[int, ...]]:
+    """The exponential of each value that is e / sum e over its last dim, and the indicator that multiplies it, if any."""
     makers = {value: item for item, values in program.numbered() for value in values}
     ratios = {}
     for value, item in makers.items():
         if item.op == "div":
             e, total = item.operands
             last = len(program.types[e].shape) - 1
-            if (
-                makers[e].op == "exp"
-                and makers[total].op == "sum"
-                and makers[total].operands == (e,)
-                and makers[total]["dim"] == last
-            ):
-                ratios[value] = e
+            if makers[total].op == "sum" and makers[total].operands == (e,) and makers[total]["dim"] == last:
+                factors = sorted(makers[e].operands, key=lambda it: makers[it].op != "exp") if makers[e].op == "mul" else [e]
+                if makers[factors[0]].op == "exp" and all(program.types[it].dtype is DType.bool for it in factors[1:]):
+                    ratios[value] = (*factors,)
     return ratios
 
 
-def _with_shifts(program: Graph, dims: Mapping[int, int], ratios: Mapping[int, int]) -> Graph:
+def _with_shifts(program: Graph, dims: Mapping[int, int], ratios: Mapping[int, tuple[int, ...]]) -> Graph:
     """The program with these exponentials shifted by their argument's maximum over a dim; `ratios` become softmaxes."""
     copy = GraphCopy(program)
     makers = {value: item for item, values in program.numbered() for value in values}
@@ -74,8 +72,9 @@ def _with_shifts(program: Graph, dims: Mapping[int, int], ratios: Mapping[int, i
             maximum = copy.append(node("max", x, dim=dims[values[0]]))
             copy.position[values[0]] = copy.append(node("exp", copy.append(node("sub", x, maximum))))
         elif values and values[0] in ratios:
-            [x] = makers[ratios[values[0]]].operands
-            copy.position[values[0]] = copy.append(node("softmax", copy.position[x], dim=dims[ratios[values[0]]]))
+            exponential, *masks = ratios[values[0]]
+            read = (copy.position[value] for value in (*makers[exponential].operands, *masks))
+            copy.position[values[0]] = copy.append(node("softmax", *read, dim=dims[exponential]))
         else:
             copy.copy(item, values)
     return copy.graph()

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.graph import Graph
@@ -14,6 +13,7 @@ from mirage_eg.search.partition.segment_search import (
     best_kernels,
     instantiate,
     instantiate_again,
+    library_kernels,
     of_given,
 )
 from mirage_eg.search.partition.segments import Segment, segment_program
@@ -22,13 +22,11 @@ from mirage_eg.search.partition.shortest_path import (
     KnownSegment,
     LowerBound,
     PartitionLimits,
-    SegmentKernels,
     partition,
 )
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.transforms.merged_planes import merged_planes
 from mirage_eg.transforms.renamed_views import rename_views
-from mirage_eg.transforms.softmax_shift import with_shifts
 
 
 def plans_of_known(
@@ -67,13 +65,6 @@ def find_known(task: Task, items: Sequence[tuple[Graph, tuple[AnyStructure, ...]
         yield Found(tuple(dict.fromkeys(kernels)), structures=len(structures), tried=structures)
 
 
-def library_kernels(device: Device, program: Graph) -> SegmentKernels:
-    """A segment's program as library kernels."""
-    shifted = with_shifts(program)
-    costs = predict(shifted, device)
-    return SegmentKernels(shifted, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
-
-
 def bound_of_known(finder: KernelFinder, known: Sequence[KnownSegment]) -> LowerBound:
     """The least that a segment can take: as a known one, or as library kernels."""
     program = finder.program
@@ -92,4 +83,4 @@ def bound_of_known(finder: KernelFinder, known: Sequence[KnownSegment]) -> Lower
     return lower_bound
 
 
-__all__ = ["bound_of_known", "find_known", "library_kernels", "plans_of_known"]
+__all__ = ["bound_of_known", "find_known", "plans_of_known"]

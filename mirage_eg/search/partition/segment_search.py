@@ -35,6 +35,7 @@ from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
 from mirage_eg.transforms.merged_planes import MergedPlanes, merged_planes
 from mirage_eg.transforms.renamed_views import Renamed, rename_views
+from mirage_eg.transforms.softmax_shift import with_shifts
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 
@@ -224,16 +225,22 @@ def for_other_sizes(instantiated: Sequence[Instantiated]) -> tuple[AnyStructure,
 def best_kernels(
     task: Task, program: Graph, instantiated: Sequence[Instantiated], others: Sequence[SegmentKernels] = ()
 ) -> tuple[SegmentKernels, ...]:
-    """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op, or a
-    fused convolution, is a library kernel, too."""
+    """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op, a
+    fused convolution or an attention is a library kernel, too."""
     kernels = [*others, *(kernels for entry in instantiated for kernels in entry.kernels)]
     if len(launched_kernels(program)) <= 1:
-        costs = predict(program, task.device)
-        kernels.insert(0, SegmentKernels(program, sum(cost.us for cost in costs), len(costs), proved=True, fused=False))
+        kernels.insert(0, library_kernels(task.device, program))
     kernels.sort(key=_order)
     leading = {entry.count: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
     kept = dict.fromkeys([*sorted(leading, key=_order), *kernels[: task.keep]])
     return tuple(sorted(kept, key=_order))
+
+
+def library_kernels(device: Device, program: Graph) -> SegmentKernels:
+    """A segment's program as library kernels."""
+    shifted = with_shifts(program)
+    costs = predict(shifted, device)
+    return SegmentKernels(shifted, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
 
 
 def trace_structures(tracer: Tracer, found: SearchResult, instantiated: Sequence[Instantiated]) -> None:

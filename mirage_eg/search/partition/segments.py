@@ -22,6 +22,7 @@ from itertools import combinations
 from math import prod
 
 from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
+from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -132,7 +133,7 @@ class Segmenter:
                 self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
         self._chains = continued(program)
-        self._fused = fused_convolutions(program)
+        self._fused = self._fused_by_library()
         self._inner = frozenset[int]() if self.limits.every_boundary else self._inner_values()
         self.axes, self.reduced = _reductions(program)
         self._node_sets: dict[frozenset[int], _NodeSet] = {}
@@ -152,8 +153,8 @@ class Segmenter:
         """The segments that make the latest needed value and maybe others, with what is needed then; `alone`: the smallest."""
         root = max(needed, key=lambda value: (self.windows[self.makers[value]], self.level[self.makers[value]], value))
         seen = set()
-        if root in self._fused and len({self.windows[position] for position in self._fused[root].nodes}) == 1:
-            nodes = frozenset(self._fused[root].nodes)
+        if root in self._fused and len({self.windows[position] for position in self._fused[root]}) == 1:
+            nodes = self._fused[root]
             yield self._segment(nodes, frozenset({root})), (needed - {root}) | self._node_set(nodes).needed
         for cone in self._grown(self.makers[root]) if alone else self.cones(self.makers[root]):
             for nodes in self._with_siblings(cone, needed - {root}):
@@ -166,6 +167,13 @@ class Segmenter:
                     yield self._segment(nodes, outputs), (needed - outputs) | node_set.needed
                     if alone:
                         return
+
+    def _fused_by_library(self) -> dict[int, frozenset[int]]:
+        """The nodes of each convolution and attention that the library has as one kernel, by its result."""
+        fused = {value: frozenset(it.nodes) for value, it in fused_convolutions(self.program).items()}
+        for value, it in library_attentions(self.program).items():
+            fused[value] = frozenset(self.makers[made] for made in (*it.views, *it.values))
+        return fused
 
     def _node_set(self, nodes: frozenset[int]) -> "_NodeSet":
         if nodes not in self._node_sets:

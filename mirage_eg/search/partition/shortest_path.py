@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
+from operator import itemgetter
 from time import time
 
 from mirage_eg.ir.graph import Graph
@@ -148,8 +149,9 @@ def partition(
         graph.evaluate([number for number in range(len(graph.segments)) if number not in graph.searched], find)
     front = graph.front(limits.max_kernels)
     least = [plan for place, plan in enumerate(front) if all(plan.us < other.us for other in front[:place])]
+    various = graph.covering(limits.max_kernels)[: limits.max_plans // 2] if limits.explore else []
     more = front + graph.cheap(limits.max_kernels, limits.max_plans if limits.explore else 0)
-    found = dict.fromkeys([*least, *sorted(more, key=_order)][: max(len(least), limits.max_plans)])
+    found = dict.fromkeys([*least, *various, *sorted(more, key=_order)][: max(len(least), limits.max_plans)])
     return Partition(
         tuple(sorted(found, key=_order)),
         bound - SEARCH.tie_penalty_us * len(program.nodes),
@@ -413,3 +415,35 @@ class _PlanGraph:
                 ]
             known[place] = nsmallest(most, here, key=lambda plan: plan[:2])
         return [KernelPlan(parts) for _, _, parts in known[0]]
+
+    def covering(self, max_kernels: int | None) -> list[KernelPlan]:
+        """The cheapest plan through each segment searched that no cheaper one of these plans has, cheapest first.
+
+        Plans that are predicted to take equally long may differ much in what they take: each segment is worth a measurement.
+        """
+        behind: list[tuple[float, tuple[PlanPart, ...]]] = [(inf, ()) for _ in self.states]  # from a state to the end
+        before = list(behind)  # from the start to a state
+        behind[self.end] = before[0] = 0.0, ()
+        for place in self.order:
+            for us, target, part in self._steps(place):
+                behind[place] = min(behind[place], (us + behind[target][0], (*behind[target][1], part)), key=itemgetter(0))
+        through: dict[Segment, tuple[float, tuple[PlanPart, ...]]] = {}
+        for place in reversed(self.order):
+            for us, target, part in self._steps(place):
+                so_far = us + before[place][0]
+                before[target] = min(before[target], (so_far, (part, *before[place][1])), key=itemgetter(0))
+                whole = so_far + behind[target][0], (*behind[target][1], part, *before[place][1])
+                through[part.segment] = min(through.get(part.segment, (inf, ())), whole, key=itemgetter(0))
+        plans, seen = [], set[Segment]()
+        for segment, (us, parts) in sorted(through.items(), key=lambda entry: entry[1][0]):
+            plan = KernelPlan(parts)
+            if segment not in seen and us < inf and (max_kernels is None or plan.kernels <= max_kernels):
+                seen.update(part.segment for part in parts)
+                plans.append(plan)
+        return plans
+
+    def _steps(self, place: int) -> Iterator[tuple[float, int, PlanPart]]:
+        """The µGraphs of the segments searched that lead from a state, with their microseconds and the next state."""
+        for number, target in self.states[place]:
+            for part in self.searched.get(number, ()):
+                yield part.kernels.us, target, part

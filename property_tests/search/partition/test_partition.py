@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import device_for
@@ -257,6 +257,7 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
             known[needed] = min(plans, default=inf)
         return known[needed]
 
+    assume(cheapest(segmenter.start) < inf)  # else every boundary is tried
     limits = PartitionLimits(SegmentLimits(max_ops=3), patience=10**6, patience_of_few=10**6, close=1.0)
     found = partition(program, find, lower_bounds.__getitem__, limits)
     assert found.complete
@@ -265,6 +266,28 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
     assert found.bound_us <= least + 1e-9
     few = [plan.us for plan in found.plans if plan.kernels <= found.few]
     assert found.bound_of_few_us <= min(few, default=inf) + 1e-9
+
+
+def test_where_plans_are_measured_the_best_one_of_each_segment_is_kept() -> None:
+    """Of nine products in kernels of one or two, the last pair is so dear that all plans with it are the last by prediction."""
+    program = KernelGraph()
+    value = program.new_input((4, 4))
+    for _ in range(9):
+        value = program.matmul(value, program.new_input((4, 4)))
+    program.mark_output(value)
+    graph = program.graph()
+    last = graph.makers[value.position]
+
+    def find(segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
+        costs = [len(it.nodes) * 1.01 ** len(it.nodes) + 50 * (len(it.nodes) == 2 and last in it.nodes) for it in segments]
+        kernels = [SegmentKernels(graph, us, 1, True, True) for us in costs]
+        return [(PlanPart(segment, segment.inputs, each),) for segment, each in zip(segments, kernels, strict=True)]
+
+    limits = PartitionLimits(SegmentLimits(max_ops=2), max_plans=20)
+    few, measured = (partition(graph, find, lambda _: 0.0, replace(limits, explore=explore)) for explore in (0, 10**6))
+    segments = {part.segment for plan in measured.plans for part in plan.parts}
+    assert len(measured.searched) == 17 and {segment for segment, _ in measured.searched} == segments
+    assert len(measured.plans) <= 20 and few.plans[0].us == measured.plans[0].us
 
 
 WHOLE: dict[str, Callable[[], Graph]] = {

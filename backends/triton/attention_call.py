@@ -1,0 +1,57 @@
+"""The call of the library that computes an attention, in an emitted program."""
+
+from mirage_eg.backends.triton.library_attention import LibraryAttention
+from mirage_eg.backends.triton.program_file import ProgramFile
+
+MOST_MASKS = 256  # constant masks whose form is kept
+NAMES = ("attention", "is_causal", "MASKS")
+SOURCE = f'''MASKS = {{}}  # constant masks, and whether they are causal
+
+
+def is_causal(mask):
+    """Whether a constant mask is a causal one: asked once, and again where it has changed in place."""
+    import torch
+
+    key = mask.data_ptr(), mask.shape, mask.stride(), 0 if mask.is_inference() else mask._version
+    if key not in MASKS:
+        if mask.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+        if len(MASKS) >= {MOST_MASKS}:
+            del MASKS[next(iter(MASKS))]
+        MASKS[key] = mask, torch.equal(mask, torch.ones_like(mask).tril())
+    return MASKS[key][1]
+
+
+def attention(q, k, v, mask, scale, constant):
+    """softmax(scale · q kᵀ + mask) v by one kernel of the library, which skips what a constant causal mask leaves out."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    causal = constant and is_causal(mask)
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    fast = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION][:: 1 if q.shape[2] > 64 else -1]
+    with sdpa_kernel([*fast, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True):
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, None if causal else mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+
+'''
+
+
+def write_attention(file: ProgramFile, attention: LibraryAttention, value: int) -> None:
+    """Write the call of an attention whose result is `value`."""
+    for operand in attention.read:
+        file.use(operand)
+    q, k, v, *mask = (
+        file.names[operand] if file.types[operand].shape == shape else f"{file.names[operand]}.reshape{shape}"
+        for operand, shape in zip(attention.read, attention.shapes, strict=True)
+    )
+    given = f"{q}, {k}.transpose(-1, -2), {v}, {mask[0] if mask else None}, {float(attention.scale)!r}, {attention.constant}"
+    name = file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
+    by_library = all(file.graph.nodes[reader].op not in ("block", "output", "concat") for reader in file.graph.readers[value])
+    order = "" if by_library else ".contiguous()"
+    file.body.append(f"    {name} = attention({given}).reshape({file.types[value].shape}){order}")
+    file.calls_attention = file.calls_torch = True
+
+
+__all__ = ["NAMES", "SOURCE", "write_attention"]

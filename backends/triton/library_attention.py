@@ -1,0 +1,172 @@
+"""Attention as one call of the library: softmax(scale · q k + mask) v, of two products and what is between them.
+
+PyTorch chooses the kernel: cuDNN's, FlashAttention's, or another one. Groups of heads may share keys and values. The softmax is
+one op or written out, with an indicator of the scores that count or an addend; casts within it are dropped.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.weights import marked_weights, prepared_values
+
+_VIEWS = ("reshape", "transpose", "broadcast")
+_WIDEST, _ALIGNED = 256, 8  # heads: what FlashAttention takes
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryAttention:
+    """The operands of an attention, as values and in the four dims in which they are passed, and the values that it makes.
+
+    The keys are the last dim of `keys`. A `constant` mask is an indicator among the weights, such as a causal one.
+    """
+
+    queries: int
+    keys: int
+    v: int
+    mask: int | None
+    scale: Fraction
+    constant: bool
+    shapes: tuple[Shape, ...]  # of queries, keys, v, and the mask
+    values: tuple[int, ...]  # the result's last
+    views: tuple[int, ...]  # values that show others in the order of the operands, and that nothing else reads
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The values that the kernel reads."""
+        return (self.queries, self.keys, self.v, *(() if self.mask is None else (self.mask,)))
+
+
+def library_attentions(graph: Graph) -> dict[int, LibraryAttention]:
+    """The attentions of a kernel graph, by their results."""
+    ops = {item.op for item in graph.nodes}
+    if "patch" in ops or "matmul" not in ops or not ({"softmax"} <= ops or {"exp", "sum", "div"} <= ops) or dims_of(graph):
+        return {}
+    prepared, found = prepared_values(graph), dict[int, LibraryAttention]()
+    for item, values in graph.numbered():
+        if item.op == "matmul":
+            attention = _Match(graph).attention(item, values[0])
+            if attention is not None and prepared.isdisjoint(attention.values):
+                found[values[0]] = attention
+    return found
+
+
+class _Match:
+    """The ops behind the second product of an attention; `inner` has the values between the products, the last one first."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.inner: list[int] = []
+
+    def attention(self, product: Node, result: int) -> LibraryAttention | None:
+        """The attention with this result, if it is one and all that is inside is read inside only."""
+        softmax = self._softmax(product.operands[0])
+        if softmax is None:
+            return None
+        scores, mask = softmax
+        scale, is_added = Fraction(1), False
+        while (item := self._maker(scores)).op in ("scale", "add", "cast"):
+            self.inner.append(scores)
+            scores = item.operands[0]
+            if item.op == "scale":
+                scale *= item["factor"]
+            elif item.op == "add":
+                if mask is not None or scale != 1:
+                    return None
+                scores, mask = sorted(item.operands, key=lambda value: self._maker(value).op not in ("matmul", "scale", "cast"))
+                is_added = True
+        if item.op != "matmul" or scale <= 0:
+            return None
+        self.inner.append(scores)
+        made = (*reversed(self.inner), result)
+        nodes = {self.graph.makers[value] for value in made}
+        if any(not nodes.issuperset(self.graph.readers[value]) for value in self.inner):
+            return None
+        if self.graph.types[scores].shape != self.graph.types[product.operands[0]].shape:
+            return None  # the mask has more rows or heads
+        queries, keys, v = *item.operands, product.operands[1]
+        read = (queries, keys, v, *(() if mask is None else (mask,)))
+        shapes = _in_four_dims([self.graph.types[value].shape for value in read])
+        kinds = {self.graph.types[value].dtype for value in (*read[:3], result, *(read[3:] if is_added else ()))}
+        if shapes is None or kinds not in ({DType.float16}, {DType.bfloat16}):
+            return None
+        weights = marked_weights(self.graph) | prepared_values(self.graph)
+        constant = mask in weights and not is_added and shapes[3][:2] == (1, 1) and min(shapes[3][2:]) > 1
+        return LibraryAttention(queries, keys, v, mask, scale, constant, shapes, made, (*self._views(read, nodes),))
+
+    def _softmax(self, value: int) -> tuple[int, int | None] | None:
+        """The scores and the indicator of a softmax over the last dim, which is one op or e / sum e."""
+        value = self._without_casts(value)
+        item = self._maker(value)
+        self.inner.append(value)
+        last = len(self.graph.types[value].shape) - 1
+        if item.op == "softmax" and item["dim"] == last:
+            return item.operands[0], next(iter(item.operands[1:]), None)
+        if item.op != "div":
+            return None
+        e, total = item.operands
+        summed = self._maker(total)
+        if summed.op != "sum" or summed.operands != (e,) or summed["dim"] != last:
+            return None
+        self.inner += (total, e)
+        item, mask = self._maker(e), None
+        if item.op == "mul":
+            e, mask = sorted(item.operands, key=lambda operand: self._maker(operand).op != "exp")
+            if self.graph.types[mask].dtype is not DType.bool:
+                return None
+            self.inner.append(e)
+            item = self._maker(e)
+        return (item.operands[0], mask) if item.op == "exp" else None
+
+    def _views(self, values: Sequence[int], readers: set[int]) -> Iterator[int]:
+        """The views behind these values that only such nodes, or other such views, read."""
+        for value in dict.fromkeys(values):
+            position = self.graph.makers[value]
+            if self.graph.nodes[position].op in _VIEWS and readers.issuperset(self.graph.readers[value]):
+                yield from self._views(self.graph.nodes[position].operands, {position})
+                yield value
+
+    def _without_casts(self, value: int) -> int:
+        while self._maker(value).op == "cast":
+            self.inner.append(value)
+            value = self._maker(value).operands[0]
+        return value
+
+    def _maker(self, value: int) -> Node:
+        return self.graph.nodes[self.graph.makers[value]]
+
+
+def _in_four_dims(shapes: list[Shape]) -> tuple[Shape, ...] | None:
+    """Queries, keys, v and the mask as batch, heads, rows and columns, if the library takes them; v is as wide as queries."""
+    (*batch, rows, width), (*shared, _, columns), v = shapes[:3]
+    shared = [*[1] * (len(batch) - len(shared)), *shared]
+    grouped = len(batch) > 1 and shared == [*batch[:-1], 1]
+    if (shared != batch and not grouped) or [*[1] * (len(shared) + 2 - len(v)), *v] != [*shared, columns, width]:
+        return None
+    if width > _WIDEST or width % _ALIGNED:
+        return None
+    heads = 2 if grouped else min(1, len(batch))  # the last dims of the batch
+
+    def split(dims: list[int]) -> tuple[int, int]:
+        return prod(dims[: len(dims) - heads]), prod(dims[len(dims) - heads :])
+
+    found: list[Shape] = [(*split(batch), rows, width), (*split(shared), width, columns), (*split(shared), columns, width)]
+    for mask in shapes[3:]:
+        padded = [*[1] * (len(batch) + 2 - len(mask)), *mask]
+        *its, high, wide = padded
+        whole = split(its)
+        if len(padded) > len(batch) + 2 or high not in (1, rows) or wide != columns:
+            return None
+        if any(count not in (1, full) for count, full in zip(whole, split(batch), strict=True)):
+            return None
+        found.append((*whole, high, wide))
+    return tuple(found)
+
+
+__all__ = ["LibraryAttention", "library_attentions"]
