@@ -133,6 +133,12 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             ((PYTHON, "benchmarks/product_chain.py", "--json", str(out / "product_chain.jsonl")),),
             120,
         ),
+        Step(
+            "persistent_chain",
+            "the chain of products in one persistent kernel, and eviction hints",
+            ((PYTHON, "benchmarks/persistent_chain.py", "--json", str(out / "persistent_chain.jsonl")),),
+            120,
+        ),
         Step("layers", "layers of published shapes against torch.compile", (models,), 580),
         Step(
             "published_models",

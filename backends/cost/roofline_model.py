@@ -12,14 +12,12 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
-from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
 from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
 from mirage_eg.backends.triton.library_attention import LibraryAttention, library_attentions
 from mirage_eg.backends.triton.patch import patch_kernels, patch_traffic, values_within_patches
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
-from mirage_eg.backends.triton.views import shown_strides
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -147,23 +145,12 @@ def _fused_work(graph: Graph, launch: Launch) -> KernelWork:
 
 
 def _attention_work(graph: Graph, attention: LibraryAttention) -> KernelWork:
-    """Both products and the exponentials; keys that are not contiguous are copied. A causal mask halves all but the copy."""
+    """Both products and the exponentials of the scores, of which a causal mask leaves half."""
     (batch, heads, rows, width), (_, _, _, columns), *_ = attention.shapes
     share = causal_share(rows, columns) if attention.constant else 1.0
     scores = int(batch * heads * rows * columns * share)
     dram = sum(graph.types[it].nbytes for it in (*attention.read, attention.values[-1]))
-    if _strides(graph, attention.keys)[-2] != 1:
-        dram += 2 * graph.types[attention.keys].nbytes
     return KernelWork("matmul", dram, 4 * scores * width, functions=scores)
-
-
-def _strides(graph: Graph, value: int) -> Shape:
-    """The strides of a value that the library reads: a view keeps the memory of what it shows."""
-    item, shape = graph.nodes[graph.makers[value]], graph.types[value].shape
-    shown = None
-    if item.op in ("reshape", "transpose", "broadcast"):
-        shown = shown_strides(item, graph.types[item.operands[0]].shape, _strides(graph, item.operands[0]))
-    return item.get("strides") or shown or row_major(shape)
 
 
 def _product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork:
