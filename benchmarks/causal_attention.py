@@ -72,8 +72,8 @@ def compare(name: str, tilings: int) -> dict[str, object]:
     program = PREFILL[name](1)
     generator = torch.Generator(device="cuda").manual_seed(0)
     tensors = [torch.randn(kind.shape, device="cuda", generator=generator) for kind in program.input_types]
-    for position in causal_inputs(program):
-        tensors[position] = causal_mask(program.input_types[position].shape)
+    for position, masked in causal_inputs(program).items():
+        tensors[position] = causal_mask(program.input_types[position].shape, masked)
     tensors = [x.to(getattr(torch, str(kind.dtype))) for x, kind in zip(tensors, program.input_types, strict=True)]
     with loaded(emit(program, program=program)) as module:
         [wanted] = module.reference(*tensors)

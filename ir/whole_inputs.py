@@ -61,17 +61,28 @@ def whole_inputs(program: Graph) -> dict[int, int]:
     return integers | index_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
 
 
-def causal_inputs(program: Graph) -> frozenset[int]:
-    """The positions of the inputs that are constant masks: indicators of two or more dims among the weights.
+def causal_inputs(program: Graph) -> dict[int, int]:
+    """The positions of the inputs that are constant masks, and how many of their last columns to mask whole.
 
-    A program has the shape of a constant mask, not its entries. The cost model and the timer take a causal mask.
+    They are the indicators of two or more dims among the weights. A program has the shape of a constant mask, not its entries.
+    The cost model and the timer take a causal mask: where it is a factor, a 1 says that an entry counts. Elsewhere it may say
+    that it does not; without the last column each row has a 0 and a 1, so that no row is masked whole.
     """
     weights = marked_weights(program)
-    return frozenset(
-        place
-        for place in indicator_inputs(program)
+    return {
+        place: 0 if _is_factor(program, program.input_values[place]) else 1
+        for place in sorted(indicator_inputs(program))
         if program.input_values[place] in weights
         and all(extent > 1 for extent in (0, 0, *program.input_types[place].shape)[-2:])
+    }
+
+
+def _is_factor(program: Graph, value: int) -> bool:
+    """Whether a value is nothing but a factor, or the mask of a softmax."""
+    return all(
+        item.op in ("mul", "softmax") or (OPS[item.op].kind is Kind.REARRANGEMENT and _is_factor(program, values[0]))
+        for item, values in program.numbered()
+        if value in item.operands
     )
 
 

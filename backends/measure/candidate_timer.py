@@ -58,8 +58,8 @@ class CandidateTimer:
                 ]
                 for position, below in getattr(module, "WHOLE", {}).items():
                     tensors[position] = torch.randint(below, self._kinds[position][0], device="cuda", generator=generator)
-                for position in getattr(module, "CAUSAL", ()):
-                    tensors[position] = causal_mask(self._kinds[position][0])
+                for position, masked in getattr(module, "CAUSAL", {}).items():
+                    tensors[position] = causal_mask(self._kinds[position][0], masked)
                 self._tensors.append(
                     [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, self._kinds, strict=True)]
                 )

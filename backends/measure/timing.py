@@ -107,21 +107,18 @@ def normal_inputs(module: Any, seed: int = 0) -> list[Any]:
         numbers = torch.randn(shape, device="cuda", generator=generator)
         if below := getattr(module, "WHOLE", {}).get(position):
             numbers = torch.randint(below, shape, device="cuda", generator=generator)
-        if position in getattr(module, "CAUSAL", ()):
-            numbers = causal_mask(shape)
+        if (masked := getattr(module, "CAUSAL", {}).get(position)) is not None:
+            numbers = causal_mask(shape, masked)
         tensors.append(tensor.copy_(numbers))
     return tensors
 
 
-def causal_mask(shape: Sequence[int]) -> Any:
-    """A causal mask on the GPU, for a constant mask of which a program gives the shape alone; the formula of `CAUSAL_MASK`.
-
-    The last column is 0 everywhere: each row has a 0 and a 1, so that no row is masked whole, also if 1 means masked.
-    """
+def causal_mask(shape: Sequence[int], masked: int) -> Any:
+    """A causal mask on the GPU without so many of its last columns (`causal_inputs`); the formula of `CAUSAL_MASK`."""
     import torch
 
     ones = torch.ones(tuple(shape), device="cuda").tril(max(0, shape[-1] - shape[-2]))
-    return ones * (torch.arange(shape[-1], device="cuda") < shape[-1] - 1)
+    return ones * (torch.arange(shape[-1], device="cuda") < shape[-1] - masked)
 
 
 @contextmanager

@@ -53,10 +53,9 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
 
 
-# Each row has an entry that is 0 and one that is 1, so that no row is masked whole, whichever of them says so.
 CAUSAL_MASK = (
     'torch.ones(shape, device="cuda").tril(max(0, shape[-1] - shape[-2]))'
-    ' * (torch.arange(shape[-1], device="cuda") < shape[-1] - 1)'
+    ' * (torch.arange(shape[-1], device="cuda") < shape[-1] - CAUSAL[len(tensors)])'
 )
 _RUN = "    timed = lambda: run(*tensors)"
 _TIMED = "    timed = lambda: run(*tensors, buffers=buffers)"
@@ -77,8 +76,8 @@ def write_main(program: Graph, outputs: Sequence[str], buffers: bool, sizes: Seq
     if whole:
         drawn = 'torch.randint(WHOLE[len(tensors)], shape, device="cuda")'
         values = f"{drawn} if len(tensors) in WHOLE else {values}"
-    if causal := sorted(causal_inputs(program)):
-        bounds += f"CAUSAL = {causal}  # constant masks: causal ones, without the last column\n"
+    if causal := causal_inputs(program):
+        bounds += f"CAUSAL = {causal}  # constant masks: causal ones, without so many of the last columns\n"
         values = f"{CAUSAL_MASK} if len(tensors) in CAUSAL else {values}"
     if roots := sorted(root_inputs(expand(program))):
         bounds += f"ROOTS = {roots}  # inputs whose roots are taken: positive\n"

@@ -24,6 +24,7 @@ from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, time_launches, time_source
+from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.bench.gpu_row_records import (
     DEVICE_LOST,
@@ -227,8 +228,10 @@ def _time_baseline(baseline: Any, program: Graph, seed: int) -> JsonLine:
         if position in whole:
             numbers = torch.randint(whole[position], kind.shape, device="cuda", generator=generator)
         if position in causal:
-            numbers = causal_mask(kind.shape)
-        tensors.append(numbers.to(getattr(torch, str(kind.dtype))))
+            numbers = causal_mask(kind.shape, causal[position])
+        strides = program.inputs[position].get("strides") or row_major(kind.shape)
+        tensor = torch.empty_strided(kind.shape, strides, dtype=getattr(torch, str(kind.dtype)), device="cuda")
+        tensors.append(tensor.copy_(numbers))
     try:
         with gpu_turn() if baseline.external else nullcontext():  # it may tune itself
             run = baseline.make(tensors)

@@ -161,7 +161,7 @@ class Instantiation:
         self.plan, self.program, self.axes, self.avoided = plan, program, axes, avoided
         self.limits, self.filters = limits or TileLimits(), filters or Filters()
         self._kernels = kernels_of(plan, program, axes)
-        self._masks = causal_inputs(program)
+        self._masks = frozenset(causal_inputs(program))
         self.built = 0  # µGraphs that fit
         self.waiting = 0  # choices that were not taken
         self._too_large: list[Choice] = []
