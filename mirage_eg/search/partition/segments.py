@@ -7,7 +7,7 @@ outputs.
 Segments with these properties are left out, since a better segment exists or no block graph could compute them:
 
 - a boundary before an elementwise op that is the only reader of its operand, and reads nothing else that the operand is not
-  computed from elementwise: no more bytes leave the kernel after the op;
+  computed from elementwise: no more bytes leave the kernel after the op; but a large product may be a kernel of the library;
 - a boundary at an elementwise function of inputs that is no smaller than they are: its readers may read them instead;
 - an unnormalised exponential as an output;
 - more ops than a block graph may have;
@@ -43,6 +43,7 @@ class SegmentLimits:
     long_axis: int = 512  # a longer reduction is split over the loop or the grid
     tiny_axis: int = 32  # that long a product may be contracted again in its kernel: the rank of an adapter
     max_cones: int = 400  # segments that end in one op, smallest first
+    library_product: tuple[int, int] = (128, 512)  # least rows and columns, and least summed: the library's kernel may win
     every_boundary: bool = False
 
 
@@ -306,7 +307,8 @@ class Segmenter:
         stored = self.start | self._needed(i for position in self.barriers for i in self.items[position].operands)
         inner = set[int]()
         for value, maker in enumerate(self.makers):
-            is_elementwise = OPS[self.items[maker].op].kind is Kind.ELEMENTWISE
+            item = self.items[maker]
+            is_elementwise = OPS[item.op].kind is Kind.ELEMENTWISE
             if (
                 is_elementwise
                 and not computed[value]
@@ -314,11 +316,18 @@ class Segmenter:
                 and sum(size[i] for i in sources[value]) <= size[value]
             ):
                 inner.add(value)
-            if (reader := self._only_reader(value)) is not None and OPS[self.items[reader].op].kind is Kind.ELEMENTWISE:
+            reader = None if self._is_large_product(item, value) else self._only_reader(value)
+            if reader is not None and OPS[self.items[reader].op].kind is Kind.ELEMENTWISE:
                 result = self.values[reader][0]
                 if computed[result] <= computed[value] and size[result] <= size[value]:
                     inner.add(value)
         return frozenset(inner)
+
+    def _is_large_product(self, item: Node, value: int) -> bool:
+        """Whether a value is a product that a library kernel computes about as fast as one that also applies what follows."""
+        rows, summed = self.limits.library_product
+        types = self.program.types
+        return item.op == "matmul" and min(types[value].shape[-2:]) >= rows and types[item.operands[0]].shape[-1] >= summed
 
     def _is_input(self, value: int) -> bool:
         """Whether a value is a program input or a slice of one."""
