@@ -38,6 +38,7 @@ class Device:
     library_elementwise: float = 1.02
     library_reduction: float = 3.28  # a softmax or a norm too
     library_product: float = 1.74
+    library_attention: float = 7.0  # 12.3 µs for one token on an H200; its products and exponentials add to that
 
     @property
     def shared_memory(self) -> int:

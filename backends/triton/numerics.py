@@ -13,13 +13,15 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.kernels import read_by_blocks
+from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
 from mirage_eg.backends.triton.split_reduction import RowMaximum, find_exported_maxima, maxima_of, with_row_maxima
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.logarithms import without_far_logarithms
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.node import Node, node
 
 
 def shifts_exponentials(graph: Graph) -> bool:
@@ -44,11 +46,35 @@ def shifts_exponentials(graph: Graph) -> bool:
 
 
 def as_written(graph: Graph) -> Graph:
-    """A µGraph with every block graph in the form of its emitted kernel: without logarithms of exponentials."""
+    """A µGraph with every block graph in the form of its emitted kernel: without logarithms of exponentials. What is inside an
+    attention of the library is float32, its probabilities excepted."""
+    graph = _with_wide_attentions(graph)
     nodes = [
         Node(item.op, item.operands, tuple((name, _written(value)) for name, value in item.attributes)) for item in graph.nodes
     ]
     return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+
+
+def _with_wide_attentions(graph: Graph) -> Graph:
+    inside = {value: it.values[-2] for it in library_attentions(graph).values() for value in it.values[:-1]}
+    if not inside:
+        return graph
+    copy = GraphCopy(graph)
+
+    def wide(value: int) -> int:
+        position = copy.position[value]
+        is_wide = value in inside or graph.types[value].dtype is DType.bool
+        return position if is_wide else copy.append(node("cast", position, dtype=str(DType.float32)))
+
+    for item, values in copy:
+        if not inside.keys() & {*values}:
+            copy.copy(item, values)
+            continue
+        [value] = values
+        made = copy.append(Node(item.op, tuple(map(wide, item.operands)), item.attributes))
+        narrow = node("cast", made, dtype=str(graph.types[value].dtype))
+        copy.position[value] = copy.append(narrow) if value == inside[value] else made
+    return copy.graph()
 
 
 def _written(attribute: Any) -> Any:

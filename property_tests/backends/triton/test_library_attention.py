@@ -1,0 +1,183 @@
+"""An attention is one call of the library: found in every form, one kernel to the cost model and the search, and right."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.library_attention import library_attentions
+from mirage_eg.backends.triton.numerics import as_kernels_compute
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.search.partition.segment_search import library_kernels
+from mirage_eg.search.partition.segments import Segmenter, segment_program
+from mirage_eg.transforms.softmax_shift import drop_shifts, with_shifts
+from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+
+pytest.importorskip("torch")
+CALL = "attention("
+ROWS, KEYS, WIDTH = 8, 24, 16
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+def attended(
+    batch: Sequence[int] = (3,),
+    shared: Sequence[int] | None = None,
+    mask: Sequence[int] | None = None,
+    added: Sequence[int] | None = None,
+    transposed: bool = False,
+    between: Callable[[KernelGraph, Tensor], Tensor] = lambda p, scores: p.scale(scores, 0.25),
+    dtype: str = "float16",
+    width: int = WIDTH,
+    after: Callable[[KernelGraph, Tensor], Tensor] = lambda p, probabilities: probabilities,
+    reads: bool = False,
+) -> Graph:
+    """softmax(scale · Q K + mask) V; `shared`: the batch of keys and values, `reads`: the scores are an output, too."""
+    p = new_kernel_graph()
+    shared = batch if shared is None else shared
+    q = p.new_input((*batch, ROWS, width), dtype, "q")
+    k = p.new_input((*shared, *((KEYS, width) if transposed else (width, KEYS))), dtype, "k")
+    v = p.new_input((*shared, KEYS, width), dtype, "v")
+    last = len(batch) + 1
+    keys = p.transpose(k, (*range(last - 1), last, last - 1)) if transposed else k
+    product = q @ keys
+    scores = between(p, product)
+    if added is not None:
+        scores = scores + p.new_input(added, dtype, "added")
+    masks = () if mask is None else (p.new_input(mask, "bool", "mask", weight=True),)
+    p.mark_output(after(p, p.softmax(scores, last, *masks)) @ v, name="z")
+    if reads:
+        p.mark_output(p.relu(product))
+    return p.graph()
+
+
+def arrays_of(graph: Graph) -> list[np.ndarray]:
+    """Random inputs; masks are causal."""
+    drawn = inputs_of(graph, scale=0.5)
+    return [
+        np.tril(np.ones(kind.shape, bool)) if kind.dtype is DType.bool else array
+        for kind, array in zip(graph.input_types, drawn, strict=True)
+    ]
+
+
+def written_out(graph: Graph) -> Graph:
+    return drop_shifts(expand(graph))
+
+
+def in_float32(p: KernelGraph, scores: Tensor) -> Tensor:
+    return p.scale(p.cast(scores, "float32"), 0.25)
+
+
+ATTENTIONS = {
+    "heads": attended(),
+    "one head": attended(()),
+    "batch and heads": attended((2, 3)),
+    "groups": attended((2, 4, 3), (2, 4, 1)),
+    "groups without a batch": attended((4, 3), (4, 1)),
+    "keys transposed": attended((2, 3), transposed=True),
+    "groups transposed": attended((4, 3), (4, 1), transposed=True),
+    "masked": attended(mask=(ROWS, KEYS)),
+    "masked groups": attended((2, 4, 3), (2, 4, 1), mask=(ROWS, KEYS)),
+    "a mask for each batch": attended((2, 3), mask=(2, 1, ROWS, KEYS)),
+    "a mask of columns": attended((2, 3), mask=(1, KEYS)),
+    "added": attended((2, 3), added=(3, ROWS, KEYS)),
+    "no scale": attended(between=lambda p, scores: scores),
+    "float32 between": attended(between=in_float32, after=lambda p, it: p.cast(it, "float16")),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_an_attention_is_one_kernel(run: RunProgram, name: str) -> None:
+    program = ATTENTIONS[name]
+    arrays = arrays_of(program)
+    wanted = evaluate(program, arrays, FloatAlgebra())
+    for graph in (program, written_out(program), with_shifts(written_out(program))):
+        [launch] = launched_kernels(graph)
+        assert launch[-1][0].op == "matmul" and len(predict(graph, DEVICES["H200"])) == 1
+        source = emit(graph)
+        assert source.partition("def launch")[2].count(CALL) == 1 and "torch.matmul" not in source
+        assert worst(run(source, arrays), wanted) < ROUNDING["float16"]
+
+
+OTHERS = {
+    "scores read": attended(reads=True),
+    "float32": attended(dtype="float32"),
+    "narrow heads": attended(width=12),
+    "wide heads": attended(width=264),
+    "another op between": attended(between=lambda p, scores: p.relu(scores)),
+    "negative scale": attended(between=lambda p, scores: p.scale(scores, -1)),
+    "keys shared by batches": attended((2, 3), (1, 3)),
+    "something after": attended(after=lambda p, it: p.scale(it, 2)),
+    "scaled and masked twice": attended(mask=(ROWS, KEYS), added=(ROWS, KEYS)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_programs_are_no_attention(run: RunProgram, name: str) -> None:
+    graph = OTHERS[name]
+    assert not library_attentions(graph) and CALL not in emit(graph)
+    arrays = arrays_of(graph)
+    assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 4 * ROUNDING["float16"]
+
+
+def test_a_mask_that_is_no_causal_one_is_passed(run: RunProgram) -> None:
+    graph = ATTENTIONS["masked"]
+    source = emit(graph)
+    for mask in (np.tri(ROWS, KEYS, 3), np.triu(np.ones((ROWS, KEYS))), np.ones((ROWS, KEYS)), np.tri(ROWS, KEYS)):
+        arrays = [*arrays_of(graph)[:3], mask.astype(bool)]
+        assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float16"]
+
+
+def test_a_mask_that_changes_in_place_is_looked_at_again() -> None:
+    import torch
+
+    module: dict[str, object] = {}
+    exec(emit(ATTENTIONS["masked"]), module)
+    is_causal = module["is_causal"]
+    mask = torch.ones((ROWS, KEYS), dtype=torch.bool).tril()
+    assert callable(is_causal) and is_causal(mask) and is_causal(mask)
+    mask[0, 1] = True
+    assert not is_causal(mask) and not is_causal(mask[:, :-1])
+
+
+def test_what_is_between_the_products_is_not_rounded() -> None:
+    """Scores of about ±50, which float16 rounds by up to 0.03."""
+    graph, apart = attended(between=lambda p, scores: scores), attended(between=lambda p, scores: p.maximum(scores, scores))
+    assert library_attentions(graph) and not library_attentions(apart)
+    arrays = [(4 * array).astype(np.float16) for array in arrays_of(graph)]
+    wanted = evaluate(graph, [array.astype(np.float64) for array in arrays], FloatAlgebra())
+    errors = [worst(as_kernels_compute(it, arrays, np, DType.float32), wanted) for it in (graph, apart)]
+    assert errors[0] < 1e-3 < errors[1]
+
+
+def test_a_segment_that_is_an_attention_is_a_kernel_of_the_library() -> None:
+    """Its keys are transposed in it, and its mask is a factor of exponentials."""
+    p = new_kernel_graph()
+    x, k, v = (p.new_input((3, rows, WIDTH), "float16", name) for name, rows in (("x", ROWS), ("k", KEYS), ("v", KEYS)))
+    mask = p.new_input((ROWS, KEYS), "bool", "mask", weight=True)
+    scores = p.scale(p.rms_norm(x, WIDTH) @ p.transpose(p.relu(k), (0, 2, 1)), 0.25)
+    p.mark_output(p.rms_norm(p.softmax(scores, 2, mask) @ v, WIDTH), name="z")
+    program = written_out(p.graph())
+    segmenter = Segmenter(program)
+    states, found = [segmenter.start], []
+    for needed in states:
+        for segment, left in segmenter.choices(needed) if needed else ():
+            states += [left] if left not in states else []
+            part = segment_program(program, segment)
+            found += [library_kernels(DEVICES["H200"], part)] if library_attentions(part) else []
+    alone = [kernels for kernels in found if kernels.count == 1]
+    assert alone and all(library_attentions(kernels.graph) and not kernels.fused for kernels in alone)
