@@ -14,7 +14,8 @@ from math import inf, prod
 from time import time
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict, predict_us
+from mirage_eg.backends.cost.lower_bound import flops_of_product
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict, predict_us, slowdown
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
@@ -383,11 +384,25 @@ class KernelFinder:
     found: dict[Graph, Found] = field(default_factory=dict)
 
     def lower_bound(self, segment: Segment) -> float:
-        """The least that kernels of the segment can take, if it has any: a launch, each input read and each output written."""
-        if not any(is_kernel(item) for position, item in enumerate(self.program.nodes) if position in segment.nodes):
+        """The least that kernels of the segment can take, if it has any: a launch, and each input read and each output written
+        or its largest product, if only elementwise ops follow it: laws may leave fewer operations of a sum, or of several."""
+        if not any(is_kernel(self.program.nodes[position]) for position in segment.nodes):
             return 0.0
         types = [self.program.types[value] for value in (*segment.inputs, *segment.outputs)]
-        return self.device.launch_us + 1e6 * sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
+        moved = sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
+        return self.device.launch_us + 1e6 * max(moved, *self._product_seconds(segment), 0.0)
+
+    def _product_seconds(self, segment: Segment) -> Iterator[float]:
+        """The seconds of the operations of each product in a segment that only elementwise ops follow."""
+        followed = set[int]()  # values that another op reads, or what elementwise ops make of them
+        numbered = [*self.program.numbered()]
+        for position in sorted(segment.nodes, reverse=True):
+            item, values = numbered[position]
+            if OPS[item.op].kind not in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or not followed.isdisjoint(values):
+                followed.update(item.operands)
+            if item.op == "matmul" and followed.isdisjoint(values):
+                rate = self.device.matrix_rate / slowdown(self.program.types[values[0]].dtype)
+                yield flops_of_product(self.program, item, values[0]) / rate
 
     def traced(self) -> Iterator[Traced]:
         """Where candidates ended, segment by segment in the order in which they were searched."""
