@@ -49,6 +49,8 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
                 if item.op in ("full", "eye") and not program.types[value].dtype.is_integer:
                     attributes["dtype"] = precision
                 call = torch_call(item.op, operands, attributes, shapes)
+                if item.op == "cast" and not program.types[value].dtype.is_integer:
+                    call = f"{call}.to(torch.{precision})"  # rounded
                 lines.append(f"    {names[value]} = {call}")
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
 

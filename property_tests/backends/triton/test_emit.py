@@ -465,3 +465,20 @@ def test_the_reference_in_the_file_is_the_program(name: str) -> None:
     with loaded(emit(graphs.mugraph, program=graphs.program)) as module:
         got = [result.numpy() for result in module.reference(*map(torch.from_numpy, arrays))]
     assert worst(got, evaluate(graphs.program, arrays, FloatAlgebra())) < 1e-12
+
+
+def test_the_reference_in_the_file_rounds_at_casts_and_stays_in_float64() -> None:
+    """A norm in float32 between products of half types, as in torch.nn.RMSNorm."""
+    torch = pytest.importorskip("torch")
+    builder = new_kernel_graph()
+    x, w = builder.new_input((4, 32), name="x"), builder.new_input((32, 16), name="w")
+    normal = builder.cast(builder.rms_norm(builder.cast(x, "float32"), 32), "float16")
+    builder.mark_output(normal @ w)
+    program = builder.graph()
+    arrays = inputs_of(program)
+    with loaded(emit(program, program=program)) as module:
+        [got] = module.reference(*map(torch.from_numpy, arrays))
+    assert got.dtype is torch.float64
+    wide, product = (array.astype(np.float64) for array in arrays)
+    rounded = (wide / np.sqrt((wide**2).mean(1, keepdims=True))).astype(np.float32).astype(np.float16)
+    assert np.abs(got.numpy() - rounded.astype(np.float64) @ product).max() < 1e-2
