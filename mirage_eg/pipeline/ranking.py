@@ -14,16 +14,17 @@ def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate
     then those that keep no functions of weights.
 
     After all others, in this order: µGraphs that do not compile, that fail the float check, that have more kernels than
-    `max_kernels`, that were not measured although others were. With `prefer_few_kernels` the number of kernels comes before
-    time.
+    `max_kernels`, that have no generated kernel although grids are given, that were not measured although others were. With
+    `prefer_few_kernels` the number of kernels comes before time.
     """
     measured = any(candidate.measured_us is not None for candidate in candidates)
 
-    def grade(candidate: Candidate) -> tuple[bool, bool, bool, bool, int]:
+    def grade(candidate: Candidate) -> tuple[bool, bool, bool, bool, bool, int]:
         return (
             not candidate.compile.ok,
             not candidate.float_check.ok,
             exceeds(candidate, options),
+            options.griddims is not None and not candidate.fused,
             measured and candidate.measured_us is None,
             candidate.kernels if options.prefer_few_kernels else 0,
         )

@@ -1,5 +1,6 @@
 """Which µGraph stands first: one rule of time, and what it never puts first."""
 
+from dataclasses import replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -89,6 +90,12 @@ def test_those_asked_for_by_number_of_kernels_stand_first(given: list[Candidate]
     assert few == sorted(few, reverse=True)
     if found and not few[0]:
         assert any("--max-kernels" in note for note in notes_on(found, Options(max_kernels=2)))
+
+
+def test_who_gives_grids_gets_generated_kernels_first() -> None:
+    generated, library = replace(candidate(11.9), fused=True), replace(candidate(9.6), fused=False)
+    assert ordered([generated, library], Options()) == [library, generated]
+    assert ordered([generated, library], Options(griddims=((2, 16, 1),))) == [generated, library]
 
 
 @given(candidates)

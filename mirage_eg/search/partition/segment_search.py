@@ -385,24 +385,31 @@ class KernelFinder:
 
     def lower_bound(self, segment: Segment) -> float:
         """The least that kernels of the segment can take, if it has any: a launch, and each input read and each output written
-        or its largest product, if only elementwise ops follow it: laws may leave fewer operations of a sum, or of several."""
+        or its products computed; laws may leave fewer operations of products that are summed or added."""
         if not any(is_kernel(self.program.nodes[position]) for position in segment.nodes):
             return 0.0
         types = [self.program.types[value] for value in (*segment.inputs, *segment.outputs)]
         moved = sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
-        return self.device.launch_us + 1e6 * max(moved, *self._product_seconds(segment), 0.0)
+        return self.device.launch_us + 1e6 * max(moved, self._product_seconds(segment))
 
-    def _product_seconds(self, segment: Segment) -> Iterator[float]:
-        """The seconds of the operations of each product in a segment that only elementwise ops follow."""
-        followed = set[int]()  # values that another op reads, or what elementwise ops make of them
+    def _product_seconds(self, segment: Segment) -> float:
+        """The seconds of the products that only elementwise ops follow: of all, or of the largest if some are added."""
         numbered = [*self.program.numbered()]
+        followed = set[int]()  # values that another op reads, or what elementwise ops make of them
         for position in sorted(segment.nodes, reverse=True):
             item, values = numbered[position]
             if OPS[item.op].kind not in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or not followed.isdisjoint(values):
                 followed.update(item.operands)
+        seconds, made, are_added = [0.0], set[int](), False  # what is made of products
+        for position in sorted(segment.nodes):
+            item, values = numbered[position]
             if item.op == "matmul" and followed.isdisjoint(values):
                 rate = self.device.matrix_rate / slowdown(self.program.types[values[0]].dtype)
-                yield flops_of_product(self.program, item, values[0]) / rate
+                seconds.append(flops_of_product(self.program, item, values[0]) / rate)
+            if item.op == "matmul" or not made.isdisjoint(item.operands):
+                made.update(values)
+            are_added |= item.op in ("add", "sub") and made.issuperset(item.operands)
+        return max(seconds) if are_added else sum(seconds)
 
     def traced(self) -> Iterator[Traced]:
         """Where candidates ended, segment by segment in the order in which they were searched."""

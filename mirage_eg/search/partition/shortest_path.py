@@ -85,7 +85,7 @@ class PartitionLimits:
     window: int = 32  # ops of a window
     max_states: int = 20_000  # above it windows are searched, then shorter segments, then single ops
     max_edges: int = 60_000  # likewise
-    patience: int = 5  # plans searched in a row without a cheaper one
+    patience: int = 24  # plans searched in a row without a cheaper one
     patience_of_few: int = 32  # segments searched in a row without a cheaper plan of few kernels
     max_searched: int = 320  # segments; a decoder layer searches 78
     close: float = 1.02  # a plan within this of the bound ends the search: the cost model is no finer
@@ -138,13 +138,13 @@ def partition(
     """
     limits = limits or PartitionLimits()
     graph = _PlanGraph(program, lower_bound, limits)
+    bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)  # first: seconds may be few
     _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
     if not graph.front(None) and not limits.segments.every_boundary:
         every = replace(limits, segments=replace(limits.segments, every_boundary=True))
         return partition(program, find, lower_bound, every, on_progress)
     few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
     bound_of_few, _ = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us, few)
-    bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)
     if len(graph.segments) <= limits.explore:
         graph.evaluate([number for number in range(len(graph.segments)) if number not in graph.searched], find)
     front = graph.front(limits.max_kernels)
