@@ -246,7 +246,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     step = device.step_us if streams else device.hit_us
     waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
     times["staging"] = blocks * work.staged / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
-    times["starts"] = waves * BLOCK_US * 1e-6
+    times["starts"] = (waves - 1) * BLOCK_US * 1e-6
     times["latency"] = rounds * waits * 1e-6 + tail + (0.0 if work.ahead else max(times["memory"], times["cache"]))
     return _cost(times, dram, blocks * work.flops, device.launch_us)
 
