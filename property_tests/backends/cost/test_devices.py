@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mirage_eg as mi
 from mirage_eg.backends.cost.devices import DEVICES, Device, closest_device, device_for, find_device
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.triton.targets import TARGETS
@@ -138,3 +139,18 @@ def test_the_record_that_ranks_is_part_of_the_identity_of_a_run() -> None:
     runs = [cache_lookup.identity("p", graph, Options(gpu=gpu)) for gpu in ("h100", "h200", None)]
     assert runs[0] != runs[1] and runs[0] == runs[2]
     json.dumps(runs)  # checkpoints and the cache write it
+
+
+def test_an_elementwise_kernel_of_many_tiny_blocks_is_slow() -> None:
+    """262,144 blocks of 32 elements took 150 µs longer on an H200 than the bytes take."""
+
+    def added(*grid: int) -> float:
+        graph = mi.new_kernel_graph()
+        x, y = graph.new_input((2048, 4096)), graph.new_input((2048, 4096))
+        block = mi.new_threadblock_graph(grid)
+        block.new_output(block.add(block.new_input(x, (0, 1)), block.new_input(y, (0, 1))), (0, 1))
+        [z] = graph.customized([x, y], block)
+        graph.mark_output(z)
+        return predict_us(graph.graph(), DEVICES["H200"])
+
+    assert added(2048, 128) > added(128, 32) + 100
