@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from mirage_eg.backends.measure.timing import gpu_available, time_launches
 
 WIDTH, PRODUCTS = 4096, 16
-TRIES = tl.constexpr(1 << 16)  # a program that waits in vain goes on with wrong numbers, which the check finds: no deadlock
+TRIES = tl.constexpr(1 << 16)  # then the program stops waiting: the check finds wrong results, and there is no deadlock
 
 
 @triton.jit

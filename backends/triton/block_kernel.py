@@ -216,11 +216,6 @@ def _write_body(writer: Writer, part: Part) -> None:
                 raise AssertionError(f"{item.op} ({kind}) is not an op of a flattened, expanded block graph")
 
 
-def reads_once(graph: Graph, item: Node) -> bool:
-    """Whether blocks of a block graph read different parts of an input, which is read once in all."""
-    return all(target != REPLICATED for target, count in zip(item["imap"], graph.grid, strict=True) if count > 1)
-
-
 def _write_load(
     writer: Writer, item: Node, value: int, pointer: Pointer, ready: bool, moved: Sequence[Step], consumers: Sequence[Node]
 ) -> None:
@@ -249,10 +244,7 @@ def _write_load(
     else:
         where = address(writer, pointer, steps, tile)
     mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
-    kept = ", volatile=True" if hoisted else ""
-    if writer.schedule.evict_first and ready and reads_once(graph, item):
-        kept += ', eviction_policy="evict_first"'
-    load = f"tl.load({where}{mask}{kept})"
+    load = f"tl.load({where}{mask}{', volatile=True' if hoisted else ''})"
     if early:
         writer.early_loads.append(f"{name} = {load}")
         load = name
@@ -347,4 +339,4 @@ def _write_cast(writer: Writer, item: Node, value: int, tile: Tile) -> None:
     writer.new_tile(value, name, dtype, tile.zero, tile.finite and dtype.largest <= wanted.largest)
 
 
-__all__ = ["BlockKernel", "emit_block", "reads_once"]
+__all__ = ["BlockKernel", "emit_block"]

@@ -1,4 +1,4 @@
-"""Attention as one call of the library: softmax(scale · q k + mask) v, of two products and what is between them.
+"""Attention as one call of the library: softmax(scale · q k + mask) v, the two products and all ops between them.
 
 PyTorch chooses the kernel: cuDNN's, FlashAttention's, or another one. Groups of heads may share keys and values. The softmax is
 one op or written out, with an indicator of the scores that count or an addend; casts within it are dropped.
@@ -58,7 +58,7 @@ def library_attentions(graph: Graph) -> dict[int, LibraryAttention]:
 
 
 class _Match:
-    """The ops behind the second product of an attention; `inner` has the values between the products, the last one first."""
+    """Matches an attention from its second product backwards; `inner` collects the values between the products, last first."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

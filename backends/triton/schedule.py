@@ -19,7 +19,6 @@ class Schedule:
     - `half_partials`: partial results of half types are stored as float16, each row with a scale (`float16_partials`).
     - `use_reciprocal`: a division by a broadcast value is a multiplication by its reciprocal.
     - `hoist_loads`: loads before the loop are issued before anything is computed.
-    - `evict_first`: the cache may drop first what one block alone reads of the program's inputs.
     - `dependent_launch`: the kernel starts while the one before it ends, and waits for it before it loads what kernels of the
       program write (programmatic dependent launch, sm_90 and later).
     """
@@ -32,7 +31,6 @@ class Schedule:
     half_partials: bool = False
     use_reciprocal: bool = False
     hoist_loads: bool = False
-    evict_first: bool = False
     dependent_launch: bool = False
 
 

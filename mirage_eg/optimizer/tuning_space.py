@@ -3,10 +3,9 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from math import inf, log2, prod
+from math import inf, log2
 from typing import Any, TypeVar
 
-from mirage_eg.backends.triton.block_kernel import reads_once
 from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
 from mirage_eg.backends.triton.targets import DEPENDENT_LAUNCHES
@@ -17,7 +16,6 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 
 _Choice = TypeVar("_Choice")
-_STREAMED = 1 << 22  # elements of an input that a cache need not keep
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
 
 
@@ -136,8 +134,6 @@ def details(variant: Variant) -> Iterator[Job]:
             names.append("use_reciprocal")
         if sum(phase is Phase.PROLOGUE for phase in _loaded(block)) > 1:
             names.append("hoist_loads")
-        if block.loop == 1 and any(reads_once(block, item) and prod(item["shape"]) >= _STREAMED for item in block.inputs):
-            names.append("evict_first")
         if number + 1 < len(inner) and scaled_half_outputs(block, range(len(block.outputs))):
             names.append("half_partials")
         if _has_skinny(block):

@@ -395,12 +395,12 @@ class KernelFinder:
     def _product_seconds(self, segment: Segment) -> float:
         """The seconds of the products that only elementwise ops follow: of all, or of the largest if some are added."""
         numbered = [*self.program.numbered()]
-        followed = set[int]()  # values that another op reads, or what elementwise ops make of them
+        followed = set[int]()  # values that reach an op that is not elementwise
         for position in sorted(segment.nodes, reverse=True):
             item, values = numbered[position]
             if OPS[item.op].kind not in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or not followed.isdisjoint(values):
                 followed.update(item.operands)
-        seconds, made, are_added = [0.0], set[int](), False  # what is made of products
+        seconds, made, are_added = [0.0], set[int](), False  # `made`: values that depend on products
         for position in sorted(segment.nodes):
             item, values = numbered[position]
             if item.op == "matmul" and followed.isdisjoint(values):

@@ -43,7 +43,7 @@ class SegmentLimits:
     long_axis: int = 512  # a longer reduction is split over the loop or the grid
     tiny_axis: int = 32  # that long a product may be contracted again in its kernel: the rank of an adapter
     max_cones: int = 400  # segments that end in one op, smallest first
-    library_product: tuple[int, int] = (128, 512)  # least rows and columns, and least summed: the library's kernel may win
+    large_product: tuple[int, int] = (128, 512)  # rows and columns, terms of a sum: above, the library may win
     every_boundary: bool = False
 
 
@@ -325,7 +325,7 @@ class Segmenter:
 
     def _is_large_product(self, item: Node, value: int) -> bool:
         """Whether a value is a product that a library kernel computes about as fast as one that also applies what follows."""
-        rows, summed = self.limits.library_product
+        rows, summed = self.limits.large_product
         types = self.program.types
         return item.op == "matmul" and min(types[value].shape[-2:]) >= rows and types[item.operands[0]].shape[-1] >= summed
 

@@ -35,14 +35,12 @@ CHOICES = {
     "partial results in float16": Schedule(half_partials=True),
     "use of reciprocals": Schedule(use_reciprocal=True),
     "loads first": Schedule(hoist_loads=True),
-    "evicted first": Schedule(evict_first=True),
     "all of them": Schedule(
         swapped=True,
         exp2=True,
         half_partials=True,
         use_reciprocal=True,
         hoist_loads=True,
-        evict_first=True,
     ),
 }
 
