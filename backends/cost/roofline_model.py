@@ -18,6 +18,7 @@ from mirage_eg.backends.triton.library_attention import LibraryAttention, librar
 from mirage_eg.backends.triton.patch import patch_kernels, patch_traffic, values_within_patches
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
+from mirage_eg.backends.triton.views import transposed_operands
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -79,9 +80,9 @@ def launched_kernels(graph: Graph) -> list[Launch]:
     attention.
 
     A concatenation that others write in place is none, nor is what a patch's kernel computes, nor what depends
-    on weights alone and is prepared before the first call.
+    on weights alone and is prepared before the first call, nor the transpose of a library product's operand.
     """
-    within = prepared_values(graph)
+    within = prepared_values(graph) | transposed_operands(graph)
     if any(item.op == "patch" for item in graph.nodes):
         within |= values_within_patches(graph)
     kernels = [(item, values) for item, values in graph.numbered() if is_kernel(item) and values[0] not in within]

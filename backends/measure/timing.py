@@ -17,6 +17,7 @@ from mirage_eg.ir.errors import MirageError
 
 _FLUSHED_BYTES = 256 << 20  # several times any L2 cache
 _COLD = 5  # times as many runs with flushed caches: one is timed by itself, and they differ by a fifth
+_ROUNDS = 4  # in which runs alternate
 _BATCH_US = 1000.0  # launches are timed in batches that take about so long: an event's resolution is 0.5 µs
 
 
@@ -142,12 +143,31 @@ def _stream(device: int) -> Any:
 
 def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:
     """Time the launches of `run` on the current device, when it is the turn of this process."""
+    return time_alternately([run], repeats)[0]
+
+
+def time_alternately(runs: Sequence[Callable[[], object]], repeats: int = 20) -> list[Timing]:
+    """Time each of `runs`, in alternating rounds: clocks that rise with the load favour none of them."""
     with gpu_turn(), timing_stream():
-        return time_in_turn(run, repeats)
+        return _timed([_ready(run) for run in runs], repeats)
 
 
 def time_in_turn(run: Callable[[], object], repeats: int = 20) -> Timing:
-    """The same, on the current stream, for a process whose parent holds the turn."""
+    """The time of `run` on the current stream, for a process whose parent holds the turn."""
+    return _timed([_ready(run)], repeats)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A run that is compiled and, where that succeeds, captured: once, and `batch` times."""
+
+    once: Callable[[], object]
+    many: Callable[[], object]
+    batch: int
+    method: str
+
+
+def _ready(run: Callable[[], object]) -> _Ready:
     import torch
 
     for _ in range(3):  # compiles the kernels, warms the allocator
@@ -164,10 +184,31 @@ def time_in_turn(run: Callable[[], object], repeats: int = 20) -> Timing:
             for _ in range(batch):
                 launch()
 
-    warm = [total / batch for total in event_us(many, repeats)]
+    return _Ready(launch, many, batch, method)
+
+
+def _timed(runs: Sequence[_Ready], repeats: int) -> list[Timing]:
+    import torch
+
     flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
-    cold = event_us(launch, _COLD * repeats, before=flushed.zero_)
-    return Timing(median(warm), _spread(warm), median(cold), _spread(cold), method, gpu_name())
+    warm: list[list[float]] = [[] for _ in runs]
+    cold: list[list[float]] = [[] for _ in runs]
+    for measured in _in_rounds(repeats):
+        for run, times in zip(runs, warm, strict=True):
+            times += [total / run.batch for total in event_us(run.many, measured)]
+    for measured in _in_rounds(_COLD * repeats):
+        for run, times in zip(runs, cold, strict=True):
+            times += event_us(run.once, measured, before=flushed.zero_)
+    device = gpu_name()
+    return [
+        Timing(median(warms), _spread(warms), median(colds), _spread(colds), run.method, device)
+        for run, warms, colds in zip(runs, warm, cold, strict=True)
+    ]
+
+
+def _in_rounds(repeats: int) -> list[int]:
+    """These repeats as the counts of rounds, at least one each."""
+    return [len(range(first, repeats, _ROUNDS)) for first in range(min(_ROUNDS, repeats))]
 
 
 def _spread(times: list[float]) -> float:

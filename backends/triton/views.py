@@ -67,6 +67,24 @@ def views_of(
         candidates = {value: view for value, view in views.items() if value in with_base}
 
 
+def transposed_operands(graph: Graph) -> frozenset[int]:
+    """The transposes of the last two dims that products of the library alone read: it takes a matrix in either order."""
+    readers: dict[int, set[str]] = {}
+    for item in graph.nodes:
+        for operand in item.operands:
+            readers.setdefault(operand, set()).add(item.op)
+    return frozenset(
+        values[0]
+        for item, values in graph.numbered()
+        if item.op == "transpose" and _swaps_matrices(item["permutation"]) and readers.get(values[0]) == {"matmul"}
+    )
+
+
+def _swaps_matrices(permutation: Sequence[int]) -> bool:
+    rank = len(permutation)
+    return tuple(permutation) == (*range(rank - 2), rank - 1, rank - 2)
+
+
 def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> dict[int, View]:
     """The values that kernels write at their places in a concatenation, and the reshapes between; their bases are the results.
 
@@ -151,4 +169,4 @@ def reshaped_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | Non
     return tuple(reversed(strides_of_dims))
 
 
-__all__ = ["View", "joined_values", "reshaped_strides", "shown_offset", "shown_strides", "views_of"]
+__all__ = ["View", "joined_values", "reshaped_strides", "shown_offset", "shown_strides", "transposed_operands", "views_of"]

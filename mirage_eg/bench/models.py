@@ -15,7 +15,7 @@ import torch
 
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.kernel_profile import KernelTime, profile_kernels
-from mirage_eg.backends.measure.timing import gpu_available, normal_inputs, time_launches
+from mirage_eg.backends.measure.timing import gpu_available, normal_inputs, time_alternately
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
@@ -125,7 +125,8 @@ def _times(
     runs = {OURS: ours}
     for name, keywords in BASELINES.items():
         runs[name] = layer if keywords is None else torch.compile(layer, dynamic=False, **keywords)
-    timings = {name: time_launches(partial(run, *arguments)) for name, run in runs.items()}
+    measured = time_alternately([partial(run, *arguments) for run in runs.values()])
+    timings = dict(zip(runs, measured, strict=True))
     warm = {name: timing.warm_us for name, timing in timings.items()}
     with gpu_turn():
         kernels = {name: profile_kernels(partial(run, *arguments)) for name, run in runs.items() if name != "eager"}

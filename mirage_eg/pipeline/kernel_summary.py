@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
 from mirage_eg.backends.triton.patch import patch_kernels, values_within_patches
+from mirage_eg.backends.triton.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
 from mirage_eg.ir.ops import OPS, VIEWS, Kind
@@ -19,7 +20,8 @@ def kernel_summary(graph: Graph) -> str:
     library: Counter[str] = Counter()
     copying, joint = copying_concats(graph).values(), joint_concats(graph)
     copied = {value for it in joint for value in it.values}
-    patches, not_launched = patch_kernels(graph), prepared_values(graph) | values_within_patches(graph)
+    patches = patch_kernels(graph)
+    not_launched = prepared_values(graph) | values_within_patches(graph) | transposed_operands(graph)
     for item, values in graph.numbered():
         match OPS[item.op].kind:
             case Kind.GRAPH:

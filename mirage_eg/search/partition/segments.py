@@ -270,7 +270,7 @@ class Segmenter:
                         more.add(self.makers[operand])
                     elif (
                         position not in self.barriers
-                        and (shown in self._inner or self._is_strided_view(self.items[maker]))
+                        and (shown in self._inner or self._is_read_in_place(maker, position))
                         and self.axes.of(shown) == self.axes.of(operand)
                     ):
                         more |= {maker} | self._views(operand)
@@ -289,8 +289,12 @@ class Segmenter:
             return not any(map(self._is_input, self.items[position].operands))
         return position not in self.barriers
 
-    def _is_strided_view(self, item: Node) -> bool:
-        return OPS[item.op].kind is Kind.REARRANGEMENT and item.op not in ("reshape", "concat", "slice")
+    def _is_read_in_place(self, maker: int, reader: int) -> bool:
+        """Whether a view is read by its strides inside a kernel; in front of a large product of the library it may be copied."""
+        item = self.items[maker]
+        if OPS[item.op].kind is not Kind.REARRANGEMENT or item.op in ("reshape", "concat", "slice"):
+            return False
+        return self._is_input(item.operands[0]) or not self._is_large_product(self.items[reader], self.values[reader][0])
 
     def _inner_values(self) -> frozenset[int]:
         """The values at which a boundary is no better than one at their reader, or at the inputs that they are functions of."""

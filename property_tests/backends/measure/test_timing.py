@@ -1,7 +1,10 @@
-"""Too little memory on the GPU is bad input."""
+"""Runs are timed in alternating rounds; too little memory on the GPU is bad input."""
+
+from typing import Any
 
 import pytest
 
+from mirage_eg.backends.measure import timing
 from mirage_eg.backends.measure.timing import memory_errors_reported
 from mirage_eg.ir.errors import MirageError
 
@@ -24,3 +27,25 @@ def test_other_errors_of_the_gpu_stay_errors() -> None:
     pytest.importorskip("torch")
     with pytest.raises(RuntimeError, match="illegal"), memory_errors_reported():
         raise RuntimeError("an illegal memory access")
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 4, 5, 20])
+def test_runs_alternate_and_each_has_all_its_repeats(repeats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    rounds: list[tuple[str, int]] = []
+
+    def event_us(launch: Any, repeats: int, before: Any = None) -> list[float]:
+        name = launch()
+        rounds.append((name, repeats))
+        return [10.0 if name == "fast" else 20.0] * repeats
+
+    monkeypatch.setattr(timing, "event_us", event_us)
+    monkeypatch.setattr(timing, "gpu_name", lambda: "none")
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: torch.zeros(1))
+    runs = [timing._Ready(lambda name=name: name, lambda name=name: name, 2, "graph") for name in ("fast", "slow")]
+    fast, slow = timing._timed(runs, repeats)
+    assert (fast.warm_us, fast.cold_us, slow.warm_us, slow.cold_us) == (5.0, 10.0, 10.0, 20.0)
+    assert all(count > 0 for _, count in rounds)
+    for name in ("fast", "slow"):
+        assert sum(count for run, count in rounds if run == name) == 6 * repeats
+    assert [name for name, _ in rounds] == ["fast", "slow"] * (len(rounds) // 2)

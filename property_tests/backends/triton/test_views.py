@@ -122,3 +122,18 @@ def test_a_joined_concatenation_is_no_kernel(body: Body) -> None:
     x = copied.new_input((8, 12), "float32", "X")
     copied.mark_output(copied.concat([x, doubled(copied, x)], 1))
     assert predict(copied.graph(), DEVICES["H100"])[-1].us > 0
+
+
+def test_a_library_product_takes_a_matrix_in_either_order() -> None:
+    def launches(permutation: tuple[int, ...], also_read: bool) -> int:
+        p = new_kernel_graph()
+        x, y = p.new_input((8, 8, 8), name="X"), p.new_input((8, 8, 8), name="Y")
+        turned = p.transpose(y, permutation)
+        p.mark_output(x @ turned)
+        if also_read:
+            p.mark_output(p.exp(turned))
+        return len(launched_kernels(p.graph()))
+
+    assert launches((0, 2, 1), False) == 1
+    assert launches((1, 0, 2), False) == 2  # which matrices are multiplied changes: they are copied
+    assert launches((0, 2, 1), True) == 3

@@ -365,6 +365,17 @@ def test_where_no_block_holds_a_product_and_its_activation_each_is_a_kernel() ->
     assert finder.find([whole]) == [()] and [part.kernels.count for part in found.plans[0].parts] == [1, 1]
 
 
+def test_a_large_linear_layer_of_merged_heads_is_a_library_product() -> None:
+    program = new_kernel_graph()
+    heads, w = program.new_input((16, 1024, 64), name="heads"), program.new_input((1024, 1024), name="w")
+    merged = program.reshape(program.transpose(program.relu(heads), (1, 0, 2)), (1024, 1024))
+    program.mark_output(merged @ program.transpose(w, (1, 0)))
+    primitive, found, _ = cut(program.graph())
+    last = found.plans[0].parts[-1]
+    assert [primitive.nodes[at].op for at in sorted(last.segment.nodes)] == ["transpose", "matmul"]
+    assert not last.kernels.fused and last.kernels.count == 1  # the weight is read as it lies
+
+
 @pytest.mark.parametrize("plane", [(27, 27), (28, 28), (14, 14), (55, 27)])
 def test_a_convolution_of_any_plane_as_a_product_is_a_kernel_with_its_bias(plane: tuple[int, int]) -> None:
     program = new_kernel_graph()
