@@ -107,11 +107,14 @@ def tuned_at(
 ) -> Result | None:
     """A result for `program` on the GPU here, tuned, with the structures that a search found for `searched`.
 
-    `program` is the same one at other sizes above 1. None if no structure serves it; then it needs a search of its own.
+    `program` is the same one at other sizes. None if no structure serves it, as at a size of 1 where the search had a larger
+    one; then it needs a search of its own.
     """
     forms = SizedForms(searched)
     primitive = forms.at(program)
     if not result.known or primitive is None or forms.lacks_loops(primitive) or primitive != primitive_form(expand(program)):
+        return None
+    if forms.large(primitive) is not primitive:
         return None
     tuned = tune_known(name, program, options, result.known, tuning, observer)
     if not any(entry.fused for entry in tuned.candidates) and any(entry.fused for entry in result.candidates):

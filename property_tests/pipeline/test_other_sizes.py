@@ -117,6 +117,15 @@ def test_another_size_is_tuned_without_a_search_and_never_twice(searched_attenti
     assert timer.asked == []  # all of them are in the tuning database
 
 
+def test_a_batch_of_one_behind_a_larger_one_needs_its_own_search_to_be_tuned(searched: Result, timer: SourceTimer) -> None:
+    def tuned(sizes: tuple[int, int]) -> Result | None:
+        return tuned_at(searched, rows(2, 8), "rows", rows(*sizes), replace(OPTIONS, jobs=1), lambda *_: None, TUNING)
+
+    assert tuned((3, 8)) is not None
+    assert tuned((1, 8)) is None  # a dim of extent 1 has no axis
+    assert timer.asked != []
+
+
 @pytest.fixture(scope="module")
 def searched_rows() -> tuple[Any, Result]:
     """A program with n rows, and its search at 16."""
