@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter, time
@@ -25,6 +26,7 @@ from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLos
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, time_launches, time_source
 from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.bench.gpu_row_records import (
     DEVICE_LOST,
@@ -104,7 +106,7 @@ def run_row(argument: str, batch: int, folder: Path, options: GpuOptions) -> Row
     if options.reuse is None:
         ours = _tune(workload, batch, program, folder, options)
     else:
-        ours = _time_again(Path(options.reuse), workload, batch, folder)
+        ours = _time_again(Path(options.reuse), workload, batch, program)
     with gpu_turn():
         ceilings = device_ceilings()
     baselines = _baselines(argument, program, options)
@@ -167,17 +169,18 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     }
 
 
-def _time_again(path: Path, workload: str, batch: int, folder: Path) -> JsonLine:
-    """The source of an earlier run, timed again."""
+def _time_again(path: Path, workload: str, batch: int, program: Graph) -> JsonLine:
+    """The fastest source of earlier runs, timed again."""
     rows = [row.ours for row in read_rows(path) if row.key == (workload, batch) and row.ours]
     if not rows:
         raise MirageError(f"{path}: has no row of {workload} at batch {batch} with a source to time again")
-    timer = CandidateTimer(rows[-1]["source"])
+    fastest = min(rows, key=itemgetter("warm_us"))
+    timer = CandidateTimer(emit(program, program=program))
     with gpu_turn():
-        outcome, timing = timer.full(rows[-1]["source"])
+        outcome, timing = timer.full(fastest["source"])
     if timing is None:
         raise MirageError(f"{path}: {workload} at batch {batch}: {outcome.problem}")
-    return dict(rows[-1]) | asdict(timing)
+    return dict(fastest) | asdict(timing)
 
 
 def _progress(workload: str, batch: int) -> Callable[[str, int, int | None, str], None]:

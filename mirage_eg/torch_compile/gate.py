@@ -144,14 +144,17 @@ def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> GateErro
             plain = contest.module(*_of_nodes(contest, tensors))
             exact = call.module.reference(*tensors)
             for got, torchs, wanted in zip(ours, plain, exact, strict=True):
-                errors = _compared(got, torchs, wanted, settings.max_error)
+                errors = _compared(got, torchs, wanted, settings.max_error, is_large=magnitude > 1)
                 if errors.ours / max(errors.allowed, 1e-300) >= worst.ours / max(worst.allowed, 1e-300):
                     worst = errors
     return worst
 
 
-def _compared(got: Any, plain: Any, exact: Any, max_error: float) -> GateErrors:
-    """The errors of one output; of whole numbers and bools, the share of elements that differ."""
+def _compared(got: Any, plain: Any, exact: Any, max_error: float, *, is_large: bool) -> GateErrors:
+    """The errors of one output; of whole numbers and bools, the share of elements that differ.
+
+    On large inputs a softmax turns on roundings of its scores, and torch itself may be wrong by several hundredths.
+    """
     import torch
 
     if not plain.is_floating_point():
@@ -160,7 +163,7 @@ def _compared(got: Any, plain: Any, exact: Any, max_error: float) -> GateErrors:
     size = max(exact.abs().nan_to_num(0.0, 0.0).max().item(), torch.finfo(got.dtype).tiny)
     ours, torchs = (_difference(it.to(exact.dtype), exact) / size for it in (got, plain))
     eps = torch.finfo(got.dtype).eps
-    if not torchs <= eps**0.5:  # the program is not that of the nodes, or torch overflows here
+    if not torchs <= (1.0 if is_large else eps**0.5):  # the program is not that of the nodes, or torch overflows here
         return GateErrors(inf, torchs, 0.0)
     ulp = eps * 2.0 ** floor(log2(size))
     return GateErrors(ours, torchs, max_error * torchs + ulp / size)

@@ -57,3 +57,13 @@ def test_a_tie_is_inductors_and_a_faster_kernel_is_used(clock: list[float], cach
             file.unlink()
         clock += [ours, 5.0]
         assert decided().decision is decision
+
+
+def test_torch_may_be_wrong_by_hundredths_on_large_inputs_only() -> None:
+    exact = torch.tensor([1.0, 0.5]).double()
+    plain, ours = (exact + torch.tensor([0.0, error]) for error in (0.04, 0.06))
+    usual, large = (gate._compared(ours.half(), plain.half(), exact, 2.0, is_large=is_large) for is_large in (False, True))
+    assert usual.ours > usual.allowed == 0.0  # the program is not that of the nodes
+    assert large.ours < large.allowed < 0.1
+    overflown = gate._compared(ours.half(), torch.full((2,), float("inf")).half(), exact, 2.0, is_large=True)
+    assert overflown.ours > overflown.allowed

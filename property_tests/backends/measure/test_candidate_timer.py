@@ -1,0 +1,56 @@
+"""How wrong a candidate may be when it is timed: by a tolerance, or by the program's own error in its types."""
+
+from math import inf
+
+import pytest
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.measure.candidate_timer import ERROR_RATIO, TOLERANCE, _allowed, _errors, _own_errors
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.graph import Graph
+
+torch = pytest.importorskip("torch")
+
+
+def attended(transposed: bool = False) -> Graph:
+    """Attention behind a product, whose keys may lie transposed in memory."""
+    p = new_kernel_graph()
+    x, w = p.new_input((64, 64), name="X"), p.new_input((64, 64), name="W")
+    k = p.new_input((64, 64), name="K", strides=(1, 64) if transposed else None)
+    v = p.new_input((64, 64), name="V")
+    p.mark_output(p.softmax((x @ w) @ k, 1) @ v)
+    return p.graph()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_where_a_softmax_turns_on_roundings_the_program_itself_says_how_wrong_is_right(transposed: bool) -> None:
+    program = attended(transposed)
+    with loaded(emit(program, program=program)) as module:
+
+        def own(magnitude: float, seed: int) -> float:
+            generator = torch.Generator().manual_seed(seed)
+            tensors = [(magnitude * torch.randn(64, 64, generator=generator)).half() for _ in range(4)]
+            [error] = _own_errors(module, tensors, [it.double() for it in module.reference(*tensors)])
+            return float(error)
+
+        usual, large = (max(own(magnitude, seed) for seed in range(4)) for magnitude in (0.1, 1.5))
+    assert usual < 1e-3 and _allowed(torch.float16, usual) == TOLERANCE["float16"]
+    assert large > TOLERANCE["float16"]
+    assert ERROR_RATIO * large < _allowed(torch.float16, large) < (ERROR_RATIO + 0.1) * large
+
+
+def test_a_program_that_is_not_finite_or_does_not_run_allows_no_more() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.new_input((64, 64), name="X") @ p.new_input((64, 64), name="W"))
+    with loaded(emit(p.graph(), program=p.graph())) as module:
+        tensors = [torch.full((64, 64), 300.0).half() for _ in range(2)]
+        assert _own_errors(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
+        module.run = lambda *given: torch.ones(2) @ torch.ones(3)
+        assert _own_errors(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
+
+
+def test_overflows_are_equal_and_no_number_is_infinitely_wrong() -> None:
+    got = torch.tensor([inf, 1.0]).half()
+    assert _errors([got], [torch.tensor([1e6, 1.0]).double()])[0] < 1e-3
+    assert _errors([torch.tensor([float("nan"), 1.0]).half()], [torch.ones(2).double()]) == [inf]
