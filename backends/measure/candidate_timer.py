@@ -19,6 +19,7 @@ from mirage_eg.ir.errors import MirageError
 
 ERROR_RATIO = 2  # a candidate may be this many times as wrong as the program op by op, as in the float check
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # or so wrong, of the largest element
+_MOST_WRONG = 0.1  # a program that is more wrong has overflown inside, and says nothing of candidates
 _QUICK_RUNS = 20  # in the CUDA graph of a first, rough measurement
 _NEAR_OVERFLOW = 0.9  # of the largest finite number: larger values may round to infinity
 
@@ -138,7 +139,7 @@ def _laid_out(kinds: Any, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
-    """The error of each result of the program, op by op in its own types; 0 where it is not finite, or does not run.
+    """The error of each result of the program, op by op in its own types; 0 where it overflows, or does not run.
 
     Where inputs are large a softmax turns on roundings of its scores, and every order of the ops is as wrong.
     """
@@ -150,7 +151,7 @@ def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any]) -> l
         return [0.0] * len(wanted)
     results = results if isinstance(results, tuple) else (results,)
     pairs = zip(results, _errors(results, wanted), strict=True)
-    return [error if bool(got.isfinite().all()) else 0.0 for got, error in pairs]
+    return [error if error <= _MOST_WRONG and bool(got.isfinite().all()) else 0.0 for got, error in pairs]
 
 
 def _allowed(dtype: Any, own: float) -> float:

@@ -46,6 +46,7 @@ def test_a_program_that_is_not_finite_or_does_not_run_allows_no_more() -> None:
     with loaded(emit(p.graph(), program=p.graph())) as module:
         tensors = [torch.full((64, 64), 300.0).half() for _ in range(2)]
         assert _own_errors(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
+        assert _own_errors(module, [it / 100 for it in tensors], [torch.ones(64, 64).double()]) == [0.0]  # 576 in place of 1
         module.run = lambda *given: torch.ones(2) @ torch.ones(3)
         assert _own_errors(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
 
