@@ -141,6 +141,12 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         ),
         Step("layers", "layers of published shapes against torch.compile", (models,), 580),
         Step(
+            "sizes",
+            "named dims: right at every size, and times against tuning for one size",
+            ((PYTHON, "benchmarks/sizes.py", "--gpu", str(out / "sizes.jsonl")),),
+            580,
+        ),
+        Step(
             "published_models",
             "models as written and as rewritten",
             (

@@ -1,7 +1,7 @@
 """A program with named dims: one search, then a µGraph for each bucket of sizes, one text of kernels a bucket.
 
-The structures of the search are instantiated at the end of a bucket, without a search. The cheapest µGraph by the cost
-model that compiles and is verified for all sizes of the bucket serves it; the library form competes.
+The structures of the search are instantiated at the end of a bucket, without a search. The fastest µGraph on a GPU, else the
+cheapest by the cost model, that compiles and is verified for all sizes of the bucket serves it; the library form competes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +21,7 @@ from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import Dim, SizeRange
+from mirage_eg.optimizer.heuristics import EFFORT
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
@@ -43,6 +44,7 @@ Ranges = Mapping[str, SizeRange]
 Sizes = Mapping[str, int]
 
 _MOST = 64  # buckets
+_SECONDS = 15.0  # of tuning for each bucket
 _TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
 
 
@@ -71,8 +73,9 @@ class Bucket:
     def line(self) -> str:
         """The bucket in one line."""
         span = ", ".join(f"{name} {values.least}–{values.largest}" for name, values in self.ranges.items())
-        verified, us = "proved" if self.verdict.proof.proved else "tested", self.candidate.predicted_us
-        return f"{span}: {kernel_summary(self.candidate.graph)}; predicted {us:.1f} µs at the largest; {verified}"
+        verified = "proved" if self.verdict.proof.proved else "tested"
+        known = f"{'predicted' if self.candidate.measured_us is None else 'measured'} {self.candidate.us:.1f} µs"
+        return f"{span}: {kernel_summary(self.candidate.graph)}; {known} at the largest; {verified}"
 
     def holds(self, sizes: Sizes) -> bool:
         """Whether the sizes are in the bucket."""
@@ -108,15 +111,16 @@ def optimize_sizes(
     if (count := prod(map(len, tops.values()))) > _MOST:
         raise OptionError(f"sizes: got {count} buckets, wanted at most {_MOST}; try: fewer sizes")
     searched = searched_sizes(dims, tops)
-    options, _ = for_this_machine(options)
+    options, on_gpu = for_this_machine(options)
+    tuning = Tuning(replace(EFFORT, seconds=_SECONDS)) if on_gpu else None
     result = optimize(name, at_sizes(program, searched), options, observer)
     maker = BucketMaker(program, result, options, searched)
     intervals = [[(dim.name, values) for values in ranges_between(dim, tops[dim.name])] for dim in dims.values()]
     buckets = []
     for number, chosen in enumerate(product(*intervals)):
-        buckets.append(maker.make(dict(chosen)))
+        buckets.append(maker.make(dict(chosen), tuning))
         if observer:
-            observer("buckets", number + 1, prod(map(len, intervals)), f"{buckets[-1].candidate.predicted_us:.1f} µs predicted")
+            observer("buckets", number + 1, prod(map(len, intervals)), buckets[-1].line)
     return SizedResult(program, dims, options.device_record, tuple(buckets), result.report)
 
 
@@ -195,13 +199,13 @@ class BucketMaker:
         raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
 
     def _measured(self, tuned: Sizes, tuning: Tuning) -> list[Candidate]:
-        """The fused µGraphs of the search, tuned at these sizes, fastest first."""
+        """The µGraphs of the search, tuned at these sizes, and the library form, fastest first."""
         name = " ".join(f"{name}={size}" for name, size in tuned.items())
         try:
             result = tune_known(name, at_sizes(self._program, tuned), self._options, self._result.known, tuning)
         except (UnsupportedError, GraphError):  # an op is tied to the size
             return []
-        return [entry for entry in result.candidates if entry.fused and entry.schedule is not None]
+        return [entry for entry in result.candidates if entry.schedule is not None]
 
     def _float_check(self, graph: Graph, verdict: SizesVerdict) -> FloatCheck:
         """The float check at the largest sizes that were tested."""

@@ -13,7 +13,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.buckets import BucketMaker
+from mirage_eg.pipeline.buckets import BucketMaker, optimize_sizes
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.other_sizes import (
     instantiation_task,
@@ -143,6 +143,19 @@ def test_a_bucket_of_sizes_is_tuned(searched_rows: tuple[Any, Result], timer: So
     assert tuned.candidate.measured_us is not None and untuned.candidate.measured_us is None
     assert tuned.verdict.equal and tuned.candidate.compile.ok and tuned.candidate.float_check.ok
     assert len(timer.asked) > 1 and tuned.candidate.source != untuned.candidate.source
+
+
+def test_on_a_gpu_all_buckets_are_tuned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, searched_rows: tuple[Any, Result]
+) -> None:
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path))
+    timer = time_by_source(monkeypatch)
+    monkeypatch.setattr("mirage_eg.pipeline.buckets.for_this_machine", lambda options: (options, True))
+    monkeypatch.setattr("mirage_eg.pipeline.buckets._SECONDS", 2.0)
+    monkeypatch.setattr("mirage_eg.pipeline.buckets.optimize", lambda *_: searched_rows[1])
+    result = optimize_sizes("rows", searched_rows[0], replace(OPTIONS, jobs=1), [{"n": 8}, {"n": 16}])
+    assert len(result.buckets) == 3 and len(timer.asked) > 3
+    assert all("µs at the largest; proved" in bucket.line and "measured" in bucket.line for bucket in result.buckets)
 
 
 def attention(batch: int, length: int, heads: int = 2, width: int = 16) -> Any:
