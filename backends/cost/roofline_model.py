@@ -82,6 +82,10 @@ def launched_kernels(graph: Graph) -> list[Launch]:
     A concatenation that others write in place is none, nor is what a patch's kernel computes, nor what depends
     on weights alone and is prepared before the first call, nor the transpose of a library product's operand.
     """
+    return _launched(graph, library_attentions(graph))
+
+
+def _launched(graph: Graph, attentions: Mapping[int, LibraryAttention]) -> list[Launch]:
     within = prepared_values(graph) | transposed_operands(graph)
     if any(item.op == "patch" for item in graph.nodes):
         within |= values_within_patches(graph)
@@ -89,7 +93,7 @@ def launched_kernels(graph: Graph) -> list[Launch]:
     together: dict[int, tuple[int, ...]] = {}
     for value, fused in fused_convolutions(graph).items():
         together |= dict.fromkeys(fused.values, (value,))
-    for value, attention in library_attentions(graph).items():
+    for value, attention in attentions.items():
         together |= dict.fromkeys((*attention.views, *attention.values), (value,))
     if not together and not any(item.op == "concat" for item, _ in kernels):
         return [(kernel,) for kernel in kernels]
@@ -108,7 +112,7 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     kernels = []
     works: dict[tuple[Graph, float], BlockWork] = {}  # of each different block graph
     patches, attentions = patch_kernels(graph), library_attentions(graph)
-    for launch in launched_kernels(graph):
+    for launch in _launched(graph, attentions):
         read = dict.fromkeys(operand for item, _ in launch for operand in item.operands)
         dram = sum(graph.types[value].nbytes for value in (*read, *(value for _, values in launch for value in values)))
         if launch[-1][1][0] in attentions:

@@ -15,6 +15,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
+from mirage_eg.ir.written_softmax import written_softmax
 
 _VIEWS = ("reshape", "transpose", "broadcast")
 _WIDEST, _ALIGNED = 256, 8  # heads: what FlashAttention takes
@@ -108,21 +109,11 @@ class _Match:
         last = len(self.graph.types[value].shape) - 1
         if item.op == "softmax" and item["dim"] == last:
             return item.operands[0], next(iter(item.operands[1:]), None)
-        if item.op != "div":
+        found = written_softmax(self.graph, value)
+        if found is None:
             return None
-        e, total = item.operands
-        summed = self._maker(total)
-        if summed.op != "sum" or summed.operands != (e,) or summed["dim"] != last:
-            return None
-        self.inner += (total, e)
-        item, mask = self._maker(e), None
-        if item.op == "mul":
-            e, mask = sorted(item.operands, key=lambda operand: self._maker(operand).op != "exp")
-            if self.graph.types[mask].dtype is not DType.bool:
-                return None
-            self.inner.append(e)
-            item = self._maker(e)
-        return (item.operands[0], mask) if item.op == "exp" else None
+        self.inner += dict.fromkeys((found.total, found.numerator, found.exponential))
+        return self._maker(found.exponential).operands[0], found.indicator
 
     def _views(self, values: Sequence[int], readers: set[int]) -> Iterator[int]:
         """The views behind these values that only such nodes, or other such views, read."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mirage_eg.ir.axes import Axes, infer_axes
-from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import without_dead_code
+from mirage_eg.ir.written_softmax import WrittenSoftmax, written_softmax
 
 
 def drop_shifts(program: Graph) -> Graph:
@@ -43,27 +43,13 @@ def with_shifts(program: Graph) -> Graph:
             found = (dim for dim in last_first if drop_shifts(_with_shifts(program, {values[0]: dim}, {})) == program)
             dims.update((values[0], dim) for dim in islice(found, 1))
     last = {value: len(program.types[value].shape) - 1 for value in dims}
-    ratios = {value: own for value, own in _ratios(program).items() if dims.get(own[0]) == last.get(own[0], -1)}
-    return without_dead_code(_with_shifts(program, dims, ratios)) if dims else program
+    written = {value: written_softmax(program, value) for value in range(len(program.types))} if dims else {}
+    whole = {value: it for value, it in written.items() if it and dims.get(it.exponential) == last.get(it.exponential, -1)}
+    return without_dead_code(_with_shifts(program, dims, whole)) if dims else program
 
 
-def _ratios(program: Graph) -> dict[int, tuple[int, ...]]:
-    """The exponential of each value that is e / sum e over its last dim, and the indicator that multiplies it, if any."""
-    makers = {value: item for item, values in program.numbered() for value in values}
-    ratios = {}
-    for value, item in makers.items():
-        if item.op == "div":
-            e, total = item.operands
-            last = len(program.types[e].shape) - 1
-            if makers[total].op == "sum" and makers[total].operands == (e,) and makers[total]["dim"] == last:
-                factors = sorted(makers[e].operands, key=lambda it: makers[it].op != "exp") if makers[e].op == "mul" else [e]
-                if makers[factors[0]].op == "exp" and all(program.types[it].dtype is DType.bool for it in factors[1:]):
-                    ratios[value] = (*factors,)
-    return ratios
-
-
-def _with_shifts(program: Graph, dims: Mapping[int, int], ratios: Mapping[int, tuple[int, ...]]) -> Graph:
-    """The program with these exponentials shifted by their argument's maximum over a dim; `ratios` become softmaxes."""
+def _with_shifts(program: Graph, dims: Mapping[int, int], whole: Mapping[int, WrittenSoftmax]) -> Graph:
+    """The program with these exponentials shifted by their argument's maximum over a dim; `whole` softmaxes become one op."""
     copy = GraphCopy(program)
     makers = {value: item for item, values in program.numbered() for value in values}
     for item, values in copy:
@@ -71,10 +57,11 @@ def _with_shifts(program: Graph, dims: Mapping[int, int], ratios: Mapping[int, t
             x = copy.position[item.operands[0]]
             maximum = copy.append(node("max", x, dim=dims[values[0]]))
             copy.position[values[0]] = copy.append(node("exp", copy.append(node("sub", x, maximum))))
-        elif values and values[0] in ratios:
-            exponential, *masks = ratios[values[0]]
-            read = (copy.position[value] for value in (*makers[exponential].operands, *masks))
-            copy.position[values[0]] = copy.append(node("softmax", *read, dim=dims[exponential]))
+        elif values and values[0] in whole:
+            it = whole[values[0]]
+            masks = () if it.indicator is None else (it.indicator,)
+            read = (copy.position[value] for value in (*makers[it.exponential].operands, *masks))
+            copy.position[values[0]] = copy.append(node("softmax", *read, dim=dims[it.exponential]))
         else:
             copy.copy(item, values)
     return copy.graph()
