@@ -7,8 +7,8 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, segment_program
-from mirage_eg.transforms.renamed_views import Renamed, rename_views
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 

@@ -1,5 +1,6 @@
 """A program of any ops as an expression of a rule domain, with inputs in place of slices of inputs and of library ops."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from mirage_eg.egraph.expression import Expression, Split, express
@@ -10,7 +11,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.program_ends import core_of
+from mirage_eg.ir.renamed_views import Renamed, rename_views
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +28,30 @@ def program_expression(
 ) -> ProgramExpression:
     """The program under the split with the loop over the axis `loop` and the axis `grid` divided over the grid.
 
-    Slices of inputs and results of library ops are inputs, and the operands of a final concatenation are outputs.
+    Slices of inputs and results of library ops are inputs, and the operands of a final concatenation are outputs. An input with
+    two names of an axis, as W in X W W, is two inputs: W and W_2.
 
     Raises:
         OptionError: an axis that the program does not reduce.
         UnsupportedError: a program whose axes cannot be inferred.
     """
-    graph = dissolved(_with_opaque_values(expand(program)), everywhere=True)
-    core = core_of(graph)
-    graph = graph if core is None else core.program
-    axes = infer_axes(graph)
+    renamed = rename_views(dissolved(_with_opaque_values(expand(program)), everywhere=True))
+    axes = infer_axes(renamed.program)
     split = Split(_axis(axes, loop, "loop"), _axis(axes, grid, "grid"))
-    expression = express(graph, axes, split, domain)
-    names = graph.input_names
-    if len(set(names)) < len(names) or len(names) != len(expression.inputs):
-        names = tuple(f"x{position}" for position in range(len(expression.inputs)))
-    return ProgramExpression(expression, tuple(names), split.label(axes))
+    expression = express(renamed.program, axes, split, domain)
+    return ProgramExpression(expression, _input_names(renamed, len(expression.inputs)), split.label(axes))
+
+
+def _input_names(renamed: Renamed, count: int) -> tuple[str, ...]:
+    """The names of the inputs, their copies numbered; by position where two would be the same."""
+    copies = Counter[int]()
+    names = []
+    for place in renamed.inputs:
+        copies[place] += 1
+        name = renamed.given[place]["name"]
+        names.append(name if copies[place] == 1 else f"{name}_{copies[place]}")
+    are_different = len(set(names)) == len(names) == count
+    return tuple(names) if are_different else tuple(f"x{position}" for position in range(count))
 
 
 def _axis(axes: Axes, name: str | None, option: str) -> int | None:

@@ -18,6 +18,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.plurals import counted
+from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.report_sections import Diagnosis
@@ -27,7 +28,6 @@ from mirage_eg.search.partition.segment_search import Instantiated
 from mirage_eg.search.partition.segments import Segmenter, SegmentLimits
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
-from mirage_eg.transforms.renamed_views import rename_views
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality, Verdict
 

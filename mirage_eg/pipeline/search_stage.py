@@ -18,6 +18,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
+from mirage_eg.ir.renamed_views import Renamed, as_given, rename_views
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
@@ -31,7 +32,6 @@ from mirage_eg.search.partition.shortest_path import KernelPlan, PlanPart
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, merged, split_choices
 from mirage_eg.search.trace import MOST
-from mirage_eg.transforms.renamed_views import Renamed, as_given, rename_views
 
 NO_SEARCH = SearchResult((), (), (), 0.0)
 

@@ -98,6 +98,17 @@ def test_the_history_ends_at_the_size_of_the_saturated_e_graph(name: str) -> Non
     assert {law for law, _, _ in history.by_law()} <= {law.name for law in found.rulebook.laws}
 
 
+def test_an_input_with_two_names_of_an_axis_is_two_inputs() -> None:
+    residual, recurrent = mi.new_kernel_graph(), mi.new_kernel_graph()
+    x, w = residual.new_input((4, 8), name="X"), residual.new_input((8, 8), name="W")
+    residual.mark_output(x + x @ w)
+    found = mi.egraph(residual)
+    assert found.names == ("X", "W", "X_2") and found.ask("(Add X_2 (Sum j.t (Mul X W)))")
+    h, w = recurrent.new_input((4, 8), name="H"), recurrent.new_input((8, 8), name="W")
+    recurrent.mark_output(recurrent.tanh(recurrent.tanh(h @ w) @ w))
+    assert sorted(mi.egraph(recurrent).names) == ["H", "W", "W_2"]
+
+
 def test_json_has_the_names_of_inputs_and_costs() -> None:
     found = opened("rmsnorm")
     data = json.loads(found.to_json({"Mul": 7.0}))

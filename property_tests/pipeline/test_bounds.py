@@ -21,6 +21,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.renamed_views import as_given
 from mirage_eg.pipeline import choose_candidates
 from mirage_eg.pipeline.choose_candidates import within_budget
 from mirage_eg.pipeline.optimize import optimize
@@ -35,7 +36,6 @@ from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import search
-from mirage_eg.transforms.renamed_views import as_given
 from mirage_eg.transforms.simplify import simplify
 
 CPU = device_for("sm_90")

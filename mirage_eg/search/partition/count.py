@@ -11,9 +11,9 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, segment_program
 from mirage_eg.search.structure_search import SearchLimits, search
-from mirage_eg.transforms.renamed_views import rename_views
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
     Found,
@@ -26,7 +27,6 @@ from mirage_eg.search.partition.shortest_path import (
 )
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.transforms.merged_planes import merged_planes
-from mirage_eg.transforms.renamed_views import rename_views
 
 
 def plans_of_known(

@@ -24,6 +24,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.heuristics import SEARCH
@@ -35,7 +36,6 @@ from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
 from mirage_eg.transforms.merged_planes import MergedPlanes, merged_planes
-from mirage_eg.transforms.renamed_views import Renamed, rename_views
 from mirage_eg.transforms.softmax_shift import with_shifts
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference

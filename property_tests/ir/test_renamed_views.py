@@ -16,9 +16,9 @@ from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.transforms.renamed_views import rename_views
 from mirage_eg.transforms.softmax_shift import drop_shifts
 
 
