@@ -190,6 +190,20 @@ def test_attention_of_several_heads_is_searched_once(searched_attention: Result,
     assert first.fused and first.compile.ok and first.verdict.equal and first.float_check.ok
 
 
+@pytest.mark.parametrize("sizes", [(1, 8), (3, 8), (1, 5)])
+def test_rows_that_are_a_batch_within_only_have_sizes(sizes: tuple[int, int]) -> None:
+    def heads(batch: int, length: int) -> Any:
+        graph = mi.new_kernel_graph()
+        x, w = graph.new_input((batch * length, 32), name="X"), graph.new_input((32, 32), name="W")
+        graph.mark_output(graph.relu(graph.reshape(graph.matmul(x, w), (batch, length, 4, 8))), name="O")
+        return graph.graph()
+
+    found = result_at(optimize("heads", heads(4, 8), OPTIONS), heads(4, 8), heads(*sizes), OPTIONS)
+    assert found is not None
+    first = found.candidates[0]
+    assert first.fused and first.compile.ok and first.verdict.equal
+
+
 def test_where_no_tile_fits_known_segments_are_partitioned_again(searched_attention: Result) -> None:
     program = attention(2, 20_000)
     plans = [entry.plan for entry in searched_attention.candidates if entry.plan]

@@ -332,11 +332,13 @@ def _named_at(program: Graph, large: Graph) -> tuple[Renamed, Axes]:
         return named, axes
     if named.core is not None:
         raise UnsupportedError("slices of inputs have no sizes of their own")
-    sizes = [*axes.sizes]
-    for value, given in zip(named.program.input_values, named.inputs, strict=True):
-        for dim, extent in zip(axes.dims[value], program.input_types[given].shape, strict=True):
-            if len(dim) == 1:
-                sizes[dim[0]] = extent
+    sizes, shapes = [*axes.sizes], [program.types[given].shape for given in named.origin]
+    pairs = [pair for dims, shape in zip(axes.dims, shapes, strict=True) for pair in zip(dims, shape, strict=True)]
+    for dim, extent in pairs:
+        if len(dim) == 1:
+            sizes[dim[0]] = extent
+    if any(prod(sizes[axis] for axis in dim) != extent for dim, extent in pairs):
+        raise UnsupportedError("no sizes of its axes give these shapes")
     axes = replace(axes, sizes=tuple(sizes))
     return replace(named, program=resize(named.program, axes, sizes), given=program.inputs), axes
 
