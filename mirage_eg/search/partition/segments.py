@@ -8,6 +8,8 @@ Segments with these properties are left out, since a better segment exists or no
 
 - a boundary before an elementwise op that is the only reader of its operand, and reads nothing else that the operand is not
   computed from elementwise: no more bytes leave the kernel after the op; but a large product may be a kernel of the library;
+- a boundary between a transpose and its reader, which reads along other strides at no cost; but a large product of the library
+  may have its operand copied;
 - a boundary at an elementwise function of inputs that is no smaller than they are: its readers may read them instead;
 - an unnormalised exponential as an output;
 - more ops than a block graph may have;
