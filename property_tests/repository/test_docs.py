@@ -257,6 +257,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg optimize decoder_layer --device cuda": GPU,
     "python benchmarks/on_gpu.py": GPU,
     "python benchmarks/mutants.py": GPU,
+    "python benchmarks/sizes.py --gpu": GPU,
     "python benchmarks/llama_layers.py": "property_tests/bench/test_llama_layers.py",
     "python benchmarks/backtracking.py": "property_tests/graph_optimizer/test_backtracking.py",
     "python benchmarks/models.py": "property_tests/frontend/test_torch_import.py",

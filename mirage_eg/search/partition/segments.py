@@ -292,7 +292,7 @@ class Segmenter:
         return position not in self.barriers
 
     def _is_read_in_place(self, maker: int, reader: int) -> bool:
-        """Whether a kernel reads a view along its strides; in front of a large product of the library it may be copied."""
+        """Whether a kernel reads a view along its strides; before a large product of the library it may be copied."""
         item = self.items[maker]
         if OPS[item.op].kind is not Kind.REARRANGEMENT or item.op in ("reshape", "concat", "slice"):
             return False

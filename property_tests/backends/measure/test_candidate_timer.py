@@ -24,7 +24,7 @@ def attended(transposed: bool = False) -> Graph:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_where_a_softmax_turns_on_roundings_the_program_itself_says_how_wrong_is_right(transposed: bool) -> None:
+def test_where_roundings_decide_the_program_says_how_wrong_is_allowed(transposed: bool) -> None:
     program = attended(transposed)
     with loaded(emit(program, program=program)) as module:
 
