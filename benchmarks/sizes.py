@@ -25,11 +25,12 @@ import mirage_eg as mi
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, time_alternately
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.egraph.expression import primes
-from mirage_eg.ir.at_sizes import at_sizes
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.optimizer.heuristics import EFFORT
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.buckets import BucketMaker
+from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
+from mirage_eg.pipeline.buckets import Bucket, BucketMaker
 from mirage_eg.pipeline.optimize import optimize, tune_known
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
 from mirage_eg.pipeline.run.options import Options
@@ -38,7 +39,6 @@ from mirage_eg.pipeline.run.result import Result
 LARGEST = 1024
 SHOWN = (2, 16, 17, 31, 64, 127, 251, 256, 509, 512, 1021, 1024)
 RIGHT_AT = range(2, 258)
-BUCKETS = ((2, 16), (17, 32), (33, 64), (65, 128), (129, 256), (257, LARGEST))
 TIMED_AT = (31, 32, 127, 251, 256, 1021)
 TUNING = Tuning(replace(EFFORT, seconds=15.0))  # of each bucket, and of each size alone
 TOLERANCE = 1e-2  # of the largest element
@@ -100,18 +100,20 @@ class OnGpu:
     """One program on the GPU here: a search, and a text of kernels for each bucket."""
 
     def __init__(self, name: str, program: mi.Graph, tuning: Tuning = TUNING) -> None:
-        searched = {"n": BUCKETS[-1][1] // 4}
+        dims = dims_of(program)
+        tops = largest_sizes(dims, ())
+        searched = searched_sizes(dims, tops)
         self._name, self._program, self._tuning = name, program, tuning
         self._options, _ = for_this_machine(Options(device="cuda", cache=False))
         self._result: Result = optimize(name, at_sizes(program, searched), self._options, None, tuning)
         self._maker = BucketMaker(program, self._result, self._options, searched)
-        self._sources = {size: self._bucket(*size) for size in BUCKETS}
+        self._buckets = [self._bucket(sizes) for sizes in ranges_between(dims["n"], tops["n"])]
 
-    def _bucket(self, least: int, largest: int) -> str:
-        return self._maker.make({"n": SizeRange(least, largest, 1)}, self._tuning).candidate.source
+    def _bucket(self, sizes: SizeRange) -> Bucket:
+        return self._maker.make({"n": sizes}, self._tuning)
 
     def _source(self, size: int) -> str:
-        return next(source for (least, largest), source in self._sources.items() if least <= size <= largest)
+        return next(bucket.candidate.source for bucket in self._buckets if bucket.holds({"n": size}))
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The largest error over all sizes, then times at some."""
@@ -135,7 +137,7 @@ class OnGpu:
 
     def _timed(self, size: int) -> dict[str, Any]:
         """Times at a size: of its bucket, tuned for it alone, and without masks where tiles are full."""
-        sources = {"bucket": self._source(size), "own": self._bucket(size, size)}
+        sources = {"bucket": self._source(size), "own": self._bucket(SizeRange(size, size, 1)).candidate.source}
         if size % 32 == 0:
             fixed = tune_known(
                 f"n={size}", at_sizes(self._program, {"n": size}), self._options, self._result.known, self._tuning

@@ -287,6 +287,7 @@ def egraph(
     `rules` are further rule files, folders and theories that are off by default; `without` names theories and single laws to
     leave out. `limits` are iterations, nodes and seconds of a processor. `loop` and `grid` name the reduced axis of the loop
     and the one that is divided over the grid; without them a sum over an axis j is one `Sum j.t`. `name` is for titles.
+    An input with two names of an axis, as W in X W W, is two inputs: W and W_2; no law states that they are equal.
 
     Raises:
         OptionError: an unknown domain, limit or axis.

@@ -17,9 +17,9 @@ from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.ir.errors import MirageError
 
-ERROR_RATIO = 2  # a candidate may be this many times as wrong as the program op by op, as in the float check
+ERROR_RATIO = 2  # a candidate may be this many times as wrong as the library form, as in the float check
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # or so wrong, of the largest element
-_MOST_WRONG = 0.1  # a program that is more wrong has overflown inside, and says nothing of candidates
+MOST_WRONG = 0.1  # of the largest element: a library form that is more wrong has overflown inside, and allows nothing
 _QUICK_RUNS = 20  # in the CUDA graph of a first, rough measurement
 _NEAR_OVERFLOW = 0.9  # of the largest finite number: larger values may round to infinity
 
@@ -42,10 +42,10 @@ class Outcome:
 
 
 class CandidateTimer:
-    """The inputs of a program on the GPU, its float64 results, and the errors that it has in its own types."""
+    """The inputs of a program on the GPU, its float64 results, and the errors of its library form."""
 
     def __init__(self, source: str, seed: int = 0) -> None:
-        """`source` is the program, emitted with a `reference` as kernels of the library; candidates take the same inputs."""
+        """`source` is the library form of the program, with a `reference`; candidates take the same inputs."""
         import torch
 
         self._kinds: list[tuple[Any, str, Any]]
@@ -139,9 +139,9 @@ def _laid_out(kinds: Any, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
-    """The error of each result of the program, op by op in its own types; 0 where it overflows, or does not run.
+    """The error of each result of the library form, in the program's types; 0 where it overflows, or does not run.
 
-    Where inputs are large a softmax turns on roundings of its scores, and every order of the ops is as wrong.
+    On large inputs the roundings of scores decide a softmax, and every order of the ops is about as wrong.
     """
     from triton.errors import TritonError
 
@@ -151,11 +151,11 @@ def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any]) -> l
         return [0.0] * len(wanted)
     results = results if isinstance(results, tuple) else (results,)
     pairs = zip(results, _errors(results, wanted), strict=True)
-    return [error if error <= _MOST_WRONG and bool(got.isfinite().all()) else 0.0 for got, error in pairs]
+    return [error if error <= MOST_WRONG and bool(got.isfinite().all()) else 0.0 for got, error in pairs]
 
 
 def _allowed(dtype: Any, own: float) -> float:
-    """The error that a result of a candidate may have, where that of the program has `own`."""
+    """The error that a result of a candidate may have, where that of the library form has `own`."""
     import torch
 
     return max(TOLERANCE[str(dtype).removeprefix("torch.")], ERROR_RATIO * own + float(torch.finfo(dtype).eps))

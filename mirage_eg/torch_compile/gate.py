@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.backends.measure.candidate_timer import MOST_WRONG
 from mirage_eg.backends.measure.timing import time_alternately
 from mirage_eg.frontend.imported import AddedInput, CausalMask
 from mirage_eg.frontend.symbolic_sizes import number_at, strides_at
@@ -153,7 +154,7 @@ def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> GateErro
 def _compared(got: Any, plain: Any, exact: Any, max_error: float, *, is_large: bool) -> GateErrors:
     """The errors of one output; of whole numbers and bools, the share of elements that differ.
 
-    On large inputs a softmax turns on roundings of its scores, and torch itself may be wrong by several hundredths.
+    On large inputs the roundings of scores decide a softmax, and torch itself may be wrong by several hundredths.
     """
     import torch
 
@@ -163,7 +164,7 @@ def _compared(got: Any, plain: Any, exact: Any, max_error: float, *, is_large: b
     size = max(exact.abs().nan_to_num(0.0, 0.0).max().item(), torch.finfo(got.dtype).tiny)
     ours, torchs = (_difference(it.to(exact.dtype), exact) / size for it in (got, plain))
     eps = torch.finfo(got.dtype).eps
-    if not torchs <= (0.1 if is_large else eps**0.5):  # the program is not that of the nodes, or torch overflows here
+    if not torchs <= (MOST_WRONG if is_large else eps**0.5):  # the program is not that of the nodes, or torch overflows here
         return GateErrors(inf, torchs, 0.0)
     ulp = eps * 2.0 ** floor(log2(size))
     return GateErrors(ours, torchs, max_error * torchs + ulp / size)
