@@ -7,11 +7,12 @@ from typing import Any
 
 from mirage_eg.backends.runtime.array_library import ArrayLayout
 from mirage_eg.backends.triton.file_tables import tables_of
+from mirage_eg.backends.triton.full_tiles import binary_of
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel of a program: its name, its grid, the values that are its arguments; after the values come the sizes."""
+    """One kernel of a program: the name of its binary, its grid, the values that are its arguments, then the sizes."""
 
     kernel: str
     grid: tuple[int, ...]
@@ -63,8 +64,9 @@ class _RecordingKernel:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def record(*values: int, **options: Any) -> None:
-            places = tuple(value.place if isinstance(value, _PlacedSize) else value for value in values)
-            self._launches.append((self._name, grid, places))
+            binary, given = binary_of(self._name, values)
+            places = tuple(value.place if isinstance(value, _PlacedSize) else value for value in given)
+            self._launches.append((binary, grid, places))
 
         return record
 

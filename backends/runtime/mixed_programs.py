@@ -12,6 +12,7 @@ from typing import Any
 from mirage_eg.backends.runtime.cuda_driver import LaunchCall
 from mirage_eg.backends.runtime.launch_plan import LaunchPlan
 from mirage_eg.backends.runtime.stream_state import LaunchSite, new_argument_slots
+from mirage_eg.backends.triton.full_tiles import binary_of
 
 
 class _StandIn:
@@ -64,16 +65,17 @@ class MixedStreamState:
 
     def launch(self, kernel: str, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         """Launch a generated kernel; the options have been used by the compiler."""
-        slots, start = self._ready.get((kernel, grid)) or self._prepare(kernel, grid, len(arguments))
+        binary, given = binary_of(kernel, arguments)
+        slots, start = self._ready.get((binary, grid)) or self._prepare(binary, grid, len(given))
         address = self._site.library.address
-        slots[: len(arguments)] = [given if isinstance(given, int) else address(given) for given in arguments]
+        slots[: len(given)] = [each if isinstance(each, int) else address(each) for each in given]
         if status := start():
             self._site.driver.refuse(status)
 
-    def _prepare(self, kernel: str, grid: tuple[int, ...], arguments: int) -> tuple[Any, LaunchCall]:
+    def _prepare(self, binary: str, grid: tuple[int, ...], arguments: int) -> tuple[Any, LaunchCall]:
         slots = new_argument_slots(arguments)
-        self._ready[kernel, grid] = slots, self._site.prepare(kernel, grid, slots, range(arguments))
-        return self._ready[kernel, grid]
+        self._ready[binary, grid] = slots, self._site.prepare(binary, grid, slots, range(arguments))
+        return self._ready[binary, grid]
 
 
 __all__ = ["MixedStreamState", "stand_in"]

@@ -19,6 +19,7 @@ from mirage_eg.backends.runtime.mixed_programs import MixedStreamState, stand_in
 from mirage_eg.backends.runtime.prepared_weights import PreparedWeights
 from mirage_eg.backends.runtime.stream_state import LaunchSite, StreamState
 from mirage_eg.backends.triton.compile import compile_module
+from mirage_eg.backends.triton.full_tiles import kernel_name
 from mirage_eg.backends.triton.targets import Target
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -89,7 +90,7 @@ class RunningProgram:
         _ = self.driver
 
     def functions(self, device: int) -> dict[str, Function]:
-        """The kernels, compiled for a device and loaded there.
+        """The binaries of the kernels, compiled for a device and loaded there.
 
         Raises:
             UnsupportedError: a kernel that does not compile or does not fit there; the message says which and why.
@@ -105,7 +106,7 @@ class RunningProgram:
             if metadata.global_scratch_size:
                 raise UnsupportedError(f"{record.kernel}: got a kernel with scratch memory; wanted one without")
             handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
-            dependent = bool(self._kernels.OPTIONS[record.kernel].get("launch_pdl"))
+            dependent = bool(self._kernels.OPTIONS[kernel_name(record.kernel)].get("launch_pdl"))
             functions[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared, dependent)
         self._loaded[device] = functions
         return functions

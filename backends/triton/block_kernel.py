@@ -20,6 +20,7 @@ from mirage_eg.backends.triton.addressing import (
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, write_scaled
+from mirage_eg.backends.triton.full_tiles import CONSTANT, FULL, Tiling
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names
@@ -40,7 +41,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
 ALIGNMENT = 16  # bytes of a vector load
-_RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", *GRID_NAMES}
+_RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", FULL, *GRID_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BlockKernel:
-    """The source of a kernel, the names of its pointer arguments, and of the sizes that follow them."""
+    """The source of a kernel, the names of its pointer arguments, and of the sizes that follow them.
+
+    `tilings`: those that its last argument is about, a constant (`full_tiles`); none if it has none.
+    """
 
     name: str
     source: str
     arguments: tuple[str, ...]
     sizes: tuple[str, ...]
     helpers: frozenset[str]
+    tilings: tuple[Tiling, ...] = ()
 
 
 def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
@@ -98,8 +103,10 @@ def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
     writer = _written(part, wide, sizes)
     arguments, lines = tuple(dict.fromkeys(_arguments(part))), _assemble(writer, part)
     taken = tuple(size for size in sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
-    head = [_decorator(part, taken), f"def {name}({', '.join([*arguments, *taken])}):"]
-    return BlockKernel(name, "\n".join([*head, *_indent(lines)]) + "\n", arguments, taken, frozenset(writer.helpers))
+    tilings = tuple(sorted(writer.masked))
+    constant = [f"{FULL}: tl.{CONSTANT}"] if tilings else []
+    head = [_decorator(part, taken), f"def {name}({', '.join([*arguments, *taken, *constant])}):"]
+    return BlockKernel(name, "\n".join([*head, *_indent(lines)]) + "\n", arguments, taken, frozenset(writer.helpers), tilings)
 
 
 def _decorator(part: Part, sizes: Sequence[str]) -> str:

@@ -7,15 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
+from mirage_eg.backends.triton.full_tiles import ALIGNED_SIZE, CONSTANT, SIZE, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.targets import TARGETS, Target
 from mirage_eg.ir.errors import MirageError, OptionError
@@ -90,7 +91,15 @@ def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
     """
     _check(target)
     with loaded(source) as module:
-        return [record for record, _ in compile_module(module, target)]
+        records = [record for record, _ in compile_module(module, target)]
+    return [_of_kernel(name, [*its]) for name, its in groupby(records, lambda record: kernel_name(record.kernel))]
+
+
+def _of_kernel(name: str, binaries: Sequence[KernelCompile]) -> KernelCompile:
+    """The record of a kernel's binaries: the first that fails, else that which needs the most."""
+    failed = [record for record in binaries if not record.ok]
+    most = (failed or sorted(binaries, key=lambda each: (each.shared_memory or 0, each.registers or 0), reverse=True))[0]
+    return replace(most, kernel=name, seconds=sum(record.seconds for record in binaries))
 
 
 def _check(target: str) -> None:
@@ -99,7 +108,7 @@ def _check(target: str) -> None:
 
 
 def compile_module(module: ModuleType, target: str | Target, resources: bool = True) -> list[tuple[KernelCompile, Any]]:
-    """Compile every kernel of an imported program: the record, and Triton's compiled kernel where there is one.
+    """Compile every binary of an imported program: the record, and Triton's compiled kernel where there is one.
 
     `target` is a name in TARGETS, or a Target. Without `resources`, registers and spills stay unknown, which saves one
     process a kernel. Triton caches compiled kernels on disk, for all processes.
@@ -127,7 +136,7 @@ class CompiledText:
 
 
 def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, CompiledText]:
-    """What Triton compiles of each kernel of an imported program: kernels with equal keys are compiled once.
+    """What Triton compiles of each binary of an imported program (`full_tiles`): those with equal keys are compiled once.
 
     Raises:
         OptionError: an unknown target.
@@ -136,9 +145,11 @@ def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, Compil
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
     texts = {}
-    for name, types in getattr(module, "SIGNATURES", {}).items():
-        source, options = _kernel_source(getattr(module, name), types), dict(module.OPTIONS[name])
-        texts[name] = CompiledText(source, options, f"{source.hash()} {options} {device}")
+    signatures = getattr(module, "SIGNATURES", {})
+    for binary, full in binaries_of(signatures).items():
+        name = kernel_name(binary)
+        source, options = _kernel_source(getattr(module, name), signatures[name], full), dict(module.OPTIONS[name])
+        texts[binary] = CompiledText(source, options, f"{source.hash()} {options} {device}")
     return texts
 
 
@@ -149,14 +160,19 @@ def _target(target: str | Target) -> Target:
     return target
 
 
-def _kernel_source(kernel: Any, types: tuple[str, ...]) -> Any:
-    """What Triton compiles: a kernel with the types of its arguments; the same one wherever it is in its file."""
+def _kernel_source(kernel: Any, types: tuple[str, ...], full: bool | None) -> Any:
+    """What Triton compiles: a kernel with the types of its arguments and its constant; its place in the file is none."""
     from triton.compiler import ASTSource
 
     kernel.starting_line_number = 1  # a part of the key of Triton's cache
-    pointers = [position for position, kind in enumerate(types) if kind.startswith("*")]
-    aligned = {(position,): [["tt.divisibility", 16]] for position in pointers}  # as torch and CuPy allocate
-    return ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), {}, aligned)
+    aligned = {
+        (position,): [["tt.divisibility", 16]]
+        for position, kind in enumerate(types)
+        if kind.startswith("*") or (kind == ALIGNED_SIZE and full is not False)  # torch and CuPy allocate so
+    }
+    constants = {} if full is None else {(types.index(CONSTANT),): full}
+    plain = (SIZE if kind == ALIGNED_SIZE else kind for kind in types)
+    return ASTSource(kernel, dict(zip(kernel.arg_names, plain, strict=True)), constants, aligned)
 
 
 def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> tuple[KernelCompile, Any]:

@@ -15,6 +15,7 @@ from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
 from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
 from mirage_eg.backends.triton.attention_call import write_attention
+from mirage_eg.backends.triton.full_tiles import FULL
 from mirage_eg.backends.triton.fused_convolutions import FusedConvolution, fused_convolutions
 from mirage_eg.backends.triton.image_layouts import image_layouts, is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.triton.joint_concat import JointConcat, joint_concats, launch_order, write_joint_concat
@@ -64,7 +65,7 @@ _TABLES = (
     "SIZES",
 )
 _FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", "convolution_relu")
-_RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr")
+_RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr", FULL)
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
 

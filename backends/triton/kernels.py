@@ -7,6 +7,7 @@ from math import prod
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, scaled_half_outputs
+from mirage_eg.backends.triton.full_tiles import signature_of_sizes
 from mirage_eg.backends.triton.prepared_weights import add_loop_bounds
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
 from mirage_eg.backends.triton.safe_exp import NO_VALUES
@@ -41,14 +42,16 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     file.buffers += [value for value in written if value not in file.buffers]
     arguments = [file.names[value_of[name_of.get(argument, argument)]] for argument in kernel.arguments]
     grid = launch_grid(block.part.graph.grid)
-    file.body.append(f'    {kernel.name}[{grid}]({", ".join([*arguments, *kernel.sizes])}, **OPTIONS["{kernel.name}"])')
+    constant = [" and ".join(tiling.is_full for tiling in kernel.tilings)] if kernel.tilings else []
+    given = ", ".join([*arguments, *kernel.sizes, *constant])
+    file.body.append(f'    {kernel.name}[{grid}]({given}, **OPTIONS["{kernel.name}"])')
 
 
 def _new_kernel(file: ProgramFile, block: Block, options: dict[str, int], value_of: Mapping[str, int]) -> BlockKernel:
     name = file.new_name("_".join(file.names[value] for value in block.values) + "_kernel")
     kernel = emit_block(name, block.part, file.sizes)
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
-    signature = (*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *("i32" for _ in kernel.sizes))
+    signature = (*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *signature_of_sizes(kernel.sizes, kernel.tilings))
     file.add_kernel(kernel, signature, options, of_block=True)
     if file.share:
         file.shared.setdefault(block.part.graph, []).append((block.part, kernel, options))
