@@ -38,7 +38,7 @@ from mirage_eg.pipeline.run.result import Result
 
 LARGEST = 1024
 SHOWN = (2, 16, 17, 31, 64, 127, 251, 256, 509, 512, 1021, 1024)
-RIGHT_AT = range(2, 258)
+RIGHT_AT = range(1, 258)
 TIMED_AT = (31, 32, 127, 251, 256, 1021)
 TUNING = Tuning(replace(EFFORT, seconds=15.0))  # of each bucket, and of each size alone
 TOLERANCE = 1e-2  # of the largest element
@@ -47,7 +47,7 @@ TOLERANCE = 1e-2  # of the largest element
 def rmsnorm() -> mi.Graph:
     """Rows of any number: a normalisation and a linear layer."""
     graph = mi.new_kernel_graph()
-    x = graph.new_input((mi.Dim("n", max=LARGEST), 4096), name="X")
+    x = graph.new_input((mi.Dim("n", min=1, max=LARGEST), 4096), name="X")
     w = graph.new_input((4096, 6144), name="W")
     graph.mark_output(graph.matmul(graph.rms_norm(x, 4096), w), name="O")
     return graph.graph()
@@ -55,7 +55,7 @@ def rmsnorm() -> mi.Graph:
 
 def gqa() -> mi.Graph:
     """Keys of any number: attention of two heads of 256 queries."""
-    graph, n = mi.new_kernel_graph(), mi.Dim("n", max=LARGEST)
+    graph, n = mi.new_kernel_graph(), mi.Dim("n", min=1, max=LARGEST)
     q, k, v = (graph.new_input(shape, name=name) for name, shape in (("Q", (2, 256, 64)), ("K", (2, 64, n)), ("V", (2, n, 64))))
     graph.mark_output(graph.matmul(graph.softmax(graph.matmul(q, k) / 8, 2), v), name="O")
     return graph.graph()

@@ -13,6 +13,7 @@ from mirage_eg.backends.measure.gpu_turn import gpu_turn
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.file_tables import tables_of
 from mirage_eg.ir.errors import MirageError
 
 _FLUSHED_BYTES = 256 << 20  # several times any L2 cache
@@ -67,8 +68,10 @@ def gpu_target() -> str:
     return f"sm_{10 * major + minor}"
 
 
-def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0) -> Timing:
+def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0, shapes: Sequence[Sequence[int]] = ()) -> Timing:
     """Time an emitted program (its text, or the path of its file) on standard normal inputs.
+
+    `shapes` are those of the inputs of a program that takes sizes.
 
     Raises:
         MirageError: no GPU here, or one with too little memory; the source is no emitted program.
@@ -76,9 +79,10 @@ def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0) -> Timi
     if not gpu_available():
         raise MirageError("timing: torch finds no GPU here")
     with memory_errors_reported(), loaded(source) as module:
-        tensors = normal_inputs(module, seed)
+        tensors = normal_inputs(module, seed, shapes)
         with timing_stream():
-            return time_launches(RunningProgram(module, list(module.INPUTS)).repeated(tensors, torch_library()), repeats)
+            program = RunningProgram(module, list(tables_of(module, shapes).inputs), shapes=shapes)
+            return time_launches(program.repeated(tensors, torch_library()), repeats)
 
 
 @contextmanager
@@ -97,13 +101,13 @@ def memory_errors_reported() -> Iterator[None]:
         raise MirageError(f"timing: {reason}; wanted a GPU with memory for the program; try: smaller sizes") from None
 
 
-def normal_inputs(module: Any, seed: int = 0) -> list[Any]:
+def normal_inputs(module: Any, seed: int = 0, shapes: Sequence[Sequence[int]] = ()) -> list[Any]:
     """Standard normal tensors on the GPU for the inputs of an emitted program; whole numbers below their bounds."""
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
     tensors = []
-    for position, (shape, dtype, strides) in enumerate(module.INPUTS.values()):
+    for position, (shape, dtype, strides) in enumerate(tables_of(module, shapes).inputs.values()):
         tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device="cuda")
         numbers = torch.randn(shape, device="cuda", generator=generator)
         if below := getattr(module, "WHOLE", {}).get(position):

@@ -6,8 +6,8 @@ Such a kernel has two binaries. The constant is its last argument.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ragged import LOOP, Cut
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression
 
 FULL = "FULL"  # the name of the constant
@@ -30,12 +30,12 @@ class Tiling(NamedTuple):
         return f"{self.extent} % {self.step} == 0"
 
 
-def tiling_of(graph: Graph, cut: Cut) -> Tiling | None:
+def tiling_of(cut: Cut, grid: Shape, loop: int) -> Tiling | None:
     """When no part of a cut is short; None if no size decides."""
     step = cut.part
     if cut.steps:
         place, step = max(cut.steps, key=lambda each: each[1])
-        if not isinstance(graph.loop if place == LOOP else graph.grid[place], SizeExpression):
+        if not isinstance(loop if place == LOOP else grid[place], SizeExpression):
             return None  # iterations at the end may be empty, which are short, too
     return Tiling(str(cut.extent), step) if isinstance(cut.extent, SizeExpression) else None
 

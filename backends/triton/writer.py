@@ -81,7 +81,7 @@ class Writer:
                 self.grid_used.update(grid_dim for grid_dim, _ in cut.steps if grid_dim != LOOP)
                 moved = [times("i" if grid_dim == LOOP else GRID_NAMES[grid_dim], step) for grid_dim, step in cut.steps]
                 ends[dim] = " - ".join([str(cut.extent), *moved])
-                if (tiling := tiling_of(self.graph, cut)) is not None:
+                if (tiling := tiling_of(cut, self.graph.grid, self.graph.loop)) is not None:
                     self.tilings[ends[dim]] = tiling
         return ends
 

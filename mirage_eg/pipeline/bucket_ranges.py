@@ -8,6 +8,7 @@ from mirage_eg.ir.sizes import Dim, SizeRange
 
 TOPS = (16, 32, 64, 128, 256)  # the largest sizes of buckets, where the caller names none
 SEARCHED_BEFORE = 16  # likewise of the dims before the last one: the tests of 256 × 256 take several times as long
+_ALIGNED = 16  # elements: rows of a multiple of it are loaded in vectors
 SEARCHED = 256  # the search is done at sizes up to this: loops are worth while, and its tests take seconds
 
 
@@ -50,6 +51,16 @@ def ranges_between(dim: Dim, tops: Sequence[int]) -> Iterator[SizeRange]:
         yield SizeRange(below + dim.multiple_of, top, dim.multiple_of)
 
 
+def timed_sizes(ranges: Mapping[str, SizeRange]) -> list[dict[str, int]]:
+    """Sizes at which kernels of a bucket are timed: the largest ones, and the largest at which rows are not aligned."""
+    largest = {name: values.largest for name, values in ranges.items()}
+    unaligned = {
+        name: next((size for size in range(it.largest, it.least - 1, -it.multiple_of) if size % _ALIGNED), it.largest)
+        for name, it in ranges.items()
+    }
+    return [largest] if unaligned == largest else [largest, unaligned]
+
+
 def _search_size(dim: Dim, tops: Sequence[int]) -> int:
     """The largest size that is tuned for, of those up to SEARCHED; structures are the same at all sizes above 1."""
     most = max((top for top in tops if top <= SEARCHED), default=0)
@@ -57,4 +68,4 @@ def _search_size(dim: Dim, tops: Sequence[int]) -> int:
     return most if most == tops[-1] or most >= SEARCHED // 2 else max(dim.min, min(dim.max, fitting or dim.multiple_of))
 
 
-__all__ = ["SEARCHED", "TOPS", "largest_sizes", "ranges_between", "searched_sizes"]
+__all__ = ["SEARCHED", "TOPS", "largest_sizes", "ranges_between", "searched_sizes", "timed_sizes"]

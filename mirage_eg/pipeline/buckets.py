@@ -12,6 +12,7 @@ from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.measure.timing import time_source
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import compile_source
 from mirage_eg.backends.triton.schedule import Schedule, fewer_stages, per_kernel
@@ -24,7 +25,7 @@ from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.optimizer.heuristics import EFFORT
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
+from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes, timed_sizes
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import optimize, tune_known
 from mirage_eg.pipeline.other_sizes import SizedForms, instantiation_task, is_plan_of, plan_at, plan_limits, primitive_form
@@ -45,6 +46,7 @@ Sizes = Mapping[str, int]
 
 _MOST = 64  # buckets
 _SECONDS = 15.0  # of tuning for each bucket
+_TIMED = 8  # µGraphs of a bucket, the fastest at full tiles, that are timed at other sizes
 _TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
 
 
@@ -167,7 +169,7 @@ class BucketMaker:
         tuned = {name: _tuned(size) for name, size in largest.items()}
         candidates = sorted(self._candidates(tuned, largest), key=lambda entry: entry.predicted_us)
         if tuning is not None and self._result.known:
-            candidates = [*self._measured(tuned, tuning), *candidates]
+            candidates = [*self._ranked(self._measured(tuned, tuning), ranges), *candidates]
         seconds = perf_counter() - begin
         library = [entry for entry in candidates if not entry.fused]
         reasons: list[str] = []
@@ -206,6 +208,18 @@ class BucketMaker:
         except (UnsupportedError, GraphError):  # an op is tied to the size
             return []
         return [entry for entry in result.candidates if entry.schedule is not None]
+
+    def _ranked(self, measured: Sequence[Candidate], ranges: Ranges) -> list[Candidate]:
+        """The µGraphs that were fastest at full tiles, by the times of their texts for all sizes, there and at other sizes."""
+        timed: list[tuple[float, Candidate]] = []
+        for entry in measured[:_TIMED]:
+            try:
+                source = self._written(entry, ranges).source
+            except (UnsupportedError, GraphError):  # its text depends on the size
+                continue
+            shapes = [[kind.shape for kind in at_sizes(self._program, sizes).input_types] for sizes in timed_sizes(ranges)]
+            timed.append((prod(time_source(source, shapes=each).warm_us for each in shapes), entry))
+        return [entry for _, entry in sorted(timed, key=lambda pair: pair[0])]
 
     def _float_check(self, graph: Graph, verdict: SizesVerdict) -> FloatCheck:
         """The float check at the largest sizes that were tested."""

@@ -13,16 +13,20 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.runtime.launch_plan import launch_plan_of
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
-from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.compile import compile_module, compile_source, loaded
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline import buckets
+from mirage_eg.pipeline.bucket_ranges import timed_sizes
+from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.partition import segment_search
 from mirage_eg.verify.all_sizes import tiles_of
 from property_tests.support.hand_written import inputs_of, worst
+from property_tests.support.source_timer import time_by_source
 
 LARGEST = 70
 FEW = (1, 15, 17, 67)
@@ -197,3 +201,49 @@ def test_sizes_that_fill_all_tiles_need_no_mask() -> None:
     tile = max(tiles_of(graph, {"n": SizeRange(1, 64)})["n"])
     assert "mask=" in emit_for_sizes(graph, {"n": SizeRange(1, 2 * tile)})
     assert "mask=" not in emit_for_sizes(graph, {"n": SizeRange(tile, 2 * tile, tile)})
+
+
+@pytest.mark.parametrize("name", ["parallel", "reduced"])
+def test_the_binary_for_full_tiles_has_no_mask_of_a_size(name: str) -> None:
+    with loaded(made(name).buckets[1].candidate.source) as module:
+        compiled = {record.kernel: kernel.asm["ttir"] for record, kernel in compile_module(module, "sm_90", resources=False)}
+    assert [record.kernel for record in compile_source(made(name).buckets[1].candidate.source, "sm_90")] == ["O_kernel"]
+    masks = {binary: text.count("arith.cmpi") + text.count("arith.select") for binary, text in compiled.items()}
+    assert masks["O_kernel at full tiles"] < masks["O_kernel"] and "arith.select" not in compiled["O_kernel at full tiles"]
+
+
+@pytest.mark.parametrize("name", ["parallel", "reduced"])
+def test_sizes_choose_the_binary_and_are_right_with_both(run_guarded: RunProgram, name: str) -> None:
+    result = made(name)
+    shapes = {"parallel": lambda n: [(n, 32), (32, 48)], "reduced": lambda n: [(2, 4, 16), (2, 16, n), (2, n, 16)]}[name]
+    for n, full in ((15, False), (16, True), (32, True), (31, False)):
+        with loaded(result.bucket(n=n).candidate.source) as module:
+            launches = launch_plan_of(module, shapes(n)).launches
+        assert launches is not None and [launch.kernel for launch in launches] == ["O_kernel" + " at full tiles" * full]
+        check(run_guarded, result, n)
+
+
+def test_buckets_are_timed_where_rows_are_aligned_and_where_they_are_not() -> None:
+    assert timed_sizes({"n": SizeRange(257, 1024)}) == [{"n": 1024}, {"n": 1023}]
+    assert timed_sizes({"n": SizeRange(32, 512, 8), "m": SizeRange(1, 1)}) == [{"n": 512, "m": 1}, {"n": 504, "m": 1}]
+    assert timed_sizes({"n": SizeRange(16, 64, 16)}) == [{"n": 64}] and timed_sizes({"n": SizeRange(9, 15)}) == [{"n": 15}]
+
+
+def test_a_bucket_on_a_gpu_takes_the_kernel_that_is_fast_at_all_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel that was the fastest at full tiles takes ten times as long at other sizes."""
+    time_by_source(monkeypatch)
+    asked: list[tuple[str, int]] = []
+
+    def timed(source: str, shapes: Any) -> Timing:
+        asked.append((source, shapes[0][0]))
+        us = 10.0 if source == asked[0][0] and shapes[0][0] % 16 else 1.0
+        return Timing(us, 0.0, us, 0.0, "graph", "no GPU")
+
+    monkeypatch.setattr(buckets, "time_source", timed)
+    monkeypatch.setattr(buckets, "for_this_machine", lambda options: (options, True))
+    monkeypatch.setattr(buckets, "_SECONDS", 1.0)
+    options = Options(top=4, device="cpu", gpu="H100", jobs=1, cache=False)
+    [*_, last] = buckets.optimize_sizes("rows", normed_product(), options, [{"n": 64}]).buckets
+    sources = dict.fromkeys(source for source, _ in asked)
+    assert len(sources) > 1 and {n for _, n in asked} >= {63, 64, 70}
+    assert last.candidate.source not in next(iter(sources))

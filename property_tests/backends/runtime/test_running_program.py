@@ -26,6 +26,7 @@ from mirage_eg.backends.runtime.torch_arrays import Torch
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.full_tiles import binaries_of
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.builder import new_kernel_graph
@@ -83,7 +84,7 @@ def test_each_kernel_parameter_is_the_address_of_the_array_of_its_name(name: str
 def uncompiled(module: Any, target: Any, resources: bool) -> list[tuple[Any, Any]]:
     """Stands for the compiler where what it makes does not matter."""
     made = []
-    for name in module.SIGNATURES:
+    for name in binaries_of(module.SIGNATURES):
         metadata = SimpleNamespace(name=name, shared=0, num_warps=4, num_ctas=1, global_scratch_size=0)
         record = SimpleNamespace(ok=True, kernel=name, error=None)
         made.append((record, SimpleNamespace(metadata=metadata, asm={"cubin": b""})))
@@ -447,3 +448,4 @@ def test_a_size_reaches_each_kernel_that_takes_it_with_its_grid(n: int, monkeypa
     [launched] = driver.launched
     assert result.shape == (n, 8) and launched.grid == (-(-n // 16), 1, 1)
     assert launched.arguments == (x.pointer, result.pointer, n, 0, 0)
+    assert launched.kernel.endswith("at full tiles") == (n % 16 == 0)
