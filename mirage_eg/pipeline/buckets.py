@@ -46,7 +46,7 @@ Sizes = Mapping[str, int]
 
 _MOST = 64  # buckets
 _SECONDS = 15.0  # of tuning for each bucket
-_TIMED = 8  # µGraphs of a bucket, the fastest at full tiles, that are timed at other sizes
+_TIMED = 8  # µGraphs of a bucket that are timed with their text for all sizes
 _TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
 
 
@@ -168,16 +168,14 @@ class BucketMaker:
         largest = {name: values.largest for name, values in ranges.items()}
         tuned = {name: _tuned(size) for name, size in largest.items()}
         candidates = sorted(self._candidates(tuned, largest), key=lambda entry: entry.predicted_us)
-        if tuning is not None and self._result.known:
-            candidates = [*self._ranked(self._measured(tuned, tuning), ranges), *candidates]
+        if tuning is not None:
+            candidates = [*self._ranked(self._measured(tuned, tuning) or candidates, ranges), *candidates]
         seconds = perf_counter() - begin
         library = [entry for entry in candidates if not entry.fused]
         reasons: list[str] = []
         for entry in (*[entry for entry in candidates if entry.fused or entry is candidates[0]][:_TRIED], *library):
             try:
-                lowered = entry
-                if entry.schedule is None:
-                    lowered = replace(entry, graph=optimize_mugraph(entry.graph, self._device).graph, found=entry.graph)
+                lowered = self._lowered(entry)
                 written = self._written(lowered, ranges)
                 verdict = verify_sizes(
                     self._program,
@@ -201,7 +199,12 @@ class BucketMaker:
         raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
 
     def _measured(self, tuned: Sizes, tuning: Tuning) -> list[Candidate]:
-        """The µGraphs of the search, tuned at these sizes, and the library form, fastest first."""
+        """The µGraphs of the search, tuned at these sizes, and the library form, fastest first.
+
+        None at a size of 1: a dim has no axis there (`ir.axes`), by which structures are tiled.
+        """
+        if not self._result.known or 1 in tuned.values():
+            return []
         name = " ".join(f"{name}={size}" for name, size in tuned.items())
         try:
             result = tune_known(name, at_sizes(self._program, tuned), self._options, self._result.known, tuning)
@@ -209,16 +212,25 @@ class BucketMaker:
             return []
         return [entry for entry in result.candidates if entry.schedule is not None]
 
-    def _ranked(self, measured: Sequence[Candidate], ranges: Ranges) -> list[Candidate]:
-        """The µGraphs that were fastest at full tiles, by the times of their texts for all sizes, there and at other sizes."""
+    def _lowered(self, entry: Candidate) -> Candidate:
+        """The candidate as it is written; what was tuned is so already."""
+        if entry.schedule is not None:
+            return entry
+        return replace(entry, graph=optimize_mugraph(entry.graph, self._device).graph, found=entry.graph)
+
+    def _ranked(self, candidates: Sequence[Candidate], ranges: Ranges) -> list[Candidate]:
+        """The first candidates by the times of their texts for all sizes: at the largest ones, and where rows are not aligned."""
         timed: list[tuple[float, Candidate]] = []
-        for entry in measured[:_TIMED]:
+        for entry in candidates[:_TIMED]:
             try:
-                source = self._written(entry, ranges).source
+                written = self._written(self._lowered(entry), ranges)
             except (UnsupportedError, GraphError):  # its text depends on the size
                 continue
+            if not written.compile.ok:
+                continue
             shapes = [[kind.shape for kind in at_sizes(self._program, sizes).input_types] for sizes in timed_sizes(ranges)]
-            timed.append((prod(time_source(source, shapes=each).warm_us for each in shapes), entry))
+            us = [time_source(written.source, shapes=each).warm_us for each in shapes]
+            timed.append((prod(us), replace(entry, measured_us=us[0])))
         return [entry for _, entry in sorted(timed, key=lambda pair: pair[0])]
 
     def _float_check(self, graph: Graph, verdict: SizesVerdict) -> FloatCheck:
