@@ -4,9 +4,9 @@ A candidate that fails is an outcome, no exception; only a GPU context that is l
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from mirage_eg.backends.measure.kernel_events import EventDriver
@@ -15,11 +15,15 @@ from mirage_eg.backends.runtime.cuda_driver import cuda_driver
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.file_tables import Kind, tables_of
+from mirage_eg.backends.triton.full_tiles import kernel_name
 from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.shapes import Shape
 
 ERROR_RATIO = 2  # a candidate may be this many times as wrong as the library form, as in the float check
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # or so wrong, of the largest element
 MOST_WRONG = 0.1  # of the largest element: a library form that is more wrong has overflown inside, and allows nothing
+FIXED_SHAPES: Sequence[Sequence[Shape]] = ((),)  # of a program that takes no sizes
 _QUICK_RUNS = 20  # in the CUDA graph of a first, rough measurement
 _NEAR_OVERFLOW = 0.9  # of the largest finite number: larger values may round to infinity
 
@@ -41,34 +45,32 @@ class Outcome:
     kernels_us: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _AtShapes:
+    """Inputs of these shapes, a list for each magnitude; their float64 results, and the errors of the library form."""
+
+    shapes: Sequence[Shape]
+    kinds: Sequence[Kind]
+    tensors: list[list[Any]] = field(default_factory=list)
+    wanted: list[list[Any]] = field(default_factory=list)
+    own_errors: list[list[float]] = field(default_factory=list)
+
+
 class CandidateTimer:
     """The inputs of a program on the GPU, its float64 results, and the errors of its library form."""
 
-    def __init__(self, source: str, seed: int = 0) -> None:
-        """`source` is the library form of the program, with a `reference`; candidates take the same inputs."""
-        import torch
+    def __init__(self, source: str, seed: int = 0, shapes: Sequence[Sequence[Shape]] = FIXED_SHAPES) -> None:
+        """`source` is the library form of the program, with a `reference`; candidates take the same inputs.
 
-        self._kinds: list[tuple[Any, str, Any]]
+        Where programs take sizes, `shapes` are those of the inputs at each of the sizes at which candidates are timed.
+        """
         with loaded(source) as module:
-            self._kinds = list(module.INPUTS.values())
-            self._wanted: list[list[Any]] = []
-            self._tensors: list[list[Any]] = []
-            self._own_errors: list[list[float]] = []
-            for magnitude in module.MAGNITUDES:
-                generator = torch.Generator(device="cuda").manual_seed(seed)
-                tensors = [
-                    magnitude * scale * torch.randn(shape, device="cuda", generator=generator)
-                    for scale, (shape, _, _) in zip(module.SCALES, self._kinds, strict=True)
-                ]
-                for position, below in getattr(module, "WHOLE", {}).items():
-                    tensors[position] = torch.randint(below, self._kinds[position][0], device="cuda", generator=generator)
-                for position, masked in getattr(module, "CAUSAL", {}).items():
-                    tensors[position] = causal_mask(self._kinds[position][0], masked)
-                self._tensors.append(
-                    [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, self._kinds, strict=True)]
-                )
-                self._wanted.append([wanted.double() for wanted in module.reference(*self._tensors[-1])])
-                self._own_errors.append(_own_errors(module, self._tensors[-1], self._wanted[-1]))
+            self._cases = [_AtShapes(each, tuple(tables_of(module, each).inputs.values())) for each in shapes]
+            for case in self._cases:
+                for magnitude in module.MAGNITUDES:
+                    case.tensors.append(_inputs(module, case.kinds, magnitude, seed))
+                    case.wanted.append([wanted.double() for wanted in module.reference(*case.tensors[-1])])
+                    case.own_errors.append(_own_errors(module, case.shapes, case.tensors[-1], case.wanted[-1]))
 
     def quick(self, source: str) -> Outcome:
         """Check on small and large inputs, then time roughly."""
@@ -83,7 +85,9 @@ class CandidateTimer:
         from triton.errors import TritonError
 
         try:
-            return self._run(source, full)
+            return _joined([self._run(source, case, full) for case in self._cases])
+        except _WrongError as wrong:
+            return wrong.outcome, None
         # A kernel that needs more than the GPU has; one that the driver or torch refuses; one that does not compile.
         except (TritonError, RuntimeError, MirageError) as error:
             problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -93,23 +97,24 @@ class CandidateTimer:
             raise DeviceLost(f"the GPU context is lost after: {problem}") from lost
         return Outcome(None, None, problem), None
 
-    def _run(self, source: str, full: bool) -> tuple[Outcome, Timing | None]:
+    def _run(self, source: str, case: _AtShapes, full: bool) -> tuple[Outcome, Timing | None]:
         import torch
 
         library = torch_library()
         with loaded(source) as module, timing_stream():
             driver, worst = EventDriver(cuda_driver()), 0.0
-            program = RunningProgram(module, list(module.INPUTS), driver=driver)
-            for tensors, wanted, own in zip(self._tensors, self._wanted, self._own_errors, strict=True):
-                arguments = _laid_out(module.INPUTS.values(), tensors)
+            layouts = tables_of(module, case.shapes).inputs
+            program = RunningProgram(module, list(layouts), driver=driver, shapes=case.shapes)
+            for tensors, wanted, own in zip(case.tensors, case.wanted, case.own_errors, strict=True):
+                arguments = _laid_out(layouts.values(), tensors)
                 results = program(arguments, library)
                 torch.cuda.synchronize()
                 most = [_allowed(got.dtype, error) for got, error in zip(results, own, strict=True)]
                 error, allowed = max(zip(_errors(results, wanted), most, strict=True), key=lambda pair: pair[0] / pair[1])
                 if not error <= allowed:
-                    return Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"), None
+                    raise _WrongError(Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"))
                 worst = max(worst, error)
-            arguments = _laid_out(module.INPUTS.values(), self._tensors[0])
+            arguments = _laid_out(layouts.values(), case.tensors[0])
             run = program.repeated(arguments, library)
             if full:
                 timing = time_in_turn(run)
@@ -122,7 +127,49 @@ class CandidateTimer:
             if len(names) < 2:
                 return Outcome(us, worst, None), None
             times, functions = driver.kernels_us(run), program.functions(torch.cuda.current_device())
-            return Outcome(us, worst, None, tuple(times[functions[name].handle] for name in names) if times else ()), None
+            kernels = dict.fromkeys(names, 0.0)
+            for binary, function in functions.items():  # of a kernel with two, one runs
+                kernels[kernel_name(binary)] += times.get(function.handle, 0.0)
+            return Outcome(us, worst, None, tuple(kernels.values()) if times else ()), None
+
+
+class _WrongError(Exception):
+    """A candidate whose results are wrong."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.problem)
+        self.outcome = outcome
+
+
+def _joined(found: Sequence[tuple[Outcome, Timing | None]]) -> tuple[Outcome, Timing | None]:
+    """One outcome for those at several sizes: geometric means of the times, the largest error."""
+    outcomes, timings = [outcome for outcome, _ in found], [timing for _, timing in found if timing is not None]
+    if len(found) == 1:
+        return found[0]
+    kernels = zip(*(outcome.kernels_us for outcome in outcomes), strict=True) if all(it.kernels_us for it in outcomes) else ()
+    us, errors = [it.us for it in outcomes if it.us is not None], [it.error for it in outcomes if it.error is not None]
+    outcome = Outcome(geometric_mean(us), max(errors), None, tuple(map(geometric_mean, kernels)))
+    if not timings:
+        return outcome, None
+    warm, cold = (geometric_mean(getattr(it, name) for it in timings) for name in ("warm_us", "cold_us"))
+    spreads = (max(getattr(it, name) for it in timings) for name in ("warm_spread_us", "cold_spread_us"))
+    return outcome, Timing(warm, next(spreads), cold, next(spreads), timings[0].method, timings[0].device)
+
+
+def _inputs(module: Any, kinds: Sequence[Kind], magnitude: float, seed: int) -> list[Any]:
+    """Inputs of the program, `magnitude` times as large as usual ones."""
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    tensors = [
+        magnitude * scale * torch.randn(shape, device="cuda", generator=generator)
+        for scale, (shape, _, _) in zip(module.SCALES, kinds, strict=True)
+    ]
+    for position, below in getattr(module, "WHOLE", {}).items():
+        tensors[position] = torch.randint(below, kinds[position][0], device="cuda", generator=generator)
+    for position, masked in getattr(module, "CAUSAL", {}).items():
+        tensors[position] = causal_mask(kinds[position][0], masked)
+    return [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, kinds, strict=True)]
 
 
 def _laid_out(kinds: Any, tensors: Sequence[Any]) -> list[Any]:
@@ -138,7 +185,7 @@ def _laid_out(kinds: Any, tensors: Sequence[Any]) -> list[Any]:
     return made
 
 
-def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
+def _own_errors(module: Any, shapes: Sequence[Shape], tensors: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
     """The error of each result of the library form, in the program's types; 0 where it overflows, or does not run.
 
     On large inputs the roundings of scores decide a softmax, and every order of the ops is about as wrong.
@@ -146,7 +193,7 @@ def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any]) -> l
     from triton.errors import TritonError
 
     try:
-        results = module.run(*_laid_out(module.INPUTS.values(), tensors))
+        results = module.run(*_laid_out(tables_of(module, shapes).inputs.values(), tensors))
     except (TritonError, RuntimeError):  # this form is a candidate, too: the problem is reported there
         return [0.0] * len(wanted)
     results = results if isinstance(results, tuple) else (results,)

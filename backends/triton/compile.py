@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, groupby
@@ -91,7 +91,11 @@ def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
     """
     _check(target)
     with loaded(source) as module:
-        records = [record for record, _ in compile_module(module, target)]
+        return by_kernel(record for record, _ in compile_module(module, target))
+
+
+def by_kernel(records: Iterable[KernelCompile]) -> list[KernelCompile]:
+    """A record for each kernel, of those of its binaries (`full_tiles`)."""
     return [_of_kernel(name, [*its]) for name, its in groupby(records, lambda record: kernel_name(record.kernel))]
 
 

@@ -16,9 +16,10 @@ from types import TracebackType
 from typing import Any
 
 from mirage_eg.backends.evaluator.processes import begin_worker, end_processes, install_ops, keep_worker, pickled_ops
-from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
+from mirage_eg.backends.measure.candidate_timer import FIXED_SHAPES, CandidateTimer, DeviceLost, Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.shapes import Shape
 
 Quick = Callable[[str], Outcome]
 Full = Callable[[str], tuple[Outcome, Timing | None]]
@@ -150,13 +151,15 @@ def gpus_of_first_kind() -> list[str]:
     return [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[0]]
 
 
-def multi_gpu_timer(gpus: Sequence[str], source: str, seed: int) -> MultiGpuTimer:
+def multi_gpu_timer(
+    gpus: Sequence[str], source: str, seed: int, shapes: Sequence[Sequence[Shape]] = FIXED_SHAPES
+) -> MultiGpuTimer:
     """`backends.measure.candidate_timer.CandidateTimer` in a process on each GPU."""
     import loky
 
     def start(gpu: str) -> Executor:
         executor: Executor = loky.ProcessPoolExecutor(
-            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_make_trials, initargs=(source, seed, pickled_ops())
+            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_make_trials, initargs=(source, seed, shapes, pickled_ops())
         )
         return executor
 
@@ -167,12 +170,12 @@ def _nothing() -> None:
     """What a process is started with."""
 
 
-def _make_trials(source: str, seed: int, ops: bytes) -> None:
+def _make_trials(source: str, seed: int, shapes: Sequence[Sequence[Shape]], ops: bytes) -> None:
     global _trials
     begin_worker()
     keep_worker()
     install_ops(ops)
-    _trials = CandidateTimer(source, seed)
+    _trials = CandidateTimer(source, seed, shapes)
 
 
 def _quick(source: str) -> Outcome:

@@ -21,6 +21,7 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.gpu_turn import gpu_turn
 from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.triton.all_sizes import Ranges
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
@@ -63,13 +64,15 @@ class Timer(Protocol):
 class Tuning:
     """How a run is tuned: its effort, a listener, and a wrapper of its timer.
 
-    `find` gives the outcome of a source that was measured before, on the same card.
+    `find` gives the outcome of a source that was measured before, on the same card. With `ranges` candidates have texts for all
+    these sizes, and are timed at several (`timed_sizes`).
     """
 
     effort: Effort = EFFORT
     record: Callable[[Measurement], None] = lambda measurement: None
     wrap: Callable[[Timer], Timer] = lambda timer: timer
     find: Callable[[str], Outcome | None] = lambda source: None
+    ranges: Ranges = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def tune(
     """
     tuning = tuning or Tuning()
     effort = tuning.effort
-    compiler = VariantCompiler(program, device, parallel)
+    compiler = VariantCompiler(program, device, parallel, tuning.ranges)
     begun = perf_counter()
     run = _Run(program, families, device, timer, compiler, tuning, begun, begun + effort.seconds)
     members = list(islice(_members(families, effort.choices), effort.structures))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.triton.compile import KernelCompile, compile_kernel, compiled_texts, loaded
+from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
+from mirage_eg.backends.triton.compile import KernelCompile, by_kernel, compile_kernel, compiled_texts, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import fewer_stages
 from mirage_eg.ir.errors import MirageError
@@ -31,11 +32,12 @@ class WrittenJob:
 
 @dataclass(slots=True)
 class VariantCompiler:
-    """Compiles candidates of one program for one device; `parallel` maps in processes."""
+    """Compiles candidates of one program for one device; `parallel` maps in processes. With `ranges`, texts for these sizes."""
 
     program: Graph
     device: Device
     parallel: Map
+    ranges: Ranges = field(default_factory=dict)
     graphs: dict[Graph, Graph] = field(default_factory=dict)  # µGraphs as they are lowered
     compiled: dict[str, KernelCompile] = field(default_factory=dict)  # by key
 
@@ -52,7 +54,7 @@ class VariantCompiler:
         """
         while jobs:
             smaller: list[Job] = []
-            items = [(self.program, self.optimized(job.graph), job, self.device.target) for job in jobs]
+            items = [(self.program, self.optimized(job.graph), job, self.device.target, self.ranges) for job in jobs]
             written = [*self.parallel(write_job, items, until)]
             kernels = {
                 key: (entry.source, name) for entry in written for name, key in entry.kernels if key not in self.compiled
@@ -68,7 +70,7 @@ class VariantCompiler:
                 records = [self.compiled[key] for _, key in entry.kernels]
                 failed = next((record for record in records if not record.ok), None)
                 problem = f"{failed.kernel}: {failed.error}" if failed else entry.problem
-                fewer = failed and fewer_stages(job.schedule, [record.wants_fewer_stages for record in records])
+                fewer = failed and fewer_stages(job.schedule, [record.wants_fewer_stages for record in by_kernel(records)])
                 if fewer:
                     smaller.append(replace(job, schedule=fewer))
                 else:
@@ -76,11 +78,15 @@ class VariantCompiler:
             jobs = smaller
 
 
-def write_job(item: tuple[Graph, Graph, Job, str]) -> WrittenJob:
-    """The source for (program, optimized µGraph, job, target), and what Triton compiles of it."""
-    program, optimized, job, target = item
+def write_job(item: tuple[Graph, Graph, Job, str, Ranges]) -> WrittenJob:
+    """The source for (program, optimized µGraph, job, target, sizes if it is for several), and what Triton compiles of it."""
+    program, optimized, job, target, ranges = item
     try:
-        source = emit(optimized, program=program, schedule=job.schedule)
+        source = (
+            emit_for_sizes(optimized, ranges, program=program, schedule=job.schedule)
+            if ranges
+            else emit(optimized, program=program, schedule=job.schedule)
+        )
         with loaded(source) as module:
             kernels = tuple((name, text.key) for name, text in compiled_texts(module, target).items())
     except MirageError as error:

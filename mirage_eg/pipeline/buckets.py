@@ -169,7 +169,7 @@ class BucketMaker:
         tuned = {name: _tuned(size) for name, size in largest.items()}
         candidates = sorted(self._candidates(tuned, largest), key=lambda entry: entry.predicted_us)
         if tuning is not None:
-            candidates = [*self._ranked(self._measured(tuned, tuning) or candidates, ranges), *candidates]
+            candidates = [*(self._measured(tuned, ranges, tuning) or self._ranked(candidates, ranges)), *candidates]
         seconds = perf_counter() - begin
         library = [entry for entry in candidates if not entry.fused]
         reasons: list[str] = []
@@ -198,8 +198,8 @@ class BucketMaker:
         span = ", ".join(f"{name} from {values.least} to {values.largest}" for name, values in ranges.items())
         raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
 
-    def _measured(self, tuned: Sizes, tuning: Tuning) -> list[Candidate]:
-        """The µGraphs of the search, tuned at these sizes, and the library form, fastest first.
+    def _measured(self, tuned: Sizes, ranges: Ranges, tuning: Tuning) -> list[Candidate]:
+        """The µGraphs of the search with tiles for the sizes `tuned`, and the library form, with tuned texts for all sizes.
 
         None at a size of 1: a dim has no axis there (`ir.axes`), by which structures are tiled.
         """
@@ -207,7 +207,8 @@ class BucketMaker:
             return []
         name = " ".join(f"{name}={size}" for name, size in tuned.items())
         try:
-            result = tune_known(name, at_sizes(self._program, tuned), self._options, self._result.known, tuning)
+            program, sized = at_sizes(self._program, tuned), replace(tuning, ranges=ranges)
+            result = tune_known(name, program, self._options, self._result.known, sized)
         except (UnsupportedError, GraphError):  # an op is tied to the size
             return []
         return [entry for entry in result.candidates if entry.schedule is not None]
@@ -219,7 +220,7 @@ class BucketMaker:
         return replace(entry, graph=optimize_mugraph(entry.graph, self._device).graph, found=entry.graph)
 
     def _ranked(self, candidates: Sequence[Candidate], ranges: Ranges) -> list[Candidate]:
-        """The first candidates by the times of their texts for all sizes: at the largest ones, and where rows are not aligned."""
+        """The first candidates by the times of their texts for all sizes, of those that are not tuned."""
         timed: list[tuple[float, Candidate]] = []
         for entry in candidates[:_TIMED]:
             try:

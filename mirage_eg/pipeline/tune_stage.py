@@ -6,14 +6,18 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.measure.candidate_timer import FIXED_SHAPES
+from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
+from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
 from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of
+from mirage_eg.pipeline.bucket_ranges import timed_sizes
 from mirage_eg.pipeline.choose_candidates import deduplicated
 from mirage_eg.pipeline.compile_stage import optimized
 from mirage_eg.pipeline.partition_stage import PlanChoices
@@ -83,7 +87,7 @@ class StartedTuning:
 
 def start_tuning(run: Run, tuning: Tuning, context: ExitStack) -> StartedTuning:
     """Start the timer, if there is a GPU."""
-    return StartedTuning(tuning, open_timer(run, context) if run.on_gpu else None, context)
+    return StartedTuning(tuning, open_timer(run, context, tuning.ranges) if run.on_gpu else None, context)
 
 
 def tune_candidates(
@@ -133,12 +137,15 @@ def open_database(run: Run) -> TuningDatabase | None:
     return TuningDatabase(file_of(folder, device), device, versions, fingerprint(to_json(run.program)))
 
 
-def open_timer(run: Run, stack: ExitStack) -> Timer:
+def open_timer(run: Run, stack: ExitStack, ranges: Ranges) -> Timer:
     """A timer on all visible GPUs of one kind, each in a process of its own: a kernel that ends the GPU context ends no run."""
     from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
 
-    source = emit(run.program, program=run.program)
-    return stack.enter_context(multi_gpu_timer(gpus_of_first_kind(), source, run.options.seed))
+    program, shapes = run.program, FIXED_SHAPES
+    source = emit_for_sizes(program, ranges, program=program) if ranges else emit(program, program=program)
+    if ranges:
+        shapes = [[kind.shape for kind in at_sizes(program, sizes).input_types] for sizes in timed_sizes(ranges)]
+    return stack.enter_context(multi_gpu_timer(gpus_of_first_kind(), source, run.options.seed, shapes))
 
 
 def timed_and_ordered(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
