@@ -59,12 +59,12 @@ class _PlacedSize(int):
 class _RecordingKernel:
     """The replacement of a kernel that records its launches."""
 
-    def __init__(self, name: str, launches: list[tuple[str, tuple[int, ...], tuple[Any, ...]]]) -> None:
-        self._name, self._launches = name, launches
+    def __init__(self, name: str, types: Sequence[str], launches: list[tuple[str, tuple[int, ...], tuple[Any, ...]]]) -> None:
+        self._name, self._types, self._launches = name, types, launches
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def record(*values: int, **options: Any) -> None:
-            binary, given = binary_of(self._name, values)
+            binary, given = binary_of(self._name, self._types, values)
             places = tuple(value.place if isinstance(value, _PlacedSize) else value for value in given)
             self._launches.append((binary, grid, places))
 
@@ -90,7 +90,7 @@ def launch_plan_of(module: ModuleType, shapes: Sequence[Sequence[int]] = ()) -> 
     kernels = {name: getattr(module, name) for name in module.SIGNATURES}
     try:
         for name in kernels:
-            setattr(module, name, _RecordingKernel(name, launches))
+            setattr(module, name, _RecordingKernel(name, module.SIGNATURES[name], launches))
         count = len(inputs) + len(buffers)
         returned = launch(*range(count), *(_PlacedSize.at(place, one) for place, one in enumerate(sizes, count)))
     finally:

@@ -18,19 +18,19 @@ from mirage_eg.backends.triton.full_tiles import binary_of
 class _StandIn:
     """The replacement of a kernel in the module, which launches on the stream of this thread's call."""
 
-    def __init__(self, running: local, kernel: str) -> None:
-        self._running, self._kernel = running, kernel
+    def __init__(self, running: local, kernel: str, types: Sequence[str]) -> None:
+        self._running, self._kernel, self._types = running, kernel, types
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         state: MixedStreamState = self._running.state
-        return partial(state.launch, self._kernel, grid)
+        return partial(state.launch, self._kernel, self._types, grid)
 
 
 def stand_in(module: ModuleType) -> local:
     """Replace the kernels of a module by stand-ins; returns the thread-local object whose `state` they use."""
     running = local()
-    for name in getattr(module, "SIGNATURES", ()):
-        setattr(module, name, _StandIn(running, name))
+    for name, types in getattr(module, "SIGNATURES", {}).items():
+        setattr(module, name, _StandIn(running, name, types))
     return running
 
 
@@ -63,9 +63,9 @@ class MixedStreamState:
             self._site.library.copy(target, result)
         return tuple(out)
 
-    def launch(self, kernel: str, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    def launch(self, kernel: str, types: Sequence[str], grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         """Launch a generated kernel; the options have been used by the compiler."""
-        binary, given = binary_of(kernel, arguments)
+        binary, given = binary_of(kernel, types, arguments)
         slots, start = self._ready.get((binary, grid)) or self._prepare(binary, grid, len(given))
         address = self._site.library.address
         slots[: len(given)] = [each if isinstance(each, int) else address(each) for each in given]

@@ -20,7 +20,7 @@ from mirage_eg.backends.triton.addressing import (
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, write_scaled
-from mirage_eg.backends.triton.full_tiles import CONSTANT, FULL, Tiling
+from mirage_eg.backends.triton.full_tiles import CONSTANT, FULL, SizedTiles
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names
@@ -82,7 +82,8 @@ class Part:
 class BlockKernel:
     """The source of a kernel, the names of its pointer arguments, and of the sizes that follow them.
 
-    `tilings`: those that its last argument is about, a constant (`full_tiles`); none if it has none.
+    `sized_tiles`: those that its last argument is about, a constant (`full_tiles`); none if it has none. `addresses_gain`: from
+    sizes that are multiples of 16.
     """
 
     name: str
@@ -90,7 +91,8 @@ class BlockKernel:
     arguments: tuple[str, ...]
     sizes: tuple[str, ...]
     helpers: frozenset[str]
-    tilings: tuple[Tiling, ...] = ()
+    sized_tiles: tuple[SizedTiles, ...] = ()
+    addresses_gain: bool = False
 
 
 def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
@@ -103,16 +105,23 @@ def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
     writer = _written(part, wide, sizes)
     arguments, lines = tuple(dict.fromkeys(_arguments(part))), _assemble(writer, part)
     taken = tuple(size for size in sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
-    tilings = tuple(sorted(writer.masked))
-    constant = [f"{FULL}: tl.{CONSTANT}"] if tilings else []
-    head = [_decorator(part, taken), f"def {name}({', '.join([*arguments, *taken, *constant])}):"]
-    return BlockKernel(name, "\n".join([*head, *_indent(lines)]) + "\n", arguments, taken, frozenset(writer.helpers), tilings)
+    sized_tiles = tuple(sorted(writer.masked))
+    constant = [f"{FULL}: tl.{CONSTANT}"] if sized_tiles else []
+    gain = _addresses_gain(part)
+    head = [_decorator(taken, gain), f"def {name}({', '.join([*arguments, *taken, *constant])}):"]
+    source, helpers = "\n".join([*head, *_indent(lines)]) + "\n", frozenset(writer.helpers)
+    return BlockKernel(name, source, arguments, taken, helpers, sized_tiles, gain)
 
 
-def _decorator(part: Part, sizes: Sequence[str]) -> str:
-    """Triton's, which compiles a kernel again where a size is 1 or a multiple of 16; not so where no address gains from it."""
+def _addresses_gain(part: Part) -> bool:
+    """Whether rows begin at multiples of 16 bytes at some sizes only."""
     moves = [stride * pointer.dtype.itemsize for pointer in part.pointers for stride in (*pointer.strides, pointer.offset)]
-    if not sizes or any(divisor(move) % ALIGNMENT for move in moves if isinstance(move, SizeExpression)):
+    return any(divisor(move) % ALIGNMENT for move in moves if isinstance(move, SizeExpression))
+
+
+def _decorator(sizes: Sequence[str], addresses_gain: bool) -> str:
+    """Triton's, which compiles a kernel again where a size is 1 or a multiple of 16; not so where no address gains from it."""
+    if not sizes or addresses_gain:
         return "@triton.jit"
     return f"@triton.jit(do_not_specialize=[{', '.join(map(repr, sizes))}])".replace("'", '"')
 

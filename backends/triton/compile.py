@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
-from mirage_eg.backends.triton.full_tiles import ALIGNED_SIZE, CONSTANT, SIZE, binaries_of, kernel_name
+from mirage_eg.backends.triton.full_tiles import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.targets import TARGETS, Target
 from mirage_eg.ir.errors import MirageError, OptionError
@@ -149,11 +149,10 @@ def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, Compil
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
     texts = {}
-    signatures = getattr(module, "SIGNATURES", {})
-    for binary, full in binaries_of(signatures).items():
-        name = kernel_name(binary)
-        source, options = _kernel_source(getattr(module, name), signatures[name], full), dict(module.OPTIONS[name])
-        texts[binary] = CompiledText(source, options, f"{source.hash()} {options} {device}")
+    for name, types in getattr(module, "SIGNATURES", {}).items():
+        for binary in binaries_of(name, types):
+            source, options = _kernel_source(getattr(module, name), types, binary), dict(module.OPTIONS[name])
+            texts[binary.name] = CompiledText(source, options, f"{source.hash()} {options} {device}")
     return texts
 
 
@@ -164,7 +163,7 @@ def _target(target: str | Target) -> Target:
     return target
 
 
-def _kernel_source(kernel: Any, types: tuple[str, ...], full: bool | None) -> Any:
+def _kernel_source(kernel: Any, types: tuple[str, ...], binary: Binary) -> Any:
     """What Triton compiles: a kernel with the types of its arguments and its constant; its place in the file is none."""
     from triton.compiler import ASTSource
 
@@ -172,9 +171,9 @@ def _kernel_source(kernel: Any, types: tuple[str, ...], full: bool | None) -> An
     aligned = {
         (position,): [["tt.divisibility", 16]]
         for position, kind in enumerate(types)
-        if kind.startswith("*") or (kind == ALIGNED_SIZE and full is not False)  # torch and CuPy allocate so
+        if kind.startswith("*") or (kind == ALIGNED_SIZE and binary.aligned)  # torch and CuPy allocate so
     }
-    constants = {} if full is None else {(types.index(CONSTANT),): full}
+    constants = {} if binary.full is None else {(types.index(CONSTANT),): binary.full}
     plain = (SIZE if kind == ALIGNED_SIZE else kind for kind in types)
     return ASTSource(kernel, dict(zip(kernel.arg_names, plain, strict=True)), constants, aligned)
 

@@ -1,9 +1,10 @@
-"""A kernel that masks the last tile of a dim of any size takes a constant: whether all its tiles are full, which need no mask.
+"""The binaries of a kernel that takes sizes: masks and loads of 2 bytes are left out where sizes allow it.
 
-Such a kernel has two binaries. The constant is its last argument.
+A kernel that masks the last tile of a dim of any size takes a constant, its last argument: whether all its tiles are full,
+which need no mask. Where addresses gain from sizes that are multiples of 16, it is compiled for these apart, as Triton does.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mirage_eg.ir.ragged import LOOP, Cut
@@ -13,64 +14,76 @@ from mirage_eg.ir.sizes import SizeExpression
 FULL = "FULL"  # the name of the constant
 CONSTANT = "constexpr"  # its type in a signature
 SIZE = "i32"  # the type of a size
-ALIGNED_SIZE = "i32:16"  # of a size that is a multiple of 16 where the constant is true
+ALIGNED_SIZE = "i32:16"  # of one from which addresses gain where it is a multiple of 16
 _ALIGNMENT = 16  # which Triton asks of strides
 _AT_FULL_TILES = " at full tiles"
+_ALIGNED = " at aligned sizes"
 
 
-class Tiling(NamedTuple):
+class SizedTiles(NamedTuple):
     """An extent, as its text, whose tiles are full where `step` divides it."""
 
     extent: str
     step: int
 
     @property
-    def is_full(self) -> str:
+    def are_full(self) -> str:
         """The condition."""
         return f"{self.extent} % {self.step} == 0"
 
 
-def tiling_of(cut: Cut, grid: Shape, loop: int) -> Tiling | None:
+def sized_tiles_of(cut: Cut, grid: Shape, loop: int) -> SizedTiles | None:
     """When no part of a cut is short; None if no size decides."""
     step = cut.part
     if cut.steps:
         place, step = max(cut.steps, key=lambda each: each[1])
         if not isinstance(loop if place == LOOP else grid[place], SizeExpression):
             return None  # iterations at the end may be empty, which are short, too
-    return Tiling(str(cut.extent), step) if isinstance(cut.extent, SizeExpression) else None
+    return SizedTiles(str(cut.extent), step) if isinstance(cut.extent, SizeExpression) else None
 
 
-def signature_of_sizes(sizes: Iterable[str], tilings: Sequence[Tiling]) -> tuple[str, ...]:
-    """The types of the sizes that a kernel takes, and of its constant, if masks of these tilings depend on it."""
-    aligned = {tiling.extent for tiling in tilings if tiling.step % _ALIGNMENT == 0}
-    types = (ALIGNED_SIZE if size in aligned else SIZE for size in sizes)
-    return (*types, CONSTANT) if tilings else (*types,)
+def signature_of_sizes(sizes: Sequence[str], sized_tiles: Sequence[SizedTiles], addresses_gain: bool) -> tuple[str, ...]:
+    """The types of the sizes that a kernel takes, and of its constant, if it masks such tiles.
+
+    Where the tiles are full, all sizes are aligned; else no binary is for aligned sizes.
+    """
+    aligned = {tiles.extent for tiles in sized_tiles if tiles.step % _ALIGNMENT == 0}
+    gains = addresses_gain and (not sized_tiles or aligned.issuperset(sizes))
+    types = (ALIGNED_SIZE if gains else SIZE,) * len(sizes)
+    return (*types, CONSTANT) if sized_tiles else types
 
 
-def binary_of(kernel: str, arguments: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+def binary_of(kernel: str, types: Sequence[str], arguments: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     """The name of the binary for the arguments of a launch, and those without the constant."""
-    if not arguments or not isinstance(arguments[-1], bool):
-        return kernel, arguments
-    return binary_name(kernel, arguments[-1]), arguments[:-1]
+    full = bool(arguments[-1]) if CONSTANT in types else None
+    sizes = [size for size, kind in zip(arguments, types, strict=True) if kind == ALIGNED_SIZE]
+    binary = Binary(kernel, full, bool(sizes) and all(size % _ALIGNMENT == 0 for size in sizes))
+    return binary.name, arguments if full is None else arguments[:-1]
 
 
-def binary_name(kernel: str, full: bool) -> str:
-    """The name of a kernel's binary, by its constant."""
-    return f"{kernel}{_AT_FULL_TILES}" if full else kernel
+class Binary(NamedTuple):
+    """A kernel, its constant (None without one), and whether sizes that addresses gain from are multiples of 16."""
+
+    kernel: str
+    full: bool | None = None
+    aligned: bool = False
+
+    @property
+    def name(self) -> str:
+        """The kernel's, with what it is for."""
+        return f"{self.kernel}{_AT_FULL_TILES if self.full else _ALIGNED if self.aligned else ''}"
 
 
 def kernel_name(binary: str) -> str:
     """The name of a binary's kernel."""
-    return binary.removesuffix(_AT_FULL_TILES)
+    return binary.removesuffix(_AT_FULL_TILES).removesuffix(_ALIGNED)
 
 
-def binaries_of(signatures: Mapping[str, tuple[str, ...]]) -> dict[str, bool | None]:
-    """The binaries of kernels, with the constant; None for a kernel without it."""
-    return {
-        binary_name(name, bool(full)): full
-        for name, types in signatures.items()
-        for full in ((False, True) if CONSTANT in types else (None,))
-    }
+def binaries_of(kernel: str, types: Sequence[str]) -> list[Binary]:
+    """The binaries of a kernel with these types of arguments."""
+    aligned, short = ALIGNED_SIZE in types, False if CONSTANT in types else None
+    binaries = [Binary(kernel, short), *([Binary(kernel, short, True)] if aligned else [])]
+    return [*binaries, Binary(kernel, True, aligned)] if CONSTANT in types else binaries
 
 
 __all__ = [
@@ -78,11 +91,11 @@ __all__ = [
     "CONSTANT",
     "FULL",
     "SIZE",
-    "Tiling",
+    "Binary",
+    "SizedTiles",
     "binaries_of",
-    "binary_name",
     "binary_of",
     "kernel_name",
     "signature_of_sizes",
-    "tiling_of",
+    "sized_tiles_of",
 ]

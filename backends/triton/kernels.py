@@ -42,7 +42,7 @@ def write_kernel(file: ProgramFile, number: int) -> None:
     file.buffers += [value for value in written if value not in file.buffers]
     arguments = [file.names[value_of[name_of.get(argument, argument)]] for argument in kernel.arguments]
     grid = launch_grid(block.part.graph.grid)
-    constant = [" and ".join(tiling.is_full for tiling in kernel.tilings)] if kernel.tilings else []
+    constant = [" and ".join(tiles.are_full for tiles in kernel.sized_tiles)] if kernel.sized_tiles else []
     given = ", ".join([*arguments, *kernel.sizes, *constant])
     file.body.append(f'    {kernel.name}[{grid}]({given}, **OPTIONS["{kernel.name}"])')
 
@@ -51,7 +51,8 @@ def _new_kernel(file: ProgramFile, block: Block, options: dict[str, int], value_
     name = file.new_name("_".join(file.names[value] for value in block.values) + "_kernel")
     kernel = emit_block(name, block.part, file.sizes)
     types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
-    signature = (*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *signature_of_sizes(kernel.sizes, kernel.tilings))
+    sizes = signature_of_sizes(kernel.sizes, kernel.sized_tiles, kernel.addresses_gain)
+    signature = (*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *sizes)
     file.add_kernel(kernel, signature, options, of_block=True)
     if file.share:
         file.shared.setdefault(block.part.graph, []).append((block.part, kernel, options))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from mirage_eg.backends.triton.full_tiles import FULL, Tiling, tiling_of
+from mirage_eg.backends.triton.full_tiles import FULL, SizedTiles, sized_tiles_of
 from mirage_eg.backends.triton.op_table import triton_type
 from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.schedule import Schedule
@@ -43,8 +43,8 @@ class Writer:
     ranges: set[int] = field(default_factory=set)
     grid_used: set[int] = field(default_factory=set)
     helpers: set[str] = field(default_factory=set)
-    tilings: dict[str, Tiling] = field(default_factory=dict)  # of the ends of tiles that a size may fill
-    masked: set[Tiling] = field(default_factory=set)  # those of masks that are written
+    sized_tiles: dict[str, SizedTiles] = field(default_factory=dict)  # of the ends of tiles that a size may fill
+    masked: set[SizedTiles] = field(default_factory=set)  # those of masks that are written
 
     def say(self, phase: Phase, line: str) -> None:
         """Append a line before, in or after the loop."""
@@ -81,8 +81,8 @@ class Writer:
                 self.grid_used.update(grid_dim for grid_dim, _ in cut.steps if grid_dim != LOOP)
                 moved = [times("i" if grid_dim == LOOP else GRID_NAMES[grid_dim], step) for grid_dim, step in cut.steps]
                 ends[dim] = " - ".join([str(cut.extent), *moved])
-                if (tiling := tiling_of(cut, self.graph.grid, self.graph.loop)) is not None:
-                    self.tilings[ends[dim]] = tiling
+                if (tiles := sized_tiles_of(cut, self.graph.grid, self.graph.loop)) is not None:
+                    self.sized_tiles[ends[dim]] = tiles
         return ends
 
     def ordered_loads(self) -> list[str]:
@@ -142,9 +142,9 @@ def condition(writer: Writer, tile: Tile, dims: Sequence[int]) -> str:
         index = picked("", [other == dim for other in tile.dims])
         for end in ends:
             inside = f"{name} < {end}"
-            if end in writer.tilings:
+            if end in writer.sized_tiles:
                 inside = f"({inside}) | {FULL}"
-                writer.masked.add(writer.tilings[end])
+                writer.masked.add(writer.sized_tiles[end])
             terms.append((inside, index))
     return " & ".join(f"({inside}){index}" if index or len(terms) > 1 else inside for inside, index in terms)
 

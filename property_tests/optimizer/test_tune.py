@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.triton.all_sizes import Ranges
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
@@ -317,8 +318,8 @@ def test_a_kernel_of_several_candidates_is_compiled_once() -> None:
 def test_every_structure_is_tried_before_a_second_extent_of_any(counts: Sequence[int]) -> None:
     tried: list[int] = []
 
-    def note(function: object, items: Sequence[tuple[Graph, Graph, Job, str]], until: object) -> list[Variant]:
-        tried.extend(job.structure for _, _, job, _ in items if not any(kernel.swapped for kernel in job.schedule))
+    def note(function: object, items: Sequence[tuple[Graph, Graph, Job, str, Ranges]], until: object) -> list[Variant]:
+        tried.extend(job.structure for _, _, job, *_ in items if not any(kernel.swapped for kernel in job.schedule))
         return []
 
     program = attention("float16", 2, 32, 16, 64, 16, 4).program

@@ -2,7 +2,14 @@
 
 import pytest
 
-from mirage_eg.backends.triton.full_tiles import Tiling, binaries_of, binary_of, kernel_name, signature_of_sizes, tiling_of
+from mirage_eg.backends.triton.full_tiles import (
+    SizedTiles,
+    binaries_of,
+    binary_of,
+    kernel_name,
+    signature_of_sizes,
+    sized_tiles_of,
+)
 from mirage_eg.ir.ragged import LOOP, Cut
 from mirage_eg.ir.sizes import SizeExpression, parts_of
 
@@ -12,30 +19,39 @@ N = SizeExpression(67, "n", 512)
 @pytest.mark.parametrize(
     ("extent", "grid", "loop", "steps", "wanted"),
     [
-        (N, (2,), 1, (), Tiling("n", 16)),  # one tile holds all
-        (N, (parts_of(N, 16),), 1, ((0, 16),), Tiling("n", 16)),
-        (N, (2,), parts_of(N, 16), ((LOOP, 16),), Tiling("n", 16)),
-        (N, (parts_of(N, 64),), 4, ((0, 64), (LOOP, 16)), Tiling("n", 64)),  # iterations of the last block may be empty
+        (N, (2,), 1, (), SizedTiles("n", 16)),  # one tile holds all
+        (N, (parts_of(N, 16),), 1, ((0, 16),), SizedTiles("n", 16)),
+        (N, (2,), parts_of(N, 16), ((LOOP, 16),), SizedTiles("n", 16)),
+        (N, (parts_of(N, 64),), 4, ((0, 64), (LOOP, 16)), SizedTiles("n", 64)),  # iterations of the last block may be empty
         (N, (2,), 8, ((LOOP, 16),), None),  # likewise
         (67, (5,), 1, ((0, 16),), None),  # no size decides
     ],
 )
 def test_tiles_are_full_where_no_block_or_iteration_is_short(
-    extent: int, grid: tuple[int, ...], loop: int, steps: tuple[tuple[int, int], ...], wanted: Tiling | None
+    extent: int, grid: tuple[int, ...], loop: int, steps: tuple[tuple[int, int], ...], wanted: SizedTiles | None
 ) -> None:
-    assert tiling_of(Cut(extent, 16, steps), grid, loop) == wanted
+    assert sized_tiles_of(Cut(extent, 16, steps), grid, loop) == wanted
 
 
-def test_a_size_is_aligned_where_its_full_tiles_are() -> None:
-    assert signature_of_sizes(["n", "m"], []) == ("i32", "i32")
-    assert signature_of_sizes(["n", "m"], [Tiling("m", 32), Tiling("n", 8)]) == ("i32", "i32:16", "constexpr")
-    assert signature_of_sizes(["n"], [Tiling("((n + 15) // 16)", 16)]) == ("i32", "constexpr")
+def test_sizes_are_aligned_where_addresses_gain_and_full_tiles_are() -> None:
+    assert signature_of_sizes(["n", "m"], [], False) == ("i32", "i32")
+    assert signature_of_sizes(["n", "m"], [], True) == ("i32:16", "i32:16")
+    assert signature_of_sizes(["n"], [SizedTiles("n", 32)], True) == ("i32:16", "constexpr")
+    assert signature_of_sizes(["n"], [SizedTiles("n", 8)], True) == ("i32", "constexpr")
+    assert signature_of_sizes(["n", "m"], [SizedTiles("n", 32)], True) == ("i32", "i32", "constexpr")  # m may be any
 
 
-def test_a_launch_names_the_binary_of_its_constant() -> None:
-    signatures = {"k": ("*fp16", "i32", "constexpr"), "one": ("*fp16",)}
-    assert binaries_of(signatures) == {"k": False, "k at full tiles": True, "one": None}
-    assert binary_of("k", (0, 64, True)) == ("k at full tiles", (0, 64))
-    assert binary_of("k", (0, 67, False)) == ("k", (0, 67))
-    assert binary_of("one", (1,)) == ("one", (1,)) and binary_of("one", ()) == ("one", ())
-    assert {kernel_name(binary) for binary in binaries_of(signatures)} == {*signatures}
+@pytest.mark.parametrize(
+    "types", [("*fp16", "i32:16", "constexpr"), ("*fp16", "i32:16"), ("*fp16", "i32", "constexpr"), ("*fp16",)]
+)
+def test_a_launch_names_a_binary_that_holds_for_its_sizes(sizes: tuple[str, ...]) -> None:
+    types = ("*fp16", *sizes)
+    binaries = {binary.name: binary for binary in binaries_of("k", types)}
+    reached = set()
+    for n in (1, 16, 31, 32, 48, 64):
+        name, given = binary_of("k", types, (0, n, n % 32 == 0)[: len(types)])
+        assert kernel_name(name) == "k" and given == (0, n)[: len(types)]
+        binary = binaries[name]
+        assert binary.full in (None, n % 32 == 0) and (n % 16 == 0 or not binary.aligned)
+        reached.add(name)
+    assert reached == {*binaries}
