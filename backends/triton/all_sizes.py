@@ -17,6 +17,7 @@ from mirage_eg.ir.sizes import SizeArgument, SizeExpression, SizeRange, divisor,
 
 _DEFAULT = Schedule()
 _CHOICES = 64  # of numbers that stand for the sizes, tried at most
+_SPREAD = 16
 
 Ranges = Mapping[str, SizeRange]  # by the names of dims
 
@@ -89,9 +90,14 @@ def _all_differ(one: Graph, other: Graph) -> bool:
 
 
 def _numbers(values: SizeRange) -> Iterator[int]:
-    """Multiples in the range from the top, then below it and above it."""
-    step = values.multiple_of
-    return chain(range(values.largest, 0, -step), range(values.largest + step, 4 * values.largest + 64 * step, step))
+    """Multiples near the top of the range, then some all the way down, which have other counts of tiles, then larger ones."""
+    step, largest = values.multiple_of, values.largest
+    far = step * max(1, largest // step // _SPREAD)
+    return chain(
+        islice(range(largest, 0, -step), _SPREAD),
+        range(largest - far, 0, -far),
+        range(largest + step, 4 * largest + 64 * step, step),
+    )
 
 
 def _is_general(graph: Graph) -> bool:

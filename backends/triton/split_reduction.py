@@ -7,6 +7,7 @@ parts. So nothing overflows unless the program does, and one analysis (`safe_exp
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, safe_exponentials
@@ -161,10 +162,14 @@ def with_row_maxima(
             imap = tuple(target if target >= 0 and row_maximum.shape[target] > 1 else REPLICATED for target in item["imap"])
             fmap = item.get("fmap", REPLICATED)
             fmap = fmap if fmap >= 0 and row_maximum.shape[fmap] > 1 else REPLICATED
-            key = (row_maximum.value, imap, fmap)
+            layout: dict[str, Any] = {"imap": imap, "fmap": fmap}
+            if item.get("tile") is not None:  # its last part may be short
+                pairs = zip(item["tile"], row_maximum.shape, strict=True)
+                layout["tile"] = tuple(part if extent > 1 else 1 for part, extent in pairs)
+            key = (row_maximum.value, *layout.values())
             if key not in weights:
                 read.append(row_maximum.value)
-                loaded = append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), imap=imap, fmap=fmap))
+                loaded = append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), **layout))
                 weights[key] = append(node("exp", loaded)) if row_maximum.exponents else loaded
             for _ in range(row_maximum.degree):
                 result = append(node("mul", result, weights[key]))
