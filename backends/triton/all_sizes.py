@@ -90,7 +90,7 @@ def _all_differ(one: Graph, other: Graph) -> bool:
 
 
 def _numbers(values: SizeRange) -> Iterator[int]:
-    """Multiples near the top of the range, then some all the way down, which have other counts of tiles, then larger ones."""
+    """Multiples near the top of the range, then some down to its step, which have other counts of tiles, then larger ones."""
     step, largest = values.multiple_of, values.largest
     far = step * max(1, largest // step // _SPREAD)
     return chain(
