@@ -46,7 +46,7 @@ Sizes = Mapping[str, int]
 
 _MOST = 64  # buckets
 _SECONDS = 15.0  # of tuning for each bucket
-_TIMED = 8  # µGraphs of a bucket that are timed with their text for all sizes
+_TIMED = 4  # µGraphs of a bucket that are timed with their text for all sizes
 _TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
 
 

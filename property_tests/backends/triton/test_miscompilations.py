@@ -68,7 +68,7 @@ def test_products_in_float32_are_not_on_wgmma_and_their_tiles_may_be_tall(dtype:
     assert fits(block, replace(ROOM, shared_memory=1 << 30)) is right
 
 
-@pytest.mark.parametrize(("target", "buffers"), [("sm_100", 2), ("sm_80", 1)])
+@pytest.mark.parametrize(("target", "buffers"), [("sm_100", 2), ("sm_80", 1), ("gfx942", 1)])
 def test_a_tile_with_too_few_buffers_is_found_on_other_targets_too(target: str, buffers: int) -> None:
     """Triton gives enough there; so its code is changed."""
     graph = gated_mlp("float16", 64, 256, 128, 1, 8).mugraph

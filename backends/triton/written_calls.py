@@ -1,0 +1,120 @@
+"""The calls of an emitted program that torch runs: library kernels, and convolutions with what follows them in one kernel."""
+
+from collections.abc import Sequence
+
+from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.triton.fused_convolutions import FusedConvolution
+from mirage_eg.backends.triton.image_layouts import is_channels_last_convolution, pools_row_major
+from mirage_eg.backends.triton.op_table import torch_attributes, torch_call
+from mirage_eg.backends.triton.patch import channels_last, read_by_patches
+from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.weights import marked_weights
+
+
+def _empty(file: ProgramFile, value: int, first: str) -> str:
+    """A call that allocates a value on the device of the value `first`."""
+    type_, strides = file.types[value], file.strides[value]
+    call = (
+        f"torch.empty({type_.shape}" if strides == row_major(type_.shape) else f"torch.empty_strided({type_.shape}, {strides}"
+    )
+    return f"{call}, dtype=torch.{type_.dtype}, device={first}.device)"
+
+
+def write_library_call(file: ProgramFile, item: Node, family: set[int], value: int) -> None:
+    """Write the call that makes a value; `family` has the value and its views."""
+    types, is_prepared = file.graph.types, value in file.prepared
+    first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
+    operands = [file.names[i] for i in item.operands] or [first]
+    if item.op == "conv2d" and is_channels_last_convolution(file.graph, item):
+        operands[1] = _filter_channels_last(file, item.operands[1])
+    if item.operands and item.operands[0] in file.images and pools_row_major(file.graph, item):
+        operands[0] = f"{operands[0]}.contiguous()"
+    call = _torch_text(item, operands, file.graph, value)
+    read_by_patch = family & read_by_patches(file.graph)
+    readers = (file.nodes[reader] for member in family for reader in file.graph.readers[member])
+    read_by_kernel = any(reader.op == "block" or not file.copied.isdisjoint(made) for reader, made in readers)
+    is_image = value in file.images and len(types[value].shape) == 4
+    if is_image and not (is_prepared or read_by_kernel):
+        pass  # only the library reads it
+    elif (
+        len(types[value].shape) == 4
+        and file.strides[value] == channels_last(types[value].shape)
+        and (is_image or read_by_patch)
+    ):
+        call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
+    elif file.strides[value] != row_major(types[value].shape):
+        call = f"{_empty(file, value, first)}.copy_({call})"
+    elif (
+        is_prepared
+        or read_by_kernel
+        or read_by_patch
+        or (file.images and any(value in it.operands for it in file.graph.outputs))
+    ):
+        call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
+    (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
+    file.calls_torch |= not is_prepared
+
+
+def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: int) -> None:
+    """Write the call of a convolution with what is added to it and the relu."""
+    for operand in fused.read:
+        file.use(operand)
+    item = fused.convolution
+    image, weight = file.names[item.operands[0]], _filter_channels_last(file, item.operands[1])
+    bias = "None" if fused.bias is None else f"{file.names[fused.bias]}.reshape(-1)"
+    added = "None" if fused.added is None else file.names[fused.added]
+    windows = f"{tuple(item['strides'])}, {tuple(item['pads'][:2])}, {tuple(item['dilations'])}"
+    name = file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
+    is_output = any(value in it.operands for it in file.graph.outputs)
+    order = "()" if is_output else "(memory_format=torch.channels_last)"
+    file.body.append(f"    {name} = {FUSED}({image}, {weight}, {bias}, {added}, {windows}).contiguous{order}")
+    file.fuses_convolutions = file.calls_torch = True
+
+
+FUSED = "convolution_relu"
+FUSED_SOURCE = f'''def {FUSED}(x, weight, bias, added, stride, padding, dilation):
+    """relu(convolution + bias + added): one kernel of cuDNN on its GPUs, if it has one for these sizes."""
+    import torch
+
+    if x.is_cuda and torch.version.hip is None and torch.backends.cudnn.is_available():
+        try:
+            if added is None:
+                return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
+            return torch.cudnn_convolution_add_relu(x, weight, added, 1.0, bias, stride, padding, dilation, 1)
+        except RuntimeError:  # no engine
+            pass
+    total = torch.nn.functional.conv2d(x, weight, bias, stride, padding, dilation)
+    return torch.relu(total if added is None else total + added)
+
+'''
+
+
+def _filter_channels_last(file: ProgramFile, value: int) -> str:
+    """The name of a filter channels last: of a weight, what `prepare` makes of it; any other one is converted by torch."""
+    kind = file.types[value]
+    if file.sizes or value not in marked_weights(file.graph) | file.prepared or kind.shape[2:] == (1, 1):
+        return file.names[value]
+    if value not in file.filters:
+        laid = file.filters[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
+        file.strides[laid] = channels_last(kind.shape)
+        call = f"{file.names[value]}.contiguous(memory_format=torch.channels_last)"
+        file.preparation.append(f"    {file.names[laid]} = {call}")
+    return file.names[file.filters[value]]
+
+
+def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> str:
+    types, row = graph.types, OPS[item.op]
+    operands = [
+        name
+        if types[i].dtype is types[value].dtype or place < row.conditions or item.op == "cast" or row.kind is Kind.LIBRARY
+        else f"{name}.to(torch.{types[value].dtype})"
+        for place, (name, i) in enumerate(zip(names, item.operands, strict=False))
+    ] or names
+    attributes = torch_attributes(item, types[value].dtype)
+    return torch_call(item.op, operands, attributes, [types[i].shape for i in item.operands])
+
+
+__all__ = ["FUSED", "FUSED_SOURCE", "write_fused_convolution", "write_library_call"]
