@@ -12,14 +12,15 @@ from typing import Any
 from mirage_eg.backends.runtime.cuda_driver import LaunchCall
 from mirage_eg.backends.runtime.launch_plan import LaunchPlan
 from mirage_eg.backends.runtime.stream_state import LaunchSite, new_argument_slots
-from mirage_eg.backends.triton.full_tiles import binary_of
+from mirage_eg.backends.triton.full_tiles import binaries_of, binary_of
 
 
 class _StandIn:
     """The replacement of a kernel in the module, which launches on the stream of this thread's call."""
 
     def __init__(self, running: local, kernel: str, types: Sequence[str]) -> None:
-        self._running, self._kernel, self._types = running, kernel, types
+        self._running, self._kernel = running, kernel
+        self._types = types if len(binaries_of(kernel, types)) > 1 else ()
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         state: MixedStreamState = self._running.state

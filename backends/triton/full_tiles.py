@@ -54,7 +54,9 @@ def signature_of_sizes(sizes: Sequence[str], sized_tiles: Sequence[SizedTiles], 
 
 
 def binary_of(kernel: str, types: Sequence[str], arguments: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-    """The name of the binary for the arguments of a launch, and those without the constant."""
+    """The name of the binary for the arguments of a launch, and those without the constant; no `types`: there is one binary."""
+    if not types:
+        return kernel, arguments
     full = bool(arguments[-1]) if CONSTANT in types else None
     sizes = [size for size, kind in zip(arguments, types, strict=True) if kind == ALIGNED_SIZE]
     binary = Binary(kernel, full, bool(sizes) and all(size % _ALIGNMENT == 0 for size in sizes))
