@@ -70,7 +70,7 @@ class CandidateTimer:
                 for magnitude in module.MAGNITUDES:
                     case.tensors.append(_inputs(module, case.kinds, magnitude, seed))
                     case.wanted.append([wanted.double() for wanted in module.reference(*case.tensors[-1])])
-                    case.own_errors.append(_own_errors(module, case.shapes, case.tensors[-1], case.wanted[-1]))
+                    case.own_errors.append(_own_errors(module, case.tensors[-1], case.wanted[-1], case.shapes))
 
     def quick(self, source: str) -> Outcome:
         """Check on small and large inputs, then time roughly."""
@@ -185,7 +185,7 @@ def _laid_out(kinds: Any, tensors: Sequence[Any]) -> list[Any]:
     return made
 
 
-def _own_errors(module: Any, shapes: Sequence[Shape], tensors: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
+def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shapes: Sequence[Shape] = ()) -> list[float]:
     """The error of each result of the library form, in the program's types; 0 where it overflows, or does not run.
 
     On large inputs the roundings of scores decide a softmax, and every order of the ops is about as wrong.
