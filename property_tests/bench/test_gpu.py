@@ -41,7 +41,7 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that seems to have a GPU; its times are made up, and nothing is compiled."""
     monkeypatch.setattr(timing, "gpu_available", lambda: True)
     monkeypatch.setattr(timing, "gpu_name", lambda: "none")
-    monkeypatch.setattr("mirage_eg.optimizer.multi_gpu.multi_gpu_timer", lambda gpus, source, seed: nullcontext(Clock()))
+    monkeypatch.setattr("mirage_eg.optimizer.multi_gpu.multi_gpu_timer", lambda *_: nullcontext(Clock()))
     monkeypatch.setattr(timing, "time_source", lambda source: timing.Timing(99.0, 0.0, 99.0, 0.0, "events", "none"))
     monkeypatch.setattr(gpu_row, "machine", lambda: MACHINE)
     monkeypatch.setattr(timing, "gpu_target", lambda: "sm_90")
