@@ -16,7 +16,7 @@ from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.file_tables import Kind, tables_of
-from mirage_eg.backends.triton.full_tiles import kernel_name
+from mirage_eg.backends.triton.kernel_binaries import kernel_name
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.shapes import Shape
 
@@ -85,9 +85,12 @@ class CandidateTimer:
         from triton.errors import TritonError
 
         try:
-            return _joined([self._run(source, case, full) for case in self._cases])
-        except _WrongError as wrong:
-            return wrong.outcome, None
+            found = []
+            for case in self._cases:
+                found.append(self._run(source, case, full))
+                if found[-1][0].problem is not None:
+                    return found[-1]
+            return found[0] if len(found) == 1 else _joined(found)
         # A kernel that needs more than the GPU has; one that the driver or torch refuses; one that does not compile.
         except (TritonError, RuntimeError, MirageError) as error:
             problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -112,7 +115,7 @@ class CandidateTimer:
                 most = [_allowed(got.dtype, error) for got, error in zip(results, own, strict=True)]
                 error, allowed = max(zip(_errors(results, wanted), most, strict=True), key=lambda pair: pair[0] / pair[1])
                 if not error <= allowed:
-                    raise _WrongError(Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"))
+                    return Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"), None
                 worst = max(worst, error)
             arguments = _laid_out(layouts.values(), case.tensors[0])
             run = program.repeated(arguments, library)
@@ -133,19 +136,9 @@ class CandidateTimer:
             return Outcome(us, worst, None, tuple(kernels.values()) if times else ()), None
 
 
-class _WrongError(Exception):
-    """A candidate whose results are wrong."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.problem)
-        self.outcome = outcome
-
-
 def _joined(found: Sequence[tuple[Outcome, Timing | None]]) -> tuple[Outcome, Timing | None]:
-    """One outcome for those at several sizes: geometric means of the times, the largest error."""
+    """The outcomes of a right candidate at several sizes as one: geometric means of the times, the largest error."""
     outcomes, timings = [outcome for outcome, _ in found], [timing for _, timing in found if timing is not None]
-    if len(found) == 1:
-        return found[0]
     kernels = zip(*(outcome.kernels_us for outcome in outcomes), strict=True) if all(it.kernels_us for it in outcomes) else ()
     us, errors = [it.us for it in outcomes if it.us is not None], [it.error for it in outcomes if it.error is not None]
     outcome = Outcome(geometric_mean(us), max(errors), None, tuple(map(geometric_mean, kernels)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mirage_eg.backends.runtime.array_library import ArrayLayout
 from mirage_eg.backends.triton.file_tables import tables_of
-from mirage_eg.backends.triton.full_tiles import binary_of
+from mirage_eg.backends.triton.kernel_binaries import binary_of
 
 
 @dataclass(frozen=True, slots=True)

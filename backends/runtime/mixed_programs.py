@@ -12,7 +12,7 @@ from typing import Any
 from mirage_eg.backends.runtime.cuda_driver import LaunchCall
 from mirage_eg.backends.runtime.launch_plan import LaunchPlan
 from mirage_eg.backends.runtime.stream_state import LaunchSite, new_argument_slots
-from mirage_eg.backends.triton.full_tiles import binaries_of, binary_of
+from mirage_eg.backends.triton.kernel_binaries import binaries_of, binary_of
 
 
 class _StandIn:

@@ -19,7 +19,7 @@ from mirage_eg.backends.runtime.mixed_programs import MixedStreamState, stand_in
 from mirage_eg.backends.runtime.prepared_weights import PreparedWeights
 from mirage_eg.backends.runtime.stream_state import LaunchSite, StreamState
 from mirage_eg.backends.triton.compile import compile_module
-from mirage_eg.backends.triton.full_tiles import kernel_name
+from mirage_eg.backends.triton.kernel_binaries import kernel_name
 from mirage_eg.backends.triton.targets import Target
 from mirage_eg.ir.errors import UnsupportedError
 

@@ -25,13 +25,15 @@ Ranges = Mapping[str, SizeRange]  # by the names of dims
 def emit_for_sizes(
     graph: Graph, ranges: Ranges, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT
 ) -> str:
-    """The source of a Triton program for all sizes in `ranges`; a dim of one size is fixed.
+    """The source of a Triton program for all sizes in `ranges`; a dim of one size is fixed, all of them without ranges.
 
     Raises:
         UnsupportedError: the µGraph holds fewer sizes, or its text depends on the size.
     """
     names = [name for name, values in ranges.items() if values.least < values.largest]
     fixed = {name: values.least for name, values in ranges.items() if values.least == values.largest}
+    if not ranges:
+        return emit(graph, program=program, schedule=schedule)
     if not names:
         return emit(at_sizes(graph, fixed), program=program and at_sizes(program, fixed), schedule=schedule)
     arguments = _arguments(graph, names, ranges)

@@ -20,7 +20,7 @@ from mirage_eg.backends.triton.addressing import (
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, write_scaled
-from mirage_eg.backends.triton.full_tiles import CONSTANT, FULL, SizedTiles
+from mirage_eg.backends.triton.kernel_binaries import CONSTANT, FULL, SizedTiles
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names
@@ -82,8 +82,8 @@ class Part:
 class BlockKernel:
     """The source of a kernel, the names of its pointer arguments, and of the sizes that follow them.
 
-    `sized_tiles`: those that its last argument is about, a constant (`full_tiles`); none if it has none. `addresses_gain`: from
-    sizes that are multiples of 16.
+    `sized_tiles`: the masked tiles that sizes may fill; with some, the last argument is a constant (`kernel_binaries`).
+    `addresses_gain`: rows are aligned at sizes that are multiples of 16 only.
     """
 
     name: str

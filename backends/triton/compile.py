@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
-from mirage_eg.backends.triton.full_tiles import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
+from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.targets import TARGETS, Target
 from mirage_eg.ir.errors import MirageError, OptionError
@@ -95,7 +95,7 @@ def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
 
 
 def by_kernel(records: Iterable[KernelCompile]) -> list[KernelCompile]:
-    """A record for each kernel, of those of its binaries (`full_tiles`)."""
+    """A record for each kernel, of those of its binaries (`kernel_binaries`)."""
     return [_of_kernel(name, [*its]) for name, its in groupby(records, lambda record: kernel_name(record.kernel))]
 
 
@@ -140,7 +140,7 @@ class CompiledText:
 
 
 def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, CompiledText]:
-    """What Triton compiles of each binary of an imported program (`full_tiles`): those with equal keys are compiled once.
+    """What Triton compiles of each binary of an imported program (`kernel_binaries`): those with equal keys are compiled once.
 
     Raises:
         OptionError: an unknown target.

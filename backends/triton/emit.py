@@ -15,10 +15,10 @@ from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
 from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
 from mirage_eg.backends.triton.attention_call import write_attention
-from mirage_eg.backends.triton.full_tiles import FULL
 from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
 from mirage_eg.backends.triton.image_layouts import image_layouts
 from mirage_eg.backends.triton.joint_concat import JointConcat, joint_concats, launch_order, write_joint_concat
+from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.backends.triton.op_table import helper_names, helper_source

@@ -7,7 +7,7 @@ from math import prod
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
 from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, scaled_half_outputs
-from mirage_eg.backends.triton.full_tiles import signature_of_sizes
+from mirage_eg.backends.triton.kernel_binaries import signature_of_sizes
 from mirage_eg.backends.triton.prepared_weights import add_loop_bounds
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
 from mirage_eg.backends.triton.safe_exp import NO_VALUES

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from mirage_eg.backends.triton.full_tiles import FULL, SizedTiles, sized_tiles_of
+from mirage_eg.backends.triton.kernel_binaries import FULL, SizedTiles, sized_tiles_of
 from mirage_eg.backends.triton.op_table import triton_type
 from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.schedule import Schedule

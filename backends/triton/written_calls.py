@@ -59,7 +59,7 @@ def write_library_call(file: ProgramFile, item: Node, family: set[int], value: i
 
 
 def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: int) -> None:
-    """Write the call of a convolution with what is added to it and the relu."""
+    """Write the call of a convolution with its bias, its residual and its relu."""
     for operand in fused.read:
         file.use(operand)
     item = fused.convolution

@@ -64,8 +64,8 @@ class Timer(Protocol):
 class Tuning:
     """How a run is tuned: its effort, a listener, and a wrapper of its timer.
 
-    `find` gives the outcome of a source that was measured before, on the same card. With `ranges` candidates have texts for all
-    these sizes, and are timed at several (`timed_sizes`).
+    `find` gives the outcome of a source that was measured before, on the same card. With `ranges` the source of a candidate
+    serves all these sizes, and its time is the geometric mean over several of them (`timed_sizes`).
     """
 
     effort: Effort = EFFORT

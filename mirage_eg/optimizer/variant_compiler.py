@@ -11,7 +11,6 @@ from typing import Any
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
 from mirage_eg.backends.triton.compile import KernelCompile, by_kernel, compile_kernel, compiled_texts, loaded
-from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import fewer_stages
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
@@ -32,7 +31,10 @@ class WrittenJob:
 
 @dataclass(slots=True)
 class VariantCompiler:
-    """Compiles candidates of one program for one device; `parallel` maps in processes. With `ranges`, texts for these sizes."""
+    """Compiles candidates of one program for one device; `parallel` maps in processes.
+
+    With `ranges` a source serves all these sizes.
+    """
 
     program: Graph
     device: Device
@@ -79,14 +81,10 @@ class VariantCompiler:
 
 
 def write_job(item: tuple[Graph, Graph, Job, str, Ranges]) -> WrittenJob:
-    """The source for (program, optimized µGraph, job, target, sizes if it is for several), and what Triton compiles of it."""
+    """The source for (program, optimized µGraph, job, target, ranges of sizes), and its kernels for Triton."""
     program, optimized, job, target, ranges = item
     try:
-        source = (
-            emit_for_sizes(optimized, ranges, program=program, schedule=job.schedule)
-            if ranges
-            else emit(optimized, program=program, schedule=job.schedule)
-        )
+        source = emit_for_sizes(optimized, ranges, program=program, schedule=job.schedule)
         with loaded(source) as module:
             kernels = tuple((name, text.key) for name, text in compiled_texts(module, target).items())
     except MirageError as error:

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from mirage_eg.backends.triton.kernel_binaries import ALIGNMENT
+from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import Dim, SizeRange
 
 TOPS = (16, 32, 64, 128, 256)  # the largest sizes of buckets, where the caller names none
 SEARCHED_BEFORE = 16  # likewise of the dims before the last one: the tests of 256 × 256 take several times as long
-_ALIGNED = 16  # elements: rows of a multiple of it are loaded in vectors
 SEARCHED = 256  # the search is done at sizes up to this: loops are worth while, and its tests take seconds
 
 
@@ -55,10 +58,15 @@ def timed_sizes(ranges: Mapping[str, SizeRange]) -> list[dict[str, int]]:
     """Sizes at which kernels of a bucket are timed: the largest ones, and the largest at which rows are not aligned."""
     largest = {name: values.largest for name, values in ranges.items()}
     unaligned = {
-        name: next((size for size in range(it.largest, it.least - 1, -it.multiple_of) if size % _ALIGNED), it.largest)
+        name: next((size for size in range(it.largest, it.least - 1, -it.multiple_of) if size % ALIGNMENT), it.largest)
         for name, it in ranges.items()
     }
     return [largest] if unaligned == largest else [largest, unaligned]
+
+
+def timed_shapes(program: Graph, ranges: Mapping[str, SizeRange]) -> list[list[Shape]]:
+    """The shapes of a program's inputs at each of the `timed_sizes`."""
+    return [[kind.shape for kind in at_sizes(program, sizes).input_types] for sizes in timed_sizes(ranges)]
 
 
 def _search_size(dim: Dim, tops: Sequence[int]) -> int:
@@ -68,4 +76,4 @@ def _search_size(dim: Dim, tops: Sequence[int]) -> int:
     return most if most == tops[-1] or most >= SEARCHED // 2 else max(dim.min, min(dim.max, fitting or dim.multiple_of))
 
 
-__all__ = ["SEARCHED", "TOPS", "largest_sizes", "ranges_between", "searched_sizes", "timed_sizes"]
+__all__ = ["SEARCHED", "TOPS", "largest_sizes", "ranges_between", "searched_sizes", "timed_shapes", "timed_sizes"]

@@ -25,7 +25,7 @@ from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.optimizer.heuristics import EFFORT
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes, timed_sizes
+from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes, timed_shapes
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import optimize, tune_known
 from mirage_eg.pipeline.other_sizes import SizedForms, instantiation_task, is_plan_of, plan_at, plan_limits, primitive_form
@@ -46,7 +46,7 @@ Sizes = Mapping[str, int]
 
 _MOST = 64  # buckets
 _SECONDS = 15.0  # of tuning for each bucket
-_TIMED = 4  # µGraphs of a bucket that are timed with their text for all sizes
+_TIMED = 4  # µGraphs of a bucket that are timed where none is tuned
 _TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
 
 
@@ -199,9 +199,9 @@ class BucketMaker:
         raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
 
     def _measured(self, tuned: Sizes, ranges: Ranges, tuning: Tuning) -> list[Candidate]:
-        """The µGraphs of the search with tiles for the sizes `tuned`, and the library form, with tuned texts for all sizes.
+        """The µGraphs of the search with tiles for the sizes `tuned`, and the library form; their sources are tuned.
 
-        None at a size of 1: a dim has no axis there (`ir.axes`), by which structures are tiled.
+        No µGraph at a size of 1: structures are tiled by axes, and a dim of 1 has no axis (`ir.axes`).
         """
         if not self._result.known or 1 in tuned.values():
             return []
@@ -214,13 +214,13 @@ class BucketMaker:
         return [entry for entry in result.candidates if entry.schedule is not None]
 
     def _lowered(self, entry: Candidate) -> Candidate:
-        """The candidate as it is written; what was tuned is so already."""
+        """The optimized candidate; a tuned candidate is optimized already."""
         if entry.schedule is not None:
             return entry
         return replace(entry, graph=optimize_mugraph(entry.graph, self._device).graph, found=entry.graph)
 
     def _ranked(self, candidates: Sequence[Candidate], ranges: Ranges) -> list[Candidate]:
-        """The first candidates by the times of their texts for all sizes, of those that are not tuned."""
+        """The first candidates that are not tuned, by the measured times of their sources for all sizes."""
         timed: list[tuple[float, Candidate]] = []
         for entry in candidates[:_TIMED]:
             try:
@@ -229,8 +229,7 @@ class BucketMaker:
                 continue
             if not written.compile.ok:
                 continue
-            shapes = [[kind.shape for kind in at_sizes(self._program, sizes).input_types] for sizes in timed_sizes(ranges)]
-            us = [time_source(written.source, shapes=each).warm_us for each in shapes]
+            us = [time_source(written.source, shapes=each).warm_us for each in timed_shapes(self._program, ranges)]
             timed.append((prod(us), replace(entry, measured_us=us[0])))
         return [entry for _, entry in sorted(timed, key=lambda pair: pair[0])]
 

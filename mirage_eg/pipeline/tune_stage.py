@@ -8,16 +8,14 @@ from math import inf
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.measure.candidate_timer import FIXED_SHAPES
 from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
-from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
-from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
 from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of
-from mirage_eg.pipeline.bucket_ranges import timed_sizes
+from mirage_eg.pipeline.bucket_ranges import timed_shapes
 from mirage_eg.pipeline.choose_candidates import deduplicated
 from mirage_eg.pipeline.compile_stage import optimized
 from mirage_eg.pipeline.partition_stage import PlanChoices
@@ -141,10 +139,8 @@ def open_timer(run: Run, stack: ExitStack, ranges: Ranges) -> Timer:
     """A timer on all visible GPUs of one kind, each in a process of its own: a kernel that ends the GPU context ends no run."""
     from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
 
-    program, shapes = run.program, FIXED_SHAPES
-    source = emit_for_sizes(program, ranges, program=program) if ranges else emit(program, program=program)
-    if ranges:
-        shapes = [[kind.shape for kind in at_sizes(program, sizes).input_types] for sizes in timed_sizes(ranges)]
+    source = emit_for_sizes(run.program, ranges, program=run.program)
+    shapes = timed_shapes(run.program, ranges) if ranges else FIXED_SHAPES
     return stack.enter_context(multi_gpu_timer(gpus_of_first_kind(), source, run.options.seed, shapes))
 
 

@@ -26,7 +26,7 @@ from mirage_eg.backends.runtime.torch_arrays import Torch
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.full_tiles import binaries_of
+from mirage_eg.backends.triton.kernel_binaries import binaries_of
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.builder import new_kernel_graph

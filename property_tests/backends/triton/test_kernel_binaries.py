@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirage_eg.backends.triton.full_tiles import (
+from mirage_eg.backends.triton.kernel_binaries import (
     SizedTiles,
     binaries_of,
     binary_of,

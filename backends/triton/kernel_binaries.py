@@ -1,7 +1,8 @@
-"""The binaries of a kernel that takes sizes: masks and loads of 2 bytes are left out where sizes allow it.
+"""The binaries of a kernel that takes sizes as arguments.
 
-A kernel that masks the last tile of a dim of any size takes a constant, its last argument: whether all its tiles are full,
-which need no mask. Where addresses gain from sizes that are multiples of 16, it is compiled for these apart, as Triton does.
+A kernel that masks the last tile of a dim takes a constant as its last argument: whether all tiles are full. The binary for
+full tiles has no such mask. Where a stride depends on a size, one more binary serves sizes that are multiples of 16: rows are
+aligned there, and loads are vectorized. Triton's own launcher does the same.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ from mirage_eg.ir.sizes import SizeExpression
 FULL = "FULL"  # the name of the constant
 CONSTANT = "constexpr"  # its type in a signature
 SIZE = "i32"  # the type of a size
-ALIGNED_SIZE = "i32:16"  # of one from which addresses gain where it is a multiple of 16
-_ALIGNMENT = 16  # which Triton asks of strides
+ALIGNED_SIZE = "i32:16"  # the type of a size that decides whether rows are aligned
+ALIGNMENT = 16  # elements: Triton compiles a kernel apart for sizes that are multiples of it
 _AT_FULL_TILES = " at full tiles"
 _ALIGNED = " at aligned sizes"
 
@@ -33,7 +34,7 @@ class SizedTiles(NamedTuple):
 
 
 def sized_tiles_of(cut: Cut, grid: Shape, loop: int) -> SizedTiles | None:
-    """When no part of a cut is short; None if no size decides."""
+    """The extent and the step of a cut whose tiles a size may fill; None for other cuts."""
     step = cut.part
     if cut.steps:
         place, step = max(cut.steps, key=lambda each: each[1])
@@ -47,7 +48,7 @@ def signature_of_sizes(sizes: Sequence[str], sized_tiles: Sequence[SizedTiles], 
 
     Where the tiles are full, all sizes are aligned; else no binary is for aligned sizes.
     """
-    aligned = {tiles.extent for tiles in sized_tiles if tiles.step % _ALIGNMENT == 0}
+    aligned = {tiles.extent for tiles in sized_tiles if tiles.step % ALIGNMENT == 0}
     gains = addresses_gain and (not sized_tiles or aligned.issuperset(sizes))
     types = (ALIGNED_SIZE if gains else SIZE,) * len(sizes)
     return (*types, CONSTANT) if sized_tiles else types
@@ -59,12 +60,12 @@ def binary_of(kernel: str, types: Sequence[str], arguments: Sequence[Any]) -> tu
         return kernel, arguments
     full = bool(arguments[-1]) if CONSTANT in types else None
     sizes = [size for size, kind in zip(arguments, types, strict=True) if kind == ALIGNED_SIZE]
-    binary = Binary(kernel, full, bool(sizes) and all(size % _ALIGNMENT == 0 for size in sizes))
+    binary = Binary(kernel, full, bool(sizes) and all(size % ALIGNMENT == 0 for size in sizes))
     return binary.name, arguments if full is None else arguments[:-1]
 
 
 class Binary(NamedTuple):
-    """A kernel, its constant (None without one), and whether sizes that addresses gain from are multiples of 16."""
+    """A kernel, its constant (None without one), and whether its sizes are multiples of 16."""
 
     kernel: str
     full: bool | None = None
@@ -72,8 +73,10 @@ class Binary(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The kernel's, with what it is for."""
-        return f"{self.kernel}{_AT_FULL_TILES if self.full else _ALIGNED if self.aligned else ''}"
+        """The name of the kernel, then the sizes that the binary serves."""
+        if self.full:
+            return self.kernel + _AT_FULL_TILES
+        return self.kernel + (_ALIGNED if self.aligned else "")
 
 
 def kernel_name(binary: str) -> str:
@@ -90,6 +93,7 @@ def binaries_of(kernel: str, types: Sequence[str]) -> list[Binary]:
 
 __all__ = [
     "ALIGNED_SIZE",
+    "ALIGNMENT",
     "CONSTANT",
     "FULL",
     "SIZE",
