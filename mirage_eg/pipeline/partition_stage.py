@@ -1,7 +1,7 @@
 """The stage that partitions a program into kernels: it searches segments, and keeps the cheapest plan of each kernel count."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from time import time
@@ -106,13 +106,15 @@ class Partitioner:
         finder = KernelFinder(program, self._run.device, self._search, self._finder.found)
         return finder.find(segments)
 
-    def _search(self, programs: Sequence[Graph]) -> list[Found]:
+    def _search(self, programs: Sequence[Graph], likely: Iterable[Graph]) -> list[Found]:
         stage = f"{'traced ' if self._task.trace else ''}kernels {next(self._rounds)}"
         work = self._run.work
         if self._structures:
             items = [(program, self._structures.get(program, ())) for program in programs]
             return work.run(f"known {stage}", find_known, self._task, items) if items else []
-        return work.run(stage, find_kernels, self._task, programs, keep=lambda found: not found.cut) if programs else []
+        if not programs:
+            return []
+        return work.run(stage, find_kernels, self._task, programs, keep=lambda found: not found.cut, likely=likely)
 
     def _progress(self, searched: int, best_us: float) -> bool:
         self._run.watch.observer("kernels", searched, None, f"segments searched, best {best_us:.1f} µs predicted")

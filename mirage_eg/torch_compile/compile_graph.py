@@ -68,10 +68,15 @@ _FOUND: dict[str, FoundSegment] = {}
 def _gated(
     module: Any, found: FxRegions, settings: Settings, other_sizes: bool
 ) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]]]:
-    """A record for each region, and the accepted regions with their keys; equal regions on one device are gated once."""
+    """A record for each region, and the accepted regions with their keys; equal regions on one device are gated once.
+
+    Different regions share the budget of the graph by their ops.
+    """
     from torch.utils._python_dispatch import _disable_current_modes
 
     store = store_of(settings)
+    ops = {region.program: region.ops for region in found.regions if region.ops >= settings.min_ops}
+    seconds_of_op = settings.budget / max(1, sum(ops.values()))
     records: list[SegmentRecord] = []
     chosen: list[tuple[FxRegion, str]] = []
     by_program: dict[Any, SegmentRecord] = {}
@@ -80,8 +85,9 @@ def _gated(
             device = _device(region)
             same = region.program, device
             if same not in by_program:
+                its = replace(settings, budget=seconds_of_op * region.ops)
                 try:
-                    by_program[same] = _record(module, found, region, device, settings, store, other_sizes)
+                    by_program[same] = _record(module, found, region, device, its, store, other_sizes)
                 except OptionError:  # of the settings
                     raise
                 except MirageError as error:

@@ -22,7 +22,8 @@ class Settings:
     """Settings of the backend.
 
     `search`: *offline* never searches and takes what the cache has; *once* searches what the cache lacks; *always* searches
-    again. `budget`: seconds for each distinct segment. `tune`: seconds of tuning on the GPU for each, 0 for none. A segment of
+    again. `budget`: seconds of search for each graph, which its distinct segments share by their ops. `tune`: seconds of
+    tuning on the GPU for each segment, 0 for none. A segment of
     fewer than `min_ops` ops stays with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`).
     `rest` compiles everything else. `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes,
     *cost* where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a
@@ -38,7 +39,7 @@ class Settings:
     """
 
     search: Annotated[str, Option("When to search for kernels.", choices=SEARCHES)] = "once"
-    budget: Annotated[float, Option("Seconds of search for each distinct segment.", least=0, above=True)] = 60.0
+    budget: Annotated[float, Option("Seconds of search for each graph, shared by its segments.", least=0, above=True)] = 60.0
     tune: Annotated[float, Option("Seconds of tuning for each distinct segment.", least=0)] = 0.0
     min_ops: Annotated[int, Option("Fewest ops of a segment.", least=1)] = 3
     executed_by_torch: Collection[str] = ()

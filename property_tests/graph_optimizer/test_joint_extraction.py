@@ -36,7 +36,7 @@ class Prices:
     asked: list[Graph] = field(default_factory=list)
 
     def find(self, program: Graph, segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
-        bound = KernelFinder(program, H200, lambda _: []).lower_bound
+        bound = KernelFinder(program, H200, lambda *_: []).lower_bound
         return [self._parts(segment, segment_program(program, segment), bound(segment)) for segment in segments]
 
     def _parts(self, segment: Segment, program: Graph, bound: float) -> tuple[PlanPart, ...]:
@@ -135,7 +135,7 @@ def test_no_kernel_that_reads_a_factor_transposed_is_below_the_bound() -> None:
     program = graph.graph()
     whole = expand(program)
     found = joint(program, Prices(lambda _: 1.0))
-    bound = KernelFinder(whole, H200, lambda _: []).lower_bound
+    bound = KernelFinder(whole, H200, lambda *_: []).lower_bound
     products_, relus = ([i for i, item in enumerate(whole.nodes) if item.op == op] for op in ("matmul", "relu"))
     [transposed] = (i for i, item in enumerate(whole.nodes) if item.op == "transpose")
     numbered = tuple(whole.numbered())

@@ -50,6 +50,9 @@ class Workers:
         self.count = jobs or os.cpu_count() or 1
         self._given, self._local = executor, False
         self._late: list[Future[list[Any]]] = []  # begun, and no longer waited for
+        self._ahead: dict[Any, Future[list[Any]]] = {}  # items begun by `run_ahead` and not yet asked for
+        self._ahead_of: tuple[Function, Any] | None = None  # their function, and what is common to them
+        self._seconds = 0.0  # of work in `run_ahead` before processes were worth starting
         self._executor: Executor | None = None
         self._lost: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
         self._stack = ExitStack()
@@ -65,6 +68,7 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._leave_ahead()
         self._stop(kill=kind is not None or not all(late.done() for late in self._late))
         self._stack.close()
 
@@ -83,6 +87,7 @@ class Workers:
         there may be several. When `perf_counter` passes `until`, the results end; a process that is still at work when this
         context ends is ended.
         """
+        self._leave_ahead()
         left = list(range(len(items)))
         if self._given is None and not (at_once and self.count > 1):
             left = yield from self._run_here(function, common, items)
@@ -104,6 +109,64 @@ class Workers:
                         f"{stage}: workers died {losses} times at the same work; is there too little memory? try --jobs 1"
                     )
             chunks = [[position] for chunk in lost for position in chunk]
+
+    def run_ahead(
+        self, stage: str, function: Function, common: Any, items: Sequence[Any], likely: Iterable[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """The results of all items, each with its position, as they are finished; items are hashable and differ.
+
+        Idle workers begin items that are `likely` to be asked for in the next call; results do not depend on it. Without an
+        executor it is as `run` until calls have taken so long that processes are worth starting.
+        """
+        if self._executor is None and (self.count == 1 or self._seconds < WORTH_STARTING):
+            start = perf_counter()
+            yield from self.run(stage, function, common, items)
+            self._seconds += perf_counter() - start
+            return
+        if self._ahead_of is None or self._ahead_of[0] is not function or self._ahead_of[1] is not common:
+            self._leave_ahead()
+            self._ahead_of = function, common
+        lost: list[int] = []
+        upcoming = iter(likely)
+        try:
+            for item in items:
+                self._begin(item)
+            while self._has_idle() and (item := next(upcoming, None)) is not None:
+                self._begin(item)
+        except BrokenExecutor:
+            self._leave_ahead()
+            lost += range(len(items))
+        positions = {self._ahead.pop(item): position for position, item in enumerate(items) if item in self._ahead}
+        try:
+            for future in _as_completed(positions, lambda: inf):
+                try:
+                    [result] = future.result()
+                except self._lost:
+                    lost.append(positions[future])
+                else:
+                    yield positions[future], result
+        finally:
+            self._leave(positions)
+        again = [items[position] for position in lost]
+        for place, result in self.run(stage, function, common, again, at_once=True) if again else ():
+            yield lost[place], result
+
+    def _begin(self, item: Any) -> None:
+        assert self._ahead_of is not None
+        if item not in self._ahead:
+            self._ahead[item] = self._open().submit(run_chunk, *self._ahead_of, [item], pickled_ops())
+
+    def _has_idle(self) -> bool:
+        return sum(not future.done() for future in self._ahead.values()) < self.count
+
+    def _leave_ahead(self) -> None:
+        """Nobody will ask for what was begun ahead."""
+        self._leave(self._ahead.values())
+        self._ahead.clear()
+
+    def _leave(self, futures: Iterable[Future[list[Any]]]) -> None:
+        """Wait no longer for what was begun."""
+        self._late = [late for late in (*self._late, *futures) if not late.cancel() and not late.done()]
 
     def map(
         self, function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float] = lambda: inf
@@ -157,7 +220,7 @@ class Workers:
                 else:
                     yield futures[future], results
         finally:
-            self._late = [late for late in (*self._late, *futures) if not late.cancel() and not late.done()]
+            self._leave(futures)
         for chunk in unsent:
             yield chunk, None
         if broken:

@@ -1,6 +1,6 @@
 """Work items of a run: each is done once, wherever it runs, and never again when the run is resumed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -27,11 +27,13 @@ class Work:
         items: Sequence[Any],
         on_done: Callable[[int, Any], None] | None = None,
         keep: Callable[[Any], bool] = lambda result: True,
+        likely: Iterable[Any] | None = None,
     ) -> list[Any]:
         """The result of each item, in their order.
 
         `function(common, items)` gives results in the order of its items. `on_done(count, result)` is called with each as it is
-        finished; `keep` says whether a result is final and goes into the checkpoint.
+        finished; `keep` says whether a result is final and goes into the checkpoint. Idle workers begin items that are `likely`
+        to be asked for next.
         """
         results: list[Any] = [None] * len(items)
         [wanted] = get_args(get_type_hints(function)["return"]) if self.checkpoint is not None else [object]
@@ -46,7 +48,12 @@ class Work:
                     done += 1
                     if on_done is not None:
                         on_done(done, results[position])
-        for number, result in self.workers.run(stage, function, common, [items[i] for i in open_]):
+        left = [items[i] for i in open_]
+        if likely is None:
+            finished = self.workers.run(stage, function, common, left)
+        else:
+            finished = self.workers.run_ahead(stage, function, common, left, likely)
+        for number, result in finished:
             raise_if_stopped()  # nothing is kept of what was interrupted
             position = open_[number]
             results[position] = result

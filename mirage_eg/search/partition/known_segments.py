@@ -45,7 +45,7 @@ def plans_of_known(
         found = [library_kernels(task.device, one), *(kernels for kernels in made if kernels is not None)]
         return Found(tuple(sorted(found, key=lambda kernels: (kernels.us, kernels.count))))
 
-    finder = KernelFinder(program, task.device, lambda programs: [find(one) for one in programs])
+    finder = KernelFinder(program, task.device, lambda programs, _: [find(one) for one in programs])
     return partition(program, finder.find, bound_of_known(finder, known), limits).plans
 
 

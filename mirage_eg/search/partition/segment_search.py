@@ -7,7 +7,7 @@ structures of the indexed domain are also proved by their root class.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import inf, prod
@@ -378,11 +378,11 @@ class FieldCheck:
 
 @dataclass(slots=True)
 class KernelFinder:
-    """Finds the kernels of the segments of one program; `run` searches programs, here or on workers."""
+    """Finds the kernels of the segments of one program; `run` searches programs, here or on workers, and may begin others."""
 
     program: Graph
     device: Device
-    run: Callable[[Sequence[Graph]], Sequence[Found]]
+    run: Callable[[Sequence[Graph], Iterator[Graph]], Sequence[Found]]
     found: dict[Graph, Found] = field(default_factory=dict)
 
     def lower_bound(self, segment: Segment) -> float:
@@ -434,11 +434,16 @@ class KernelFinder:
                 else:
                     self.found[program] = replace(found, kernels=left)
 
-    def find(self, segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
-        """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it."""
+    def find(self, segments: Sequence[Segment], likely: Iterable[Segment] = ()) -> list[tuple[PlanPart, ...]]:
+        """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it.
+
+        `likely`: segments that may follow.
+        """
         programs = [segment_program(self.program, segment) for segment in segments]
         new = [program for program in dict.fromkeys(programs) if program not in self.found]
-        self.found.update(zip(new, self.run(new), strict=True))
+        next_ones = (segment_program(self.program, segment) for segment in likely)
+        upcoming = (program for program in next_ones if program not in self.found)
+        self.found.update(zip(new, self.run(new, upcoming), strict=True))
         return [self._parts(segment, program) for segment, program in zip(segments, programs, strict=True)]
 
     def _parts(self, segment: Segment, program: Graph) -> tuple[PlanPart, ...]:

@@ -120,7 +120,8 @@ class Partition:
         return (f"{least} (the first: {self.plans[0].us:.1f} µs)",)
 
 
-Find = Callable[[Sequence[Segment]], list[tuple[PlanPart, ...]]]  # of each segment the best µGraph of each number of kernels
+# of each segment the best µGraph of each number of kernels; the second are segments that are likely to follow, likeliest first
+Find = Callable[[Sequence[Segment], Iterable[Segment]], list[tuple[PlanPart, ...]]]
 LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
 Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best plan; whether to continue
 
@@ -193,7 +194,7 @@ def _search(
             return bound, True
         if best - bound <= (limits.close - 1) * us < inf:
             return bound, best <= bound
-        graph.evaluate(waiting if most is None else waiting[:1], find)
+        graph.evaluate(waiting if most is None else waiting[:1], find, graph.likely(waiting, per_kernel, most))
         before, (best, us) = best, graph.best(per_kernel, most)
         waited = 0 if best < before else waited + (best < inf)
         if on_progress is not None and not on_progress(len(graph.searched), us):
@@ -366,10 +367,23 @@ class _PlanGraph:
             alike.setdefault(segment_program(program, segment), []).append(number)
         return {number: numbers for numbers in alike.values() for number in numbers}
 
-    def evaluate(self, numbers: Sequence[int], find: Find) -> None:
+    def likely(self, waiting: Sequence[int], per_kernel: float, most: int | None) -> Iterator[Segment]:
+        """The segments of the cheapest plan without those that are waiting, then of the one without these, and so on."""
+        avoided, known = {*waiting}, self.infeasible
+        while True:
+            self.infeasible = known | avoided
+            path, _ = self.cheapest(per_kernel, most)
+            self.infeasible = known
+            more = [number for number in path if number not in self.searched]
+            if not more:
+                return
+            avoided.update(more)
+            yield from (self.segments[number] for number in more)
+
+    def evaluate(self, numbers: Sequence[int], find: Find, likely: Iterable[Segment] = ()) -> None:
         """Search segments, and those that are equal to them as programs."""
         numbers = sorted({other for number in numbers for other in self._equal.get(number, (number,))} - self.searched.keys())
-        for number, parts in zip(numbers, find([self.segments[number] for number in numbers]), strict=True):
+        for number, parts in zip(numbers, find([self.segments[number] for number in numbers], likely), strict=True):
             self.searched[number] = parts
             if not parts:
                 outputs = self.segments[number].outputs

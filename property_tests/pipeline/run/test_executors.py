@@ -5,9 +5,10 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import loky
@@ -33,6 +34,13 @@ def results(workers: Workers, function: Any, common: Any, count: int) -> list[An
     """In order of items; each is there once."""
     found = list(workers.run("test", function, common, range(count)))
     assert sorted(position for position, _ in found) == list(range(count))
+    return [result for _, result in sorted(found)]
+
+
+def ahead(workers: Workers, function: Any, common: Any, items: Sequence[int], likely: Iterable[int]) -> list[Any]:
+    """In order of items; each is there once."""
+    found = list(workers.run_ahead("test", function, common, items, likely))
+    assert sorted(position for position, _ in found) == list(range(len(items)))
     return [result for _, result in sorted(found)]
 
 
@@ -63,6 +71,52 @@ def test_chunks_are_few_nearly_equal_and_hold_everything(count: int, most: int) 
     assert [x for chunk in chunks for x in chunk] == list(range(count))
     assert len(chunks) <= most
     assert not chunks or max(map(len, chunks)) - min(map(len, chunks)) <= 1
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.sets(st.integers(0, 9)), st.lists(st.integers(0, 9))), max_size=5), st.integers(1, 4))
+def test_items_begun_ahead_change_no_result(calls: list[tuple[set[int], list[int]]], jobs: int) -> None:
+    with ThreadPoolExecutor(jobs) as pool, Workers(pool) as workers:
+        for items, likely in calls:
+            assert ahead(workers, squares, 7, [*items], likely) == [7 + x * x for x in items]
+
+
+def test_idle_workers_begin_what_is_likely_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, all_sent, real = list[int](), Event(), executors._as_completed
+
+    def recorded(common: None, items: Sequence[int]) -> Iterator[int]:
+        assert all_sent.wait(60)
+        begun.extend(items)
+        return iter(items)
+
+    def as_completed(*given: Any) -> Iterator[Any]:
+        all_sent.set()
+        return real(*given)
+
+    monkeypatch.setattr(executors, "_as_completed", as_completed)
+    with ThreadPoolExecutor(2) as pool, Workers(pool) as workers:
+        likely = iter([2, 3, 4])
+        assert ahead(workers, recorded, None, [1], likely) == [1]
+        assert next(likely) == 3
+        assert ahead(workers, recorded, None, [2], []) == [2]
+    assert sorted(begun) == [1, 2]
+
+
+def test_work_ahead_goes_to_processes_once_they_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workers(jobs=2) as workers:
+        assert ahead(workers, pid, None, [1], [2]) == [os.getpid()]
+        monkeypatch.setattr(executors, "WORTH_STARTING", 0.0)
+        assert os.getpid() not in ahead(workers, pid, None, [3], [])
+
+
+def test_a_dead_process_takes_nothing_of_the_work_ahead_along(eager: None, tmp_path: Path) -> None:
+    for life in range(2):
+        (tmp_path / str(life)).touch()
+    with Workers(jobs=2) as workers:
+        assert ahead(workers, squares_or_death, str(tmp_path), [5], []) == [25]
+        assert ahead(workers, squares_or_death, str(tmp_path), [1, 2], [3]) == [1, 4]
+        assert ahead(workers, squares_or_death, str(tmp_path), [3, 4], [6]) == [9, 16]
+        assert ahead(workers, squares_or_death, str(tmp_path), [6], []) == [36]
 
 
 def test_tiny_work_starts_no_process() -> None:

@@ -1,8 +1,9 @@
 """Cutting programs into kernels: plans compute the program, the cheapest is the cheapest, and some cuts are not offered."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import inf
 from random import Random
 
@@ -81,7 +82,7 @@ def cut(
     program: Graph, limits: SegmentLimits | None = None, filters: Filters | None = None, **more: float
 ) -> tuple[Graph, Partition, KernelFinder]:
     primitive, task = drop_shifts(expand(program)), task_with(filters)
-    finder = KernelFinder(primitive, H100, lambda programs: list(find_kernels(task, programs)))
+    finder = KernelFinder(primitive, H100, lambda programs, _: list(find_kernels(task, programs)))
     chosen = PartitionLimits(limits or SegmentLimits(), **more)  # type: ignore[arg-type]
     return primitive, partition(primitive, finder.find, finder.lower_bound, chosen), finder
 
@@ -241,9 +242,11 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
         costs[segment] = max(lower_bounds[segment], least) + over
     searched: set[Segment] = set()
 
-    def find(segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
+    def find(segments: Sequence[Segment], likely: Iterable[Segment]) -> list[tuple[PlanPart, ...]]:
         assert searched.isdisjoint(segments)
         searched.update(segments)
+        coming = list(islice(likely, random.randrange(9)))  # what is read of it changes nothing
+        assert len(set(coming)) == len(coming) and searched.isdisjoint(coming)
         return [
             (PlanPart(s, s.inputs, SegmentKernels(program, costs[s], 1, True, True)),) if costs[s] < inf else ()
             for s in segments
@@ -278,7 +281,7 @@ def test_where_plans_are_measured_the_best_one_of_each_segment_is_kept() -> None
     graph = program.graph()
     last = graph.makers[value.position]
 
-    def find(segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
+    def find(segments: Sequence[Segment], _: object) -> list[tuple[PlanPart, ...]]:
         costs = [len(it.nodes) * 1.01 ** len(it.nodes) + 50 * (len(it.nodes) == 2 and last in it.nodes) for it in segments]
         kernels = [SegmentKernels(graph, us, 1, True, True) for us in costs]
         return [(PlanPart(segment, segment.inputs, each),) for segment, each in zip(segments, kernels, strict=True)]
@@ -319,7 +322,7 @@ def test_what_is_taken_for_granted_of_larger_segments_holds(name: str) -> None:
 def test_every_piece_of_a_way_reads_what_is_there(program: Graph, max_outputs: int, max_edges: int, window: int) -> None:
     """Also where a state leads nowhere, and where a program has so many plans that segments reach less far."""
 
-    def find(segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
+    def find(segments: Sequence[Segment], _: object) -> list[tuple[PlanPart, ...]]:
         return [(PlanPart(s, s.inputs, SegmentKernels(program, 1.0 + len(s.nodes), 1, True, True)),) for s in segments]
 
     limits = PartitionLimits(

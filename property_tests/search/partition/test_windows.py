@@ -63,7 +63,7 @@ def counted(program: Graph, limits: PartitionLimits) -> tuple[Partition, set[Gra
     """Cut where a kernel of several ops costs little more than one of one; and the programs of all segments searched."""
     searched: set[Graph] = set()
 
-    def find(segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
+    def find(segments: Sequence[Segment], _: object) -> list[tuple[PlanPart, ...]]:
         searched.update(segment_program(program, segment) for segment in segments)
         return [(PlanPart(s, s.inputs, SegmentKernels(program, 5.0 + 0.1 * len(s.nodes), 1, True, True)),) for s in segments]
 
