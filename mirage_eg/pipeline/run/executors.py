@@ -7,6 +7,7 @@ would run the caller's script again.
 
 import logging
 import os
+import pickle
 import re
 import resource
 import signal
@@ -15,6 +16,8 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from itertools import islice
 from math import inf
 from time import perf_counter, thread_time
 from types import TracebackType
@@ -51,7 +54,7 @@ class Workers:
         self._given, self._local = executor, False
         self._late: list[Future[list[Any]]] = []  # begun, and no longer waited for
         self._ahead: dict[Any, Future[list[Any]]] = {}  # items begun by `run_ahead` and not yet asked for
-        self._ahead_of: tuple[Function, Any] | None = None  # their function, and what is common to them
+        self._ahead_of: tuple[Function, Any, bytes] | None = None  # their function, and what is common to them, pickled too
         self._seconds = 0.0  # of work in `run_ahead` before processes were worth starting
         self._executor: Executor | None = None
         self._lost: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
@@ -125,12 +128,12 @@ class Workers:
             return
         if self._ahead_of is None or self._ahead_of[0] is not function or self._ahead_of[1] is not common:
             self._leave_ahead()
-            self._ahead_of = function, common
+            self._ahead_of = function, common, _packed(common)
         lost: list[int] = []
-        upcoming = iter(likely)
         try:
             for item in items:
                 self._begin(item)
+            upcoming = islice(likely, self.count)  # many of them have begun before; to name them takes time, too
             while self._has_idle() and (item := next(upcoming, None)) is not None:
                 self._begin(item)
         except BrokenExecutor:
@@ -154,7 +157,8 @@ class Workers:
     def _begin(self, item: Any) -> None:
         assert self._ahead_of is not None
         if item not in self._ahead:
-            self._ahead[item] = self._open().submit(run_chunk, *self._ahead_of, [item], pickled_ops())
+            function, _, packed = self._ahead_of
+            self._ahead[item] = self._open().submit(run_chunk, function, packed, [item], pickled_ops())
 
     def _has_idle(self) -> bool:
         return sum(not future.done() for future in self._ahead.values()) < self.count
@@ -202,11 +206,11 @@ class Workers:
         futures: dict[Future[list[Any]], list[int]] = {}
         unsent: list[list[int]] = []
         executor = self._open()
-        ops = pickled_ops()
+        packed, ops = _packed(common), pickled_ops()
         broken = False
         for chunk in chunks:
             try:
-                futures[executor.submit(run_chunk, function, common, [items[i] for i in chunk], ops)] = chunk
+                futures[executor.submit(run_chunk, function, packed, [items[i] for i in chunk], ops)] = chunk
             except BrokenExecutor:
                 broken = True
                 unsent.append(chunk)
@@ -325,10 +329,23 @@ def _as_completed(futures: Iterable[Future[Any]], until: Callable[[], float]) ->
         yield from done
 
 
-def run_chunk(function: Function, common: Any, items: Sequence[Any], ops: bytes) -> list[Any]:
-    """The results of a chunk, computed in a worker that first receives the custom ops."""
+def run_chunk(function: Function, packed: bytes, items: Sequence[Any], ops: bytes) -> list[Any]:
+    """The results of a chunk, computed in a worker that first receives the custom ops; `packed`: what chunks have in common."""
     install_ops(ops)
-    return list(function(common, items))
+    return list(function(_unpacked(packed), items))
+
+
+def _packed(common: Any) -> bytes:
+    """What chunks have in common, pickled once for all of them: for a search it takes 35 ms, and 20 ms back."""
+    import cloudpickle
+
+    packed: bytes = cloudpickle.dumps(common)
+    return packed
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Any:
+    return pickle.loads(packed)
 
 
 def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
