@@ -39,7 +39,7 @@ class Settings:
     """
 
     search: Annotated[str, Option("When to search for kernels.", choices=SEARCHES)] = "once"
-    budget: Annotated[float, Option("Seconds of search for each graph, shared by its segments.", least=0, above=True)] = 30.0
+    budget: Annotated[float, Option("Seconds of search for each graph, shared by its segments.", least=0, above=True)] = 60.0
     tune: Annotated[float, Option("Seconds of tuning for each distinct segment.", least=0)] = 0.0
     min_ops: Annotated[int, Option("Fewest ops of a segment.", least=1)] = 3
     executed_by_torch: Collection[str] = ()
