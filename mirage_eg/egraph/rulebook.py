@@ -1,22 +1,25 @@
 """The rulebook: laws and declarations of rule files, parsed and type-checked, with `path:line` for each law and each error.
 
 A theory is one .egg file. The loader parses it, allows declarations and laws only, names every law, refuses a second law of
-the same name, and type-checks each command on a fresh e-graph, so that every error message has `path:line`.
+the same name, and type-checks each command by itself, so that every error message has `path:line`.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from threading import current_thread, main_thread
 
 from egglog import bindings
 
-from mirage_eg.egraph.laws import Law, Signature, directions, read_law, read_signatures, wording
+from mirage_eg.egraph.laws import Law, Signature, read_law, read_signatures, wording
 from mirage_eg.egraph.rational_literals import with_rationals
-from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, hint, located, refused_command
+from mirage_eg.egraph.rule_commands import LAWS, Command, commands_of, core_of, in_ruleset, ruleset_of, source_of, steps_of
+from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, hint, located
 from mirage_eg.egraph.rule_files import (
     RuleFile,
     chosen_files,
@@ -34,21 +37,6 @@ READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments in the oracle'
 
 CHECKING_SECONDS = 30.0
 MOST_ERRORS = 20  # that one run prints
-
-Command = Any  # a command object of egglog.bindings; the union has no public name
-
-_ALLOWED = (
-    bindings.Sort,
-    bindings.Datatype,
-    bindings.Constructor,
-    bindings.Relation,
-    bindings.FunctionCommand,
-    bindings.AddRuleset,
-    bindings.RewriteCommand,
-    bindings.BiRewriteCommand,
-    bindings.RuleCommand,
-)
-_LAWS = (bindings.RewriteCommand, bindings.BiRewriteCommand, bindings.RuleCommand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +88,7 @@ class Rulebook:
 
     def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
         """The names of the laws that can match in an e-graph that grows from the tables `inserted`."""
-        steps = (step for theory in self.theories for step in _parsed(theory.path, theory.text, self._sorts))
+        steps = (step for theory in self.theories for step in steps_of(theory.path, theory.text, self._sorts))
         laws = [step for step in steps if step.directions and step.name not in self.left_out]
         filled = set(inserted)
         names: set[str] = set()
@@ -118,7 +106,7 @@ class Rulebook:
     def add_laws(self, egraph: bindings.EGraph, names: Iterable[str]) -> None:
         """Add the laws of these names to an e-graph that has the declarations."""
         chosen = set(names)
-        steps = [step for theory in self.theories for step in _parsed(theory.path, theory.text, self._sorts)]
+        steps = [step for theory in self.theories for step in steps_of(theory.path, theory.text, self._sorts)]
         egraph.run_program(*(step.command for step in steps if step.name in chosen))
 
     def new_egraph(self, inserted: Iterable[str], without: frozenset[str] = frozenset()) -> bindings.EGraph:
@@ -128,7 +116,7 @@ class Rulebook:
         """
         names = self.applicable(inserted) - without
         egraph = bindings.EGraph()
-        steps = [step for theory in self.theories for step in _parsed(theory.path, theory.text, self._sorts)]
+        steps = [step for theory in self.theories for step in steps_of(theory.path, theory.text, self._sorts)]
         egraph.run_program(*(step.command for step in steps if not step.directions or step.name in names))
         return egraph
 
@@ -140,14 +128,14 @@ class Rulebook:
         egraph = bindings.EGraph()
         rulesets: dict[str, str] = {}
         for theory in self.theories:
-            for step in _parsed(theory.path, theory.text, self._sorts):
+            for step in steps_of(theory.path, theory.text, self._sorts):
                 if step.directions and step.name not in names:
                     continue
                 command = step.command
-                if step.directions and _ruleset(command) == OWN_RULESET:
+                if step.directions and ruleset_of(command) == OWN_RULESET:
                     rulesets[step.name] = f"law_{len(rulesets)}"
-                    egraph.run_program(bindings.AddRuleset(_core(command).span, rulesets[step.name]))
-                    command = _in_ruleset(command, rulesets[step.name])
+                    egraph.run_program(bindings.AddRuleset(core_of(command).span, rulesets[step.name]))
+                    command = in_ruleset(command, rulesets[step.name])
                 egraph.run_program(command)
         return egraph, rulesets
 
@@ -195,10 +183,22 @@ def _check_in_worker(domain: str, files: Sequence[RuleFile]) -> Rulebook:
 
 
 def _check(domain: str, files: Sequence[RuleFile]) -> Rulebook:
+    packaged = tuple(takewhile(lambda file: file.packaged, files))
+    is_main = current_thread() is main_thread()  # an e-graph belongs to its thread
+    read, theories = (_read if is_main else _read.__wrapped__)(packaged)
+    with read.copied() as loading:
+        more = [loading.theory(file) for file in files[len(packaged) :]]
+        raise_errors(loading.errors)
+    return Rulebook(domain, (*theories, *more), loading.signatures)
+
+
+@lru_cache(maxsize=8)
+def _read(files: tuple[RuleFile, ...]) -> "tuple[_Loading, tuple[Theory, ...]]":
+    """The theories of packaged files, and what has read them: to read these takes half a second, a file of the user no time."""
     loading = _Loading()
-    theories = [loading.theory(file) for file in files]
+    theories = tuple(loading.theory(file) for file in files)
     raise_errors(loading.errors)
-    return Rulebook(domain, tuple(theories), loading.signatures)
+    return loading, theories
 
 
 def raise_errors(errors: Sequence[str]) -> None:
@@ -220,6 +220,16 @@ class _Loading:
     rulesets: set[str] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
     undeclared: set[str] = field(default_factory=set)  # names of declarations with an error
+
+    @contextmanager
+    def copied(self) -> Iterator["_Loading"]:
+        """A copy to read more files into, which leaves this one as it is."""
+        mutable = {it.name: copy(getattr(self, it.name)) for it in fields(self) if it.name != "egraph"}
+        self.egraph.run_program(bindings.Push(1))
+        try:
+            yield _Loading(self.egraph, **mutable)
+        finally:
+            self.egraph.run_program(bindings.Pop(bindings.PanicSpan(), 1))
 
     def theory(self, file: RuleFile) -> Theory:
         """Read one file."""
@@ -243,13 +253,13 @@ class _Loading:
     def commands(self, file: RuleFile) -> list[tuple[Command, str]]:
         """The commands of a file; where a form does not parse, those of the others."""
         try:
-            return list(_commands(self.egraph, file.path, file.text))
+            return list(commands_of(self.egraph, file.path, file.text))
         except RuleError as error:
             alone: list[tuple[Command, str]] = []
             errors: list[str] = []
             for form in forms(file.text):
                 try:
-                    alone += _commands(self.egraph, file.path, "\n" * (form.line - 1) + file.text[form.start : form.stop])
+                    alone += commands_of(self.egraph, file.path, "\n" * (form.line - 1) + file.text[form.start : form.stop])
                 except RuleError as found:
                     errors.append(str(found))
             between = [] if errors and unclosed(file.text) is None else [str(error)]  # the error is in no closed form
@@ -258,9 +268,9 @@ class _Loading:
 
     def law(self, command: Command, place: str, places_by_wording: dict[tuple[str, ...], str]) -> Law | None:
         """The law of a command, if it is one; its name and wording are new."""
-        if not isinstance(command, _LAWS):
+        if not isinstance(command, LAWS):
             return None
-        law = read_law(with_rationals(command, self.signatures, place), place, _source(command))
+        law = read_law(with_rationals(command, self.signatures, place), place, source_of(command))
         if law.ruleset in self.rulesets - set(RULESETS):
             raise RuleError(f"{place}: got the ruleset {law.ruleset}, which is never run; wanted {' or '.join(RULESETS)}")
         if law.name in self.places:
@@ -303,90 +313,3 @@ def _check_declared(declared: Mapping[str, Signature], place: str) -> None:
         for sort in signature.inputs if signature.kind == "constructor" else ():
             if sort not in READABLE:
                 raise RuleError(f"{place}: {name}: got an argument of sort {sort}, wanted one of {', '.join(READABLE)}")
-
-
-def _commands(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[Command, str]]:
-    """The commands of a file with their places; the default name of a law is its place, its default ruleset OWN_RULESET."""
-    try:
-        commands = egraph.parse_program(text, path)
-    except bindings.EggSmolError as error:
-        if "unexpected end of file" in str(error) and (opened := unclosed(text)) is not None:
-            raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
-        raise RuleError(f"{located(error, path)} (are the parentheses balanced, and the quotes?)") from None
-    unnamed: Counter[str] = Counter()
-    for command, form in zip(commands, forms(text), strict=True):
-        place = f"{path}:{form.line}"
-        if not isinstance(command, _ALLOWED):
-            raise RuleError(f"{place}: {refused_command(command, form.word)}")
-        name = place
-        if isinstance(command, _LAWS) and not _core(command).name:
-            unnamed[place] += 1  # laws of one line are numbered
-            name += f" #{unnamed[place]}" if unnamed[place] > 1 else ""
-        match command:
-            case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
-                yield bindings.RewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name), subsume), place
-            case bindings.BiRewriteCommand(name=ruleset, rewrite=rewrite):
-                yield bindings.BiRewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name)), place
-            case bindings.RuleCommand(rule=rule):
-                ruleset = rule.ruleset or OWN_RULESET
-                yield bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name or name, ruleset)), place
-            case _:
-                yield command, place
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A command and, for a law, its name and its `laws.directions`."""
-
-    command: Command
-    name: str
-    directions: tuple[tuple[frozenset[str], frozenset[str]], ...]
-
-
-@lru_cache(maxsize=256)
-def _parsed(path: str, text: str, sorts: tuple[tuple[str, Signature], ...]) -> tuple[_Step, ...]:
-    """The commands of a file, parsed once for the e-graphs of all targets."""
-    signatures = dict(sorts)
-    written = (
-        (with_rationals(command, signatures, place), place) for command, place in _commands(bindings.EGraph(), path, text)
-    )
-    return tuple(
-        _Step(command, _core(command).name, directions(read_law(command, place, "")))
-        if isinstance(command, _LAWS)
-        else _Step(command, "", ())
-        for command, place in written
-    )
-
-
-def _ruleset(command: Command) -> str:
-    return str(command.rule.ruleset if isinstance(command, bindings.RuleCommand) else command.name)
-
-
-def _in_ruleset(command: Command, ruleset: str) -> Command:
-    match command:
-        case bindings.RewriteCommand(rewrite=rewrite, subsume=subsume):
-            return bindings.RewriteCommand(ruleset, rewrite, subsume)
-        case bindings.BiRewriteCommand(rewrite=rewrite):
-            return bindings.BiRewriteCommand(ruleset, rewrite)
-        case _:
-            rule = command.rule
-            return bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name, ruleset))
-
-
-def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
-    return bindings.Rewrite(rewrite.span, rewrite.lhs, rewrite.rhs, rewrite.conditions, rewrite.name or name)
-
-
-def law_spans(path: str, text: str) -> dict[str, tuple[int, int]]:
-    """The first byte of each law of a file, and the byte after its last, by its name."""
-    laws = (_core(command) for command, _ in _commands(bindings.EGraph(), path, text) if isinstance(command, _LAWS))
-    return {law.name: (law.span.i, law.span.j) for law in laws}
-
-
-def _core(command: Command) -> Any:
-    return command.rule if isinstance(command, bindings.RuleCommand) else command.rewrite
-
-
-def _source(command: Command) -> str:
-    span = _core(command).span
-    return " ".join(span.file.contents.encode()[span.i : span.j].decode().split())

@@ -1,9 +1,10 @@
 """A separate process with limits on time and memory, for laws of user rule files: saturation with them may not end.
 
 The worker is a fresh interpreter: an e-graph does not survive a fork, and multiprocessing would run the caller's script again.
-The worker's address space is limited. It ends with its parent, and at the end of the `with` block.
+The worker's address space is limited. It ends with its parent, and at the end of a `with` block.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +39,7 @@ class Worker:
 
     def __init__(self, address_space: int = ADDRESS_SPACE) -> None:
         self._address_space = address_space
+        self._is_busy = False
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         with theirs:
@@ -54,6 +57,11 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it lives and waits for a call."""
+        return not self._is_busy and self._process.poll() is None
 
     def close(self) -> None:
         """Kill the process and wait until it has ended."""
@@ -84,6 +92,7 @@ class Worker:
         def name() -> str:
             return task if isinstance(task, str) else task()
 
+        self._is_busy = True
         try:
             self._connection.send((function, arguments, on_progress is not None))
             if not self._connection.poll(_START_SECONDS):
@@ -93,15 +102,17 @@ class Worker:
                 if not self._connection.poll(_POLL_SECONDS):
                     continue
                 kind, value = self._connection.recv()
-                if kind == "result":
+                if kind in ("result", "error"):
+                    self._is_busy = False
+                    if kind == "error":
+                        raise value
                     return value
-                if kind == "error":
-                    raise value
                 if kind == "progress" and on_progress is not None:
                     on_progress(value)
         except (EOFError, ConnectionError):
             raise LimitError(f"{name()} {self._cause()}") from None
         except MemoryError:
+            self._is_busy = True  # with what is left of the call
             raise LimitError(f"{name()} needed more memory than the {self._address_space >> 30} GiB allowed") from None
         raise LimitError(f"{name()} stopped after {seconds:g} s")
 
@@ -123,10 +134,28 @@ class Worker:
         return f"ended its process ({signal.Signals(-code).name if code < 0 else f'exit code {code}'}: {last[:200]})"
 
 
+_IDLE: list[Worker] = []  # one at most
+
+
 def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, task: str) -> Any:
-    """The result of `function(*arguments)` in a worker for this call only."""
-    with Worker() as worker:
+    """The result of `function(*arguments)` in a worker, which waits for the next call: a new one takes half a second."""
+    if _IDLE and not _IDLE[0].is_ready:
+        _IDLE.pop().close()
+    worker = _IDLE.pop() if _IDLE else Worker()
+    try:
         return worker.call(function, *arguments, seconds=seconds, task=task)
+    finally:
+        is_main = threading.current_thread() is threading.main_thread()  # a worker ends with the thread that started it
+        if worker.is_ready and is_main and not _IDLE:
+            _IDLE.append(worker)
+        else:
+            worker.close()
+
+
+@atexit.register
+def _close_idle() -> None:
+    while _IDLE:
+        _IDLE.pop().close()
 
 
 def serve(descriptor: int, address_space: int) -> None:

@@ -13,8 +13,9 @@ from mirage_eg.egraph.expression import Expression, Term
 from mirage_eg.egraph.growing_laws import culprits
 from mirage_eg.egraph.laws import Apply, Law, Literal, Pattern, Variable
 from mirage_eg.egraph.proof_chain import ProofChain
+from mirage_eg.egraph.rule_commands import law_spans
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, read_files
-from mirage_eg.egraph.rulebook import Rulebook, Theory, law_spans, load_rules
+from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
 from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.synthesis.derivation import Laws, Question, SaturationEffort, asks_for_parts, is_equation, questions, reached

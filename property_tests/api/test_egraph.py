@@ -1,7 +1,6 @@
 """`mi.egraph`: what is asked, listed, extracted, proved and drawn agrees with the e-graph; bad input is one line."""
 
 import json
-import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -12,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mirage_eg as mi
-from mirage_eg.cli.main import main
 from mirage_eg.egraph.chain_checker import check_chain
 from mirage_eg.egraph.oracle import Limits, children_of
 from mirage_eg.egraph_api import EGraph
 from mirage_eg.ir.errors import GraphError, MirageError, OptionError
+from property_tests.support.command import run_command
 
 NAMES = ("rmsnorm", "lora", "gqa")
 
@@ -202,29 +201,18 @@ def test_any_text_is_a_term_or_an_error(text: str) -> None:
         opened("rmsnorm").ask(text)
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["mirage-eg", "egraph", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return int(str(end.value.code))
-
-
-def test_the_command_writes_each_kind_of_file_and_answers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_writes_each_kind_of_file_and_answers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "gate.py").write_text(GATE)
     for suffix, start in ((".svg", "<svg"), (".html", "<!doctype html>"), (".json", '{"nodes"')):
-        out = tmp_path / f"made/x{suffix}"
-        assert run_command(monkeypatch, str(tmp_path / "gate.py"), "--out", str(out)) == 0
-        assert out.read_text().startswith(start)
-    capsys.readouterr()
-    assert run_command(monkeypatch, "rmsnorm", "--ask", "(Mul g W)", "--prove", "(Mul g W)", "(Mul W g)") == 0
-    text = capsys.readouterr().out
-    assert "(Mul g W) is in class #" in text and "equal by 1 step" in text
-    assert run_command(monkeypatch, "rmsnorm", "--ask", "(Exp X)", "--json") == 1
-    assert json.loads(capsys.readouterr().out)["answers"][0]["nearest"] == "X"
-    assert run_command(monkeypatch, "rmsnorm") == 0
-    assert "mul commutes" in capsys.readouterr().out
+        path = tmp_path / f"made/x{suffix}"
+        assert run_command(capsys, "egraph", tmp_path / "gate.py", "--out", path)[0] == 0
+        assert path.read_text().startswith(start)
+    code, out, _ = run_command(capsys, "egraph", "rmsnorm", "--ask", "(Mul g W)", "--prove", "(Mul g W)", "(Mul W g)")
+    assert code == 0 and "(Mul g W) is in class #" in out and "equal by 1 step" in out
+    code, out, _ = run_command(capsys, "egraph", "rmsnorm", "--ask", "(Exp X)", "--json")
+    assert code == 1 and json.loads(out)["answers"][0]["nearest"] == "X"
+    code, out, _ = run_command(capsys, "egraph", "rmsnorm")
+    assert code == 0 and "mul commutes" in out
 
 
 @pytest.mark.parametrize(
@@ -234,6 +222,5 @@ def test_bad_input_of_the_command_is_one_line(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_command(monkeypatch, "rmsnorm", *arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and len(said.err.splitlines()) == 1 and not list(tmp_path.iterdir())
+    code, out, err = run_command(capsys, "egraph", "rmsnorm", *arguments)
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1 and not list(tmp_path.iterdir())

@@ -84,6 +84,7 @@ def test_my_law_is_sound_and_another_is_refuted_by_numbers() -> None:
     assert "x = 1" in str(caught.value) and "right: 2" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_my_rule_file_is_sound_and_a_wrong_one_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "right.egg").write_text(f"{LAW}\n")
     assert_rules_sound(tmp_path)

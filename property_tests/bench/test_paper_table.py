@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,11 +12,11 @@ import pytest
 from mirage_eg.bench.paper_table import METHODS, csv_text, measure, published
 from mirage_eg.bench.rule_search import rule_search
 from mirage_eg.bench.search_programs import SearchProgram, search_programs
-from mirage_eg.cli.main import main
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.report.line_chart import Curve, line_chart
 from mirage_eg.search.structure_search import SearchLimits
+from property_tests.support.command import run_command
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +58,8 @@ def test_a_chart_has_a_mark_for_each_power_of_ten_between_its_points() -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["mirage-eg", "bench", "paper", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return call
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    return partial(run_command, capsys, "bench", "paper")
 
 
 def test_the_command_prints_both_tables_and_writes_lines_and_picture(

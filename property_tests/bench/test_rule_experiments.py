@@ -14,7 +14,6 @@ from mirage_eg.bench.rule_comparison import comparison, rule_set
 from mirage_eg.bench.rule_impact import impact
 from mirage_eg.bench.rule_search import rule_search
 from mirage_eg.bench.search_programs import SearchProgram, search_programs
-from mirage_eg.cli.main import main
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import WORKLOADS
@@ -24,6 +23,7 @@ from mirage_eg.ir.errors import RuleError
 from mirage_eg.report.rule_pages import ablation_html, ablation_svg, comparison_html, comparison_svg, impact_html, impact_svg
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.verify.reference import Reference
+from property_tests.support.command import run_command
 
 INVERSE = '(rewrite (Div x (Sqrt y)) (Mul x (Rsqrt y)) :name "inverse root")'
 MINUS = "Scale (bigrat (bigint -1) (bigint 1))"
@@ -161,18 +161,16 @@ def test_a_rule_set_is_a_domain_a_theory_a_file_or_a_language_of_its_own(tmp_pat
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def call(*arguments: str) -> str:
-        monkeypatch.setattr("sys.argv", ["mirage-eg", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert not ended.value.code, err
+        code, out, err = run_command(capsys, *arguments)
+        assert code == 0, err
         return out
 
     return call
 
 
+@pytest.mark.slow
 def test_the_folder_of_impact_has_figures_and_mugraphs(tmp_path: Path, run: Callable[..., str]) -> None:
     program = tmp_path / "gated.json"
     program.write_text(serialize.to_json(gated().graph()))

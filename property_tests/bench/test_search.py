@@ -1,8 +1,6 @@
 """`mirage-eg bench search` prints what the search costs, in a table or in JSON lines, and refuses what it cannot measure."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +10,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import STANDARD, WORKLOADS
 from mirage_eg.pipeline.run.peak_memory import peak_bytes, reset_peak
 from mirage_eg.search.structure_search import SearchLimits
+from property_tests.support.command import run_command, start_command
 
 WANTED = {"workload", "domain", "max_block_ops", "nodes", "classes", "visited", "structures", "seconds", "peak_bytes"}
 
@@ -26,16 +25,10 @@ PROTOTYPE = {
 }
 
 
-def bench(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "mirage_eg", "bench", "search", *arguments], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-@pytest.mark.parametrize("domain", ["indexed", "abstract"])
+@pytest.mark.parametrize("domain", [pytest.param("indexed", marks=pytest.mark.slow), "abstract"])
 def test_json_is_a_line_for_each_workload_and_limit_on_block_ops(domain: str) -> None:
-    code, out, err = bench("rmsnorm", "gated_mlp", "--domain", domain, "--json", "--without-oracle", "0.2")
+    arguments = ("rmsnorm", "gated_mlp", "--domain", domain, "--json", "--without-oracle", "0.2")
+    code, out, err = start_command("bench", "search", *arguments)
     assert (code, err) == (0, "")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [(row["workload"], row["max_block_ops"]) for row in rows] == [
@@ -49,8 +42,9 @@ def test_json_is_a_line_for_each_workload_and_limit_on_block_ops(domain: str) ->
         assert [row["without_oracle"] is not None for row in rows if row["workload"] == workload] == [False] * 11 + [True]
 
 
+@pytest.mark.slow
 def test_the_table_has_the_published_figures_and_says_how_ops_are_counted() -> None:
-    code, out, err = bench("rmsnorm", "--without-oracle", "0")
+    code, out, err = start_command("bench", "search", "rmsnorm", "--without-oracle", "0")
     assert (code, err) == (0, "")
     assert all(text in out for text in ("published s, many threads", "loads are counted", "19,934"))
 
@@ -76,6 +70,8 @@ def test_sizes_and_states_are_within_a_factor_of_three_of_the_prototype(workload
         (("rmsnorm", "--domain", "other"), "wanted one of indexed, abstract"),
     ],
 )
-def test_bad_arguments_are_one_line_and_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
-    code, out, err = bench(*arguments)
+def test_bad_arguments_are_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run_command(capsys, "bench", "search", *arguments)
     assert (code, out) == (2, "") and err.count("\n") == 1 and said in err

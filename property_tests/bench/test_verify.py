@@ -2,23 +2,16 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-
-def bench(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "mirage_eg", "bench", "verify", *arguments], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
+from property_tests.support.command import run_command, start_command
 
 
 def test_a_row_has_the_rate_of_small_verdicts_and_the_seconds_of_every_stage(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "verify.jsonl"
-    code, out, err = bench("lora", "--repetitions", "1", "--json", "--out", str(path))
+    code, out, err = start_command("bench", "verify", "lora", "--repetitions", "1", "--json", "--out", path)
     assert (code, err) == (0, "")
     [row] = json.loads(out)
     assert json.loads(path.read_text()) == row
@@ -35,12 +28,14 @@ def test_a_row_has_the_rate_of_small_verdicts_and_the_seconds_of_every_stage(tmp
         (("lora", "--batch", "0"), "batches [0]"),
     ],
 )
-def test_bad_arguments_are_one_line_and_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
-    code, out, err = bench(*arguments)
+def test_bad_arguments_are_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run_command(capsys, "bench", "verify", *arguments)
     assert (code, out) == (2, "") and err.count("\n") == 1 and said in err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
-def test_without_cupy_the_gpu_is_refused_with_what_to_install() -> None:
-    code, out, err = bench("lora", "--gpu")
+def test_without_cupy_the_gpu_is_refused_with_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_command(capsys, "bench", "verify", "lora", "--gpu")
     assert (code, out) == (2, "") and "mirage-eg[cuda12]" in err

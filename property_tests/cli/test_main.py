@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg import __version__
-from mirage_eg.cli.main import main
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, RuleError
@@ -29,6 +28,7 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
+from property_tests.support.command import run_command
 
 if TYPE_CHECKING:
     from mirage_eg.verify.verdict import Observer
@@ -80,24 +80,10 @@ BAD_FILES = {
 }
 
 
-def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command line in this process."""
-    old = sys.argv
-    sys.argv = ["mirage-eg", *arguments]
-    try:
-        with pytest.raises(SystemExit) as caught:
-            main()
-    finally:
-        sys.argv = old
-    out, err = capsys.readouterr()
-    code = caught.value.code
-    return (code if isinstance(code, int) else 0), out, err
-
-
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], folder: Path) -> str:
     """The line with which the command line refuses, after the checks that hold for every refusal."""
     before = sorted(folder.rglob("*"))
-    code, out, err = run(arguments, capsys)
+    code, out, err = run_command(capsys, *arguments)
     assert code == 2
     assert out == ""
     assert err.startswith("mirage-eg: ")
@@ -261,25 +247,24 @@ def test_options_take_lists_and_refuse_empty_restrictions() -> None:
 
 
 def test_show_prints_the_listing_that_str_gives(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(["show", "good.json"], capsys)
+    code, out, err = run_command(capsys, "show", "good.json")
     assert (code, out, err) == (0, f"{WORKLOADS['lora'](1)}\n", "")
 
 
 def test_version_and_help_are_no_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"], capsys) == (0, f"mirage-eg {__version__}\n", "")
-    code, out, err = run(["optimize", "--help"], capsys)
+    assert run_command(capsys, "--version") == (0, f"mirage-eg {__version__}\n", "")
+    code, out, err = run_command(capsys, "optimize", "--help")
     assert code == 0 and "PROGRAM" in out and err == ""
 
 
-def test_a_run_that_fails_before_it_found_anything_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_before_it_found_anything_leaves_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*arguments: object) -> None:
         raise RuleError("my.egg:1: law 'x' has the most matches")
 
     monkeypatch.setattr("mirage_eg.pipeline.program_stages.search_whole_program", fails)
-    command = ["mirage-eg", "optimize", "ntrans", "--no-cache", "--out", str(folder / "new" / "deep")]
-    monkeypatch.setattr(sys, "argv", command)
-    with pytest.raises(SystemExit, match="2"):
-        main()
+    assert run_command(capsys, "optimize", "ntrans", "--no-cache", "--out", folder / "new" / "deep")[0] == 2
     assert not (folder / "new").exists()
 
 
@@ -331,7 +316,7 @@ def _umask() -> int:
 
 
 def test_verify_answers_in_one_json_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(["verify", "lora", "good.json", "--json"], capsys)
+    code, out, err = run_command(capsys, "verify", "lora", "good.json", "--json")
     assert (code, err) == (0, "")
     assert out.count("\n") == 1
     verdict = json.loads(out)
@@ -342,7 +327,7 @@ def test_verify_says_not_equal_with_exit_code_1(folder: Path, capsys: pytest.Cap
     text = to_json(WORKLOADS["lora"](1))
     assert text.count('"op": "add"') == 1
     (folder / "wrong.json").write_text(text.replace('"op": "add"', '"op": "sub"'))
-    code, out, err = run(["verify", "lora", "wrong.json"], capsys)
+    code, out, err = run_command(capsys, "verify", "lora", "wrong.json")
     assert (code, err) == (1, "")
     assert "not equal" in out
 
@@ -435,8 +420,8 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
 def test_optimize_writes_report_graphs_and_sources(
     pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(
-        ["optimize", "good.py", "--top", "3", "--out", "results", "--seed", "7", "--rules", "notes.txt"], capsys
+    code, out, err = run_command(
+        capsys, "optimize", "good.py", "--top", "3", "--out", "results", "--seed", "7", "--rules", "notes.txt"
     )
     assert (code, err) == (0, "")
     assert "library silu, matmul" in out and "Triton source: results/good/best.py" in out
@@ -455,7 +440,7 @@ def test_optimize_writes_report_graphs_and_sources(
 def test_optimize_prints_one_json_line_and_nothing_else(
     pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(["optimize", "good.json", "--json"], capsys)
+    code, out, err = run_command(capsys, "optimize", "good.json", "--json")
     assert (code, err) == (0, "")
     assert out.count("\n") == 1
     assert json.loads(out) == json.loads((folder / "mirage_out/good/report.json").read_text())
@@ -467,7 +452,7 @@ def test_candidates_of_an_earlier_run_do_not_stay(
     (folder / "mirage_out/good/candidates").mkdir(parents=True)
     (folder / "mirage_out/good/candidates/mine.txt").write_text("not ours")
     for top in (5, 2):
-        assert run(["optimize", "good.py", "--top", str(top)], capsys)[0] == 0
+        assert run_command(capsys, "optimize", "good.py", "--top", str(top))[0] == 0
     names = sorted(path.name for path in (folder / "mirage_out/good/candidates").iterdir())
     assert names == ["01.json", "01.py", "02.json", "02.py", "mine.txt"]
 
@@ -476,7 +461,7 @@ def test_a_program_that_prints_does_not_spoil_the_json(
     pipeline: list[Options], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "loud.py").write_text(PROGRAM.replace("def program():", "print('loaded')\ndef program():\n    print('called')"))
-    code, out, err = run(["optimize", "loud.py", "--json"], capsys)
+    code, out, err = run_command(capsys, "optimize", "loud.py", "--json")
     assert (code, err) == (0, "loaded\ncalled\n")
     assert json.loads(out)["program"] == "loud"
 
@@ -497,22 +482,22 @@ def test_two_files_of_one_name_do_not_share_a_folder(
     (folder / "good.py").write_text(PROGRAM)
     (folder / "other").mkdir()
     (folder / "other" / "good.py").write_text(PROGRAM.replace("silu", "relu"))
-    assert run(["optimize", "good.py", "--top", "1"], capsys)[0] == 0
+    assert run_command(capsys, "optimize", "good.py", "--top", "1")[0] == 0
     written = (folder / "mirage_out/good/report.json").read_bytes()
-    code, out, err = run(["optimize", "other/good.py", "--top", "1"], capsys)
+    code, out, err = run_command(capsys, "optimize", "other/good.py", "--top", "1")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "holds the results of" in err and "try: another --out" in err
     assert (folder / "mirage_out/good/report.json").read_bytes() == written
-    assert run(["optimize", str(folder / "good.py"), "--top", "1"], capsys)[0] == 0  # the same file by another path
-    assert run(["optimize", "other/good.py", "--top", "1", "--out", "elsewhere"], capsys)[0] == 0
+    assert run_command(capsys, "optimize", str(folder / "good.py"), "--top", "1")[0] == 0  # the same file by another path
+    assert run_command(capsys, "optimize", "other/good.py", "--top", "1", "--out", "elsewhere")[0] == 0
     (folder / "good.py").unlink()  # moved, say
-    assert run(["optimize", "other/good.py", "--top", "1"], capsys)[0] == 0
+    assert run_command(capsys, "optimize", "other/good.py", "--top", "1")[0] == 0
 
 
 def test_a_file_named_like_a_workload_does_not_take_its_folder(
     folder: Path, pipeline: list[Options], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["optimize", "rmsnorm", "--top", "1"], capsys)[0] == 0
+    assert run_command(capsys, "optimize", "rmsnorm", "--top", "1")[0] == 0
     (folder / "rmsnorm.py").write_text(PROGRAM)
-    code, _, err = run(["optimize", "rmsnorm.py", "--top", "1"], capsys)
+    code, _, err = run_command(capsys, "optimize", "rmsnorm.py", "--top", "1")
     assert code == 2 and "holds the results of workload rmsnorm" in err

@@ -15,14 +15,10 @@ from mirage_eg.ir import serialize
 from mirage_eg.optimizer.measurement import JsonLine
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.command import run_command, start_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "partial_equivalence.md").read_text(encoding="utf-8")
 PROGRAM, LOOP, NAMED, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
-
-def _run(folder: Path, *arguments: str, command: str = "mutants") -> "subprocess.CompletedProcess[str]":
-    call = [sys.executable, "-m", "mirage_eg", command, *arguments]
-    return subprocess.run(call, capture_output=True, text=True, timeout=240, cwd=folder)
 
 
 def _program(folder: Path, body: str) -> str:
@@ -38,9 +34,9 @@ def _program(folder: Path, body: str) -> str:
 
 def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Path) -> None:
     (tmp_path / "conv.py").write_text(PROGRAM, encoding="utf-8")
-    done = _run(tmp_path, "conv.py", "--out", "mutants", "--every", "x:2", "--json")
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
+    code, out, err = start_command("mutants", "conv.py", "--out", "mutants", "--every", "x:2", "--json", folder=tmp_path)
+    assert code == 0, err
+    record = json.loads(out)
     assert record["original"]["kernels"] == 1 and record["found"] >= len(record["mutants"])
     rows = {row["name"]: row for row in record["mutants"]}
     assert {row["verdict"] for row in rows.values()} == {"equal"}
@@ -62,6 +58,7 @@ def _measured_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> JsonLi
     return record
 
 
+@pytest.mark.slow
 def test_where_there_is_a_gpu_each_mutant_has_its_own_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,21 +75,23 @@ def test_a_gpu_times_the_program_and_its_mutants(tmp_path: Path, capsys: pytest.
     assert all(0.5 < row["measured_us"] < 1e4 for row in (record["original"], *record["mutants"]))
 
 
+@pytest.mark.slow
 def test_a_named_height_has_the_statements_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "conv.py").write_text(NAMED, encoding="utf-8")
-    done = _run(tmp_path, "conv.py", "--json", "--limit", "50")
-    assert done.returncode == 0, done.stderr
-    rows = {row["name"]: row for row in json.loads(done.stdout)["mutants"]}
+    code, out, err = start_command("mutants", "conv.py", "--json", "--limit", "50", folder=tmp_path)
+    assert code == 0, err
+    rows = {row["name"]: row for row in json.loads(out)["mutants"]}
     assert {row["verdict"] for row in rows.values()} == {"equal"}
     stated = rows["x: h→n (2, outer to outer); result: n→h (2, outer to outer)"]["for_all_sizes"]
     assert stated.count("; ") == 1 and f"`{stated}`" in " ".join(PAGE.split())
 
 
+@pytest.mark.slow
 def test_the_command_of_the_page_weighs_mutants_in_the_e_graph(tmp_path: Path) -> None:
     (tmp_path / "conv.py").write_text(PROGRAM, encoding="utf-8")
-    done = _run(tmp_path, "conv.py", "--mutants", "--json", command="rewrite")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    code, out, err = start_command("rewrite", "conv.py", "--mutants", "--json", folder=tmp_path)
+    assert code == 0, err
+    report = json.loads(out)
     assert report["verdict"] == "equal" and report["joint"]["us"] <= report["as_written"]["us"] + 1e-6
     assert sum(law.startswith("mutant ") for law, _ in report["laws"]) == 8
 
@@ -150,10 +149,13 @@ MISTAKES = {  # program, further arguments, and the message
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_bad_input_is_one_line_and_exit_code_2(name: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     body, arguments, message = MISTAKES[name]
-    done = _run(tmp_path, _program(tmp_path, body), *arguments)
-    assert done.returncode == 2 and done.stdout == ""
-    [line] = done.stderr.splitlines()
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run_command(capsys, "mutants", _program(tmp_path, body), *arguments)
+    assert (code, out) == (2, "")
+    [line] = err.splitlines()
     assert message in line
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["given.py"]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mirage_eg.cli import main as cli_main
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import at_sizes
 from property_tests.pipeline.test_buckets import normed_product
+from property_tests.support.command import run_command
 
 PROGRAM = """import mirage_eg as mi
 
@@ -19,14 +19,6 @@ def program():
     graph.mark_output(graph.matmul(graph.rms_norm(x, 32, eps=1e-5), w), "O")
     return graph
 """
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("sys.argv", ["mirage-eg", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli_main.main()
-    assert isinstance(end.value.code, int)
-    return end.value.code
 
 
 @pytest.fixture
@@ -50,32 +42,28 @@ def test_a_range_that_is_none_is_refused_in_one_line(
     message: str,
     program: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(monkeypatch, "optimize", program, *options, "--out", tmp_path / "out") == 2
-    assert capsys.readouterr().err == f"mirage-eg: {message}\n" and not (tmp_path / "out").exists()
+    code, _, err = run_command(capsys, "optimize", program, *options, "--out", tmp_path / "out")
+    assert (code, err) == (2, f"mirage-eg: {message}\n") and not (tmp_path / "out").exists()
 
 
-def test_verify_prints_the_sizes_that_it_vouches_for(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_prints_the_sizes_that_it_vouches_for(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "library.json"
     path.write_text(serialize.to_json(at_sizes(normed_product(), {"n": 16})), encoding="utf-8")
-    assert run(monkeypatch, "verify", program, path, "--sizes", "n=1:33") == 0
-    assert "library.json: n = 1 … 33: equal (proved for every number of tiles; masks cut rows" in capsys.readouterr().out
-    assert run(monkeypatch, "verify", program, path, "--sizes", "n=1:33", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    code, out, _ = run_command(capsys, "verify", program, path, "--sizes", "n=1:33")
+    assert code == 0 and "library.json: n = 1 … 33: equal (proved for every number of tiles; masks cut rows" in out
+    code, out, _ = run_command(capsys, "verify", program, path, "--sizes", "n=1:33", "--json")
+    assert code == 0
+    found = json.loads(out)
     assert found["equal"] and found["sizes"] == {"n": [1, 33]} and {"n": 33} in found["tested_at"]
     for sizes, message in (("n=1:71", "size n: got 71"), ("m=1:3", "--sizes: got unknown name 'm', wanted n")):
-        assert run(monkeypatch, "verify", program, path, "--sizes", sizes) == 2
-        assert message in capsys.readouterr().err
+        code, _, err = run_command(capsys, "verify", program, path, "--sizes", sizes)
+        assert code == 2 and message in err
 
 
-def test_a_wrong_kernel_is_vouched_for_at_no_size(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_kernel_is_vouched_for_at_no_size(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, text = tmp_path / "wrong.json", serialize.to_json(at_sizes(normed_product(), {"n": 16}))
     path.write_text(text.replace('"1/100000"', '"1/10"'), encoding="utf-8")
-    assert run(monkeypatch, "verify", program, path) == 1
-    assert "n = 1 … 70: not vouched for: n=1: not equal" in capsys.readouterr().out
+    code, out, _ = run_command(capsys, "verify", program, path)
+    assert code == 1 and "n = 1 … 70: not vouched for: n=1: not equal" in out

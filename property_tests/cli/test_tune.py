@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_eg.cli.main import main
 from mirage_eg.optimizer.tuning_database import append, file_of, read_lines
+from property_tests.support.command import run_command
 
 LINE = {
     "source": "s",
@@ -20,24 +20,18 @@ LINE = {
 }
 
 
-def call(*arguments: str) -> int:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr("sys.argv", ["mirage-eg", "tune", *arguments])
-        main()
-    return int(ended.value.code or 0)
-
-
 def test_lines_travel_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "lines.jsonl"
     append(file_of(here / "tuning", "NVIDIA H200"), [LINE, LINE | {"source": "t", "us": None, "problem": "wrong"}])
     monkeypatch.setenv("MIRAGE_EG_CACHE", str(here))
-    assert call("--export", str(file)) == 0
+    assert run_command(capsys, "tune", "--export", file)[0] == 0
     monkeypatch.setenv("MIRAGE_EG_CACHE", str(there))
-    assert call("--import", str(file)) == call("--import", str(file)) == 0
-    assert "2 added, 0 known" in (out := capsys.readouterr().out) and "0 added, 2 known" in out
+    for added in ("2 added, 0 known", "0 added, 2 known"):
+        code, out, _ = run_command(capsys, "tune", "--import", file)
+        assert code == 0 and added in out
     assert [*read_lines(file_of(there / "tuning", "NVIDIA H200"))] == [*read_lines(file)]
-    assert call() == 0
-    assert "NVIDIA H200" in capsys.readouterr().out
+    code, out, _ = run_command(capsys, "tune")
+    assert code == 0 and "NVIDIA H200" in out
 
 
 @pytest.mark.parametrize(
@@ -55,5 +49,5 @@ def test_other_files_are_refused(
 ) -> None:
     monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path / "cache"))
     (tmp_path / "lines.jsonl").write_text(text)
-    assert call("--import", str(tmp_path / "lines.jsonl")) == 2
-    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "cache").exists()
+    code, _, err = run_command(capsys, "tune", "--import", tmp_path / "lines.jsonl")
+    assert (code, err.count("\n")) == (2, 1) and not (tmp_path / "cache").exists()

@@ -45,7 +45,13 @@ def blamed(folder: Path, laws: Sequence[str], extra: Sequence[str] = ()) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "place"), [("grows by itself", 0), ("seldom matches", 3), ("of what is below", 5)])
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("grows by itself", 0),
+        *(pytest.param(*it, marks=pytest.mark.slow) for it in [("seldom matches", 3), ("of what is below", 5)]),
+    ],
+)
 def test_an_innocent_law_is_not_blamed_however_often_it_matches(kind: str, place: int, tmp_path: Path) -> None:
     laws = [*INNOCENT[:place], *GUILTY[kind], *INNOCENT[place:]]
     assert f"my.egg:{place + 2}: law " in blamed(tmp_path, laws).replace(str(tmp_path), "").lstrip("/")
@@ -58,6 +64,7 @@ def test_laws_that_feed_each_other_are_named_together(tmp_path: Path) -> None:
     assert not any(f"my.egg:{line}" in told for line in (2, 4, 6))
 
 
+@pytest.mark.slow
 def test_a_packaged_theory_that_is_off_by_default_is_blamed_if_guilty(tmp_path: Path) -> None:
     path = tmp_path / "my.egg"
     path.write_text(f"; domain: indexed\n{INNOCENT[0]}\n", encoding="utf-8")
@@ -66,6 +73,7 @@ def test_a_packaged_theory_that_is_off_by_default_is_blamed_if_guilty(tmp_path: 
         build_oracle(load_rules("indexed", ["90_square_expands", path]), target, Limits(nodes=10_000, seconds=5.0))
 
 
+@pytest.mark.slow
 def test_no_added_law_is_blamed_where_the_packaged_ones_do_not_end(tmp_path: Path) -> None:
     path = tmp_path / "my.egg"
     path.write_text(f"; domain: indexed\n{INNOCENT[0]}\n", encoding="utf-8")

@@ -111,7 +111,10 @@ def test_the_oracle_keeps_exactly_what_naive_rewriting_reaches(domain: str, targ
 SATURATING = [(domain, name) for domain in DOMAINS for name in WORKLOADS if (domain, name) != ("abstract", "decoder_layer")]
 
 
-@pytest.mark.parametrize(("domain", "name"), SATURATING)
+@pytest.mark.parametrize(
+    ("domain", "name"),
+    [pytest.param(*pair, marks=[pytest.mark.slow] * (pair == ("indexed", "decoder_layer"))) for pair in SATURATING],
+)
 def test_every_workload_saturates_and_keeps_each_of_its_own_intermediates(domain: str, name: str) -> None:
     program = expand(WORKLOADS[name](1))
     axes = infer_axes(program)

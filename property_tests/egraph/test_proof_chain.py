@@ -85,7 +85,13 @@ def instances(claim: Equation) -> Iterator[ProofChain]:
                 yield ProofChain(start, (ProofStep(claim.law, forward, shown, ((),), end),), free)
 
 
-@pytest.mark.parametrize(("law", "claim"), EQUATIONS, ids=[law.name for law, _ in EQUATIONS])
+LONG = ("slice across a concat",)
+
+
+@pytest.mark.parametrize(
+    ("law", "claim"),
+    [pytest.param(law, claim, marks=[pytest.mark.slow] * (law.name in LONG), id=law.name) for law, claim in EQUATIONS],
+)
 def test_each_packaged_law_is_accepted_as_a_step_bidirectional(law: Law, claim: Equation) -> None:
     found = instances(claim)
     for direction in (True, False):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mirage_eg.cli.main import main
 from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
+from property_tests.support.command import run_command
 from property_tests.support.mirage_json_writer import write
 
 Block = Callable[[ThreadblockGraph, list[Tensor]], list[Tensor]]
@@ -187,13 +187,8 @@ def run(
 ) -> tuple[int, list[str], str]:
     (folder / "program.json").write_text(serialize.to_json(program))
     (folder / "graphs.json").write_text(data if isinstance(data, str) else json.dumps(data))
-    capsys.readouterr()
-    arguments = ["mirage-eg", "verify", str(folder / "program.json"), str(folder / "graphs.json"), *options]
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as done:
-        patch.setattr("sys.argv", arguments)
-        main()
-    out, err = capsys.readouterr()
-    return int(str(done.value.code)), out.splitlines(), err
+    code, out, err = run_command(capsys, "verify", folder / "program.json", folder / "graphs.json", *options)
+    return code, out.splitlines(), err
 
 
 @pytest.mark.parametrize("older", [False, True])

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as f
 
 import mirage_eg as mi
-from mirage_eg.cli.main import main
 from mirage_eg.frontend.imported import Imported, InputKind
 from mirage_eg.frontend.load import import_file
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.report.notebook import HTML_FORMATTERS
+from property_tests.support.command import run_command
 from property_tests.support.layers import ROOT
 from property_tests.support.model_zoo import DESIGNED, MODELS, covered, in_float64, make
 from property_tests.support.torch_import import AsModule, exported, imported, relative_error
@@ -220,25 +220,15 @@ def test_explain_prints_segments_shares_and_reasons() -> None:
     assert head.split() == ["ops", "Gflop", "MB"] and len(rows) == 5 and rows[2].startswith("covered")
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The exit code of a command in this process."""
-    monkeypatch.setattr(sys, "argv", ["mirage-eg", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    return int(stopped.value.code or 0)
-
-
-def test_the_command_explains_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_explains_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.export.save(exported(lambda x: torch.atan(x.exp()), torch.randn(3)), tmp_path / "model.pt2")
     for arguments, shown in (((), "atan"), (("--json",), '"outside": [{"name": "aten.atan.default", "ops": 1')):
-        assert run_command(monkeypatch, "explain", str(tmp_path / "model.pt2"), *arguments) == 0
-        assert shown in capsys.readouterr().out
+        code, out, _ = run_command(capsys, "explain", tmp_path / "model.pt2", *arguments)
+        assert code == 0 and shown in out
     for name, reason in (("missing.pt2", "No such file"), ("text.pt2", "wanted a file that torch.export.save wrote")):
         (tmp_path / "text.pt2").write_text("no archive")
-        assert run_command(monkeypatch, "explain", str(tmp_path / name)) == 2
-        assert reason in capsys.readouterr().err
+        code, _, err = run_command(capsys, "explain", tmp_path / name)
+        assert code == 2 and reason in err
 
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:

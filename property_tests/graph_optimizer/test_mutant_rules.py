@@ -82,7 +82,7 @@ def _classes(program: Graph) -> EClasses:
     return saturated_classes(program, weights_of(program), mutants_for=H200)[1]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "pyramid")) for name in PROGRAMS])
 def test_every_e_node_of_mutants_equals_its_class(name: str) -> None:
     program = PROGRAMS[name]()
     plain = saturated_classes(program, weights_of(program))[1]

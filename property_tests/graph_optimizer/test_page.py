@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from property_tests.support.command import run_command
+
 PAGE = (Path(__file__).parents[2] / "docs" / "graph_optimization.md").read_text(encoding="utf-8")
 
 MODEL = """
@@ -56,14 +58,11 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
     )
 
 
-def test_bad_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_exit_code_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for arguments in (["gated_mlp", "--weights", "nothing"], ["gated_mlp", "--seconds", "0"], ["nowhere"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "mirage_eg", "rewrite", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=100,
-        )
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        code, out, err = run_command(capsys, "rewrite", *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
         assert not (tmp_path / "mirage_out").exists()

@@ -156,6 +156,7 @@ def hold(megabytes: int) -> int:
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_a_process_that_grows_is_kept() -> None:
     executor = loky.ProcessPoolExecutor(1, initializer=keep_worker)
     try:

@@ -148,7 +148,10 @@ def _is_exact(sized: SizedMutant, size: int) -> bool:
     return bool((_mask(shape, wanted) == _mask(shape, sized.wrong(size))).all())
 
 
-@pytest.mark.parametrize("name", SIZED)
+LONG = {"dilated", "averages of existing elements"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SIZED])
 def test_mutants_of_programs_with_a_named_dim_are_stated_for_all_sizes(name: str) -> None:
     make, step = SIZED[name]
     program = make(Dim("H", min=3, max=256))

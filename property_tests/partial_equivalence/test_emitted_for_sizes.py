@@ -55,7 +55,7 @@ CASES = {  # what is after the convolution, the width, and a mutant; how many pr
 }
 
 
-SLOW = ("halves of an image", "batch into height, relu")
+SLOW = ("halves of an image", "batch into height, relu", "batch into height")
 
 
 @pytest.mark.parametrize("case", [pytest.param(it, marks=pytest.mark.slow) if it in SLOW else it for it in CASES])

@@ -206,7 +206,7 @@ def test_linear_parts_of_a_model_are_mutated_between_its_functions() -> None:
     assert verify(moved.program, moved.graph).verdict is Equality.EQUAL
 
 
-@pytest.mark.parametrize("after", ["relu", "slice"])
+@pytest.mark.parametrize("after", ["relu", pytest.param("slice", marks=pytest.mark.slow)])
 def test_two_convolutions_in_a_row_are_mutated_together_and_alone(after: str) -> None:
     graph = KernelGraph()
     x, v = graph.new_input((2, 1, 6, 4), "float32"), graph.new_input((1, 1, 3, 1), "float32")
@@ -294,6 +294,7 @@ def _named_part(found: list[Mutant], number: int) -> list[Mutant]:
     return [it for it in found if number in it.part.nodes]
 
 
+@pytest.mark.slow
 def test_the_dilated_convolutions_of_csrnet_go_through() -> None:
     program = csrnet_back_end(2, 8, 6, "float64")
     found = mutants(program)

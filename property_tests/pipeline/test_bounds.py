@@ -114,7 +114,10 @@ def first_stages(program: Graph, options: Options) -> tuple[WholeProgram, list[s
         return search_whole_program(run, program), run.watch.notes
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+LONG = {"norm times norm", "chain of six products"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PROGRAMS])
 def test_no_program_of_few_ops_gives_the_first_stages_much_to_do(name: str) -> None:
     whole, _ = first_stages(written(PROGRAMS[name]), Options(device="cpu"))
     found = whole.search

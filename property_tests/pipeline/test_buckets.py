@@ -229,6 +229,7 @@ def test_buckets_are_timed_where_rows_are_aligned_and_where_they_are_not() -> No
     assert timed_sizes({"n": SizeRange(16, 64, 16)}) == [{"n": 64}] and timed_sizes({"n": SizeRange(9, 15)}) == [{"n": 15}]
 
 
+@pytest.mark.slow
 def test_buckets_on_a_gpu_are_tuned_with_their_texts_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     timer, timed = time_by_source(monkeypatch), list[int]()
 

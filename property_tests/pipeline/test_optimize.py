@@ -40,7 +40,10 @@ def unfusable() -> Graph:
     return program.graph()
 
 
-@pytest.mark.parametrize("name", ["rms_linear", "attention", "layer_norm_linear", "masked", "three_products", "two_outputs"])
+NAMES = ("rms_linear", "attention", "layer_norm_linear", "masked", "three_products", "two_outputs")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "attention")) for name in NAMES])
 def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: str) -> None:
     result = run(PROGRAMS[name](), max_block_ops=12)
     best = result.candidates[0]
@@ -51,7 +54,7 @@ def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: s
     assert result.report.data()["best"]["kernels"] <= 2
 
 
-@pytest.mark.parametrize("name", ["product", "three_products"])
+@pytest.mark.parametrize("name", ["product", pytest.param("three_products", marks=pytest.mark.slow)])
 def test_what_was_measured_on_a_gpu_is_handed_out_once_the_fastest_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(program: Graph, families: Sequence[Family], *_: Any, **__: Any) -> list[Tuned]:
         every = [graph for family in families for graph in map(family.compose, _one_changed(family))]

@@ -181,7 +181,7 @@ def searched_attention() -> Result:
     return optimize("attention", attention(2, 8), OPTIONS)
 
 
-@pytest.mark.parametrize("sizes", [(2, 9), (3, 1), (2, 700)])
+@pytest.mark.parametrize("sizes", [(2, 9), (3, 1), pytest.param((2, 700), marks=pytest.mark.slow)])
 def test_attention_of_several_heads_is_searched_once(searched_attention: Result, sizes: tuple[int, int]) -> None:
     assert form_of(attention(2, 8), (3,)) == form_of(attention(*sizes), (3,))
     found = result_at(searched_attention, attention(2, 8), attention(*sizes), OPTIONS)

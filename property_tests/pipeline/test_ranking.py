@@ -138,7 +138,9 @@ def run(program: Graph, **options: Any) -> Result:
     return optimize("program", program, Options(**({"device": "cpu", "jobs": 1, "cache": False, "top": 4} | options)))
 
 
-@pytest.mark.parametrize("program", [norm_of(1_000_000), attention_over(4099), attention_over(509)])
+@pytest.mark.parametrize(
+    "program", [norm_of(1_000_000), attention_over(4099), pytest.param(attention_over(509), marks=pytest.mark.slow)]
+)
 def test_the_first_of_a_run_is_near_its_own_best_prediction(program: Graph) -> None:
     found = run(program).candidates
     sound = [one.predicted_us for one in found if one.compile.ok and one.float_check.ok]
@@ -169,6 +171,7 @@ def test_more_kernels_than_asked_for_are_said() -> None:
     assert not any("--max-kernels" in note for note in run(product(), max_kernels=1).report.data()["notes"])
 
 
+@pytest.mark.slow
 def test_the_calibrated_library_kernels_rank_and_time_as_measured() -> None:
     measured = read_lines([ROOT / "docs" / "measurements" / "cost_h100.jsonl.gz"])
     library = [line for line in measured if all(kernel.work is None for kernel in line.kernels)]

@@ -27,7 +27,7 @@ def example(name: str = "rmsnorm") -> tuple[Expression, Oracle]:
     return target, build_oracle(RULES, target)
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", [pytest.param(it, marks=[pytest.mark.slow] * (it in ("ntrans", "qknorm"))) for it in PAPER])
 def test_the_picture_has_a_box_for_each_class_up_to_its_limit_and_a_count(name: str) -> None:
     _, oracle = example(name)
     for boxes in (5, 1000):

@@ -24,10 +24,11 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.measure import baselines
 from mirage_eg.backends.triton import compile as compiling
 from mirage_eg.backends.triton.targets import Target
-from mirage_eg.cli.main import app, main
+from mirage_eg.cli.main import app
 from mirage_eg.frontend import load, workloads
 from mirage_eg.pipeline import optimize
 from mirage_eg.pipeline.run.options import Options
+from property_tests.support.command import run_command
 from property_tests.support.programs import rms_linear
 
 ROOT = Path(__file__).parents[2]
@@ -378,7 +379,7 @@ def test_a_device_that_is_added_as_the_page_says_ranks_and_compiles(monkeypatch:
 
 
 def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (group test)")
     _, workload, baseline = [text for language, text in blocks("docs/adding_a_workload.md") if language == "python"]
@@ -392,11 +393,7 @@ def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
     [want] = evaluate(made(2), arrays, FloatAlgebra())
     assert np.allclose(eager(*map(torch.tensor, arrays)).numpy(), want)
     monkeypatch.chdir(tmp_path)
-    words = ["mirage-eg", "optimize", "biased_gelu", "--top", "1", "--jobs", "1", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
+    assert run_command(capsys, *["optimize", "biased_gelu", "--top", "1", "--jobs", "1", "--device", "cpu"])[0] == 0
     assert (tmp_path / "mirage_out" / "biased_gelu" / "best.py").exists()
 
 
@@ -420,15 +417,18 @@ MISTAKEN = {
         ["verify", "lora", str(ROOT / "docs" / "figures" / "rmsnorm.json")],
     ],
 )
-def test_the_errors_of_the_faq_are_those_that_a_person_meets(words: list[str], tmp_path: Path) -> None:
+def test_the_errors_of_the_faq_are_those_that_a_person_meets(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name, text in MISTAKEN.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-m", "mirage_eg", *words], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run_command(capsys, *words)
     quoted = [re.split(r"…|; ", text)[0].replace("my_layer.py", "") for text in re.findall(r"\*\*`(.*?)`", read("docs/faq.md"))]
-    if "cuda" in words and done.returncode == 0:
+    if "cuda" in words and code == 0:
         pytest.skip("there is a GPU here")
-    assert done.returncode == 2
-    assert any(len(part) > 12 and part.strip(": ") in done.stderr for part in quoted), done.stderr
+    assert code == 2
+    assert any(len(part) > 12 and part.strip(": ") in err for part in quoted), err
 
 
 WRITTEN = (  # by `optimize` and `rules impact`

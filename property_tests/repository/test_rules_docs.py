@@ -1,14 +1,13 @@
 """docs/rules.md: whoever follows it ends with laws that pass the check and with µGraphs that use them."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from property_tests.support.command import start_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`(\w+\.(?:egg|py))`[^`]*?:[^`]*?\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
@@ -34,10 +33,9 @@ def outputs(folder: Path) -> dict[str, str]:
 def run(command: str, folder: Path) -> str:
     program, *arguments = shlex.split(command)
     assert program == "mirage-eg"
-    call = [sys.executable, "-m", "mirage_eg", *arguments]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=240, cwd=folder, env=dict(os.environ))
-    assert (done.returncode, done.stderr) == (0, ""), command
-    return done.stdout
+    code, out, err = start_command(*arguments, folder=folder)
+    assert (code, err) == (0, ""), command
+    return out
 
 
 # The commands are also those of rules/README.md (`test_rules_readme.py`), whose tests always run.

@@ -2,14 +2,13 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mirage_eg.frontend.custom_op import register_op
 from mirage_eg.ir.errors import GraphError
+from property_tests.support.command import start_command
 
 README = Path(__file__).parents[2] / "rules" / "README.md"
 
@@ -39,15 +38,10 @@ def outputs(folder: Path) -> list[tuple[str, str]]:
     for line in COMMANDS:
         program, *arguments = shlex.split(line, comments=True)
         assert program == "mirage-eg"
-        done = run(*arguments, folder=folder)
-        assert (done.returncode, done.stderr) == (0, ""), line
-        results.append((" ".join(arguments), done.stdout))
+        code, out, err = start_command(*arguments, folder=folder)
+        assert (code, err) == (0, ""), line
+        results.append((" ".join(arguments), out))
     return results
-
-
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mirage_eg", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
 
 
 @pytest.mark.slow
@@ -71,8 +65,8 @@ def test_the_op_of_the_page_is_fused_proved_and_written(outputs: list[tuple[str,
 
 
 def test_the_op_of_the_page_is_fused_without_a_rule_file(folder: Path) -> None:
-    done = run("optimize", "log1pexp.py", "--top", "1", "--out", "without_laws", folder=folder)
-    assert done.returncode == 0 and "one product" in done.stdout
+    code, out, _ = start_command("optimize", "log1pexp.py", "--top", "1", "--out", "without_laws", folder=folder)
+    assert code == 0 and "one product" in out
 
 
 def test_a_taken_name_is_refused() -> None:

@@ -47,8 +47,14 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    ("name", "domain"),
+    [
+        pytest.param(name, domain, marks=[pytest.mark.slow] * ((name, domain) == ("three_products", "abstract")))
+        for name in SMALL
+        for domain in DOMAINS
+    ],
+)
 def test_every_block_graph_that_the_ops_allow_is_reached_exactly_once(name: str, domain: str) -> None:
     build, max_ops = SMALL[name]
     assert assert_reached_once_each(build(), domain, max_ops if domain == "indexed" else min(max_ops, 5))

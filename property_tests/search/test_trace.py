@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def test_candidates_inside_segments_are_counted_where_they_ended() -> None:
     assert len({line["segment"] for line in inside}) == 3
 
 
+@pytest.mark.slow
 def test_fractions_say_how_many_are_shown() -> None:
     _, header, lines = traced(attention(keys=32768), domain="abstract")
     lines = [line for line in lines if "segment" not in line]

@@ -224,7 +224,8 @@ def test_static_sizes_stay_static_with_dynamic_false() -> None:
     assert all(not buckets_of(it.key) for record in graph_records() for it in record.segments)
 
 
-@pytest.mark.parametrize("sizes", [(8, 1, 5), pytest.param((1, 8, 5), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(8, 1, 5), (1, 8, 5)])
 def test_products_with_vectors_have_a_search_of_their_own(sizes: tuple[int, ...], tmp_path: Path) -> None:
     options: dict[str, Any] = {"dynamic": False, "cache": str(tmp_path)}
     check(compiled(projected, **options), projected, [torch.randn(rows, WIDTH) for rows in sizes])
@@ -244,6 +245,7 @@ def test_without_a_search_structures_of_matrices_serve_vectors(tmp_path: Path) -
     assert [record.used for record in graph_records()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_program_is_searched_again_once_where_structures_serve_it_badly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

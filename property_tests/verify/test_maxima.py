@@ -57,8 +57,11 @@ MAXIMA: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, int], ...]]] = {
 }
 
 
-@pytest.mark.parametrize("parts", [64, 256])
-@pytest.mark.parametrize("name", MAXIMA)
+LONG = {("in attention", 64), ("of one row", 64)}
+CASES = [(name, parts) for parts in (64, 256) for name in MAXIMA]
+
+
+@pytest.mark.parametrize(("name", "parts"), [pytest.param(*case, marks=[pytest.mark.slow] * (case in LONG)) for case in CASES])
 def test_a_maximum_that_drops_one_part_of_its_axis_is_not_equal(name: str, parts: int) -> None:
     write, shapes = MAXIMA[name]
     program, wrong = (written(lambda p, *inputs, n=n: write(p, *inputs, n), *shapes) for n in (1, parts))
@@ -66,7 +69,7 @@ def test_a_maximum_that_drops_one_part_of_its_axis_is_not_equal(name: str, parts
     assert {verify(program, wrong, seed=seed).verdict for seed in range(40 if parts == 64 else 3)} == {Equality.NOT_EQUAL}
 
 
-@pytest.mark.parametrize("op", ["maximum", "minimum"])
+@pytest.mark.parametrize("op", ["maximum", pytest.param("minimum", marks=pytest.mark.slow)])
 def test_one_of_many_values_that_an_extreme_drops_is_found(op: str) -> None:
     def folded(p: KernelGraph, x: Tensor, n: int) -> Tensor:
         first, *rest = p.split(x, 32, 1)

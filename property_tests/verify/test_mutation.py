@@ -123,9 +123,12 @@ def small_examples(workload: str) -> list[tuple[Graph, Graph]]:
     return examples[:: max(1, len(examples) // _STRUCTURES)][:_STRUCTURES]
 
 
+LONG = {"mlp_block", "qknorm", "ntrans", "gqa", "mha"}
+
+
 @pytest.mark.parametrize(
     "workload",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("mlp_block", "qknorm"))) for name in WORKLOADS if name != CUT],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in WORKLOADS if name != CUT],
 )
 def test_each_single_change_of_a_workloads_graph_is_rejected_or_equal(workload: str) -> None:
     rejected = 0

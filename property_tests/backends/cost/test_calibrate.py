@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from mirage_eg.backends.cost.calibrate import FITTED, Measured, agreements, fit, predicted, read_lines, spearman
 from mirage_eg.backends.cost.devices import DEVICES, find_device
 from mirage_eg.backends.cost.roofline_model import kernel_works, predict, predict_us
-from mirage_eg.cli.main import main
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.thread_graphs import form_threads
+from property_tests.support.command import run_command
 from property_tests.support.hand_written import HAND_WRITTEN
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,20 +92,15 @@ def test_the_fastest_schedule_of_each_mugraph_counts(tmp_path: Path) -> None:
         assert 0.9 <= line.us / predicted(line, H100) <= 1.21
 
 
-def test_the_command_prints_predicted_against_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "mine.json"
-    arguments = ["bench", "cost", str(lines_of(tmp_path)), "--gpu", "h200", "--out", str(out), "--json"]
-    monkeypatch.setattr("sys.argv", ["mirage-eg", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    record = json.loads(capsys.readouterr().out)
+def test_the_command_prints_predicted_against_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.json"
+    code, out, _ = run_command(capsys, "bench", "cost", lines_of(tmp_path), "--gpu", "h200", "--out", path, "--json")
+    assert code == 0
+    record = json.loads(out)
     assert len(record["kernels"]) == len(GRAPHS)
     assert record["fitted"][-1]["factor"] <= record["shipped"][-1]["factor"]
     assert record["fitted"][-1]["correlation"] > 0.9
-    written = find_device(str(out))
+    written = find_device(str(path))
     assert (written.name, written.target, written.source) == ("mine", "sm_90", "fitted")
     assert {name: getattr(written, name) for name in FITTED} == {name: it["fitted"] for name, it in record["constants"].items()}
 

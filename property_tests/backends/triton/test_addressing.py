@@ -55,14 +55,20 @@ def check(run: RunProgram, graph: Graph, program: Graph) -> int:
     return len(sources)
 
 
-@pytest.mark.parametrize("name", [name for name in HAND_WRITTEN if re.search("ragged|looped|^split|^attention$", name)])
+LONG = {"attention, split and looped", "attention, split in groups, ragged"}
+CHOSEN = [name for name in HAND_WRITTEN if re.search("ragged|looped|^split|^attention$", name)]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CHOSEN])
 def test_variants_of_hand_written_graphs(run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "WIDE_COLUMNS", 16)
     graphs = HAND_WRITTEN[name]("float16")
     assert check(run_guarded, graphs.mugraph, graphs.program) >= 1
 
 
-@pytest.mark.parametrize("name", ["attention, ragged", "attention, split, ragged", "split_product, ragged"])
+@pytest.mark.parametrize(
+    "name", ["attention, ragged", pytest.param("attention, split, ragged", marks=pytest.mark.slow), "split_product, ragged"]
+)
 def test_variants_with_64_bit_offsets_and_flattened_grids(
     run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +78,7 @@ def test_variants_with_64_bit_offsets_and_flattened_grids(
     assert check(run_guarded, graphs.mugraph, graphs.program) >= 1
 
 
-@pytest.mark.parametrize("name", ["rmsnorm", "gqa", "qknorm"])
+@pytest.mark.parametrize("name", ["rmsnorm", "gqa", pytest.param("qknorm", marks=pytest.mark.slow)])
 def test_variants_of_found_structures(run_guarded: RunProgram, name: str) -> None:
     primitive = drop_shifts(simplify(expand(WORKLOADS[name](1))).after)
     axes = infer_axes(primitive)

@@ -135,7 +135,7 @@ def test_a_tile_beyond_what_triton_holds_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in HAND_WRITTEN if name.startswith("attention")])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_attention_survives_scores_of_thousands(run_program: RunProgram, name: str, dtype: str) -> None:
     graphs = HAND_WRITTEN[name](dtype)
     arrays = inputs_of(graphs.program, scale=40.0)

@@ -1,6 +1,7 @@
 """`mirage-eg rules`: what a researcher sees of a file of laws, and that no file can hang or harm the process that reads it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,17 +13,19 @@ from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
+from mirage_eg.egraph import sandbox
 from mirage_eg.egraph.expression import express, splits
 from mirage_eg.egraph.oracle import Limits, build_oracle, oracle_builder, saturate
+from mirage_eg.egraph.rule_files import chosen_files
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.egraph.sandbox import Worker, in_worker
 from mirage_eg.egraph.soundness.check_file import CHECK_LIMITS, check_file
 from mirage_eg.egraph.soundness.growth import oracles, targets
 from mirage_eg.egraph.soundness.lints import lint_collapse
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph
-from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.errors import LimitError, RuleError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.instantiate.instantiate import small_instance
@@ -30,6 +33,7 @@ from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.command import run_command, start_command
 from property_tests.support.laws import CANCELLATION, GROWS_FOREVER, TRUE_BUT_NOT_IN_THE_FIELD, WRONG
 
 # A law, what of it is wrong, and the line that says so; the header takes line 1.
@@ -48,12 +52,6 @@ BROKEN = {
 
 
 ROOT = Path(__file__).parents[3]
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mirage_eg", *map(str, arguments)], capture_output=True, text=True, timeout=120
-    )
 
 
 def written(folder: Path, text: str, domain: str = "indexed") -> Path:
@@ -91,11 +89,11 @@ def test_a_command_that_is_no_law_is_named_as_written_with_its_line(command: str
     assert str(caught.value).startswith((f"{path}:6: got the command {word};", f"{path}:6: got ({word} …)"))
 
 
-def test_check_exits_with_0_for_a_sound_file_and_prints_the_growth(tmp_path: Path) -> None:
-    done = run("rules", "check", written(tmp_path, TRUE_BUT_NOT_IN_THE_FIELD["tanh is odd"]))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("sound\n")
-    assert "rmsnorm" in done.stdout
+def test_check_exits_with_0_for_a_sound_file_and_prints_the_growth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_command(capsys, "rules", "check", written(tmp_path, TRUE_BUT_NOT_IN_THE_FIELD["tanh is odd"]))
+    assert (code, err) == (0, "")
+    assert out.endswith("sound\n")
+    assert "rmsnorm" in out
 
 
 INDEXED = sorted((ROOT / "rules" / "indexed").glob("*.egg"))
@@ -103,15 +101,15 @@ INDEXED = sorted((ROOT / "rules" / "indexed").glob("*.egg"))
 
 @pytest.mark.slow  # a theory that is off by default may make an e-graph grow
 @pytest.mark.parametrize("name", [path.name for path in INDEXED if "default: off" not in path.read_text(encoding="utf-8")])
-def test_check_finds_every_packaged_theory_sound(name: str) -> None:
-    done = run("rules", "check", ROOT / "rules" / "indexed" / name)
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith("sound\n")
+def test_check_finds_every_packaged_theory_sound(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_command(capsys, "rules", "check", ROOT / "rules" / "indexed" / name)
+    assert (code, err) == (0, "") and out.endswith("sound\n")
 
 
-def test_check_exits_with_1_for_a_refuted_file_and_shows_the_values(tmp_path: Path) -> None:
-    done = run("rules", "check", written(tmp_path, WRONG["exp is not additive"][1]), "--json")
-    report = json.loads(done.stdout)
-    assert (done.returncode, done.stderr, report["sound"]) == (1, "", False)
+def test_check_exits_with_1_for_a_refuted_file_and_shows_the_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_command(capsys, "rules", "check", written(tmp_path, WRONG["exp is not additive"][1]), "--json")
+    report = json.loads(out)
+    assert (code, err, report["sound"]) == (1, "", False)
     [finding] = report["findings"]
     assert finding["truth"] == "refuted"
     assert dict(finding["counterexample"]["values"]) == {"x": "1", "y": "1"}
@@ -119,13 +117,16 @@ def test_check_exits_with_1_for_a_refuted_file_and_shows_the_values(tmp_path: Pa
 
 def test_check_exits_with_2_for_a_broken_file_and_leaves_stdout_empty(tmp_path: Path) -> None:
     path = written(tmp_path, BROKEN["wrong arity"][0])
-    done = run("rules", "check", path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"mirage-eg: {path}:2: ")
-    assert done.stderr.count("\n") == 1
+    code, out, err = start_command("rules", "check", path)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"mirage-eg: {path}:2: ")
+    assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("claim", "domain"), [("(x·y)/y = x", "indexed"), ("(x·y)/y = x", "abstract")])
+@pytest.mark.parametrize(
+    ("claim", "domain"),
+    [("(x·y)/y = x", "indexed"), pytest.param("(x·y)/y = x", "abstract", marks=pytest.mark.slow)],
+)
 def test_cancellation_fails_the_check_though_it_is_true(claim: str, domain: str, tmp_path: Path) -> None:
     report = check_file(written(tmp_path, CANCELLATION[claim], domain))
     assert not report.sound
@@ -171,20 +172,20 @@ def test_a_search_with_a_law_that_grows_forever_is_one_line(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_impact_tells_what_a_law_makes_findable(tmp_path: Path) -> None:
+def test_impact_tells_what_a_law_makes_findable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, "(rewrite (Div x (Sqrt y)) (Mul x (Rsqrt y)))")
-    done = run("rules", "impact", path, "rmsnorm", "--max-block-ops", "7", "--json")
-    assert done.returncode == 0, done.stderr
-    [row] = json.loads(done.stdout)["programs"]
+    code, out, err = run_command(capsys, "rules", "impact", path, "rmsnorm", "--max-block-ops", "7", "--json")
+    assert code == 0, err
+    [row] = json.loads(out)["programs"]
     assert row["found"]
     assert not row["lost"]
     assert any("rsqrt" in entry["structure"] for entry in row["found"])
     assert row["with"]["nodes"] > row["without"]["nodes"]
 
 
-def test_list_names_every_theory_with_its_hash() -> None:
-    done = run("rules", "list", "--json")
-    told = json.loads(done.stdout)
+def test_list_names_every_theory_with_its_hash(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run_command(capsys, "rules", "list", "--json")
+    told = json.loads(out)
     assert {theory["path"]: theory["sha256"] for theory in told if theory["on"]} == {
         theory.path: theory.sha256 for theory in load_rules("indexed").theories
     }
@@ -210,6 +211,32 @@ def test_a_worker_ends_when_its_time_is_up_or_its_caller_leaves() -> None:
         with pytest.raises(RuleError, match=r"sleeping stopped after 0\.5 s"):
             worker.call(time.sleep, 60, seconds=0.5, task="sleeping")
     assert process.poll() is not None
+
+
+def test_a_worker_waits_for_the_next_call_unless_it_was_stopped_or_died() -> None:
+    first = in_worker(os.getpid, seconds=5, task="asking")
+    with pytest.raises(RuleError, match="got domain 'nowhere'"):
+        in_worker(chosen_files, "nowhere", seconds=5, task="asking")
+    assert in_worker(os.getpid, seconds=5, task="asking") == first
+    os.kill(first, signal.SIGKILL)
+    while sandbox._IDLE[0].is_ready:
+        time.sleep(0.01)
+    second = in_worker(os.getpid, seconds=5, task="asking")
+    assert second != first
+    with pytest.raises(LimitError, match="sleeping stopped after"):
+        in_worker(time.sleep, 60, seconds=0.1, task="sleeping")
+    assert not Path(f"/proc/{second}").exists() and in_worker(os.getpid, seconds=5, task="asking") != second
+
+
+def test_a_file_leaves_nothing_for_the_next_one(tmp_path: Path) -> None:
+    """Not its declarations, its laws, nor its errors."""
+    own = "(constructor Own (E) E)\n(rewrite (Own (Own x)) x)\n"
+    first = load_rules("indexed", [written(tmp_path, own)])
+    with pytest.raises(RuleError, match=r"my\.egg:1: .*Own"):
+        load_rules("indexed", [written(tmp_path, "(rewrite (Own x) x)\n")])
+    again = load_rules("indexed", [written(tmp_path, own)])
+    assert again == first and "Own" in again.signatures
+    assert "Own" not in load_rules("indexed", [written(tmp_path, "(rewrite (Neg (Neg x)) x)\n")]).signatures
 
 
 def test_a_worker_that_takes_too_much_memory_is_stopped() -> None:

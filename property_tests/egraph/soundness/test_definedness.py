@@ -94,7 +94,9 @@ def test_a_law_that_narrows_shows_where(name: str, tmp_path: Path) -> None:
     assert narrows is not None and words in narrows
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize(
+    "domain", [pytest.param(domain, marks=[pytest.mark.slow] * (domain == "indexed")) for domain in DOMAINS]
+)
 def test_no_packaged_law_writes_what_is_undefined_where_it_matched(domain: str) -> None:
     book = load_rules(domain, packaged_names(domain))
     for law in book.laws:
@@ -193,6 +195,7 @@ def two_outputs(second: Callable[[KernelGraph, Tensor], Tensor]) -> Graph:
     return graph.graph()
 
 
+@pytest.mark.slow
 def test_an_undefined_term_of_another_output_proves_nothing() -> None:
     program = two_outputs(lambda g, h: g.sqrt(g.mul(h, h)))
     proof = Prover(program).prove(two_outputs(lambda g, h: g.scale(h, 1)))

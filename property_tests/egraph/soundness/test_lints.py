@@ -54,6 +54,7 @@ def test_a_law_that_is_guarded_is_not_called_unguarded(kind: str, tmp_path: Path
     assert not [lint for lint in lints(tmp_path, GUARDED[kind], check=False) if "unguarded" in lint.message]
 
 
+@pytest.mark.slow
 def test_true_laws_pass_the_check_whether_they_need_a_guard_or_not(tmp_path: Path) -> None:
     kinds = [GUARDED["by a relation"], GUARDED["by the axes of what is made of it"], *TRUE_WITHOUT.values()]
     found = lints(tmp_path, "\n".join(kinds))

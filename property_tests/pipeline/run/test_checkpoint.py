@@ -279,7 +279,11 @@ def test_a_run_killed_in_the_middle_and_resumed_gives_the_same_report(
 
 @pytest.mark.parametrize(
     ("number", "code", "jobs", "share"),
-    [(signal.SIGINT, 130, "1", 0.1), (signal.SIGTERM, 143, "1", 0.1), (signal.SIGINT, 130, "2", 0.9)],
+    [
+        (signal.SIGINT, 130, "1", 0.1),
+        pytest.param(signal.SIGTERM, 143, "1", 0.1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, "2", 0.9, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_in_one_line_that_says_how_to_go_on(
     folder: Path, alone: tuple[Any, int], number: signal.Signals, code: int, jobs: str, share: float

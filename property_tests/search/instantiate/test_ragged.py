@@ -164,7 +164,10 @@ LONG: dict[str, Graph] = {
 }
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("masked softmax", "softmax of each head"))) for name in LONG],
+)
 def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
     run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +190,14 @@ def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
     assert looped
 
 
-@pytest.mark.parametrize("name", ["softmax", "masked softmax", "softmax of each head", "log-softmax"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax",
+        "masked softmax",
+        *(pytest.param(it, marks=pytest.mark.slow) for it in ("softmax of each head", "log-softmax")),
+    ],
+)
 def test_both_kernels_of_a_long_softmax_are_shifted_by_one_maximum(
     run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,7 +339,7 @@ def best_us(write: Callable[..., Tensor], *shapes: tuple[int, ...]) -> float:
     return best
 
 
-@pytest.mark.parametrize("size", [127, 1021, 4099])
+@pytest.mark.parametrize("size", [127, 1021, pytest.param(4099, marks=pytest.mark.slow)])
 def test_a_prime_size_costs_what_the_next_multiple_of_64_costs(size: int) -> None:
     above = -(-size // 64) * 64
 

@@ -98,7 +98,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "decoder")) for name in PROGRAMS])
 def test_every_way_computes_the_program(name: str) -> None:
     build, limits = PROGRAMS[name]
     program = build()
@@ -151,6 +151,7 @@ def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
     assert any(part.kernels.fused and "matmul" in str(part.kernels.graph) for part in found.plans[0].parts)
 
 
+@pytest.mark.slow
 def test_no_kernel_takes_less_than_its_floor() -> None:
     for build, limits in PROGRAMS.values():
         primitive, found, finder = cut(build(), limits)

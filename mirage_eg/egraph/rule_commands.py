@@ -1,0 +1,121 @@
+"""The commands of rule files: parsed, of the allowed kinds, and each law named and in a ruleset."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from egglog import bindings
+
+from mirage_eg.egraph.laws import Signature, directions, read_law
+from mirage_eg.egraph.rational_literals import with_rationals
+from mirage_eg.egraph.rule_errors import OWN_RULESET, located, refused_command
+from mirage_eg.egraph.rule_files import forms, unclosed
+from mirage_eg.ir.errors import RuleError
+
+Command = Any  # a command object of egglog.bindings; the union has no public name
+
+_ALLOWED = (
+    bindings.Sort,
+    bindings.Datatype,
+    bindings.Constructor,
+    bindings.Relation,
+    bindings.FunctionCommand,
+    bindings.AddRuleset,
+    bindings.RewriteCommand,
+    bindings.BiRewriteCommand,
+    bindings.RuleCommand,
+)
+LAWS = (bindings.RewriteCommand, bindings.BiRewriteCommand, bindings.RuleCommand)
+
+
+def commands_of(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple[Command, str]]:
+    """The commands of a file with their places; the default name of a law is its place, its default ruleset OWN_RULESET."""
+    try:
+        commands = egraph.parse_program(text, path)
+    except bindings.EggSmolError as error:
+        if "unexpected end of file" in str(error) and (opened := unclosed(text)) is not None:
+            raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed") from None
+        raise RuleError(f"{located(error, path)} (are the parentheses balanced, and the quotes?)") from None
+    unnamed: Counter[str] = Counter()
+    for command, form in zip(commands, forms(text), strict=True):
+        place = f"{path}:{form.line}"
+        if not isinstance(command, _ALLOWED):
+            raise RuleError(f"{place}: {refused_command(command, form.word)}")
+        name = place
+        if isinstance(command, LAWS) and not core_of(command).name:
+            unnamed[place] += 1  # laws of one line are numbered
+            name += f" #{unnamed[place]}" if unnamed[place] > 1 else ""
+        match command:
+            case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
+                yield bindings.RewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name), subsume), place
+            case bindings.BiRewriteCommand(name=ruleset, rewrite=rewrite):
+                yield bindings.BiRewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name)), place
+            case bindings.RuleCommand(rule=rule):
+                ruleset = rule.ruleset or OWN_RULESET
+                yield bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name or name, ruleset)), place
+            case _:
+                yield command, place
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command and, for a law, its name and its `laws.directions`."""
+
+    command: Command
+    name: str
+    directions: tuple[tuple[frozenset[str], frozenset[str]], ...]
+
+
+@lru_cache(maxsize=256)
+def steps_of(path: str, text: str, sorts: tuple[tuple[str, Signature], ...]) -> tuple[Step, ...]:
+    """The commands of a file, parsed once for the e-graphs of all targets."""
+    signatures = dict(sorts)
+    written = (
+        (with_rationals(command, signatures, place), place) for command, place in commands_of(bindings.EGraph(), path, text)
+    )
+    return tuple(
+        Step(command, core_of(command).name, directions(read_law(command, place, "")))
+        if isinstance(command, LAWS)
+        else Step(command, "", ())
+        for command, place in written
+    )
+
+
+def ruleset_of(command: Command) -> str:
+    """The ruleset of a law."""
+    return str(command.rule.ruleset if isinstance(command, bindings.RuleCommand) else command.name)
+
+
+def in_ruleset(command: Command, ruleset: str) -> Command:
+    """A law in another ruleset."""
+    match command:
+        case bindings.RewriteCommand(rewrite=rewrite, subsume=subsume):
+            return bindings.RewriteCommand(ruleset, rewrite, subsume)
+        case bindings.BiRewriteCommand(rewrite=rewrite):
+            return bindings.BiRewriteCommand(ruleset, rewrite)
+        case _:
+            rule = command.rule
+            return bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name, ruleset))
+
+
+def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
+    return bindings.Rewrite(rewrite.span, rewrite.lhs, rewrite.rhs, rewrite.conditions, rewrite.name or name)
+
+
+def law_spans(path: str, text: str) -> dict[str, tuple[int, int]]:
+    """The first byte of each law of a file, and the byte after its last, by its name."""
+    laws = (core_of(command) for command, _ in commands_of(bindings.EGraph(), path, text) if isinstance(command, LAWS))
+    return {law.name: (law.span.i, law.span.j) for law in laws}
+
+
+def core_of(command: Command) -> Any:
+    """The rule or rewrite of a law, which has its name and span."""
+    return command.rule if isinstance(command, bindings.RuleCommand) else command.rewrite
+
+
+def source_of(command: Command) -> str:
+    """The text of a law in one line."""
+    span = core_of(command).span
+    return " ".join(span.file.contents.encode()[span.i : span.j].decode().split())

@@ -1,0 +1,26 @@
+"""The command line in this process, where no other has to start and import, or in one of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirage_eg.cli.main import main
+
+
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `mirage-eg` in this process."""
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr("sys.argv", ["mirage-eg", *map(str, arguments)])
+        main()
+    code = ended.value.code
+    return (code if isinstance(code, int) else 0, *capsys.readouterr())
+
+
+def start_command(*arguments: object, folder: Path | None = None) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `mirage-eg` in a process of its own."""
+    command = [sys.executable, "-m", "mirage_eg", *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    return done.returncode, done.stdout, done.stderr
