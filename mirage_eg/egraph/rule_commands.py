@@ -60,7 +60,7 @@ def commands_of(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoadedCommand:
     """A command and, for a law, its name and its `laws.directions`."""
 
     command: Command
@@ -69,16 +69,16 @@ class Step:
 
 
 @lru_cache(maxsize=256)
-def steps_of(path: str, text: str, sorts: tuple[tuple[str, Signature], ...]) -> tuple[Step, ...]:
+def loaded_commands(path: str, text: str, sorts: tuple[tuple[str, Signature], ...]) -> tuple[LoadedCommand, ...]:
     """The commands of a file, parsed once for the e-graphs of all targets."""
     signatures = dict(sorts)
     written = (
         (with_rationals(command, signatures, place), place) for command, place in commands_of(bindings.EGraph(), path, text)
     )
     return tuple(
-        Step(command, core_of(command).name, directions(read_law(command, place, "")))
+        LoadedCommand(command, core_of(command).name, directions(read_law(command, place, "")))
         if isinstance(command, LAWS)
-        else Step(command, "", ())
+        else LoadedCommand(command, "", ())
         for command, place in written
     )
 

@@ -18,7 +18,16 @@ from egglog import bindings
 
 from mirage_eg.egraph.laws import Law, Signature, read_law, read_signatures, wording
 from mirage_eg.egraph.rational_literals import with_rationals
-from mirage_eg.egraph.rule_commands import LAWS, Command, commands_of, core_of, in_ruleset, ruleset_of, source_of, steps_of
+from mirage_eg.egraph.rule_commands import (
+    LAWS,
+    Command,
+    commands_of,
+    core_of,
+    in_ruleset,
+    loaded_commands,
+    ruleset_of,
+    source_of,
+)
 from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, hint, located
 from mirage_eg.egraph.rule_files import (
     RuleFile,
@@ -88,7 +97,7 @@ class Rulebook:
 
     def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
         """The names of the laws that can match in an e-graph that grows from the tables `inserted`."""
-        steps = (step for theory in self.theories for step in steps_of(theory.path, theory.text, self._sorts))
+        steps = (step for theory in self.theories for step in loaded_commands(theory.path, theory.text, self._sorts))
         laws = [step for step in steps if step.directions and step.name not in self.left_out]
         filled = set(inserted)
         names: set[str] = set()
@@ -106,7 +115,7 @@ class Rulebook:
     def add_laws(self, egraph: bindings.EGraph, names: Iterable[str]) -> None:
         """Add the laws of these names to an e-graph that has the declarations."""
         chosen = set(names)
-        steps = [step for theory in self.theories for step in steps_of(theory.path, theory.text, self._sorts)]
+        steps = [step for theory in self.theories for step in loaded_commands(theory.path, theory.text, self._sorts)]
         egraph.run_program(*(step.command for step in steps if step.name in chosen))
 
     def new_egraph(self, inserted: Iterable[str], without: frozenset[str] = frozenset()) -> bindings.EGraph:
@@ -116,7 +125,7 @@ class Rulebook:
         """
         names = self.applicable(inserted) - without
         egraph = bindings.EGraph()
-        steps = [step for theory in self.theories for step in steps_of(theory.path, theory.text, self._sorts)]
+        steps = [step for theory in self.theories for step in loaded_commands(theory.path, theory.text, self._sorts)]
         egraph.run_program(*(step.command for step in steps if not step.directions or step.name in names))
         return egraph
 
@@ -128,7 +137,7 @@ class Rulebook:
         egraph = bindings.EGraph()
         rulesets: dict[str, str] = {}
         for theory in self.theories:
-            for step in steps_of(theory.path, theory.text, self._sorts):
+            for step in loaded_commands(theory.path, theory.text, self._sorts):
                 if step.directions and step.name not in names:
                     continue
                 command = step.command
