@@ -85,7 +85,7 @@ def _gated(
             device = _device(region)
             same = region.program, device
             if same not in by_program:
-                its = replace(settings, budget=seconds_of_op * region.ops)
+                its = replace(settings, budget=seconds_of_op * max(1, region.ops))
                 try:
                     by_program[same] = _record(module, found, region, device, its, store, other_sizes)
                 except OptionError:  # of the settings
