@@ -10,9 +10,8 @@ intermediates in device memory.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
-from mirage_eg.backends.triton.tiles import power_of_two
+from mirage_eg.backends.triton.tiles import padded_elements, power_of_two
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
@@ -174,7 +173,7 @@ def _written_in(block: Graph, item: Node, values: range) -> Phase:
 def tile_bytes(block: Graph) -> list[int]:
     """Bytes of registers of every value of a block graph, 0 for those that no tile holds."""
     sizes = zip(block.types, element_bytes(block), strict=True)
-    return [size * prod(map(power_of_two, kind.shape)) for kind, size in sizes]
+    return [size * padded_elements(kind.shape) for kind, size in sizes]
 
 
 def element_bytes(block: Graph) -> list[int]:

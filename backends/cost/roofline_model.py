@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concat
 from mirage_eg.backends.triton.library_attention import LibraryAttention, library_attentions
 from mirage_eg.backends.triton.patch import patch_kernels, patch_traffic, values_within_patches
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
-from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, power_of_two
+from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
 from mirage_eg.backends.triton.views import transposed_operands
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
@@ -340,7 +340,7 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
         kind = OPS[item.op].kind
         value = values[0]
         shape, size = shapes[value], block.types[value].dtype.itemsize
-        elements = prod(map(power_of_two, shape))
+        elements = padded_elements(shape)
         operand_phase = max((block.phases[i] for i in item.operands), default=block.phases[value])
         looped = operand_phase is Phase.LOOP
         times = iterations if looped else 1
@@ -362,21 +362,21 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                         flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                         ahead |= looped
                         staged += sum(
-                            prod(map(power_of_two, shapes[i]))
+                            padded_elements(shapes[i])
                             * block.types[i].dtype.itemsize
                             * (iterations if block.phases[i] is Phase.LOOP else 1)
                             for i in item.operands
                             if op_of[i] != "input" or prod(batch) > 1
                         )
                     case _:
-                        arithmetic += prod(map(power_of_two, (*batch, m, k, n))) * times
+                        arithmetic += padded_elements((*batch, m, k, n)) * times
                         steps[looped] += k > 1
             case Kind.ELEMENTWISE if is_function(item.op, item.mapping):
                 functions += elements * times
             case Kind.REARRANGEMENT:
                 pass
             case _:
-                operand = prod(map(power_of_two, shapes[item.operands[0]]))
+                operand = padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times
                 steps[looped] += kind is Kind.REDUCTION and elements < operand
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))

@@ -8,6 +8,7 @@ before any text is written. Nothing here is trusted: emitted kernels are checked
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from math import prod
 
 from mirage_eg.ir.checker import Checker
@@ -77,13 +78,19 @@ def power_of_two(extent: int) -> int:
     return 1 << (extent - 1).bit_length()
 
 
+@lru_cache(maxsize=1 << 16)
+def padded_elements(shape: Shape) -> int:
+    """The elements of a tile that is padded to powers of two; a search asks for few shapes, millions of times."""
+    return prod(map(power_of_two, shape))
+
+
 def matmul_form(left: Shape, right: Shape) -> MatmulForm:
     """The form that fits the operands' shapes."""
     m, k, n = left[-2], left[-1], right[-1]
     if k == 1:
         return MatmulForm.OUTER
     batch = OPS["matmul"].shape([left, right], {})[:-2]
-    work = prod(map(power_of_two, (*batch, m, k, n)))
+    work = padded_elements((*batch, m, k, n))
     return MatmulForm.SUM if m == 1 or n == 1 or work <= SMALL_PRODUCT else MatmulForm.DOT
 
 

@@ -54,8 +54,11 @@ class Budget:
 
     def is_spent(self) -> bool:
         """Whether the search must stop."""
-        late = self.deadline is not None and perf_counter() > self.deadline
-        return late or self.states <= 0 or self.candidates <= 0
+        return self.states <= 0 or self.candidates <= 0 or self.is_late()
+
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return self.deadline is not None and perf_counter() > self.deadline
 
 
 class Enumerator:
@@ -227,18 +230,18 @@ class Enumerator:
 
     def _join(self, choices: Sequence[Sequence[int]], size: int, sets: Sets, chosen: tuple[int, ...]) -> Iterator[Combination]:
         """Unions of exactly `size` ops."""
-        if len(chosen) == len(choices):
-            if sets[0] == size:
-                yield Combination(size, sets[3], chosen)
+        budget, is_last = self.budget, len(chosen) + 1 == len(choices)
+        if budget.is_late():
             return
+        _, values_before, derivations_before, loads_before = sets
         for number in choices[len(chosen)]:
             own, values, derivations, loads = self.sets[number]
-            self.budget.candidates -= 1
-            if own > size or self.budget.is_spent():
+            budget.candidates -= 1
+            if own > size or budget.states <= 0 or budget.candidates <= 0:
                 return
-            values |= sets[1]
-            derivations |= sets[2]
-            loads |= sets[3]
+            values |= values_before
+            derivations |= derivations_before
+            loads |= loads_before
             optional = loads.bit_count()
             count = derivations.bit_count()
             if self.indexed and values.bit_count() != count:
@@ -247,8 +250,11 @@ class Enumerator:
                 self.log.counts["loads"] += 1
             elif max(count, (values | self.needed).bit_count()) - optional <= size:
                 self.visited += 1
-                self.budget.states -= 1
-                yield from self._join(choices, size, (count - optional, values, derivations, loads), (*chosen, number))
+                budget.states -= 1
+                if not is_last:
+                    yield from self._join(choices, size, (count - optional, values, derivations, loads), (*chosen, number))
+                elif count - optional == size:
+                    yield Combination(size, loads, (*chosen, number))
 
     def loads(self, outputs: Sequence[int]) -> int:
         """All loads of a block graph with these outputs, as bits."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from property_tests.cli.test_main import run
+from property_tests.support.command import run_command
 
 
 def test_a_row_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, error = run(["bench", "models", "llama-9b"], capsys)
+    code, out, error = run_command(capsys, "bench", "models", "llama-9b")
     assert (code, out) == (2, "") and "got 'llama-9b', wanted the beginning of one of llama-8b decode b=1" in error
 
 
@@ -17,7 +17,7 @@ def test_a_row_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_tiny_layer_runs_in_our_kernels(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    code, shown, _ = run(["bench", "models", "tiny", "--budget", "3", "--out", str(out)], capsys)
+    code, shown, _ = run_command(capsys, "bench", "models", "tiny", "--budget", "3", "--out", str(out))
     [row] = map(json.loads, out.read_text().splitlines())
     assert code == 0 and "tiny" in shown
     assert row["used"] >= 1 and row["error"] <= 1e-5

@@ -21,7 +21,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.testing import TAME, as_program, block_graphs, programs
-from property_tests.cli.test_main import run
+from property_tests.support.command import run_command
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
 
 onnx = pytest.importorskip("onnx")
@@ -276,7 +276,7 @@ def test_rewrite_of_a_model_gives_a_model_in_its_place(tmp_path: Path, capsys: p
     model = perceptron(tmp_path / "perceptron.onnx")
     with pytest.MonkeyPatch.context() as here:
         here.chdir(tmp_path)
-        code, out, error = run(["rewrite", "perceptron.onnx", "--gpu", "h200", "--out", "faster.onnx"], capsys)
+        code, out, error = run_command(capsys, "rewrite", "perceptron.onnx", "--gpu", "h200", "--out", "faster.onnx")
     assert (code, error) == (0, "") and "faster.onnx" in out
     faster = onnx.load(tmp_path / "faster.onnx")
     names = [[it.name for it in (*graph.input, *graph.output)] for graph in (model.graph, faster.graph)]
@@ -295,7 +295,7 @@ def test_optimize_of_a_model_gives_a_model_of_its_best_mugraph(tmp_path: Path, c
     onnx.save(onnx.parser.parse_model(text), tmp_path / "small.onnx")
     with pytest.MonkeyPatch.context() as here:
         here.chdir(tmp_path)
-        code, out, _ = run(["optimize", "small.onnx", "--gpu", "h200", "--jobs", "1", "--out", "best.onnx"], capsys)
+        code, out, _ = run_command(capsys, "optimize", "small.onnx", "--gpu", "h200", "--jobs", "1", "--out", "best.onnx")
     assert code == 0 and "ONNX model: best.onnx" in out
     best = onnx.load(tmp_path / "best.onnx")
     assert len(best.functions) == len(mi.from_json((tmp_path / "mirage_out/small/best.json").read_text()).kernels)
@@ -305,5 +305,5 @@ def test_optimize_of_a_model_gives_a_model_of_its_best_mugraph(tmp_path: Path, c
 
 def test_a_model_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder.onnx").mkdir()
-    code, out, error = run(["rewrite", "gated_mlp", "--out", str(tmp_path / "folder.onnx")], capsys)
+    code, out, error = run_command(capsys, "rewrite", "gated_mlp", "--out", str(tmp_path / "folder.onnx"))
     assert (code, out, error.count("\n")) == (2, "", 1) and "got the folder" in error

@@ -11,8 +11,8 @@ import torch
 import mirage_eg as mi
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import ProgramError
-from property_tests.cli.test_main import run
 from property_tests.support import model_zoo
+from property_tests.support.command import run_command
 from property_tests.support.torch_import import relative_error
 
 onnx = pytest.importorskip("onnx")
@@ -132,16 +132,16 @@ def with_missing_data() -> bytes:
 def test_a_file_that_is_no_model_gets_one_line(content: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content() if callable(content) else content)
-    code, out, error = run(["explain", str(path)], capsys)
+    code, out, error = run_command(capsys, "explain", str(path))
     assert code == 2 and not out and error.count("\n") == 1 and "wanted an ONNX model" in error
 
 
 def test_the_command_line_takes_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "block.onnx"
     onnx.save(block(), path)
-    code, out, _ = run(["explain", str(path), "--dim", "batch=2"], capsys)
+    code, out, _ = run_command(capsys, "explain", str(path), "--dim", "batch=2")
     assert code == 0 and "100.0 %" in out
-    code, _, error = run(["explain", str(path), "--dim", "batch"], capsys)
+    code, _, error = run_command(capsys, "explain", str(path), "--dim", "batch")
     assert code == 2 and "wanted NAME=EXTENT" in error
     fixed = block()
     for it in (*fixed.graph.input, *fixed.graph.output):

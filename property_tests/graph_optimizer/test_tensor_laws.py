@@ -18,7 +18,7 @@ from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.graph import Graph
-from property_tests.cli.test_main import run
+from property_tests.support.command import run_command
 
 H200 = find_device("h200")
 MATRIX = {"x": (8, 8), "y": (8, 8), "w": (8, 8), "u": (8, 8), "v": (8, 8)}
@@ -127,7 +127,7 @@ def test_laws_of_a_file_are_added_and_checked(tmp_path: Path) -> None:
 def test_a_wrong_rule_file_is_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "laws.egg"
     file.write_text(text)
-    code, _, error = run(["rewrite", "rmsnorm", "--rules", str(file), "--out", str(tmp_path / "out")], capsys)
+    code, _, error = run_command(capsys, "rewrite", "rmsnorm", "--rules", str(file), "--out", str(tmp_path / "out"))
     assert code == 2 and error.count("\n") == 1 and "laws.egg" in error
     assert not (tmp_path / "out").exists()
 

@@ -19,7 +19,7 @@ from mirage_eg.synthesis.tensor.refute import counterexample
 from mirage_eg.synthesis.tensor.rule_file import tensor_rule_text
 from mirage_eg.synthesis.tensor.synthesize import TensorSynthesis, enumerate_up_to, synthesize_tensor_laws
 from mirage_eg.synthesis.tensor.term import Equation, text
-from property_tests.cli.test_main import run
+from property_tests.support.command import run_command
 from property_tests.support.tensor_laws import AXIOMS
 
 FEW = ("Matmul", "Add", "Relu", "Concat", "Split")
@@ -121,14 +121,14 @@ def test_ops_of_a_file_take_part_on_the_command_line(tmp_path: Path, capsys: pyt
     out = tmp_path / "found.egg"
     arguments = ["rules", "synthesize", "--domain", "tensor", "--size", "2", "--out", str(out), "--ops"]
     try:
-        code, _, error = run([*arguments, f"Transpose,{tmp_path / 'ops.py'}"], capsys)
+        code, _, error = run_command(capsys, *arguments, f"Transpose,{tmp_path / 'ops.py'}")
         assert code == 0, error
         assert (
             '(Transpose (Unary "soft_bend" x))' in out.read_text() and '(Transpose (Binary "soft_gate" x y))' in out.read_text()
         )
         (tmp_path / "none.py").write_text("x = 1\n")
         out.unlink()
-        code, _, error = run([*arguments, f"Transpose,{tmp_path / 'none.py'}"], capsys)
+        code, _, error = run_command(capsys, *arguments, f"Transpose,{tmp_path / 'none.py'}")
         assert code == 2 and "registers no new op" in error and not out.exists()
     finally:
         for name in ("soft_gate", "soft_bend"):
@@ -137,7 +137,7 @@ def test_ops_of_a_file_take_part_on_the_command_line(tmp_path: Path, capsys: pyt
 
 def test_terms_are_counted_without_a_search_for_laws(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["rules", "synthesize", "--domain", "tensor", "--ops", ",".join(FEW), "--size", "2"]
-    code, printed, error = run([*arguments, "--only-enumerate", "--json"], capsys)
+    code, printed, error = run_command(capsys, *arguments, "--only-enumerate", "--json")
     assert code == 0, error
     counts = json.loads(printed)
     assert (counts["terms"], counts["classes"], counts["pairs"]) == (
@@ -145,7 +145,7 @@ def test_terms_are_counted_without_a_search_for_laws(capsys: pytest.CaptureFixtu
         found().funnel.classes,
         found().funnel.pairs,
     )
-    code, _, error = run(arguments, capsys)
+    code, _, error = run_command(capsys, *arguments)
     assert code == 2 and "--out: got none" in error
 
 
@@ -232,7 +232,7 @@ def test_all_terms_of_four_ops_are_counted() -> None:
 def test_the_command_writes_the_file_and_prints_the_funnel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "found.egg"
     arguments = ["rules", "synthesize", "--domain", "tensor", "--ops", ",".join(FEW), "--size", "2", "--out", str(out)]
-    code, printed, error = run([*arguments, "--json"], capsys)
+    code, printed, error = run_command(capsys, *arguments, "--json")
     assert code == 0, error
     assert json.loads(printed)["funnel"]["kept"] == len(found().laws)
     assert out.read_text(encoding="utf-8") == tensor_rule_text(found())
