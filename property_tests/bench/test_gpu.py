@@ -30,6 +30,7 @@ from mirage_eg.optimizer.measurement import JsonLine
 from mirage_eg.pipeline import optimize
 from mirage_eg.pipeline.run.options import Options
 from property_tests.optimizer.test_tune import Clock
+from property_tests.support.parameters import few
 from property_tests.support.programs import rms_linear
 
 MACHINE: JsonLine = {"device": "none", "versions": {}}
@@ -204,7 +205,9 @@ def test_the_floor_is_bytes_at_the_measured_bandwidth(workload: str, least: floa
 LARGE = {"decoder_layer", *LONG_ROWS, *PREFILL} - {"softmax"}
 
 
-@pytest.mark.parametrize("workload", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in BUILT_IN])
+@pytest.mark.parametrize(
+    "workload", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in BUILT_IN], 2)
+)
 def test_eager_and_library_baselines_compute_the_program(workload: str) -> None:
     torch = pytest.importorskip("torch")
     from mirage_eg.backends.measure.baselines import baselines

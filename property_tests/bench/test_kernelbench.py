@@ -15,6 +15,7 @@ from mirage_eg.bench.kernelbench import Import, ImportRow, Problem, find_problem
 from mirage_eg.bench.shrinking import SHRINKINGS, run_source
 from mirage_eg.frontend import torch_export
 from mirage_eg.ir.errors import OptionError
+from property_tests.support.parameters import few
 
 pytest.importorskip("torch")
 FOLDER = Path(__file__).parents[1] / "support" / "kernelbench"
@@ -58,14 +59,17 @@ def _problem(folder: Path, body: str) -> Problem:
 
 @pytest.mark.parametrize(
     ("body", "result", "reason"),
-    [
-        ("return x + torch.ones(7, 7, 7)", Import.NO_REFERENCE, "the model fails at smaller sizes"),
-        ("return x.new_tensor(x.sum().item()) * x", Import.OUTSIDE, "torch.export"),
-        ("return torch.log(-torch.abs(x) - 1)", Import.NO_REFERENCE, "its result is not finite"),
-        ("while True: pass", Import.FAILED, "stopped after 4 s"),
-        ("import os; os._exit(3)", Import.FAILED, "exit code 3"),
-        ("return nonsense", Import.NO_REFERENCE, "name 'nonsense' is not defined"),
-    ],
+    few(
+        [
+            ("return x + torch.ones(7, 7, 7)", Import.NO_REFERENCE, "the model fails at smaller sizes"),
+            ("return x.new_tensor(x.sum().item()) * x", Import.OUTSIDE, "torch.export"),
+            ("return torch.log(-torch.abs(x) - 1)", Import.NO_REFERENCE, "its result is not finite"),
+            ("while True: pass", Import.FAILED, "stopped after 4 s"),
+            ("import os; os._exit(3)", Import.FAILED, "exit code 3"),
+            ("return nonsense", Import.NO_REFERENCE, "name 'nonsense' is not defined"),
+        ],
+        3,
+    ),
 )
 def test_a_problem_that_cannot_be_compared_says_why(tmp_path: Path, body: str, result: Import, reason: str) -> None:
     problem = _problem(tmp_path, body)

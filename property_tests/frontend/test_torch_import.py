@@ -21,6 +21,7 @@ from mirage_eg.report.notebook import HTML_FORMATTERS
 from property_tests.support.command import run_command
 from property_tests.support.layers import ROOT
 from property_tests.support.model_zoo import DESIGNED, MODELS, covered, in_float64, make
+from property_tests.support.parameters import few
 from property_tests.support.torch_import import AsModule, exported, imported, relative_error
 
 FAST = ("bert", "falcon", "gemma", "gpt2", "llama_sdpa", "phi3", "swin", "t5", "vit", "wav2vec2", "whisper")  # one of each kind
@@ -36,7 +37,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, 8))
 def test_a_model_is_imported_as_the_table_of_models_says(name: str) -> None:
     found, error = covered(MODELS[name])
     outside = [{"op": it.name, "ops": it.ops, "reason": it.note} for it in found.outside if it.ops]

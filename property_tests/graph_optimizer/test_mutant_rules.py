@@ -25,6 +25,7 @@ from mirage_eg.partial_equivalence.mutants import mutant_of, mutants
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.image_models import csrnet_back_end
+from property_tests.support.parameters import few
 
 H200 = find_device("h200")
 
@@ -82,7 +83,9 @@ def _classes(program: Graph) -> EClasses:
     return saturated_classes(program, weights_of(program), mutants_for=H200)[1]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "pyramid")) for name in PROGRAMS])
+@pytest.mark.parametrize(
+    "name", few([pytest.param(name, marks=[pytest.mark.slow] * (name == "pyramid")) for name in PROGRAMS], 2)
+)
 def test_every_e_node_of_mutants_equals_its_class(name: str) -> None:
     program = PROGRAMS[name]()
     plain = saturated_classes(program, weights_of(program))[1]

@@ -23,6 +23,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import verify
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
+from property_tests.support.parameters import few
 
 MOVES = frozenset({"concat", "slice", "split", "transpose", "reshape", "matmul", "scale", "shift"})
 NO_OPS = {"the rows of the largest": {"take_along_dim"}}  # nothing reads its result
@@ -55,7 +56,7 @@ def test_every_e_node_equals_its_class(name: str) -> None:
     assert check.evaluated == classes.count > len(program.nodes)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS, 2))
 def test_models_are_equal_proved_optimal_and_cheaper(name: str) -> None:
     found = optimized(name)
     report = found.report
@@ -244,7 +245,7 @@ def test_a_library_op_is_a_barrier_and_stays() -> None:
     assert found.verdict.equal
 
 
-@pytest.mark.parametrize("name", LIBRARY_PROGRAMS)
+@pytest.mark.parametrize("name", few(LIBRARY_PROGRAMS, 10))
 def test_library_ops_stay_but_for_equal_ones_and_constants(name: str) -> None:
     program = LIBRARY_PROGRAMS[name].graph()
     found = optimize_graph(program, H200, weights=())

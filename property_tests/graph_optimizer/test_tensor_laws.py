@@ -19,6 +19,7 @@ from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.graph import Graph
 from property_tests.support.command import run_command
+from property_tests.support.parameters import few
 
 H200 = find_device("h200")
 MATRIX = {"x": (8, 8), "y": (8, 8), "w": (8, 8), "u": (8, 8), "v": (8, 8)}
@@ -72,7 +73,7 @@ def rewrite(left: Apply, right: Apply | Variable) -> Law:
     return Law("law", "here", "", "rewrite", "tensor", (), (Action("union", (left, right)),))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", few(PROGRAMS, 4))
 def test_found_laws_save_ops_and_keep_every_class(name: str) -> None:
     shapes, write, wanted = PROGRAMS[name]
     written = program(shapes, write)

@@ -37,6 +37,7 @@ from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, 
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.simplify import simplify
+from property_tests.support.parameters import few
 
 CPU = device_for("sm_90")
 
@@ -117,7 +118,7 @@ def first_stages(program: Graph, options: Options) -> tuple[WholeProgram, list[s
 LONG = {"norm times norm", "chain of six products"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PROGRAMS])
+@pytest.mark.parametrize("name", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PROGRAMS], 2))
 def test_no_program_of_few_ops_gives_the_first_stages_much_to_do(name: str) -> None:
     whole, _ = first_stages(written(PROGRAMS[name]), Options(device="cpu"))
     found = whole.search

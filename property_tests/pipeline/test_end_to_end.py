@@ -16,6 +16,7 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from property_tests.support.end_to_end import error_of, run_end_to_end
 from property_tests.support.everyday_programs import EVERYDAY
 from property_tests.support.hand_written import inputs_of
+from property_tests.support.parameters import few
 from property_tests.support.random_programs import OP_NAMES, random_program
 
 EXAMPLES = {50: 10, 30: 3}.get(settings.default.max_examples, 1000)  # of the profiles dev, ci, nightly
@@ -31,7 +32,7 @@ def test_a_random_program_comes_out_equal_finite_and_near_its_best(run_program: 
     assert not outcome.wrong
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EVERYDAY])
+@pytest.mark.parametrize("name", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EVERYDAY], 4))
 def test_an_everyday_program_comes_out_equal_finite_and_near_its_best(run_program: RunProgram, name: str) -> None:
     outcome = run_end_to_end(EVERYDAY[name](), run_program)
     assert not outcome.wrong and not outcome.refused

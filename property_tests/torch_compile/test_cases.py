@@ -8,6 +8,7 @@ from torch.utils import _pytree as pytree
 
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, graph_records
+from property_tests.support.parameters import few
 from property_tests.support.torch_cases import CASES, projected
 
 
@@ -34,7 +35,7 @@ _RUNS = [(rest, name) for rest in ("eager", "inductor") for name in CASES]
 
 @pytest.mark.parametrize(
     ("rest", "name"),
-    [run if run in _QUICK else pytest.param(*run, marks=pytest.mark.slow) for run in _RUNS],
+    few([run if run in _QUICK else pytest.param(*run, marks=pytest.mark.slow) for run in _RUNS], 3),
 )
 def test_a_case_gives_eager_results_and_effects_with_our_kernels(name: str, rest: str) -> None:
     case = CASES[name]

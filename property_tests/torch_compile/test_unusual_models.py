@@ -16,6 +16,7 @@ from mirage_eg.torch_compile.calls import LoadedCall
 from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
 from mirage_eg.torch_compile.segment_store import segment_by_key
 from property_tests.support.library_segments import library_segments
+from property_tests.support.parameters import few
 from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected
 from property_tests.support.unusual_models import UNUSUAL, rows
 
@@ -55,11 +56,14 @@ def same(got: Any, wanted: Any, exact: bool) -> None:
 
 @pytest.mark.parametrize(
     ("name", "run"),
-    [
-        (name, run) if run == "eager" else pytest.param(name, run, marks=pytest.mark.slow)
-        for run in ("eager", "inductor", "dynamic")
-        for name in UNUSUAL
-    ],
+    few(
+        [
+            (name, run) if run == "eager" else pytest.param(name, run, marks=pytest.mark.slow)
+            for run in ("eager", "inductor", "dynamic")
+            for name in UNUSUAL
+        ],
+        8,
+    ),
 )
 def test_an_unusual_model_gives_what_eager_torch_gives(name: str, run: str) -> None:
     torch.manual_seed(0)

@@ -27,6 +27,7 @@ from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.frontend.test_mirage_json import FOLDER, PROGRAMS, published
 from property_tests.search.partition.test_partition import cut
+from property_tests.support.parameters import few
 
 _PLAIN = [row.name for row in OPS.values() if row.kind is Kind.ELEMENTWISE and not row.attributes]
 _STRUCTURES = 3  # of each workload
@@ -128,7 +129,7 @@ LONG = {"mlp_block", "qknorm", "ntrans", "gqa", "mha"}
 
 @pytest.mark.parametrize(
     "workload",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in WORKLOADS if name != CUT],
+    few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in WORKLOADS if name != CUT], 2),
 )
 def test_each_single_change_of_a_workloads_graph_is_rejected_or_equal(workload: str) -> None:
     rejected = 0

@@ -24,6 +24,7 @@ from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from property_tests.support.hand_written import HAND_WRITTEN, attention, inputs_of, worst
+from property_tests.support.parameters import few
 
 PLANS = 2  # of one kernel, and as many of two
 TOLERANCE = 2e-2
@@ -59,7 +60,7 @@ LONG = {"attention, split and looped", "attention, split in groups, ragged"}
 CHOSEN = [name for name in HAND_WRITTEN if re.search("ragged|looped|^split|^attention$", name)]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CHOSEN])
+@pytest.mark.parametrize("name", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CHOSEN], 3))
 def test_variants_of_hand_written_graphs(run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "WIDE_COLUMNS", 16)
     graphs = HAND_WRITTEN[name]("float16")

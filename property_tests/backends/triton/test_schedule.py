@@ -28,6 +28,7 @@ from property_tests.support.hand_written import (
     lora,
     worst,
 )
+from property_tests.support.parameters import few
 
 CHOICES = {
     "swapped operands": Schedule(swapped=True),
@@ -46,7 +47,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("name", HAND_WRITTEN)
+@pytest.mark.parametrize("name", few(HAND_WRITTEN, 4))
 def test_a_choice_changes_no_result(run_program: RunProgram, name: str, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "WIDE_COLUMNS", 16)
     graphs = HAND_WRITTEN[name]("float16")

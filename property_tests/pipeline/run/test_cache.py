@@ -22,6 +22,7 @@ from mirage_eg.pipeline.run import cache as cache_module
 from mirage_eg.pipeline.run.cache import ResultCache, chosen_cache, key_of
 from mirage_eg.pipeline.run.json_codec import dumps
 from mirage_eg.pipeline.run.options import Options
+from property_tests.support.parameters import few
 from property_tests.support.programs import product, rms_linear
 
 CHEAP: dict[str, Any] = {"device": "cpu", "jobs": 1, "top": 2, "max_block_ops": 9}
@@ -78,7 +79,7 @@ OTHER_QUESTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", OTHER_QUESTIONS)
+@pytest.mark.parametrize("what", few(OTHER_QUESTIONS, 4))
 def test_another_question_is_no_hit(what: str, folder: Path) -> None:
     from mirage_eg.egraph.rule_files import packaged_names
 
@@ -155,7 +156,7 @@ def spoiled(text: bytes) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", list(spoiled(b'{"computed": ""}\n{"tuple": []}' + b" " * 99)))
+@pytest.mark.parametrize("kind", few(list(spoiled(b'{"computed": ""}\n{"tuple": []}' + b" " * 99)), 4))
 def test_an_entry_that_is_not_ours_is_ignored_with_a_warning_and_replaced(
     kind: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

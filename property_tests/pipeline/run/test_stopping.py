@@ -14,6 +14,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.checkpoint import holds_results
 from mirage_eg.pipeline.run.options import Options
+from property_tests.support.parameters import few
 
 PROGRAM = """import mirage_eg as mi
 def program():
@@ -80,7 +81,7 @@ def test_a_signal_that_a_library_swallows_ends_the_command(
 
 @FULL
 @pytest.mark.parametrize("command", [["--version"], ["optimize", "--help"], ["rules", "list"], ["show", "graph.json"]])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", few(["", "1"], 1))
 def test_a_full_stdout_is_one_line(command: list[str], unbuffered: str, tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text(mi.to_json(small()))
     with open("/dev/full", "w") as full:

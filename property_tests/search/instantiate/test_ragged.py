@@ -37,6 +37,7 @@ from mirage_eg.search.structure import SplitReduction
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import in_dtype, inputs_of, worst
+from property_tests.support.parameters import few
 from property_tests.support.programs import PROGRAMS as OTHERS
 
 H100 = DEVICES["H100"]
@@ -166,7 +167,10 @@ LONG: dict[str, Graph] = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("masked softmax", "softmax of each head"))) for name in LONG],
+    few(
+        [pytest.param(name, marks=[pytest.mark.slow] * (name in ("masked softmax", "softmax of each head"))) for name in LONG],
+        2,
+    ),
 )
 def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
     run_guarded: RunProgram, name: str, monkeypatch: pytest.MonkeyPatch

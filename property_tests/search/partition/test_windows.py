@@ -19,6 +19,7 @@ from mirage_eg.search.partition.windows import windows
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import Reference
 from property_tests.search.partition.test_partition import cut
+from property_tests.support.parameters import few
 
 
 def layers(count: int, tokens: int = 16, width: int = 64, heads: int = 2, norm: str = "rms", biases: bool = False) -> Graph:
@@ -70,7 +71,7 @@ def counted(program: Graph, limits: PartitionLimits) -> tuple[Partition, set[Gra
     return partition(program, find, lambda segment: 5.0, limits), searched
 
 
-@pytest.mark.parametrize(("norm", "biases"), [("rms", False), ("layer", True)])
+@pytest.mark.parametrize(("norm", "biases"), few([("rms", False), ("layer", True)], 1))
 def test_as_many_kernels_for_each_layer_as_for_one(norm: str, biases: bool) -> None:
     limits = PartitionLimits(max_edges=1_000, patience_of_few=4)
     one, four = (counted(drop_shifts(expand(layers(count, norm=norm, biases=biases))), limits) for count in (1, 4))
