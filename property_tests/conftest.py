@@ -29,7 +29,7 @@ os.environ["MIRAGE_EG_PROGRESS"] = "off"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
-# Files by the CPU time of their tests, over 20 s each: handed out first, so that no worker has a long one alone at the end.
+# The files whose tests take longest: handed out first, so that no worker has a long one alone at the end.
 _LONGEST = (
     "repository/test_docs.py",
     "pipeline/run/test_cache.py",

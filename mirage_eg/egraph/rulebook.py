@@ -203,7 +203,7 @@ def _check(domain: str, files: Sequence[RuleFile]) -> Rulebook:
 
 @lru_cache(maxsize=8)
 def _read(files: tuple[RuleFile, ...]) -> "tuple[_Loading, tuple[Theory, ...]]":
-    """The theories of packaged files, and what has read them: to read these takes half a second, a file of the user no time."""
+    """The theories of packaged files, and the e-graph that has read them, for all files of users that follow."""
     loading = _Loading()
     theories = tuple(loading.theory(file) for file in files)
     raise_errors(loading.errors)

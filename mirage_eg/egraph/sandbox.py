@@ -102,17 +102,17 @@ class Worker:
                 if not self._connection.poll(_POLL_SECONDS):
                     continue
                 kind, value = self._connection.recv()
-                if kind in ("result", "error"):
+                if kind == "result":
                     self._is_busy = False
-                    if kind == "error":
-                        raise value
                     return value
+                if kind == "error":
+                    self._is_busy = isinstance(value, MemoryError)  # then no later call has enough
+                    raise value
                 if kind == "progress" and on_progress is not None:
                     on_progress(value)
         except (EOFError, ConnectionError):
             raise LimitError(f"{name()} {self._cause()}") from None
         except MemoryError:
-            self._is_busy = True  # with what is left of the call
             raise LimitError(f"{name()} needed more memory than the {self._address_space >> 30} GiB allowed") from None
         raise LimitError(f"{name()} stopped after {seconds:g} s")
 
@@ -138,7 +138,7 @@ _IDLE: list[Worker] = []  # one at most
 
 
 def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, task: str) -> Any:
-    """The result of `function(*arguments)` in a worker, which waits for the next call: a new one takes half a second."""
+    """The result of `function(*arguments)` in a worker. It is kept for the next call, which need not start one."""
     if _IDLE and not _IDLE[0].is_ready:
         _IDLE.pop().close()
     worker = _IDLE.pop() if _IDLE else Worker()

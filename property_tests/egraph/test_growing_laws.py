@@ -14,6 +14,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.growth import targets
 from mirage_eg.ir.errors import LimitError
 from property_tests.support.laws import GROWS_FOREVER
+from property_tests.support.parameters import few
 
 LIMITS = Limits(nodes=3_000, seconds=5.0)
 INNOCENT = [
@@ -47,10 +48,7 @@ def blamed(folder: Path, laws: Sequence[str], extra: Sequence[str] = ()) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "place"),
-    [
-        ("grows by itself", 0),
-        *(pytest.param(*it, marks=pytest.mark.slow) for it in [("seldom matches", 3), ("of what is below", 5)]),
-    ],
+    few([("grows by itself", 0), ("seldom matches", 3), ("of what is below", 5)], 1),
 )
 def test_an_innocent_law_is_not_blamed_however_often_it_matches(kind: str, place: int, tmp_path: Path) -> None:
     laws = [*INNOCENT[:place], *GUILTY[kind], *INNOCENT[place:]]

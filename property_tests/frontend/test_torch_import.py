@@ -37,7 +37,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("name", few(CASES, 8))
+@pytest.mark.parametrize("name", few(CASES, 5))
 def test_a_model_is_imported_as_the_table_of_models_says(name: str) -> None:
     found, error = covered(MODELS[name])
     outside = [{"op": it.name, "ops": it.ops, "reason": it.note} for it in found.outside if it.ops]

@@ -9,12 +9,18 @@ ParameterSet = type(pytest.param())
 
 
 def few(values: Iterable[Any], count: int) -> list[Any]:
-    """The first values; those that follow run with the slow tests. Values of several names are tuples."""
-    return [value if place < count else _slow(value) for place, value in enumerate(values)]
+    """The values of a parameter; of those that are not slow, all but the first `count` are marked so.
+
+    A test of several parameters has tuples of values.
+    """
+    sets = [_as_set(value) for value in values]
+    fast = [place for place, each in enumerate(sets) if not any(mark.name == "slow" for mark in each.marks)]
+    for place in fast[count:]:
+        sets[place] = sets[place]._replace(marks=[*sets[place].marks, pytest.mark.slow])
+    return sets
 
 
-def _slow(value: Any) -> Any:
+def _as_set(value: Any) -> Any:
     if isinstance(value, ParameterSet):
-        return value._replace(marks=[*value.marks, pytest.mark.slow])
-    values = value if isinstance(value, tuple) else (value,)
-    return pytest.param(*values, marks=pytest.mark.slow)
+        return value
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)))

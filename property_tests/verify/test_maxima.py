@@ -63,7 +63,7 @@ CASES = [(name, parts) for parts in (64, 256) for name in MAXIMA]
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"), few([pytest.param(*case, marks=[pytest.mark.slow] * (case in LONG)) for case in CASES], 3)
+    ("name", "parts"), few([pytest.param(*case, marks=[pytest.mark.slow] * (case in LONG)) for case in CASES], 2)
 )
 def test_a_maximum_that_drops_one_part_of_its_axis_is_not_equal(name: str, parts: int) -> None:
     write, shapes = MAXIMA[name]

@@ -53,8 +53,8 @@ class Workers:
         self.count = jobs or os.cpu_count() or 1
         self._given, self._local = executor, False
         self._late: list[Future[list[Any]]] = []  # begun, and no longer waited for
-        self._ahead: dict[Any, Future[list[Any]]] = {}  # items begun by `run_ahead` and not yet asked for
-        self._ahead_of: tuple[Function, Any, bytes] | None = None  # their function, and what is common to them, pickled too
+        self._ahead: dict[Any, Future[list[Any]]] = {}  # items of `_job` that `run_ahead` began and no call has asked for
+        self._job: _Job | None = None
         self._seconds = 0.0  # of work in `run_ahead` before processes were worth starting
         self._executor: Executor | None = None
         self._lost: tuple[type[BaseException], ...] = (BrokenExecutor, CancelledError)
@@ -126,16 +126,16 @@ class Workers:
             yield from self.run(stage, function, common, items)
             self._seconds += perf_counter() - start
             return
-        if self._ahead_of is None or self._ahead_of[0] is not function or self._ahead_of[1] is not common:
+        if self._job is None or not self._job.is_of(function, common):
             self._leave_ahead()
-            self._ahead_of = function, common, _packed(common)
+            self._job = _Job(function, common)
         lost: list[int] = []
         try:
             for item in items:
-                self._begin(item)
-            upcoming = islice(likely, self.count)  # many of them have begun before; to name them takes time, too
+                self._begin(item, self._job)
+            upcoming = islice(likely, self.count)  # many of them began in earlier calls, and naming them takes time
             while self._has_idle() and (item := next(upcoming, None)) is not None:
-                self._begin(item)
+                self._begin(item, self._job)
         except BrokenExecutor:
             self._leave_ahead()
             lost += range(len(items))
@@ -154,11 +154,9 @@ class Workers:
         for place, result in self.run(stage, function, common, again, at_once=True) if again else ():
             yield lost[place], result
 
-    def _begin(self, item: Any) -> None:
-        assert self._ahead_of is not None
+    def _begin(self, item: Any, job: "_Job") -> None:
         if item not in self._ahead:
-            function, _, packed = self._ahead_of
-            self._ahead[item] = self._open().submit(run_chunk, function, packed, [item], pickled_ops())
+            self._ahead[item] = job.submit(self._open(), [item])
 
     def _has_idle(self) -> bool:
         return sum(not future.done() for future in self._ahead.values()) < self.count
@@ -206,11 +204,11 @@ class Workers:
         futures: dict[Future[list[Any]], list[int]] = {}
         unsent: list[list[int]] = []
         executor = self._open()
-        packed, ops = _packed(common), pickled_ops()
+        job = _Job(function, common)
         broken = False
         for chunk in chunks:
             try:
-                futures[executor.submit(run_chunk, function, packed, [items[i] for i in chunk], ops)] = chunk
+                futures[job.submit(executor, [items[i] for i in chunk])] = chunk
             except BrokenExecutor:
                 broken = True
                 unsent.append(chunk)
@@ -329,18 +327,28 @@ def _as_completed(futures: Iterable[Future[Any]], until: Callable[[], float]) ->
         yield from done
 
 
+class _Job:
+    """A function with what its items have in common, pickled once for all chunks of items, as are the custom ops."""
+
+    def __init__(self, function: Function, common: Any) -> None:
+        import cloudpickle  # here, as most runs of the command line do without
+
+        self._function, self._common = function, common
+        self._packed, self._ops = cloudpickle.dumps(common), pickled_ops()
+
+    def is_of(self, function: Function, common: Any) -> bool:
+        """Whether these are the same objects."""
+        return self._function is function and self._common is common
+
+    def submit(self, executor: Executor, items: Sequence[Any]) -> Future[list[Any]]:
+        """Send a chunk of items to a worker."""
+        return executor.submit(run_chunk, self._function, self._packed, items, self._ops)
+
+
 def run_chunk(function: Function, packed: bytes, items: Sequence[Any], ops: bytes) -> list[Any]:
-    """The results of a chunk, computed in a worker that first receives the custom ops; `packed`: what chunks have in common."""
+    """The results of a chunk, computed in a worker that first receives the custom ops; `packed` is common to all chunks."""
     install_ops(ops)
     return list(function(_unpacked(packed), items))
-
-
-def _packed(common: Any) -> bytes:
-    """What chunks have in common, pickled once for all of them: for a search it takes 35 ms, and 20 ms back."""
-    import cloudpickle
-
-    packed: bytes = cloudpickle.dumps(common)
-    return packed
 
 
 @lru_cache(maxsize=1)

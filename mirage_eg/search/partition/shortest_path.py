@@ -120,7 +120,7 @@ class Partition:
         return (f"{least} (the first: {self.plans[0].us:.1f} µs)",)
 
 
-# of each segment the best µGraph of each number of kernels; the second are segments that are likely to follow, likeliest first
+# gives of each segment the best µGraph of each number of kernels; the second argument: segments of later calls, likeliest first
 Find = Callable[[Sequence[Segment], Iterable[Segment]], list[tuple[PlanPart, ...]]]
 LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
 Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best plan; whether to continue
@@ -368,7 +368,7 @@ class _PlanGraph:
         return {number: numbers for numbers in alike.values() for number in numbers}
 
     def likely(self, waiting: Sequence[int], per_kernel: float, most: int | None) -> Iterator[Segment]:
-        """The segments of the cheapest plan without those that are waiting, then of the one without these, and so on."""
+        """The segments of the cheapest plan that avoids those in `waiting`, then of the cheapest that avoids these too, etc."""
         avoided, known = {*waiting}, self.infeasible
         while True:
             self.infeasible = known | avoided
