@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import nullcontext
 from dataclasses import asdict
 from operator import itemgetter
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
+from mirage_eg.backends.evaluator.processes import begin_worker, end_processes
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, time_launches, time_source
@@ -109,7 +111,7 @@ def run_row(argument: str, batch: int, folder: Path, options: GpuOptions) -> Row
         ours = _time_again(Path(options.reuse), workload, batch, program)
     with gpu_turn():
         ceilings = device_ceilings()
-    baselines = _baselines(argument, program, options)
+    baselines = _baselines(argument, batch, program, options)
     row = Row(
         workload=workload,
         batch=batch,
@@ -203,7 +205,7 @@ def device_ceilings() -> dict[str, float]:
     return ceilings()
 
 
-def _baselines(argument: str, program: Graph, options: GpuOptions) -> JsonLine:
+def _baselines(argument: str, batch: int, program: Graph, options: GpuOptions) -> JsonLine:
     from mirage_eg.backends.measure.baselines import EAGER, baselines, program_baselines, quiet
 
     if options.baselines == "none":
@@ -214,10 +216,36 @@ def _baselines(argument: str, program: Graph, options: GpuOptions) -> JsonLine:
         for baseline in chosen:
             if {"quick": baseline.slow, "external": not baseline.external}.get(options.baselines, False):
                 continue
-            measured[baseline.name] = _time_baseline(baseline, program, options.seed)
+            if baseline.external:
+                measured[baseline.name] = apart(_time_external, argument, batch, baseline.name, options.seed)
+            else:
+                measured[baseline.name] = _time_baseline(baseline, program, options.seed)
             took = measured[baseline.name].get("warm_us")
             print(f"{argument}: {baseline.name}: {took}", file=sys.stderr, flush=True)
     return measured
+
+
+def apart(function: Callable[..., JsonLine], *arguments: Any) -> JsonLine:
+    """The line that a function gives in a process of its own, which kernels of other projects may end; else the problem."""
+    import loky
+
+    executor = loky.ProcessPoolExecutor(1, initializer=begin_worker)
+    try:
+        line: JsonLine = executor.submit(function, *arguments).result()
+    except BrokenExecutor as error:
+        return {"problem": " ".join(str(error).split())[:300]}
+    finally:
+        end_processes(executor, kill=False)
+    return line
+
+
+def _time_external(workload: str, batch: int, name: str, seed: int) -> JsonLine:
+    """Times of a baseline of another project."""
+    from mirage_eg.backends.measure.baselines import baselines, quiet
+
+    with quiet():
+        baseline = next(it for it in baselines(workload) if it.name == name)
+        return _time_baseline(baseline, load_program(workload, batch)[1], seed)
 
 
 def _time_baseline(baseline: Any, program: Graph, seed: int) -> JsonLine:

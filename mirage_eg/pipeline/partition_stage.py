@@ -154,7 +154,8 @@ class Partitioner:
         if self._run.on_gpu:
             yield from map(self._candidate, plans)
         else:
-            for plan in worth_verifying(plans, self._bounds.max_kernels):
+            best = worth_verifying(plans, self._bounds.max_kernels)
+            for plan in best[: self._run.options.top]:
                 yield optimized(self._candidate(plan), self._run.device)
 
     def _candidate(self, plan: KernelPlan) -> Candidate:
@@ -202,12 +203,12 @@ def shared_launches(program: Graph) -> int:
 
 
 def worth_verifying(plans: Sequence[KernelPlan], max_kernels: int | None) -> list[KernelPlan]:
-    """Of plans that no GPU will time: the cheapest, the cheapest of few kernels, the cheapest of the fewest."""
+    """Of plans that no GPU will time: the cheapest, that of few kernels, that of the fewest; the cheapest first."""
     fewest = min((plan.kernels for plan in plans), default=0)
     few = [plan for plan in plans if plan.kernels <= few_kernels(fewest, max_kernels)]
     groups = (plans, few, [plan for plan in plans if plan.kernels == fewest])
     chosen = [min(group, key=lambda plan: plan.us) for group in groups if group]
-    return [plan for plan in plans if plan in chosen]
+    return sorted((plan for plan in plans if plan in chosen), key=lambda plan: plan.us)
 
 
 def parts_to_check(candidates: Sequence[Candidate], device: Device) -> dict[PlanPart, Subgraph]:

@@ -13,6 +13,7 @@ from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, name_dims
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
+from mirage_eg.pipeline.run.executors import shared_processes
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
 from mirage_eg.torch_compile.gate import Contest, gated, is_too_slow
@@ -80,7 +81,7 @@ def _gated(
     records: list[SegmentRecord] = []
     chosen: list[tuple[FxRegion, str]] = []
     by_program: dict[Any, SegmentRecord] = {}
-    with _disable_current_modes():
+    with _disable_current_modes(), shared_processes():
         for region in found.regions:
             device = _device(region)
             same = region.program, device

@@ -1,6 +1,7 @@
 """The GPU benchmark without a GPU: rows, lines, table and picture, with a timer that makes up its times."""
 
 import json
+import signal
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +27,9 @@ from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine
+from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline import optimize
 from mirage_eg.pipeline.run.options import Options
 from property_tests.optimizer.test_tune import Clock
@@ -50,7 +53,8 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_with_a_gpu_the_ranking_is_the_measured_one(no_gpu_needed: None) -> None:
-    result = optimize.optimize("rms_linear", rms_linear(), Options(device="auto", jobs=1, top=3))
+    tuning = Tuning(Effort(structures=2, best_structures=2, choices=2, best_graphs=2, finalists=2))
+    result = optimize.optimize("rms_linear", rms_linear(), Options(device="auto", jobs=1, top=3), tuning=tuning)
     assert result.report.data()["ranked_by"] == "measured time"
     measured = [candidate.measured_us for candidate in result.candidates]
     assert None not in measured
@@ -90,14 +94,20 @@ def test_reuse_without_such_a_row_is_one_line(no_gpu_needed: None, tmp_path: Pat
 def test_baselines_are_chosen_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     known = [Baseline("eager", tuple), Baseline("max-autotune", tuple, slow=True), Baseline("Helion", tuple, True, True)]
     monkeypatch.setattr("mirage_eg.backends.measure.baselines.baselines", lambda workload: known)
-    monkeypatch.setattr(gpu_row, "_time_baseline", lambda baseline, *rest: {"warm_us": 1.0})
+    for function in ("_time_baseline", "apart"):
+        monkeypatch.setattr(gpu_row, function, lambda *_: {"warm_us": 1.0})
     program = rms_linear()
     chosen = {
-        kind: [*gpu_row._baselines("rmsnorm", program, GpuOptions(baselines=kind))]
+        kind: [*gpu_row._baselines("rmsnorm", 1, program, GpuOptions(baselines=kind))]
         for kind in ("all", "quick", "external", "none")
     }
     names = ["eager", "max-autotune", "Helion"]
     assert chosen == {"all": names, "quick": names[:1], "external": names[2:], "none": []}
+
+
+def test_a_baseline_that_ends_its_process_is_a_problem_of_that_baseline() -> None:
+    assert gpu_row.apart(dict, [("warm_us", 1.0)]) == {"warm_us": 1.0}
+    assert "SIGFPE" in gpu_row.apart(signal.raise_signal, signal.SIGFPE)["problem"]
 
 
 class Fatal:

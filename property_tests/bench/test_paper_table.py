@@ -25,6 +25,7 @@ def part() -> SearchProgram:
     return only
 
 
+@pytest.mark.slow
 def test_a_complete_cell_has_the_structures_of_the_search(part: SearchProgram) -> None:
     cells = measure(part, [5, 6], 60.0, [1], METHODS[:2])
     assert [(cell.method, cell.block_ops) for cell in cells] == [(method, ops) for method in METHODS[:2] for ops in (5, 6)]

@@ -133,6 +133,7 @@ def test_without_torch_a_note_says_that_nothing_was_compared(monkeypatch: pytest
     ]
 
 
+@pytest.mark.slow
 def test_optimize_stops_before_it_searches_with_a_wrong_expression(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(
         "import mirage_eg as mi\n"

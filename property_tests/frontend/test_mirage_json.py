@@ -24,6 +24,7 @@ from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.command import run_command, start_command
 from property_tests.support.mirage_json_writer import write
+from property_tests.support.parameters import few
 
 FOLDER = Path(os.environ.get("MIRAGE_EG_PUBLISHED", Path(__file__).parents[3] / "shared" / "data" / "mirage"))
 PROGRAMS = Path(__file__).parents[1] / "published"
@@ -38,7 +39,7 @@ published = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no checkpoints in {
 
 @published
 @pytest.mark.parametrize(
-    ("name", "batch", "file", "count", "verdict"), [*CHECKPOINTS[:3], pytest.param(*CHECKPOINTS[3], marks=pytest.mark.slow)]
+    ("name", "batch", "file", "count", "verdict"), few([CHECKPOINTS[2], *CHECKPOINTS[:2], CHECKPOINTS[3]], 1)
 )
 def test_published_graphs_get_the_right_verdict_and_the_equal_ones_a_proof(
     name: str, batch: int, file: str, count: int, verdict: Equality

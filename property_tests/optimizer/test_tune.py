@@ -282,6 +282,7 @@ def variants_of(program: Graph, jobs: Sequence[Job], parallel: Map = here) -> li
     return [*VariantCompiler(program, DEVICES["H100"], parallel).variants(jobs, lambda: 0.0)]
 
 
+@pytest.mark.slow
 def test_a_kernel_too_large_gets_fewer_stages_and_comes_last() -> None:
     graphs = gated_mlp("float16", 64, 1024, 256, 1, 8)
     large, small = (Job(graphs.mugraph, 0, (Schedule(num_stages=stages),)) for stages in (6, 1))

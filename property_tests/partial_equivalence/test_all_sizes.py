@@ -166,6 +166,7 @@ def test_mutants_of_programs_with_a_named_dim_are_stated_for_all_sizes(name: str
     assert served == {0, 1}
 
 
+@pytest.mark.slow
 def test_one_name_for_both_sides_has_statements() -> None:
     program = _square(Dim("H", min=4, max=256))
     for words in ("x: n→h (2, inner to outer)", "x: h→n (2, outer to outer)"):

@@ -1,6 +1,7 @@
 """Mutants: PET's are found, corrected and equal; corrections are small; a rectangle or halo that is short is not equal."""
 
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -25,10 +26,12 @@ from mirage_eg.verify.verdict import Equality
 from property_tests.support.image_models import csrnet_back_end, resnet18
 from property_tests.support.linear_programs import convolution, values
 
-PLAIN = mutants(convolution())
-DILATED = mutants(convolution((1, 4, 12, 8), pads=(2, 2, 2, 2), dilations=(2, 2)))
-POINT = mutants(convolution((1, 4, 6, 6), (4, 4, 1, 1), pads=(0, 0, 0, 0)))
-ROWS = mutants(convolution((2, 2, 5, 8), (2, 2, 1, 3), pads=(0, 1, 0, 1)))
+PLAIN = convolution()
+DILATED = convolution((1, 4, 12, 8), pads=(2, 2, 2, 2), dilations=(2, 2))
+POINT = convolution((1, 4, 6, 6), (4, 4, 1, 1), pads=(0, 0, 0, 0))
+ROWS = convolution((2, 2, 5, 8), (2, 2, 1, 3), pads=(0, 1, 0, 1))
+
+mutants_of = cache(mutants)
 
 
 def _named(found: list[Mutant], *words: str) -> list[Mutant]:
@@ -55,9 +58,9 @@ CASES = {  # of PET, OSDI'21: words of the mutant's name, and the part that is e
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_mutants_of_the_paper_are_found_and_corrected(case: str) -> None:
-    found, words, equal = CASES[case]
-    named = _named(found, *words)
-    assert named, sorted(it.name for it in found)
+    program, words, equal = CASES[case]
+    named = _named(mutants_of(program), *words)
+    assert named, sorted(it.name for it in mutants_of(program))
     assert max(it.equal_fraction for it in named) == pytest.approx(equal)
     best = max(named, key=lambda it: it.equal_fraction)
     assert verify(best.program, best.graph).verdict is Equality.EQUAL
@@ -91,10 +94,10 @@ def test_images_of_one_element_have_no_other_program(name: str) -> None:
     assert mutants(convolution(x, w, pads=(0, 0, 0, 0))) == []
 
 
-@pytest.mark.parametrize("found", [PLAIN, DILATED, POINT])
-def test_every_corrected_mutant_is_the_program_and_computes_little_again(found: list[Mutant]) -> None:
-    wanted = values(found[0].program)
-    for it in found:
+@pytest.mark.parametrize("program", [PLAIN, DILATED, POINT])
+def test_every_corrected_mutant_is_the_program_and_computes_little_again(program: Graph) -> None:
+    wanted = values(program)
+    for it in mutants_of(program):
         np.testing.assert_array_equal(values(it.graph), wanted, it.name)
         wrong = values(it.changed) != wanted
         assert it.wrong == wrong.sum() and it.recomputed <= 1.25 * it.wrong, it.name
@@ -108,7 +111,7 @@ def test_every_corrected_mutant_is_the_program_and_computes_little_again(found: 
 
 
 def _batch_into_height() -> Mutant:
-    return next(it for it in _named(PLAIN, "x: n→h (2, inner to outer)") if len(it.rectangles) == 2)
+    return next(it for it in _named(mutants_of(PLAIN), "x: n→h (2, inner to outer)") if len(it.rectangles) == 2)
 
 
 def _shorter(rectangle: Rectangle, dim: int) -> Rectangle:
@@ -243,6 +246,7 @@ def test_a_dilated_convolution_of_odd_images_goes_to_planes_by_zeros() -> None:
         assert verify(program, it.graph).verdict is Equality.EQUAL, it.name
 
 
+@pytest.mark.slow
 def test_a_sum_of_convolutions_is_mutated_as_a_whole() -> None:
     graph = KernelGraph()
     x = graph.new_input((2, 1, 9, 6), "float32", "x")

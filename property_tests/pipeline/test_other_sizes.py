@@ -101,13 +101,13 @@ def timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SourceTimer:
     return time_by_source(monkeypatch)
 
 
-def test_another_size_is_tuned_without_a_search_and_never_twice(searched_attention: Result, timer: SourceTimer) -> None:
+def test_another_size_is_tuned_without_a_search_and_never_twice(searched: Result, timer: SourceTimer) -> None:
     def tuned(sizes: tuple[int, int]) -> Result | None:
-        given = searched_attention, attention(2, 8), "attention", attention(*sizes)
+        given = searched, rows(2, 8), "rows", rows(*sizes)
         return tuned_at(*given, replace(OPTIONS, jobs=1), lambda *_: None, TUNING)
 
     found = tuned((3, 9))
-    assert found is not None and found.searched == attention(2, 8)
+    assert found is not None and found.searched == rows(2, 8)
     first = found.candidates[0]
     assert first.fused and first.measured_us is not None and first.verdict.equal and first.compile.ok
     assert len(timer.asked) > 3
@@ -145,6 +145,7 @@ def test_a_bucket_of_sizes_is_tuned(searched_rows: tuple[Any, Result], timer: So
     assert len(timer.asked) > 1 and tuned.candidate.source != untuned.candidate.source
 
 
+@pytest.mark.slow
 def test_on_a_gpu_all_buckets_are_tuned(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, searched_rows: tuple[Any, Result]
 ) -> None:

@@ -22,6 +22,7 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord
 from mirage_eg.report.tables import numbered
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
+from property_tests.support.parameters import few
 
 ROOT = Path(__file__).resolve().parents[2]
 VERDICT = Verdict(Equality.EQUAL, 2, 227, 113, 0, 1e-9, "", 1.0)
@@ -138,9 +139,7 @@ def run(program: Graph, **options: Any) -> Result:
     return optimize("program", program, Options(**({"device": "cpu", "jobs": 1, "cache": False, "top": 4} | options)))
 
 
-@pytest.mark.parametrize(
-    "program", [norm_of(1_000_000), attention_over(4099), pytest.param(attention_over(509), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("program", few([norm_of(1_000_000), attention_over(4099), attention_over(509)], 1))
 def test_the_first_of_a_run_is_near_its_own_best_prediction(program: Graph) -> None:
     found = run(program).candidates
     sound = [one.predicted_us for one in found if one.compile.ok and one.float_check.ok]

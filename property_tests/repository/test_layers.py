@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from functools import cache
 
 import pytest
 
@@ -9,12 +10,16 @@ from property_tests.support.layers import MAY_IMPORT, ROOT, Import, circles, for
 
 MODULES = modules()
 SOURCES = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items()}
-IMPORTS = [it for name, source in SOURCES.items() for it in imports_of(name, source, MODULES)]
 NOT_PACKAGES = ("property_tests", "benchmarks", "notebooks", "ir", "rules", "backends")  # folders of the repository
 PRINTING = {
     "mirage_eg.bench.gpu_row",
     "mirage_eg.pipeline.run.stopping",
 }  # a program of its own; the last line of a stopped one
+
+
+@cache
+def all_imports() -> list[Import]:
+    return [it for name, source in SOURCES.items() for it in imports_of(name, source, MODULES)]
 
 
 def graph_of(imports: list[Import]) -> dict[str, set[str]]:
@@ -26,9 +31,9 @@ def graph_of(imports: list[Import]) -> dict[str, set[str]]:
 
 
 def test_no_import_is_forbidden() -> None:
-    assert len(MODULES) > 200 and len(IMPORTS) > 1500
+    assert len(MODULES) > 200 and len(all_imports()) > 1500
     assert {room_of(name) for name in MODULES} - {"api", "backends"} <= set(MAY_IMPORT)
-    assert forbidden(IMPORTS) == []
+    assert forbidden(all_imports()) == []
 
 
 @pytest.mark.parametrize(
@@ -54,7 +59,7 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
 
 
 def test_files_and_rooms_import_each_other_in_no_circle() -> None:
-    files = graph_of(IMPORTS)
+    files = graph_of(all_imports())
     rooms: dict[str, set[str]] = {}
     folders: dict[str, set[str]] = {}
     for source, targets in files.items():
@@ -68,7 +73,7 @@ def test_files_and_rooms_import_each_other_in_no_circle() -> None:
 def test_the_table_allows_no_circle_and_nothing_unused() -> None:
     expanded = {room: [other for other in MAY_IMPORT if other.startswith(names)] for room, names in MAY_IMPORT.items()}
     assert circles(expanded) == []
-    used = {(room_of(it.source), room_of(it.target)) for it in IMPORTS if it.target in MODULES}
+    used = {(room_of(it.source), room_of(it.target)) for it in all_imports() if it.target in MODULES}
     soon = {("transforms", name) for name in ("backends/evaluator", "backends/cost", "verify")}  # for graph substitutions
     for room, names in MAY_IMPORT.items() - {("cli", MAY_IMPORT["cli"])}:  # it may import everything
         unused = [name for name in names if not any(a == room and b.startswith(name) for a, b in used)]
@@ -76,8 +81,10 @@ def test_the_table_allows_no_circle_and_nothing_unused() -> None:
 
 
 def test_no_folder_of_the_repository_is_imported_as_a_package() -> None:
-    wrong = [it for it in IMPORTS if it.target.split(".")[0] in NOT_PACKAGES]
-    foreign = [it for it in IMPORTS if room_of(it.source) == "ir" and it.target.split(".")[0] not in sys.stdlib_module_names]
+    wrong = [it for it in all_imports() if it.target.split(".")[0] in NOT_PACKAGES]
+    foreign = [
+        it for it in all_imports() if room_of(it.source) == "ir" and it.target.split(".")[0] not in sys.stdlib_module_names
+    ]
     assert wrong == [] and all(it.target.startswith("mirage_eg.ir") for it in foreign)
 
 

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from math import inf
@@ -46,11 +48,37 @@ def check_executor(value: Any) -> None:
     raise OptionError(f"executor: got {value!r}, wanted dask, dask://HOST:PORT, or a concurrent.futures.Executor")
 
 
+@dataclass(slots=True)
+class _SharedProcesses:
+    """Local processes that runs use one after another; nobody waits for the `late` work of theirs."""
+
+    executor: Executor | None = None
+    count: int = 0
+    late: list[Future[list[Any]]] = field(default_factory=list)
+
+
+_SHARED: ContextVar[_SharedProcesses | None] = ContextVar("shared processes", default=None)
+
+
+@contextmanager
+def shared_processes() -> Iterator[None]:
+    """Runs in this context that want equally many local processes use the same ones; these end with the context."""
+    shared = _SharedProcesses()
+    token = _SHARED.set(shared)
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+        if shared.executor is not None:
+            end_processes(shared.executor, kill=not all(late.done() for late in shared.late))
+
+
 class Workers:
     """The workers of one run; `run` gives the results of items as they are finished. Use it as a context."""
 
     def __init__(self, executor: Executor | str | None = None, jobs: int | None = None) -> None:
         self.count = jobs or os.cpu_count() or 1
+        self._shared = _SHARED.get() or _SharedProcesses()
         self._given, self._local = executor, False
         self._late: list[Future[list[Any]]] = []  # begun, and no longer waited for
         self._ahead: dict[Any, Future[list[Any]]] = {}  # items of `_job` that `run_ahead` began and no call has asked for
@@ -68,11 +96,16 @@ class Workers:
                 self._executor = self._given
                 self.count = getattr(self._given, "_max_workers", None) or self.count
                 self._know_dask()
+            case None if self._shared.count == self.count:
+                self._executor, self._local = self._shared.executor, True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._leave_ahead()
-        self._stop(kill=kind is not None or not all(late.done() for late in self._late))
+        if kind is None and self._is_shared and _SHARED.get() is self._shared:
+            self._shared.late += self._late
+        else:
+            self._stop(kill=kind is not None or not all(late.done() for late in self._late))
         self._stack.close()
 
     def run(
@@ -234,11 +267,19 @@ class Workers:
 
             self._executor = loky.ProcessPoolExecutor(self.count, initializer=begin_worker)
             self._local = True
+            if self._shared.executor is None:
+                self._shared.executor, self._shared.count = self._executor, self.count
         return self._executor
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._executor is not None and self._executor is self._shared.executor
 
     def _stop(self, kill: bool) -> None:
         """End local processes; an executor that was given is its owner's, but no longer used once it is broken."""
         if self._local and self._executor is not None:
+            if self._is_shared:
+                self._shared.executor = None
             end_processes(self._executor, kill)
         self._executor, self._local = None, False
 
@@ -366,4 +407,4 @@ def split_evenly(positions: Sequence[int], most: int) -> list[list[int]]:
     return [list(positions[i * len(positions) // count : (i + 1) * len(positions) // count]) for i in range(count)]
 
 
-__all__ = ["Workers", "check_executor", "run_chunk"]
+__all__ = ["Workers", "check_executor", "run_chunk", "shared_processes"]

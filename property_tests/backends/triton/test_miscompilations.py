@@ -11,6 +11,7 @@ from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.search.instantiate.limits import TileLimits, fits
 from property_tests.support.hand_written import Pair, attention, gated_mlp, layer_norm_linear, split_product
+from property_tests.support.parameters import few
 
 COPIED = "tl.where(i >= 0"  # in the line that gives tl.dot a copy of its own
 ROOM = TileLimits(registers=1 << 30, max_tile=1024, stages=1)
@@ -27,7 +28,7 @@ def _both(m: int, dtype: str = "float16") -> Pair:
     return split_product(dtype, m, 1024, 128, 4, 8)  # its loop reads X by a product and by a sum
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("stages", few([3, 2, 4], 1))
 def test_a_tile_that_registers_and_wgmma_read_is_not_overwritten_meanwhile(stages: int) -> None:
     source = emit(_both(64).mugraph, schedule=Schedule(num_stages=stages))
     assert COPIED in source
@@ -42,7 +43,7 @@ def test_without_stages_nothing_is_overwritten() -> None:
     assert _problem(careless) == ""
 
 
-@pytest.mark.parametrize("graphs", [_both(32), _both(64, "float32"), gated_mlp("float16", 64, 1024, 512, 4, 8)])
+@pytest.mark.parametrize("graphs", few([_both(32), _both(64, "float32"), gated_mlp("float16", 64, 1024, 512, 4, 8)], 1))
 def test_a_tile_with_one_kind_of_reader_is_read_in_place(graphs: Pair) -> None:
     source = emit(graphs.mugraph, schedule=Schedule(num_stages=2))
     assert COPIED not in source
@@ -53,7 +54,7 @@ def test_operands_swapped_a_product_of_few_rows_is_one_on_wgmma_too() -> None:
     assert COPIED in emit(_both(32).mugraph, schedule=Schedule(num_stages=2, swapped=True))
 
 
-@pytest.mark.parametrize(("rows", "columns", "right"), [(256, 128, True), (512, 64, True), (512, 128, False)])
+@pytest.mark.parametrize(("rows", "columns", "right"), few([(512, 128, False), (256, 128, True), (512, 64, True)], 1))
 def test_a_tile_of_many_long_rows_is_no_candidate_and_does_not_compile(rows: int, columns: int, right: bool) -> None:
     graphs = layer_norm_linear("float16", 64, 2 * rows, 2 * columns, 2, 2)
     [block] = graphs.mugraph.blocks
@@ -81,6 +82,7 @@ def test_a_tile_with_too_few_buffers_is_found_on_other_targets_too(target: str, 
     assert fewer != code and "fetched" in (find_miscompilation(fewer) or "")
 
 
+@pytest.mark.slow
 def test_a_tall_tile_is_found_in_products_of_sm_100_too() -> None:
     graphs = layer_norm_linear("float16", 64, 1024, 256, 2, 2)
     with loaded(emit(graphs.mugraph, schedule=Schedule(num_stages=1))) as module:

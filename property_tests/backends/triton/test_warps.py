@@ -24,6 +24,7 @@ from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.search_stage import search_whole_program
 from mirage_eg.pipeline.stage_records import Run
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
+from property_tests.support.parameters import few
 from property_tests.support.programs import attention
 
 LEGAL = [32, 64, 128, 256, 512, 1024]
@@ -76,7 +77,7 @@ def test_the_mugraphs_of_a_cut_keep_the_blockdims() -> None:
 
 @pytest.mark.parametrize(
     ("blockdims", "threads"),
-    [([(64, 1, 1)], 64), pytest.param([(16, 16)], 256, marks=pytest.mark.slow), ([(512,), (128,)], 128)],
+    few([([(512,), (128,)], 128), ([(64, 1, 1)], 64), ([(16, 16)], 256)], 1),
 )
 def test_blockdims_restrict_what_superoptimize_emits_and_reports(blockdims: list[tuple[int, ...]], threads: int) -> None:
     mugraphs = mi.superoptimize(attention(keys=256), blockdims=blockdims, top=3, jobs=1, device="cpu")

@@ -289,6 +289,7 @@ def test_two_processes_that_write_one_entry_never_see_a_part(tmp_path: Path) -> 
     assert len(entries(tmp_path)) == 1  # nothing half-written is left
 
 
+@pytest.mark.slow
 def test_two_processes_optimize_one_program_and_agree(folder: Path) -> None:
     command = [
         sys.executable,

@@ -20,7 +20,7 @@ from mirage_eg.backends.evaluator.processes import begin_worker, end_processes
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run import executors
-from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.verdict import Observer
 from property_tests.support.programs import attention
@@ -42,6 +42,10 @@ def ahead(workers: Workers, function: Any, common: Any, items: Sequence[int], li
     found = list(workers.run_ahead("test", function, common, items, likely))
     assert sorted(position for position, _ in found) == list(range(len(items)))
     return [result for _, result in sorted(found)]
+
+
+def is_alive(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
 
 
 @pytest.fixture
@@ -134,6 +138,23 @@ def test_large_work_goes_to_processes(eager: None) -> None:
         done_by = results(workers, pid, None, 50)
     assert done_by[0] == os.getpid()
     assert os.getpid() not in done_by[1:]
+
+
+def test_runs_that_share_processes_have_the_same_ones(eager: None) -> None:
+    def processes_of_a_run(jobs: int, function: Any = pid) -> set[int]:
+        with Workers(jobs=jobs) as workers:
+            results(workers, function, None, 50)
+            return {*workers._open()._processes}  # type: ignore[attr-defined]
+
+    with shared_processes():
+        first, more, second = (processes_of_a_run(jobs) for jobs in (2, 3, 2))
+        assert first == second and len(more) == 3 and not more & first
+        assert not any(map(is_alive, more))
+        with pytest.raises(TypeError):
+            processes_of_a_run(2, squares)  # None + x²
+        again = processes_of_a_run(2)
+        assert not again & first and not any(map(is_alive, first))
+    assert not any(map(is_alive, again))
 
 
 @pytest.mark.parametrize("lives", [2])

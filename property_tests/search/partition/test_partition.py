@@ -113,6 +113,7 @@ def test_every_way_computes_the_program(name: str) -> None:
             assert Reference(segment_program(primitive, part.segment)).check(part.kernels.graph).equal
 
 
+@pytest.mark.slow
 def test_no_more_segments_are_searched_than_allowed() -> None:
     _, every, _ = cut(block_of(), SMALL)
     _, few, _ = cut(block_of(), SMALL, max_searched=8)

@@ -204,6 +204,7 @@ def test_the_shipped_rules_derive_the_axioms_of_taso() -> None:
     assert underived(AXIOMS, rules_of(shipped()), 3) == []
 
 
+@pytest.mark.slow
 def test_the_laws_of_two_ops_follow_from_the_shipped_file() -> None:
     laws = found_of_two_ops().laws
     assert len(laws) > 50
