@@ -141,6 +141,12 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
         ),
         Step("layers", "layers of published shapes against torch.compile", (models,), 580),
         Step(
+            "compile_time",
+            "seconds of the first call of a compiled layer, with empty and with full caches",
+            ((PYTHON, "benchmarks/compile_time.py", "--json", str(out / "compile_time.jsonl")),),
+            580,
+        ),
+        Step(
             "sizes",
             "named dims: right at every size, and times against tuning for one size",
             ((PYTHON, "benchmarks/sizes.py", "--gpu", str(out / "sizes.jsonl")),),

@@ -173,6 +173,13 @@ def test_the_best_of_each_number_of_kernels_is_among_the_results() -> None:
     assert kernels == {1, 2}
 
 
+def test_the_first_of_one_result_is_the_first_of_several() -> None:
+    program = attention(keys=256)
+    one, several = (run(program, top=top).candidates for top in (1, 3))
+    assert one[0].graph == several[0].graph and [it.fused for it in one] == [True, False]
+    assert sum(it.fused for it in several) > 1
+
+
 def test_one_kernel_at_most_means_no_partial_results() -> None:
     result = run(attention(keys=256), max_kernels=1, top=4)
     assert {entry["kernels"] for entry in result.report.data()["mugraphs"] if entry["fused"]} == {1}

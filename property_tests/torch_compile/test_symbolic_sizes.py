@@ -146,7 +146,7 @@ def token(function: Any, batch: int, length: int) -> tuple[Any, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [cached, written])
 def test_caches_that_grow_take_one_search_for_a_region(function: Any, tmp_path: Path) -> None:
-    """And one for batch 1, which has a product with a vector; `cached`: one for a cache of one token; `written`: two regions."""
+    """And one for batch 1, which has a product with a vector; the third: for a cache of one token, or a second region."""
     fast = compiled(function, cache=str(tmp_path), budget=20.0)
     with torch.no_grad():
         for batch, length in PAIRS:
