@@ -9,7 +9,6 @@ from time import perf_counter
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.compile_stage import optimized
 from mirage_eg.pipeline.kernel_summary import kernel_summary
-from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
 
@@ -26,21 +25,19 @@ def pool(structures: Groups, plans: Groups) -> Groups:
     ]
 
 
-def choose(candidates: Groups, library: Candidate, run: Run) -> list[Candidate]:
-    """The candidates that are verified besides the library form, optimized."""
+def choose(candidates: Groups, library: Candidate, run: Run, most: int) -> list[Candidate]:
+    """The candidates that are verified besides the library form, optimized; `most` of them."""
     others = [[entry for entry in entries if entry.as_found != library.graph] for entries in candidates]
     with run.watch.stage("optimize"):
-        return deduplicated(diverse(others, run.options.top), run.options, lambda entry: optimized(entry, run.device))
+        return deduplicated(diverse(others, most), most, lambda entry: optimized(entry, run.device))
 
 
-def deduplicated(
-    candidates: Sequence[Candidate], options: Options, optimize: Callable[[Candidate], Candidate]
-) -> list[Candidate]:
+def deduplicated(candidates: Sequence[Candidate], most: int, optimize: Callable[[Candidate], Candidate]) -> list[Candidate]:
     """The first of the candidates, optimized; several that are one µGraph then count once."""
     unique: dict[Graph, Candidate] = {}
     for candidate in map(optimize, candidates):
         unique.setdefault(candidate.optimized.graph if candidate.optimized else candidate.graph, candidate)
-    return [*unique.values()][: options.top]
+    return [*unique.values()][:most]
 
 
 def with_library(chosen: Sequence[Candidate], library: Candidate) -> list[Candidate]:

@@ -154,8 +154,7 @@ class Partitioner:
         if self._run.on_gpu:
             yield from map(self._candidate, plans)
         else:
-            best = worth_verifying(plans, self._bounds.max_kernels)
-            for plan in best[: self._run.options.top]:
+            for plan in worth_verifying(plans, self._bounds.max_kernels):
                 yield optimized(self._candidate(plan), self._run.device)
 
     def _candidate(self, plan: KernelPlan) -> Candidate:
@@ -167,10 +166,11 @@ class Partitioner:
     def compiling(self, search: PlanSearch, compiler: Compiler) -> PlanSearch:
         """Plans whose kernels all compile: others get the next best extents for a kernel that does not, or other segments.
 
-        With a budget plans are compiled as long as it lasts, the best always.
+        With a budget plans are compiled as long as it lasts, the best always; with a small `top` so many of them.
         """
         for attempt in count():
-            batches = within_budget(compiler.seconds_left, [first for first, *_ in search.candidates])
+            best = [first for first, *_ in search.candidates[: self._run.options.top]]
+            batches = within_budget(compiler.seconds_left, best)
             compiled = [entry for batch in batches for entry in compiler.compile(batch)]
             broken = frozenset(block for entry in compiled if not entry.compile.ok for block in _broken(entry))
             if not broken or compiler.seconds_left <= 0:

@@ -20,6 +20,7 @@ from mirage_eg.pipeline.choose_candidates import choose, diverse_by_kind, pool, 
 from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
 from mirage_eg.pipeline.rewrite_stage import RewrittenSearch, search_rewritten
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
@@ -92,13 +93,19 @@ def _finalists(
             run.watch.notes.append(
                 "the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time"
             )
-        chosen = choose(candidates, library, run)
+        chosen = choose(candidates, library, run, run.options.top)
     chosen = with_library(chosen, library)
     verified = _verified(run, chosen, primitive, full_size, compiler)
     if not run.on_gpu and (others := partitioner.compiling(plans, compiler)) is not plans:
         plans, candidates = others, [*pool(whole.candidates, others.candidates), *rewriting.candidates]
-        chosen = with_library(choose(candidates, library, run), library)
+        chosen = with_library(choose(candidates, library, run, run.options.top), library)
         verified = _verified(run, chosen, primitive, full_size, compiler)
+    if not run.on_gpu and not _is_any_good(verified):
+        known = {entry.graph for entry in chosen}
+        spares = [it for it in choose(candidates, library, run, run.options.top + HEURISTICS.spares) if it.graph not in known]
+        while spares and not _is_any_good(verified):
+            chosen = [*chosen, spares.pop(0)]
+            verified = verified.joined(_verified(run, chosen[-1:], primitive, full_size, compiler))
     if plans.partition.left_out:
         left_out = ", ".join(plans.partition.left_out)
         run.watch.notes.append(f"there are too many partitions of the program; not searched: {left_out}")
@@ -118,6 +125,11 @@ def _verified(run: Run, chosen: Sequence[Candidate], primitive: Graph, full_size
     if left_out := len(chosen) - len(verified.equal) - len(verified.rejected):
         run.watch.notes.append(f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent")
     return verified
+
+
+def _is_any_good(verified: Verified) -> bool:
+    """Whether a fused candidate is equal and passes the float check."""
+    return any(entry.fused and entry.float_check.ok for entry in verified.equal)
 
 
 def _no_kernel_note(whole: WholeProgram) -> str:

@@ -38,7 +38,7 @@ class TunedCandidates:
         """The first candidates, optimized, with their tuned schedules and times."""
         entries = {candidate.graph: entry for candidate, entry in self.tuned}
         candidates = [candidate for candidate, _ in self.tuned]
-        return deduplicated(candidates, options, lambda candidate: _as_tuned(candidate, entries[candidate.graph], device))
+        return deduplicated(candidates, options.top, lambda candidate: _as_tuned(candidate, entries[candidate.graph], device))
 
 
 def _as_tuned(candidate: Candidate, entry: Tuned, device: Device) -> Candidate:

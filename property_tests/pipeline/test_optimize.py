@@ -24,7 +24,9 @@ from mirage_eg.optimizer.tuning_space import first
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.verify.verdict import Difference, Equality
+from mirage_eg.verify.float_check import float_checks
+from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.verdict import Difference, Equality, FloatCheck
 from property_tests.support.programs import PROGRAMS, attention, rms_linear
 from property_tests.support.timeless import timeless
 
@@ -178,6 +180,20 @@ def test_the_first_of_one_result_is_the_first_of_several() -> None:
     one, several = (run(program, top=top).candidates for top in (1, 3))
     assert one[0].graph == several[0].graph and [it.fused for it in one] == [True, False]
     assert sum(it.fused for it in several) > 1
+
+
+def test_where_the_first_is_inexact_the_next_one_is_verified_and_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = attention(keys=256)
+    first = run(program, top=1).candidates[0]
+
+    def checked(reference: Reference, graphs: Sequence[Graph]) -> list[FloatCheck]:
+        checks = float_checks(reference, graphs)
+        return [replace(check, ok=graph != first.graph) for graph, check in zip(graphs, checks, strict=True)]
+
+    monkeypatch.setattr("mirage_eg.pipeline.verify_stage.float_checks", lambda *given: checked(*given[:2]))
+    best, library, last = run(program, top=1).candidates
+    assert best.fused and best.float_check.ok and best.compile.ok and not library.fused
+    assert last.graph == first.graph and not last.float_check.ok
 
 
 def test_one_kernel_at_most_means_no_partial_results() -> None:

@@ -40,6 +40,7 @@ class Heuristics:
     measured_kernels: int = 24  # µGraphs of a segment
     retries: int = 8  # other tilings for kernels that do not compile; then their segments are partitioned differently
 
+    spares: int = 3  # candidates that are verified one by one where none of the chosen ones passes the float check
     proof_nodes: int = 200_000  # of the e-graphs of all proofs; µGraphs after it are only tested
     close: float = 1.05  # predicted times within this factor are equal: the cost model is no finer (docs/optimizer.md)
     close_measured: float = 1.02  # measured times likewise: the spread of a measurement
