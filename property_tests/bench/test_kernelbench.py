@@ -68,7 +68,7 @@ def _problem(folder: Path, body: str) -> Problem:
             ("import os; os._exit(3)", Import.FAILED, "exit code 3"),
             ("return nonsense", Import.NO_REFERENCE, "name 'nonsense' is not defined"),
         ],
-        3,
+        1,
     ),
 )
 def test_a_problem_that_cannot_be_compared_says_why(tmp_path: Path, body: str, result: Import, reason: str) -> None:
@@ -121,6 +121,7 @@ def test_a_folder_without_problems_and_an_unknown_problem_are_refused(tmp_path: 
     assert [problem.name for problem in find_problems(FOLDER, ["level1/19"])] == ["level1/19_ReLU"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_a_problem_and_writes_json_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

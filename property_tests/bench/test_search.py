@@ -25,7 +25,8 @@ PROTOTYPE = {
 }
 
 
-@pytest.mark.parametrize("domain", [pytest.param("indexed", marks=pytest.mark.slow), "abstract"])
+@pytest.mark.slow
+@pytest.mark.parametrize("domain", ["indexed", "abstract"])
 def test_json_is_a_line_for_each_workload_and_limit_on_block_ops(domain: str) -> None:
     arguments = ("rmsnorm", "gated_mlp", "--domain", domain, "--json", "--without-oracle", "0.2")
     code, out, err = start_command("bench", "search", *arguments)

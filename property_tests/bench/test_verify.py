@@ -9,6 +9,7 @@ import pytest
 from property_tests.support.command import run_command, start_command
 
 
+@pytest.mark.slow
 def test_a_row_has_the_rate_of_small_verdicts_and_the_seconds_of_every_stage(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "verify.jsonl"
     code, out, err = start_command("bench", "verify", "lora", "--repetitions", "1", "--json", "--out", path)

@@ -96,6 +96,7 @@ def test_the_command_of_the_page_weighs_mutants_in_the_e_graph(tmp_path: Path) -
     assert sum(law.startswith("mutant ") for law, _ in report["laws"]) == 8
 
 
+@pytest.mark.slow
 def test_the_python_blocks_of_the_page_run(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM + LOOP], capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -73,7 +73,7 @@ def rewrite(left: Apply, right: Apply | Variable) -> Law:
     return Law("law", "here", "", "rewrite", "tensor", (), (Action("union", (left, right)),))
 
 
-@pytest.mark.parametrize("name", few(PROGRAMS, 4))
+@pytest.mark.parametrize("name", few(sorted(PROGRAMS), 1))
 def test_found_laws_save_ops_and_keep_every_class(name: str) -> None:
     shapes, write, wanted = PROGRAMS[name]
     written = program(shapes, write)

@@ -55,10 +55,8 @@ CASES = {  # what is after the convolution, the width, and a mutant; how many pr
 }
 
 
-SLOW = ("halves of an image", "batch into height, relu", "batch into height")
-
-
-@pytest.mark.parametrize("case", [pytest.param(it, marks=pytest.mark.slow) if it in SLOW else it for it in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_one_program_serves_all_heights_with_these_tiles(case: str, run: RunProgram) -> None:
     after, width, name, counts = CASES[case]
     program = _program(after, width)

@@ -219,6 +219,7 @@ def test_the_example_of_the_readme_writes_what_it_says(tmp_path: Path) -> None:
     assert all("@triton.jit" in (tmp_path / name).read_text(encoding="utf-8") for name in written[:1])
 
 
+@pytest.mark.slow
 def test_the_example_of_the_sizes_page_runs() -> None:
     _, snippet = [text for language, text in blocks("docs/dynamic_sizes.md") if language == "python"]
     done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, timeout=300)

@@ -32,6 +32,7 @@ def test_the_synthesized_file_has_the_law_of_the_page(tmp_path: Path) -> None:
     assert shown in (tmp_path / "found.egg").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_minimize_prints_the_derivation_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "mine.egg").write_text(LAWS, encoding="utf-8")
     [shown] = re.findall(r"```text\n(mine\.egg: .*?)```", PAGE, re.DOTALL)

@@ -276,6 +276,7 @@ def test_no_one_way_law_writes_more_ops_than_it_matches(domain: str) -> None:
         assert right <= left or both_ways, law.place
 
 
+@pytest.mark.slow
 def test_exhaustive_search_finds_more_since_no_law_cancels(tmp_path: Path) -> None:
     program = new_kernel_graph()
     x, y = (program.new_input((2, 3), name=name) for name in "xy")

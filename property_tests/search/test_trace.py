@@ -83,6 +83,7 @@ def test_fractions_say_how_many_are_shown() -> None:
     assert all(abs(totals[stage] - count) <= max(2, count // 50) for stage, count in written.items())
 
 
+@pytest.mark.slow
 def test_tracing_changes_neither_the_result_nor_itself(tmp_path: Path) -> None:
     first, second = traced(attention(keys=256)), traced(attention(keys=256), jobs=2)
     assert first[1:] == second[1:]

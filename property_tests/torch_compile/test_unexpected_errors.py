@@ -121,6 +121,7 @@ def test_an_error_in_a_call_is_raised_if_that_is_asked_for(monkeypatch: pytest.M
             fast(x)
 
 
+@pytest.mark.slow
 def test_torch_begins_again_with_other_choices_where_it_must() -> None:
     layer = torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True).eval()
     x = torch.randn(2, 6, WIDTH)

@@ -205,6 +205,7 @@ def test_a_file_of_the_other_domain_is_refused_but_left_out_of_a_folder(tmp_path
     assert len(load_rules("indexed", [tmp_path]).theories) == len(load_rules("indexed").theories)
 
 
+@pytest.mark.slow
 def test_a_worker_ends_when_its_time_is_up_or_its_caller_leaves() -> None:
     with Worker() as worker:
         process = worker._process

@@ -90,6 +90,7 @@ def test_another_question_is_no_hit(what: str, folder: Path) -> None:
     assert run(**change).report.data()["cache"] == "miss"
 
 
+@pytest.mark.slow
 def test_a_rule_file_counts_by_its_text(folder: Path, tmp_path: Path) -> None:
     rules = tmp_path / "my.egg"
     states = []

@@ -297,6 +297,7 @@ def test_a_signal_ends_in_one_line_that_says_how_to_go_on(
     assert report(folder, "--resume") == wanted
 
 
+@pytest.mark.slow
 def test_options_that_change_the_result_are_refused_on_resume(folder: Path, alone: tuple[Any, int]) -> None:
     report(folder, "--resume")
     before = (folder / "mirage_out/small" / NAME).read_bytes()

@@ -75,7 +75,8 @@ def dask() -> Iterator[Executor]:
         yield workers._open()
 
 
-@pytest.mark.parametrize("where", ["two jobs", pytest.param("dask", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["two jobs", "dask"])
 def test_workers_search_a_custom_op_as_one_process_does(folder: Path, where: str, request: pytest.FixtureRequest) -> None:
     in_one = summary(run(folder, jobs=1))
     assert "tl.log(1.0 + tl.exp(product))" in in_one[1][0]

@@ -216,6 +216,7 @@ def test_the_shipped_file_has_few_laws() -> None:
     assert 100 < sum(line.startswith("; size ") for line in shipped().splitlines()) <= 250
 
 
+@pytest.mark.slow
 def test_all_ops_of_size_two_give_the_shipped_file() -> None:
     assert tensor_rule_text(found_of_two_ops()) == shipped("10_found")
 
