@@ -29,7 +29,8 @@ def choose(candidates: Groups, library: Candidate, run: Run, most: int) -> list[
     """The candidates that are verified besides the library form, optimized; `most` of them."""
     others = [[entry for entry in entries if entry.as_found != library.graph] for entries in candidates]
     with run.watch.stage("optimize"):
-        return deduplicated(diverse(others, most), most, lambda entry: optimized(entry, run.device))
+        chosen = diverse(others, most, run.options.prefer_few_kernels)
+        return deduplicated(chosen, most, lambda entry: optimized(entry, run.device))
 
 
 def deduplicated(candidates: Sequence[Candidate], most: int, optimize: Callable[[Candidate], Candidate]) -> list[Candidate]:
@@ -59,10 +60,11 @@ def within_budget(seconds: float, chosen: Sequence[Candidate]) -> Iterator[Seque
         count = int((seconds - spent) * done / spent)
 
 
-def diverse(groups: Groups, top: int) -> list[Candidate]:
+def diverse(groups: Groups, top: int, few_first: bool) -> list[Candidate]:
     """Different structures first: the best µGraph of each by cost, then the second best of each, and so on.
 
-    The best of each number of kernels comes before all others: a cost model may be wrong about the cost of launches.
+    The best of each number of kernels comes before all others: a cost model may be wrong about the cost of launches. With
+    `few_first` that of the fewest comes first, else the fastest.
     """
     rounds = (sorted(filter(None, entries), key=lambda entry: entry.predicted_us) for entries in zip_longest(*groups))
     ordered = [entry for entries in rounds for entry in entries]
@@ -70,7 +72,7 @@ def diverse(groups: Groups, top: int) -> list[Candidate]:
     for entry in ordered:
         leaders.setdefault(len(entry.graph.blocks), entry)
     return (
-        sorted(leaders.values(), key=lambda entry: entry.predicted_us)[:top]
+        sorted(leaders.values(), key=lambda entry: (few_first * entry.kernels, entry.predicted_us))[:top]
         + [entry for entry in ordered if all(entry is not leader for leader in leaders.values())][: max(0, top - len(leaders))]
     )
 

@@ -182,6 +182,14 @@ def test_the_first_of_one_result_is_the_first_of_several() -> None:
     assert sum(it.fused for it in several) > 1
 
 
+def test_the_one_result_is_the_fastest_or_that_of_the_fewest_kernels() -> None:
+    program = attention(keys=1024)
+    fused = [
+        next(it for it in run(program, top=1, prefer_few_kernels=few).candidates if it.fused).kernels for few in (False, True)
+    ]
+    assert fused == [2, 1]
+
+
 def test_where_the_first_is_inexact_the_next_one_is_verified_and_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     program = attention(keys=256)
     first = run(program, top=1).candidates[0]
