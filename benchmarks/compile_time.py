@@ -3,8 +3,8 @@
     python benchmarks/compile_time.py [LAYER…] [--budget S] [--tune S] [--json FILE]
 
 LAYERs are rows of `mirage-eg bench models`. Each call is in a process of its own; its imports are not counted. A search is
-divided into its stages, which overlap; the rest is torch, Inductor and the gate. Without a GPU the cost model decides. On a new
-machine one process should run before: what is read first comes from a slow disk.
+divided into its stages, which overlap; the rest is torch, Inductor and the gate. Without a GPU the cost model decides, and the
+call runs the kernels in Triton's interpreter. On a new machine run a layer twice: the first process waits for a cold disk.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,7 +30,7 @@ STAGES = ("kernels", "tune", "compile", "verify")
 
 
 def first_call(name: str, budget: float, tune: float) -> dict[str, Any]:
-    """The figures of a layer in this process; the caches are those that the environment names."""
+    """The figures of a layer compiled in this process, with the caches that the environment names."""
     import torch
 
     from mirage_eg.backends.measure.timing import gpu_available, gpu_name
@@ -55,11 +56,11 @@ def first_call(name: str, budget: float, tune: float) -> dict[str, Any]:
         "layer": name,
         "device": gpu_name() if on_gpu else "cpu",
         "cores": len(os.sched_getaffinity(0)),
-        "torch": torch.__version__,
+        "versions": {it: version(it) for it in ("torch", "triton")},
         "seconds": round(seconds, 2),
         "searched": len(searched),
         "search": round(stages["total"], 2),
-        "stages": {name: round(stages[name], 2) for name in STAGES},
+        "stages": {stage: round(stages[stage], 2) for stage in STAGES},
         "used": compilation.used,
     }
 

@@ -103,6 +103,8 @@ def _finalists(
     if not run.on_gpu and not _is_any_good(verified):
         known = {entry.graph for entry in chosen}
         spares = [it for it in choose(candidates, library, run, run.options.top + HEURISTICS.spares) if it.graph not in known]
+        if spares:
+            run.watch.notes.append("no fused candidate of those to keep passes the float check: the next ones were verified")
         while spares and not _is_any_good(verified):
             chosen = [*chosen, spares.pop(0)]
             verified = verified.joined(_verified(run, chosen[-1:], primitive, full_size, compiler))

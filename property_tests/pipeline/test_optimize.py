@@ -199,7 +199,9 @@ def test_where_the_first_is_inexact_the_next_one_is_verified_and_comes_first(mon
         return [replace(check, ok=graph != first.graph) for graph, check in zip(graphs, checks, strict=True)]
 
     monkeypatch.setattr("mirage_eg.pipeline.verify_stage.float_checks", lambda *given: checked(*given[:2]))
-    best, library, last = run(program, top=1).candidates
+    result = run(program, top=1)
+    assert any("the next ones were verified" in note for note in result.report.data()["notes"])
+    best, library, last = result.candidates
     assert best.fused and best.float_check.ok and best.compile.ok and not library.fused
     assert last.graph == first.graph and not last.float_check.ok
 

@@ -9,7 +9,7 @@ ParameterSet = type(pytest.param())
 
 
 def few(values: Iterable[Any], count: int) -> list[Any]:
-    """The values of a parameter; of those that are not slow, all but the first `count` are marked so.
+    """Parameter sets for `parametrize`: the first `count` that are not marked slow run by default, the others are marked slow.
 
     A test of several parameters has tuples of values.
     """

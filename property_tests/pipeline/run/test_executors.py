@@ -144,7 +144,9 @@ def test_runs_that_share_processes_have_the_same_ones(eager: None) -> None:
     def processes_of_a_run(jobs: int, function: Any = pid) -> set[int]:
         with Workers(jobs=jobs) as workers:
             results(workers, function, None, 50)
-            return {*workers._open()._processes}  # type: ignore[attr-defined]
+            executor = workers._open()
+            assert isinstance(executor, loky.ProcessPoolExecutor)
+            return {*executor._processes}
 
     with shared_processes():
         first, more, second = (processes_of_a_run(jobs) for jobs in (2, 3, 2))
