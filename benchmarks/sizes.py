@@ -40,7 +40,7 @@ LARGEST = 1024
 SHOWN = (2, 16, 17, 31, 64, 127, 251, 256, 509, 512, 1021, 1024)
 RIGHT_AT = range(1, 258)
 TIMED_AT = (31, 32, 127, 251, 256, 1021)
-TUNING = Tuning(replace(EFFORT, seconds=15.0))  # of each bucket, and of each size alone
+TUNING = Tuning(replace(EFFORT, seconds=30.0))  # of each bucket, and of each size alone
 TOLERANCE = 1e-2  # of the largest element
 
 

@@ -45,7 +45,7 @@ Ranges = Mapping[str, SizeRange]
 Sizes = Mapping[str, int]
 
 _MOST = 64  # buckets
-_SECONDS = 15.0  # of tuning for each bucket
+_SECONDS = 30.0  # of tuning for each bucket, whose candidates are timed at two sizes
 _TIMED = 4  # µGraphs of a bucket that are timed where none is tuned
 _TRIED = 4  # µGraphs of a bucket that are written and verified, until one is right
 
