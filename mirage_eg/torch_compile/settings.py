@@ -22,9 +22,9 @@ class Settings:
     """Settings of the backend.
 
     `search`: *offline* never searches and takes what the cache has; *once* searches what the cache lacks; *always* searches
-    again. `budget`: seconds of search for each graph, which its distinct segments share by their ops. `tune`: seconds of tuning
-    on the GPU for each segment, 0 for none. A segment of fewer than `min_ops` ops stays with torch, and so do the ATen ops
-    named in `executed_by_torch` (`aten.mm.default`, `mm`). `rest` compiles everything else. `gate`: *time* uses a segment where
+    again. `budget`: seconds of search for each graph, which its distinct segments share by their ops; one that laws rewrite has
+    as many again. `tune`: seconds of tuning on the GPU for each segment, 0 for none. A segment of fewer than `min_ops` ops stays
+    with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`). `rest` compiles everything else. `gate`: *time* uses a segment where
     it is faster than Inductor's code for the same nodes, *cost* where the cost model predicts so, *off* wherever there is a
     fused kernel; *auto* is *time* on a GPU and *cost* on a CPU, where kernels run in Triton's interpreter. On a CPU *time*
     leaves all to torch. The error of a segment against float64 may be `max_error` times torch's own. `verify`: *proved* asks

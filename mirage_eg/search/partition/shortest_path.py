@@ -135,7 +135,8 @@ def partition(
 ) -> Partition:
     """The cheapest plans to make kernels of `program`, which is in primitive ops.
 
-    If no block graph holds the segments of any plan, also boundaries are tried that are no better than others.
+    If no block graph holds the segments of any plan, or half of the seconds pass without one, boundaries that are no better than
+    others are tried, too.
     """
     limits = limits or PartitionLimits()
     graph = _PlanGraph(program, lower_bound, limits)
@@ -199,7 +200,7 @@ def _search(
         waited = 0 if best < before else waited + (best < inf)
         if on_progress is not None and not on_progress(len(graph.searched), us):
             break
-        if len(graph.searched) >= limits.max_searched:
+        if len(graph.searched) >= limits.max_searched or (best == inf and time() >= graph.plan_until):
             break
     return bound, False
 
@@ -241,6 +242,8 @@ class _PlanGraph:
         self.states: list[list[Edge]] = []
         self.searched: dict[int, tuple[PlanPart, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
+        every = limits.segments.every_boundary
+        self.plan_until = limits.until if every else (time() + limits.until) / 2  # when the search ends without a plan
         self.end = -1  # the position of the state that needs nothing; other states without edges are dead ends
         ops = sum(map(counts, program.nodes))
         own = windows(program, limits.window if ops > limits.deep else ops)
