@@ -135,8 +135,8 @@ def partition(
 ) -> Partition:
     """The cheapest plans to make kernels of `program`, which is in primitive ops.
 
-    If no block graph holds the segments of any plan, or half of the seconds pass without one, boundaries that are no better than
-    others are tried, too.
+    If no block graph holds the segments of any plan, or half of the seconds pass without one, boundaries that are no better
+    than others are tried, too.
     """
     limits = limits or PartitionLimits()
     graph = _PlanGraph(program, lower_bound, limits)
