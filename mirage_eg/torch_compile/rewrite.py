@@ -8,8 +8,9 @@ from itertools import count
 from operator import getitem
 from typing import Any
 
+from mirage_eg.frontend.aten_ops import FROM_SHAPES
 from mirage_eg.frontend.fx_partition import writes_argument
-from mirage_eg.frontend.fx_values import Fx
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
 from mirage_eg.ir.errors import UnsupportedError
@@ -85,6 +86,7 @@ class _Sizes:
 def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: Fake, device: Any) -> None:
     """Replace regions, each with the key of its kernels, in the graph of `module`."""
     writer = _Writer(module, fake, device)
+    writer.separate_shapes()
     for region, key in regions:
         writer.replace(region, key)
     _sort(module.graph)
@@ -115,6 +117,17 @@ class _Writer:
         with self.fake:
             node.meta["val"] = target(*values[0], **values[1])
         return node
+
+    def separate_shapes(self) -> None:
+        """Constants that have the shape of a value read an empty one: a region may compute the value and read the constant."""
+        import torch
+
+        for node in [it for it in self.graph.nodes if str(it.target) in FROM_SHAPES and has_fixed_sizes(it)]:
+            source, value = node.args[0], node.meta["val"]
+            if source.op == "call_function":
+                like = {"dtype": source.meta["val"].dtype, "device": source.meta["val"].device}
+                empty = self.call(torch.ops.aten.empty_strided.default, [*value.shape], [*value.stride()], **like)
+                node.replace_input_with(source, empty)
 
     def replace(self, region: FxRegion, key: str) -> None:
         types = [str(kind.dtype) for kind in region.program.input_types]

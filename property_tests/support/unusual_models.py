@@ -57,6 +57,17 @@ def several_types() -> Made:
 
 
 @unusual
+def constants_of_the_shapes_of_values() -> Made:
+    def function(x: Any) -> Any:
+        rates = projected(x).sigmoid()
+        left = torch.cat([torch.ones_like(rates[:, :1]), 1 - rates], -1).cumprod(-1)
+        turned = torch.full_like(rates.t(), 2)
+        return left[:, 1:] * rates, turned, turned * rates.t() + rates.new_zeros(len(x)), torch.zeros_like(x) + left.sum()
+
+    return function, (rows(),)
+
+
+@unusual
 def empty_tensors() -> Made:
     return lambda none, x: (projected(none).relu() + 1, projected(torch.cat([x, none])) * 2), (rows(0), rows())
 
