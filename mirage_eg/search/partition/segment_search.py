@@ -183,7 +183,9 @@ def _find_as_given(task: Task, program: Graph) -> Found:
         return Found(best_kernels(task, program, ()))
     axes = infer_axes(named.program)
     check = FieldCheck(named.program, axes, task.seed, task.trials)
-    if _ops_that_count(named.program) > task.limits.max_block_ops:
+    ops = _ops_that_count(named.program)
+    only_moves = not ops and len(launched_kernels(program)) > 1  # one alone is a library kernel
+    if only_moves or ops > task.limits.max_block_ops:
         own = elementwise_structure(named.program, axes)
         if own is not None:
             return Found(best_kernels(task, program, instantiate(task, named, axes, [own], check)), structures=1, tried=(own,))

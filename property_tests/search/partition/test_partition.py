@@ -147,6 +147,18 @@ def test_a_reshape_whose_extents_have_no_common_parts_is_a_kernel_of_its_own() -
     assert Reference(program.graph()).check(compose(primitive, found.plans[0].parts)).equal
 
 
+def test_transposes_with_a_reshape_between_are_one_kernel() -> None:
+    """Windows back to an image, as in Swin."""
+    program = KernelGraph()
+    heads = program.new_input((4, 2, 16, 8))
+    windows = program.reshape(program.transpose(heads, (0, 2, 1, 3)), (1, 2, 2, 4, 4, 16))
+    program.mark_output(program.transpose(windows, (0, 1, 3, 2, 4, 5)))
+    [found] = find_kernels(task_with(), [program.graph()])
+    assert found.kernels[0].count == 1 and Reference(program.graph()).check(found.kernels[0].graph).equal
+    [alone] = find_kernels(task_with(), [segment_program(program.graph(), Segment(frozenset({1}), (0,), (1,)))])
+    assert not alone.kernels[0].fused
+
+
 def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
     _, found, _ = cut(gram())
     assert any(part.kernels.fused and "matmul" in str(part.kernels.graph) for part in found.plans[0].parts)
