@@ -6,6 +6,9 @@ output moved once. The cheapest plan under these costs is found, its segments ar
 has been (Dellin and Srinivasa, 2016, LazySP). Then no other plan through these segments is cheaper under the cost model; where
 patience ends first, the result has the gap to the last lower bound.
 
+The first plans have few kernels, so that their segments are large and often held by no block graph. Where half of the seconds
+pass without a plan, boundaries are tried that are no better than others; after half of the rest, plans of smaller segments.
+
 Two things are taken for granted, of a segment and a larger one that has the same ops and outputs and more, and reads as many
 bytes at least: the larger one costs no less, and where the outputs are the same and no block graph holds the smaller one, none
 holds the larger.
@@ -186,7 +189,7 @@ def _search(
     given, one at a time, since each tightens the bounds of its neighbours, so that fewer are searched until the bound is met.
     Gives a lower bound, and whether no such plan is cheaper than the best.
     """
-    (best, us), bound, waited = graph.best(per_kernel, most), 0.0, 0
+    (best, us), bound, waited, most_ops = graph.best(per_kernel, most), 0.0, 0, limits.segments.max_ops
     while waited < (limits.patience if most is None else limits.patience_of_few):
         path, least = graph.cheapest(per_kernel, most)
         bound = max(bound, least)
@@ -195,12 +198,17 @@ def _search(
             return bound, True
         if best - bound <= (limits.close - 1) * us < inf:
             return bound, best <= bound
+        if best == inf and most is None and time() >= graph.plan_until:
+            if not limits.segments.every_boundary:
+                break
+            most_ops = max(1, most_ops // 2)
+            waiting = graph.plan_of_small(most_ops) or waiting
         graph.evaluate(waiting if most is None else waiting[:1], find, graph.likely(waiting, per_kernel, most))
         before, (best, us) = best, graph.best(per_kernel, most)
         waited = 0 if best < before else waited + (best < inf)
         if on_progress is not None and not on_progress(len(graph.searched), us):
             break
-        if len(graph.searched) >= limits.max_searched or (best == inf and time() >= graph.plan_until):
+        if len(graph.searched) >= limits.max_searched:
             break
     return bound, False
 
@@ -242,8 +250,7 @@ class _PlanGraph:
         self.states: list[list[Edge]] = []
         self.searched: dict[int, tuple[PlanPart, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
-        every = limits.segments.every_boundary
-        self.plan_until = limits.until if every else (time() + limits.until) / 2  # when the search ends without a plan
+        self.plan_until = (time() + limits.until) / 2  # when another kind of plan is tried, if there is none
         self.end = -1  # the position of the state that needs nothing; other states without edges are dead ends
         ops = sum(map(counts, program.nodes))
         own = windows(program, limits.window if ops > limits.deep else ops)
@@ -261,6 +268,7 @@ class _PlanGraph:
         self.order = self._topological()
         self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # a lower bound of each cost
         self.infeasible: set[int] = set()  # taken to have no kernels
+        self._ops = [sum(counts(program.nodes[place]) for place in segment.nodes) for segment in self.segments]
         self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
 
     def _expand(self, segmenter: Segmenter, limits: PartitionLimits, anyway: bool) -> bool:
@@ -372,16 +380,22 @@ class _PlanGraph:
 
     def likely(self, waiting: Sequence[int], per_kernel: float, most: int | None) -> Iterator[Segment]:
         """The segments of the cheapest plan that avoids those in `waiting`, then of the cheapest that avoids these too, etc."""
-        avoided, known = {*waiting}, self.infeasible
-        while True:
-            self.infeasible = known | avoided
-            path, _ = self.cheapest(per_kernel, most)
-            self.infeasible = known
-            more = [number for number in path if number not in self.searched]
-            if not more:
-                return
+        avoided = {*waiting}
+        while more := self._waiting_without(avoided, per_kernel, most):
             avoided.update(more)
             yield from (self.segments[number] for number in more)
+
+    def plan_of_small(self, most_ops: int) -> list[int]:
+        """The segments to search of the cheapest plan that has larger ones only where they were searched."""
+        large = {number for number, ops in enumerate(self._ops) if ops > most_ops}
+        return self._waiting_without(large - self.searched.keys(), 0.0, None)
+
+    def _waiting_without(self, avoided: set[int], per_kernel: float, most: int | None) -> list[int]:
+        """The segments to search of the cheapest plan without those in `avoided`."""
+        known, self.infeasible = self.infeasible, self.infeasible | avoided
+        path, _ = self.cheapest(per_kernel, most)
+        self.infeasible = known
+        return [number for number in path if number not in self.searched]
 
     def evaluate(self, numbers: Sequence[int], find: Find, likely: Iterable[Segment] = ()) -> None:
         """Search segments, and those that are equal to them as programs."""

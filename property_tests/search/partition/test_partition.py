@@ -422,16 +422,20 @@ def test_elementwise_ops_of_any_number_are_one_kernel(ops: int) -> None:
     assert elementwise_structure(reduced.graph(), infer_axes(reduced.graph())) is None
 
 
-@pytest.mark.parametrize(("seconds", "is_found"), [(8.0, True), (4.0, False)])
-def test_any_boundary_is_tried_where_half_of_the_budget_gives_no_plan(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, is_found: bool
+@pytest.mark.parametrize(
+    ("seconds", "lower_bound"),
+    [(12.0, lambda segment: float(len(segment.nodes) > 1)), (20.0, lambda segment: 1.0)],
+    ids=["other boundaries", "smaller segments"],
+)
+def test_smaller_kernels_are_tried_where_half_of_the_budget_gives_no_plan(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, lower_bound: Callable[[Segment], float]
 ) -> None:
-    """Each search takes a second, and no block graph holds both elementwise ops, between which a boundary is no better."""
+    """Each search takes a second, and no block graph holds two elementwise ops, between which a boundary is no better."""
     now = 0.0
     monkeypatch.setattr("mirage_eg.search.partition.shortest_path.time", lambda: now)
     program = KernelGraph()
     value = program.exp(program.square(program.new_input((4, 4))))
-    for _ in range(8):
+    for _ in range(12):
         value = program.matmul(value, program.new_input((4, 4)))
     program.mark_output(value)
     graph = program.graph()
@@ -443,9 +447,8 @@ def test_any_boundary_is_tried_where_half_of_the_budget_gives_no_plan(
         kernels = SegmentKernels(graph, 5.0, 1, True, True)
         return [(PlanPart(s, s.inputs, kernels),) if not apart <= s.nodes and now < seconds else () for s in segments]
 
-    limits = PartitionLimits(SegmentLimits(max_ops=10), until=seconds)
-    found = partition(graph, find, lambda segment: float(len(segment.nodes) > 1), limits, lambda *_: now < seconds)
-    assert bool(found.plans) is is_found
+    limits = PartitionLimits(SegmentLimits(max_ops=14), until=seconds)
+    assert partition(graph, find, lower_bound, limits, lambda *_: now < seconds).plans
 
 
 def test_a_search_that_ends_before_a_plan_says_so() -> None:
