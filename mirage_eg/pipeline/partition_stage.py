@@ -19,7 +19,14 @@ from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.known_segments import bound_of_known, find_known
-from mirage_eg.search.partition.segment_search import Found, KernelFinder, best_kernels, find_kernels, for_other_sizes
+from mirage_eg.search.partition.segment_search import (
+    FieldCheck,
+    Found,
+    KernelFinder,
+    best_kernels,
+    find_kernels,
+    for_other_sizes,
+)
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import KernelPlan, KnownSegment, Partition, PlanPart, few_kernels, partition
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
@@ -89,7 +96,8 @@ class Partitioner:
             program = segment_program(primitive, whole.segment)
             if merged_planes(program) is None:  # else it is searched again, with merged planes
                 kernels = best_kernels(self._task, program, whole.structures)
-                self._finder.found[program] = Found(kernels, tried=for_other_sizes(whole.structures))
+                check = FieldCheck(whole.program, whole.axes, self._task.seed, self._task.trials)
+                self._finder.found[program] = Found(kernels, tried=for_other_sizes(whole.structures, check))
 
     @property
     def found(self) -> Mapping[Graph, Found]:

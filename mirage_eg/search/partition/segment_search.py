@@ -210,7 +210,7 @@ def _find_as_given(task: Task, program: Graph) -> Found:
         time() >= task.until,
         tracer.result(),
         any(record.saturation.stopped for record in found.records),
-        for_other_sizes(instantiated),
+        for_other_sizes(instantiated, check),
     )
 
 
@@ -218,11 +218,15 @@ def _ops_that_count(program: Graph) -> int:
     return sum(map(counts, program.nodes)) - uncounted_ops(program)
 
 
-def for_other_sizes(instantiated: Sequence[Instantiated]) -> tuple[AnyStructure, ...]:
-    """The structures that the µGraphs of a segment have, and the first one of each split, for sizes where these do not fit."""
-    right = [entry for entry in instantiated if entry.equal is not False]
-    first = {(type(entry.structure), entry.structure.split): entry.structure for entry in reversed(right)}
-    return (*dict.fromkeys([*(entry.structure for entry in right if entry.kernels), *first.values()]),)
+def for_other_sizes(instantiated: Sequence[Instantiated], check: "FieldCheck") -> tuple[AnyStructure, ...]:
+    """The structures that the µGraphs of a segment have, and the first right one of each split, where these do not fit."""
+    first: dict[tuple[type[AnyStructure], Split], AnyStructure] = {}
+    for entry in instantiated:
+        structure = entry.structure
+        kind = type(structure), structure.split
+        if kind not in first and (check.passes(structure) if entry.equal is None else entry.equal):
+            first[kind] = structure
+    return (*dict.fromkeys([*(entry.structure for entry in instantiated if entry.kernels), *first.values()]),)
 
 
 def best_kernels(
