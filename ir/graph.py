@@ -17,7 +17,7 @@ from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import Cuts
 from mirage_eg.ir.shapes import text
-from mirage_eg.ir.sizes import SizeExpression
+from mirage_eg.ir.sizes import Ratio, SizeExpression
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,8 @@ def _attribute_text(name: str, value: Any) -> str:
             return f"{name}={_map_text(value)}"
         case "fmap":
             return f"fmap={'-' if value == REPLICATED else value}"
+        case _ if isinstance(value, Ratio):
+            return f"{name}={value.text}"
         case _:
             return f"{name}={text(value) if isinstance(value, tuple) else value}"
 

@@ -111,6 +111,18 @@ def test_kernels_are_right_at_sizes_that_no_tile_divides(run_guarded: RunProgram
         check(run_guarded, made(name), n)
 
 
+def test_a_mean_over_a_masked_tile_is_in_one_kernel_with_its_product(run_guarded: RunProgram) -> None:
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((2, mi.Dim("n", min=2, max=16), 8), "float32", "X")
+    w = graph.new_input((8, 16), "float32", "W")
+    graph.mark_output(graph.matmul(graph.rms_norm(x, 8) + graph.mean(x, 1), w), "O")
+    result = mi.superoptimize(graph, sizes=[], top=1, device="cpu", jobs=1, cache=False)
+    [bucket] = result.buckets
+    assert bucket.candidate.fused and len(bucket.candidate.graph.blocks) == 1 and bucket.verdict.proof.proved
+    for n in (2, 11, 16):
+        check(run_guarded, result, n)
+
+
 def test_windows_are_right_at_every_height() -> None:
     result = mi.superoptimize(windows(), sizes=[{"n": 16}], top=1, device="cpu", jobs=1, cache=False)
     for n in (1, 2, 3, 15, 16, 17, 70):  # 15 and 16 rows have as many windows
