@@ -23,7 +23,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.segment_search import KernelFinder, Task, find_kernels
+from mirage_eg.search.partition.segment_search import FieldCheck, KernelFinder, Task, find_kernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, PartitionLimits, PlanPart, SegmentKernels, partition
 from mirage_eg.search.structure_search import SearchLimits
@@ -157,6 +157,18 @@ def test_transposes_with_a_reshape_between_are_one_kernel() -> None:
     assert found.kernels[0].count == 1 and Reference(program.graph()).check(found.kernels[0].graph).equal
     [alone] = find_kernels(task_with(), [segment_program(program.graph(), Segment(frozenset({1}), (0,), (1,)))])
     assert not alone.kernels[0].fused
+
+
+def test_structures_for_other_sizes_pass_the_field_check() -> None:
+    """Attention and its output product, whose weights a structure may divide: then exponentials overflow."""
+    program = KernelGraph()
+    q, k, v = (program.new_input((4, rows, 8), "float32") for rows in (1, 256, 256))
+    attended = program.matmul(program.softmax(program.matmul(q, program.transpose(k, (0, 2, 1))), 2), v)
+    program.mark_output(program.matmul(program.reshape(attended, (1, 32)), program.new_input((32, 32), "float32")))
+    primitive = drop_shifts(expand(program.graph()))
+    [found] = find_kernels(task_with(), [primitive])
+    check = FieldCheck(primitive, infer_axes(primitive), seed=1, trials=2)
+    assert len(found.tried) > 2 and all(map(check.passes, found.tried))
 
 
 def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
