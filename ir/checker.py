@@ -14,7 +14,7 @@ from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import LOOP, Cut, Cuts, given_part, part_extent, result_cuts
 from mirage_eg.ir.result_dtypes import result_dtype
 from mirage_eg.ir.shapes import Shape, text
-from mirage_eg.ir.sizes import SizeExpression, read_dims
+from mirage_eg.ir.sizes import SizeExpression, divisor, read_dims
 
 
 class Checker:
@@ -205,7 +205,7 @@ def _cuts(checker: Checker, item: Node, operands: Sequence[TensorType], results:
 
 def _cut(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> Cut | None:
     held = not splits and isinstance(extent, SizeExpression)  # by one tile, which another size may not fill
-    if not held and extent % part == 0 and extent // part == prod(count for _, count in splits):
+    if not held and divisor(extent) % part == 0 and extent // part == prod(count for _, count in splits):
         return None
     steps, moved = [], part
     for place, count in reversed(splits):

@@ -17,7 +17,7 @@ from mirage_eg.ir.ops import OPS
 
 def expand(graph: Graph) -> Graph:
     """The same graph in primitive ops and custom ops; equal shapes, equal function."""
-    return _expanded(graph, custom=False) if REGISTRY else _known(graph)
+    return _expanded(graph, custom=False) if REGISTRY or graph.depends_on_sizes else _known(graph)
 
 
 def expand_custom(graph: Graph) -> Graph:

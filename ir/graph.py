@@ -96,6 +96,12 @@ class Graph(NestedGraph):
         """The output nodes in order."""
         return tuple(item for item in self.nodes if item.op == "output")
 
+    @property
+    def depends_on_sizes(self) -> bool:
+        """Whether an extent is an expression of sizes that are chosen later; equal graphs may differ in these."""
+        extents = (extent for item in self.inputs for extent in item["shape"])
+        return any(isinstance(extent, SizeExpression) for extent in (*self.grid, self.loop, *extents))
+
     @cached_property
     def dtypes(self) -> frozenset[DType]:
         """The types of all values and outputs."""

@@ -19,7 +19,7 @@ from mirage_eg.ir.node import Node, node
 
 def prepared(block: Graph) -> Graph:
     """The block graph in primitive ops, flat and ordered; equal layers have equal ones."""
-    return _of_block(block) if REGISTRY else _known(block)
+    return _of_block(block) if REGISTRY or block.depends_on_sizes else _known(block)
 
 
 def _of_block(block: Graph) -> Graph:

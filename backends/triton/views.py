@@ -123,7 +123,7 @@ def _written_at(graph: Graph, makers: Mapping[int, Node], value: int, view: View
 
 def shown_offset(item: Node, strides: Shape) -> int:
     """The offset of a view in a tensor of these strides, in elements."""
-    return int(item["start"] * strides[item["dim"]]) if item.op == "slice" else 0
+    return strides[item["dim"]] * int(item["start"]) if item.op == "slice" else 0
 
 
 def shown_strides(item: Node, shape: Shape, strides: Shape) -> Shape | None:

@@ -19,7 +19,8 @@ from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import compile_module, compile_source, loaded
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.at_sizes import at_sizes
-from mirage_eg.ir.sizes import SizeRange
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.sizes import SizeExpression, SizeRange
 from mirage_eg.pipeline import buckets
 from mirage_eg.pipeline.bucket_ranges import timed_sizes
 from mirage_eg.pipeline.run.options import Options
@@ -121,6 +122,31 @@ def test_a_mean_over_a_masked_tile_is_in_one_kernel_with_its_product(run_guarded
     assert bucket.candidate.fused and len(bucket.candidate.graph.blocks) == 1 and bucket.verdict.proof.proved
     for n in (2, 11, 16):
         check(run_guarded, result, n)
+
+
+def test_attention_of_any_batch_and_length_reads_joined_projections(run_guarded: RunProgram) -> None:
+    """Tiles fill the product of some sizes (16 × 15) and not of others, and slices begin at a size's multiple."""
+    graph = mi.new_kernel_graph()
+    batch, length = (mi.Dim(name, min=2, max=16) for name in ("batch", "length"))
+    x, w = graph.new_input((batch, length, 16), "float32", "X"), graph.new_input((16, 48), "float32", "W")
+    joined = graph.matmul(graph.reshape(x, (batch * length, 16)), w)
+    parts = graph.split(joined, 3, 1)
+    q, k, v = (graph.transpose(graph.reshape(part, (batch, length, 2, 8)), (0, 2, 1, 3)) for part in parts)
+    weights = graph.softmax(graph.matmul(q, graph.transpose(k, (0, 1, 3, 2))), 3)
+    graph.mark_output(graph.matmul(weights, v), "O")
+    result = mi.superoptimize(graph, sizes=[], top=1, device="cpu", jobs=1, cache=False)
+    [bucket] = result.buckets
+    assert bucket.candidate.fused and len(bucket.candidate.graph.blocks) == 2
+    for sizes in ({"batch": 16, "length": 15}, {"batch": 3, "length": 5}):
+        program = at_sizes(result.program, sizes)
+        arrays = inputs_of(program)
+        assert worst(run_guarded(bucket.candidate.source, arrays), evaluate(program, arrays, FloatAlgebra())) < 1e-5
+
+
+def test_equal_block_graphs_keep_the_names_of_their_sizes() -> None:
+    graphs = [at_sizes(attention(), {"n": SizeExpression(16, name, 64)}) for name in ("n", "other")]
+    assert graphs[0] == graphs[1] and all(graph.depends_on_sizes for graph in graphs)
+    assert [str(expand(graph).input_types[1].shape[2]) for graph in graphs] == ["n", "other"]
 
 
 def test_windows_are_right_at_every_height() -> None:
