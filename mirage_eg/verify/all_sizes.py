@@ -91,7 +91,7 @@ def verify_sizes(
     least, *others = chosen
     tested: list[tuple[tuple[str, int], ...]] = []
     left_out: list[tuple[tuple[str, int], ...]] = []
-    difference = None
+    difference = undecided = None
     for number, sizes in enumerate((least, *others)):
         reference = at_sizes(program, dict(sizes))
         if _operations(reference) > (MANY if number < 2 else FEW):
@@ -101,10 +101,14 @@ def verify_sizes(
         tested.append(sizes)
         if observe:
             observe("sizes", len(tested), len(chosen), shown(sizes))
-        if verdict.verdict is not Equality.EQUAL:
+        if verdict.verdict is Equality.UNDECIDED:
+            undecided = undecided or f"{shown(sizes)}: {_reason(verdict)}"
+        elif verdict.verdict is not Equality.EQUAL:
             difference = f"{shown(sizes)}: {_reason(verdict)}"
             break
     proof = _proof(program, graph, ranges, rulebook) if difference is None else Proof(False, reason="the tests differ")
+    if not proof.proved or proof.doubt is not None:  # else it decides what the fields do not
+        difference = difference or undecided
     reduced = _reduced(program, ranges)
     return SizesVerdict(tuple(ranges.items()), tuple(tested), tuple(left_out), proof, reduced, difference)
 

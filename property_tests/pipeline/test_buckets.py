@@ -149,6 +149,15 @@ def test_equal_block_graphs_keep_the_names_of_their_sizes() -> None:
     assert [str(expand(graph).input_types[1].shape[2]) for graph in graphs] == ["n", "other"]
 
 
+def test_a_proof_for_all_sizes_decides_what_the_fields_do_not() -> None:
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((3, mi.Dim("n", min=2, max=12)), "float32", "X")
+    most = graph.max(x, 1)
+    graph.mark_output(graph.log(graph.sum(graph.exp(x - most), 1)) + most, "O")
+    [bucket] = mi.superoptimize(graph, sizes=[], top=1, device="cpu", jobs=1, cache=False).buckets
+    assert bucket.candidate.fused and bucket.verdict.equal and bucket.verdict.proof.proved
+
+
 def test_windows_are_right_at_every_height() -> None:
     result = mi.superoptimize(windows(), sizes=[{"n": 16}], top=1, device="cpu", jobs=1, cache=False)
     for n in (1, 2, 3, 15, 16, 17, 70):  # 15 and 16 rows have as many windows
