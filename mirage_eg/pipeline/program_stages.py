@@ -18,7 +18,8 @@ from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.choose_candidates import choose, diverse_by_kind, pool, with_library, within_budget
 from mirage_eg.pipeline.compile_stage import Compiler
-from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
+from mirage_eg.pipeline.equal_search import search_split_statistics
+from mirage_eg.pipeline.partition_stage import Partitioner, PlanSearch, parts_to_check
 from mirage_eg.pipeline.rewrite_stage import RewrittenSearch, search_rewritten
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import RewriteSummary
@@ -78,14 +79,14 @@ def _finalists(
     compiler = Compiler(run)
     plans = partitioner.plans()
     written = pool(whole.candidates, plans.candidates)
-    rewriting = RewrittenSearch() if partitioner.is_known else search_rewritten(run, primitive, written, partitioner, plans)
-    candidates = [*written, *rewriting.candidates]
+    others = RewrittenSearch() if partitioner.is_known else _equal_programs(run, primitive, written, partitioner, plans)
+    candidates = [*written, *others.candidates]
     measurements: tuple[Measurement, ...] = ()
     chosen: Sequence[Candidate] = ()
     if run.on_gpu:
         full_size.ready()  # drawing inputs on the GPU would disturb the measurements
         groups = [[library], *diverse_by_kind(candidates)]
-        tuned = tune_candidates(run, groups, {**plans.choices, **rewriting.choices}, started)
+        tuned = tune_candidates(run, groups, {**plans.choices, **others.choices}, started)
         measurements = tuned.measurements
         chosen = tuned.applied(run.options, run.device)
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
@@ -96,8 +97,8 @@ def _finalists(
         chosen = choose(candidates, library, run, run.options.top)
     chosen = with_library(chosen, library)
     verified = _verified(run, chosen, primitive, full_size, compiler)
-    if not run.on_gpu and (others := partitioner.compiling(plans, compiler)) is not plans:
-        plans, candidates = others, [*pool(whole.candidates, others.candidates), *rewriting.candidates]
+    if not run.on_gpu and (compiled := partitioner.compiling(plans, compiler)) is not plans:
+        plans, candidates = compiled, [*pool(whole.candidates, compiled.candidates), *others.candidates]
         chosen = with_library(choose(candidates, library, run, run.options.top), library)
         verified = _verified(run, chosen, primitive, full_size, compiler)
     if not run.on_gpu and not _is_any_good(verified):
@@ -114,7 +115,19 @@ def _finalists(
     if isinstance(whole.axes, Axes) and not candidates:
         run.watch.notes.append(_no_kernel_note(whole))
     verified = replace(verified, equal=tuple(compiler.compile(verified.equal)))
-    return Finalists(candidates, plans, tuple(chosen), verified, measurements), rewriting.summaries
+    return Finalists(candidates, plans, tuple(chosen), verified, measurements), others.summaries
+
+
+def _equal_programs(
+    run: Run, primitive: Graph, written: Sequence[Sequence[Candidate]], partitioner: Partitioner, plans: PlanSearch
+) -> RewrittenSearch:
+    """The searches of other programs that compute the given one: by graph substitutions, and with split statistics."""
+    rewriting = search_rewritten(run, primitive, written, partitioner, plans)
+    split = search_split_statistics(run, primitive, written, partitioner.found)
+    if split is None:
+        return rewriting
+    candidates, choices = (*rewriting.candidates, *split.candidates), {**rewriting.choices, **split.choices}
+    return replace(rewriting, candidates=candidates, choices=choices)
 
 
 def _verified(run: Run, chosen: Sequence[Candidate], primitive: Graph, full_size: FullSize, compiler: Compiler) -> Verified:

@@ -6,7 +6,7 @@ bound is below the best µGraph that was found as written.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter, time
 
@@ -16,13 +16,13 @@ from mirage_eg.graph_optimizer.substitution import Substitution, Substitutions, 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.plurals import counted
-from mirage_eg.pipeline.choose_candidates import pool
-from mirage_eg.pipeline.compile_stage import Compiler, optimized
+from mirage_eg.pipeline.compile_stage import optimized
+from mirage_eg.pipeline.equal_search import EqualSearch, of_given, search_equal
 from mirage_eg.pipeline.partition_stage import Partitioner, PlanChoices, PlanSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import BeforeAfter, RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.pipeline.search_stage import candidate_of, search_whole_program
+from mirage_eg.pipeline.search_stage import candidate_of
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.segment_search import Found
 
@@ -69,7 +69,7 @@ def search_rewritten(
         if bound_us * HEURISTICS.close < best_us:
             searched, others = _search(run, found, partitioner.found)
             extraction.add(found.rewritten.graph, found.rewritten.terms, others.partition.searched)
-            choices |= {found.whole(graph): _choices_of_given(found, entry) for graph, entry in others.choices.items()}
+            choices |= others.choices
         us = _best_us(searched)
         seconds = perf_counter() - begin - sum(it.seconds for it in summaries)
         summaries.append(_summary(run, found, extraction, bound_us, as_written_us, None if us == inf else us, seconds))
@@ -104,41 +104,15 @@ def _library(run: Run, program: Graph) -> Candidate:
 
 def _search(
     run: Run, found: Substitution, known: Mapping[Graph, Found]
-) -> tuple[tuple[tuple[Candidate, ...], ...], PlanSearch]:
-    """The candidates of the rewritten program, as candidates of the given one, the extracted kernels among them; its plans."""
+) -> tuple[tuple[tuple[Candidate, ...], ...], EqualSearch]:
+    """The candidates of the rewritten program, as candidates of the given one, the extracted kernels among them; its search."""
     graph = found.rewritten.graph
-    work = replace(run.work, part=f"{run.work.part}rewritten ")
-    inner = replace(run, name=f"{run.name}, rewritten", program=graph, work=work, tracer=None)
-    notes = len(run.watch.notes)
-    whole = search_whole_program(inner, graph)
-    partitioner = Partitioner(inner, graph, whole, known)
-    plans = partitioner.plans()
-    if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
-        plans = partitioner.compiling(plans, Compiler(inner))
-    run.watch.notes[notes:] = [f"rewritten: {note}" for note in run.watch.notes[notes:]]
-    extracted = found.joint.plan
-    groups = [*pool(whole.candidates, plans.candidates), (_library(run, graph),)]
-    if extracted is not None:
-        candidate = candidate_of(inner, graph, extracted)
-        groups.append((candidate if run.on_gpu else optimized(candidate, run.device),))
-    return tuple(tuple(_of_given(found, entry) for entry in entries) for entries in groups), plans
-
-
-def _choices_of_given(found: Substitution, choices: PlanChoices) -> PlanChoices:
-    return replace(choices, compose=lambda plan: _of_given(found, choices.compose(plan)))
-
-
-def _of_given(found: Substitution, candidate: Candidate) -> Candidate:
-    """A candidate of the rewritten program as one of the given program, of which the search has proved nothing."""
-    graph, optimized = found.whole(candidate.graph), candidate.optimized
-    return replace(
-        candidate,
-        graph=graph,
-        proved_by_search=False,
-        plan=None,
-        found=None if candidate.found is None else found.whole(candidate.found),
-        optimized=None if optimized is None else replace(optimized, graph=graph),
-    )
+    searched = search_equal(run, "rewritten", graph, found.whole, known)
+    groups = [*searched.candidates, (of_given(_library(run, graph), found.whole),)]
+    if found.joint.plan is not None:
+        candidate = candidate_of(run, graph, found.joint.plan)
+        groups.append((of_given(candidate if run.on_gpu else optimized(candidate, run.device), found.whole),))
+    return tuple(groups), searched
 
 
 def _summary(

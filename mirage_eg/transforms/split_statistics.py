@@ -1,0 +1,170 @@
+"""Split statistics: mean and variance of a long row from those of its parts, which one pass over the row gives.
+
+mean x = mean of the parts' means                                                     x has p parts of equally many elements
+variance x = mean of the parts' variances + variance of the parts' means              the law of total variance
+
+The variance of a row needs its mean, so a row that no block holds is read once for each, and again by the ops behind them.
+Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1982). Nothing here is
+trusted: candidates are verified against the program as the user wrote it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.dtypes import DType, promote
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.passes import without_dead_code
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.tensor import Tensor
+
+_PART = 4096  # elements of a part at most: a block holds it with registers to spare
+_LEAST = 256  # elements; shorter parts cost more in partial results than they save
+
+
+@dataclass(frozen=True, slots=True)
+class _Variance:
+    """A value that is the variance of x over `dims`, times `count`, which is 1 or their number of elements; and the mean."""
+
+    x: int
+    mean: int
+    value: int
+    dims: tuple[int, ...]
+    count: int
+
+
+def with_split_statistics(program: Graph, longest: int) -> Graph | None:
+    """The program with split statistics for rows of more than `longest` elements; None where it has none.
+
+    `program` holds primitive ops. Partial statistics are float32 at least.
+    """
+    found = [it for it in _variances(program) if prod(program.types[it.x].shape[dim] for dim in it.dims) > longest]
+    split = {it.value: it for it in found if _parted(program.types[it.x].shape, it.dims) is not None}
+    return _Rewriting(program, split).graph() if split else None
+
+
+def _variances(program: Graph) -> list[_Variance]:
+    """The variances, each with the mean that it is about."""
+    makers = {value: item for item, values in program.numbered() for value in values}
+    found = []
+    for value, item in makers.items():
+        if item.op not in ("mean", "sum"):
+            continue
+        square, dims = _reduced(makers, value, item.op)
+        if makers[square].op != "square":
+            continue
+        [centred] = makers[square].operands
+        if makers[centred].op != "sub":
+            continue
+        x, mean = makers[centred].operands
+        if _reduced(makers, mean, "mean") == (x, dims):
+            count = 1 if item.op == "mean" else prod(program.types[x].shape[dim] for dim in dims)
+            found.append(_Variance(x, mean, value, dims, count))
+    return found
+
+
+def _reduced(makers: dict[int, Node], value: int, op: str) -> tuple[int, tuple[int, ...]]:
+    """The operand of a chain of reductions that ends in `value`, and their dims in ascending order."""
+    dims = []
+    while makers[value].op == op:
+        dims.append(makers[value]["dim"])
+        [value] = makers[value].operands
+    return value, tuple(sorted(dims))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The shape of x in parts, the dims within a part, and those over the parts."""
+
+    shape: Shape
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
+
+
+def _parted(shape: Shape, dims: Sequence[int]) -> _Parts | None:
+    """Parts of the last of these dims, as many as one part may have, and a divisor of the one before; None if too short."""
+    held, inner = 1, list[int]()
+    for position in reversed(range(len(dims))):
+        dim = dims[position]
+        if held * shape[dim] <= _PART:
+            held *= shape[dim]
+            inner.append(dim)
+            continue
+        part = next(extent for extent in range(_PART // held, 0, -1) if shape[dim] % extent == 0)
+        if held * part < _LEAST:
+            return None
+        if part == 1:
+            return _Parts(shape, tuple(inner), tuple(dims[: position + 1]))
+        cut = (*shape[:dim], shape[dim] // part, part, *shape[dim + 1 :])
+        return _Parts(cut, (dim + 1, *(other + 1 for other in inner)), tuple(dims[: position + 1]))
+    return None
+
+
+class _Rewriting:
+    """The program, written again with split statistics; `split` has the variances by value."""
+
+    def __init__(self, program: Graph, split: dict[int, _Variance]) -> None:
+        self._program, self._written = program, KernelGraph()
+        self._value: dict[int, Tensor] = {}
+        self._split = split
+        self._means = {it.mean: it for it in split.values()}
+        self._variance: dict[int, Tensor] = {}  # of each mean that is split
+
+    def graph(self) -> Graph:
+        for item, values in self._program.numbered():
+            if values and values[0] in self._means:
+                self._value[values[0]] = self._statistics(self._means[values[0]])
+            elif values and values[0] in self._split:
+                it = self._split[values[0]]
+                variance = self._variance[it.mean]
+                self._value[it.value] = variance if it.count == 1 else self._written.scale(variance, it.count)
+            else:
+                self._copy(item, values)
+        return without_dead_code(Graph(tuple(self._written.nodes)))
+
+    def _copy(self, item: Node, values: range) -> None:
+        """The node with operands as wide as statistics if it computes such small values, else of the types of the program."""
+        keeps = OPS[item.op].kind is Kind.ELEMENTWISE
+        operands = [self._value[i] if keeps else self._as_written(i) for i in item.operands]
+        if item.op == "output":
+            self._written.nodes.append(Node(item.op, tuple(operand.position for operand in operands), item.attributes))
+            return
+        self._value[values[0]] = self._written.op(item.op, *operands, **item.mapping)
+        if keeps and self._is_row(item):
+            self._value[values[0]] = self._as_written(values[0])
+
+    def _is_row(self, item: Node) -> bool:
+        """Whether an elementwise op computes the elements of rows, not statistics of them."""
+        return any(self._value[i].dtype is self._program.types[i].dtype for i in item.operands)
+
+    def _as_written(self, value: int) -> Tensor:
+        """A value in its type in the program."""
+        made, wanted = self._value[value], self._program.types[value].dtype
+        return made if made.dtype is wanted else self._written.cast(made, wanted)
+
+    def _statistics(self, it: _Variance) -> Tensor:
+        """The mean, and the variance beside it."""
+        g, kind = self._written, self._program.types[it.x]
+        parts = _parted(kind.shape, it.dims)
+        assert parts is not None
+        x, wide = self._as_written(it.x), promote(kind.dtype, DType.float32)
+        x = x if wide is kind.dtype else g.cast(x, wide)
+        x = x if parts.shape == kind.shape else g.reshape(x, parts.shape)
+        means = self._mean(x, parts.inner)
+        variances = self._mean(g.square(x - means), parts.inner)
+        mean = self._mean(means, parts.outer)
+        variance = self._mean(variances, parts.outer) + self._mean(g.square(means - mean), parts.outer)
+        shape = self._program.types[it.mean].shape
+        self._variance[it.mean] = g.reshape(variance, shape) if variance.shape != shape else variance
+        return g.reshape(mean, shape) if mean.shape != shape else mean
+
+    def _mean(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+        for dim in dims:
+            x = self._written.mean(x, dim)
+        return x
+
+
+__all__ = ["with_split_statistics"]

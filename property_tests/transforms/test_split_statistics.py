@@ -1,0 +1,101 @@
+"""Mean and variance of long rows come from those of their parts, in two passes, and the values are the same."""
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.frontend.long_rows import group_norm, layer_norm
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.transforms.split_statistics import with_split_statistics
+
+
+def reduced(p: KernelGraph, op: str, x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    for dim in dims:
+        x = p.op(op, x, dim=dim)
+    return x
+
+
+def normalized(shape: tuple[int, ...], dims: tuple[int, ...], op: str = "mean", dtype: str = "float32") -> Graph:
+    """Outputs: the normalized rows, their mean, and their variance or the sum of squares that it is of."""
+    p = new_kernel_graph()
+    x = p.new_input(shape, dtype)
+    mean = reduced(p, "mean", x, dims)
+    squares = reduced(p, op, p.square(x - mean), dims)
+    for value in ((x - mean) / p.sqrt(p.shift(squares, 1e-5)), mean, squares):
+        p.mark_output(value)
+    return p.graph()
+
+
+def is_alike(program: Graph, split: Graph) -> None:
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(kind.shape) + 3 for kind in program.input_types]
+    for got, want in zip(evaluate(split, arrays, FloatAlgebra()), evaluate(program, arrays, FloatAlgebra()), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+    assert [(kind.shape, kind.dtype) for kind in split.output_types] == [
+        (kind.shape, kind.dtype) for kind in program.output_types
+    ]
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 3, 8, 24, 35, 64]), min_size=1, max_size=4).filter(lambda shape: prod(shape) <= 1 << 17),
+    st.data(),
+    st.sampled_from(["mean", "sum"]),
+    st.sampled_from(["float32", "float16"]),
+)
+def test_split_statistics_are_those_of_the_rows(shape: list[int], data: st.DataObject, op: str, dtype: str) -> None:
+    dims = data.draw(st.lists(st.sampled_from(range(len(shape))), min_size=1, unique=True))
+    program = normalized(tuple(shape), tuple(dims), op, dtype)
+    split = with_split_statistics(program, 256)
+    if split is not None:
+        is_alike(program, split)
+    else:
+        assert prod(shape[dim] for dim in dims) <= 4096
+
+
+def passes(graph: Graph, rows: int) -> int:
+    """The reductions over elements of the rows that wait for a statistic of whole rows."""
+    waiting: set[int] = set()
+    found = 0
+    for item, values in graph.numbered():
+        is_statistic = bool(item.operands) and prod(graph.types[values[0]].shape if values else ()) == rows
+        follows = not waiting.isdisjoint(item.operands)
+        is_large = bool(item.operands) and prod(graph.types[item.operands[0]].shape) > 4096 * rows
+        found += item.op in ("mean", "sum") and is_large and follows
+        if is_statistic or follows:
+            waiting.update(values)
+    return found
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((4, 40960), (1,)), ((32, 8, 56, 56), (0, 2, 3)), ((2, 1 << 20), (1,))])
+def test_no_pass_over_a_row_waits_for_another(shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    program = normalized(shape, dims)
+    split = with_split_statistics(program, 16_384)
+    assert split is not None
+    rows = prod(extent for dim, extent in enumerate(shape) if dim not in dims)
+    assert passes(program, rows) > 0
+    assert passes(split, rows) == 0
+
+
+def test_partial_statistics_are_float32() -> None:
+    split = with_split_statistics(expand(group_norm()), 16_384)
+    assert split is not None
+    kinds = [split.types[values[0]] for item, values in split.numbered() if item.op == "mean"]
+    assert kinds and all(kind.dtype is DType.float32 for kind in kinds)
+
+
+@pytest.mark.parametrize("name", ["short rows", "a prime number of elements", "parts of two elements"])
+def test_other_rows_stay_whole(name: str) -> None:
+    programs = {
+        "short rows": expand(layer_norm()),
+        "a prime number of elements": normalized((4, 16_411), (1,)),
+        "parts of two elements": normalized((4, 2 * 8209), (1,)),
+    }
+    assert with_split_statistics(programs[name], 16_384) is None
