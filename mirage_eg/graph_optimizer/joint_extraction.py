@@ -20,8 +20,8 @@ from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
 from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, RewrittenProgram, rewritten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 from mirage_eg.search.partition.segments import FREE_VIEWS, Segment
-from mirage_eg.search.partition.shortest_path import KernelPlan, PlanPart
 
 CLOSE = 1.02  # a program within this of the bound ends the search: the cost model is no finer
 Find = Callable[[Graph, Sequence[Segment]], Sequence[tuple[PlanPart, ...]]]

@@ -46,8 +46,8 @@ from mirage_eg.optimizer.variant_compiler import Map, VariantCompiler
 _LOGGER = logging.getLogger(__name__)
 
 
-def _map_here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[Any]:
-    return (function(item) for item in items if perf_counter() <= until())
+def _map_here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[tuple[int, Any]]:
+    return ((place, function(item)) for place, item in enumerate(items) if perf_counter() <= until())
 
 
 class Timer(Protocol):

@@ -17,7 +17,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tuning_space import Job, Variant
 
-Map = Callable[[Callable[[Any], Any], Sequence[Any], Callable[[], float]], Iterable[Any]]  # function, items, until when
+# (function, items, until when) gives results with the places of their items, as they are finished
+Map = Callable[[Callable[[Any], Any], Sequence[Any], Callable[[], float]], Iterable[tuple[int, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +51,40 @@ class VariantCompiler:
         return self.graphs[graph]
 
     def variants(self, jobs: Sequence[Job], until: Callable[[], float]) -> Iterator[Variant]:
-        """The jobs as they are compiled, in their order; those that do not fit come last, with fewer stages.
+        """The jobs as their kernels are compiled; those that do not fit come last, with fewer stages.
 
         They end when `perf_counter` passes `until`.
         """
         while jobs:
             smaller: list[Job] = []
             items = [(self.program, self.optimized(job.graph), job, self.device.target, self.ranges) for job in jobs]
-            written = [*self.parallel(write_job, items, until)]
-            kernels = {
-                key: (entry.source, name) for entry in written for name, key in entry.kernels if key not in self.compiled
-            }
-            work = [(source, name, self.device.target) for source, name in kernels.values()]
-            results = zip(kernels, self.parallel(compile_kernel_of, work, until), strict=False)  # in the order of the jobs
-            for job, entry in zip(jobs, written, strict=False):
-                while not all(key in self.compiled for _, key in entry.kernels):
-                    key, record = next(results, (None, None))
-                    if key is None or record is None:
-                        return
-                    self.compiled[key] = record
-                records = [self.compiled[key] for _, key in entry.kernels]
-                failed = next((record for record in records if not record.ok), None)
-                problem = f"{failed.kernel}: {failed.error}" if failed else entry.problem
-                fewer = failed and fewer_stages(job.schedule, [record.wants_fewer_stages for record in by_kernel(records)])
-                if fewer:
-                    smaller.append(replace(job, schedule=fewer))
-                else:
-                    yield Variant(job.graph, job.structure, job.schedule, entry.source, problem)
+            waiting: dict[int, WrittenJob] = dict(sorted(self.parallel(write_job, items, until)))
+            for _ in self._compiling(waiting.values(), until):
+                for place in [place for place, entry in waiting.items() if self._is_compiled(entry)]:
+                    job, entry = jobs[place], waiting.pop(place)
+                    records = [self.compiled[key] for _, key in entry.kernels]
+                    failed = next((record for record in records if not record.ok), None)
+                    problem = f"{failed.kernel}: {failed.error}" if failed else entry.problem
+                    fewer = failed and fewer_stages(job.schedule, [record.wants_fewer_stages for record in by_kernel(records)])
+                    if fewer:
+                        smaller.append(replace(job, schedule=fewer))
+                    else:
+                        yield Variant(job.graph, job.structure, job.schedule, entry.source, problem)
+            if waiting:  # the time is over
+                return
             jobs = smaller
+
+    def _is_compiled(self, entry: WrittenJob) -> bool:
+        return all(key in self.compiled for _, key in entry.kernels)
+
+    def _compiling(self, entries: Iterable[WrittenJob], until: Callable[[], float]) -> Iterator[None]:
+        """Compile the kernels that are new; yields once before, and after each of them."""
+        kernels = {key: (entry.source, name) for entry in entries for name, key in entry.kernels if key not in self.compiled}
+        keys, work = [*kernels], [(source, name, self.device.target) for source, name in kernels.values()]
+        yield
+        for place, record in self.parallel(compile_kernel_of, work, until):
+            self.compiled[keys[place]] = record
+            yield
 
 
 def write_job(item: tuple[Graph, Graph, Job, str, Ranges]) -> WrittenJob:

@@ -35,8 +35,8 @@ from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import is_fused
 from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.kernel_plan import KernelPlan
 from mirage_eg.search.partition.known_segments import plans_of_known
-from mirage_eg.search.partition.shortest_path import KernelPlan
 from mirage_eg.verify.all_sizes import SizesVerdict, verify_sizes
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.verdict import FloatCheck, Observer

@@ -54,7 +54,7 @@ from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import device_name
 from mirage_eg.pipeline.verify_stage import Finalists, Verified
-from mirage_eg.search.partition.shortest_path import PlanPart
+from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.search.structure_search import SplitRecord
 from mirage_eg.transforms.simplify import Simplification
 from mirage_eg.verify.verdict import Verdict

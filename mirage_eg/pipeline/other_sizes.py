@@ -30,10 +30,11 @@ from mirage_eg.pipeline.search_stage import is_fused
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 from mirage_eg.search.partition.known_segments import plans_of_known
+from mirage_eg.search.partition.plan_graph import PartitionLimits
 from mirage_eg.search.partition.segment_search import Task, instantiate_again, library_kernels
 from mirage_eg.search.partition.segments import SegmentLimits, segment_program
-from mirage_eg.search.partition.shortest_path import KernelPlan, PartitionLimits, PlanPart
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts

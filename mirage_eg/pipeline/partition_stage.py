@@ -18,6 +18,7 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, PlanPart
 from mirage_eg.search.partition.known_segments import bound_of_known, find_known
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
@@ -28,7 +29,7 @@ from mirage_eg.search.partition.segment_search import (
     for_other_sizes,
 )
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
-from mirage_eg.search.partition.shortest_path import KernelPlan, KnownSegment, Partition, PlanPart, few_kernels, partition
+from mirage_eg.search.partition.shortest_path import Partition, few_kernels, partition
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
 from mirage_eg.transforms.merged_planes import merged_planes
 from mirage_eg.verify.subgraph_check import Subgraph

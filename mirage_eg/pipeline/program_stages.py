@@ -28,8 +28,8 @@ from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import StartedTuning, start_tuning, tune_candidates
 from mirage_eg.pipeline.verify_stage import Finalists, FullSize, Verified
+from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.segments import Segmenter
-from mirage_eg.search.partition.shortest_path import KnownSegment
 from mirage_eg.transforms.simplify import Simplification, simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 

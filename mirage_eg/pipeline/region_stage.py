@@ -30,8 +30,9 @@ from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
 from mirage_eg.pipeline.tune_stage import timed_and_ordered
 from mirage_eg.pipeline.verify_stage import Finalists, Verified, at_full_size, with_steps
 from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, counts, segment_program
-from mirage_eg.search.partition.shortest_path import Partition, PlanPart, SegmentKernels
+from mirage_eg.search.partition.shortest_path import Partition
 from mirage_eg.search.structure_search import merged
 from mirage_eg.transforms.simplify import Simplification
 from mirage_eg.verify.composition import compose_float_checks, compose_verdicts

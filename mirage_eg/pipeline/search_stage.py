@@ -26,9 +26,9 @@ from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 from mirage_eg.search.partition.segment_search import Instantiated, Searched, Task, instantiate_each, search_splits
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, segment_program
-from mirage_eg.search.partition.shortest_path import KernelPlan, PlanPart
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, merged, split_choices
 from mirage_eg.search.trace import MOST

@@ -27,9 +27,9 @@ from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
 from mirage_eg.pipeline.tune_stage import timed_and_ordered
 from mirage_eg.pipeline.verify_stage import Verified, at_full_size, with_steps
+from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.search.partition.segments import Segment, segment_program
-from mirage_eg.search.partition.shortest_path import KnownSegment
 from mirage_eg.search.trace import Tracer
 from mirage_eg.verify.verdict import Observer
 

@@ -10,9 +10,9 @@ from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.verify_stage import Verified
+from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.search.partition.segment_search import trace_structures
 from mirage_eg.search.partition.segments import Segment
-from mirage_eg.search.partition.shortest_path import PlanPart
 from mirage_eg.search.trace import Tracer
 
 

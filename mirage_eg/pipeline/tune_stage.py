@@ -24,7 +24,7 @@ from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run, Watch
-from mirage_eg.search.partition.shortest_path import KernelPlan, PlanPart
+from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import NOT_CHECKED, Candidate
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.search.partition.shortest_path import PlanPart
+from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.transforms.whole_products import whole_products
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.float_check import float_checks

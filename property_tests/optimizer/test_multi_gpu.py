@@ -184,7 +184,7 @@ from property_tests.optimizer import test_multi_gpu as here
 
 with Workers(jobs=2) as workers, MultiGpuTimer(["4", "7"], here.process, Calls(here.dies, here.full)) as timer:
     stop = time.perf_counter() + 6
-    assert list(workers.map(here.sleeps, [1.0, 0, 0, 120, 0, 120], lambda: stop))[0] == 1.0  # the first one runs here
+    assert (0, 1.0) in list(workers.map(here.sleeps, [1.0, 0, 0, 120, 0, 120], lambda: stop))
     assert [outcome.us for outcome in timer.quick_all("0123", lambda: float("inf"))] == [4.0, None, 4.0, 7.0]
 print("ended")
 """

@@ -165,11 +165,11 @@ def test_candidates_of_many_kernels_are_timed_as_soon_as_they_are_compiled() -> 
             events.append("timed")
             return super().quick(source)
 
-    def mapped(function: Callable[[Any], Any], items: Sequence[Any], _: object) -> Iterator[Any]:
-        for item in items:
+    def mapped(function: Callable[[Any], Any], items: Sequence[Any], _: object) -> Iterator[tuple[int, Any]]:
+        for place, item in enumerate(items):
             if function is compile_kernel_of:
                 events.append("compiled")
-            yield KernelCompile("", "", True, 0, 0, 0, None, 0.0) if function is compile_kernel_of else function(item)
+            yield place, KernelCompile("", "", True, 0, 0, 0, None, 0.0) if function is compile_kernel_of else function(item)
 
     graphs = [split_attention("float16", 2, 32, 16, 256, 16, 4, loop, 8) for loop in (2, 4, 8)]
     families = [Family.of([pair.mugraph for pair in graphs])]
@@ -234,9 +234,9 @@ def test_the_first_round_is_timed_however_long_it_took_to_compile(
     program, families = pool()
     clock = Clock(seconds=0.5)
 
-    def slow(work: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> list[Any]:
+    def slow(work: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> list[tuple[int, Any]]:
         clock.now += compiling if items else 0.0
-        return [*map(work, items)]
+        return [*enumerate(map(work, items))]
 
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
     tuned = tune(program, families, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)), parallel=slow)
@@ -257,13 +257,13 @@ def test_no_run_goes_on_after_its_seconds_but_for_what_is_under_way(
             clock.now += final
             return clock.full(source)
 
-    def slow(work: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[Any]:
-        for item in items:
+    def slow(work: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[tuple[int, Any]]:
+        for place, item in enumerate(items):
             clock.now += compiling
             if clock.now > until():
                 clock.now = until()  # processes are not waited for
                 return
-            yield work(item)
+            yield place, work(item)
 
     timer = Careful()
     timer.quick = clock.quick  # type: ignore[method-assign]
@@ -274,8 +274,8 @@ def test_no_run_goes_on_after_its_seconds_but_for_what_is_under_way(
     assert clock.now <= seconds + max(timing, final) + timing + final  # one of each is timed at any rate
 
 
-def here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[Any]:
-    return map(function, items)
+def here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[tuple[int, Any]]:
+    return enumerate(map(function, items))
 
 
 def variants_of(program: Graph, jobs: Sequence[Job], parallel: Map = here) -> list[Variant]:
@@ -306,12 +306,23 @@ def test_a_kernel_of_several_candidates_is_compiled_once() -> None:
     jobs = [Job(graphs.mugraph, 0, plain), Job(graphs.mugraph, 0, (*plain[:-1], replace(plain[-1], num_warps=8)))]
     sent: list[int] = []
 
-    def counted(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[Any]:
+    def counted(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[tuple[int, Any]]:
         sent.append(len(items))
-        return map(function, items)
+        return enumerate(map(function, items))
 
     assert [variant.problem for variant in variants_of(graphs.program, jobs, counted)] == [None, None]
     assert sent == [len(jobs), len(plain) + 1]
+
+
+def test_no_candidate_waits_for_the_kernels_of_others() -> None:
+    """The kernels of the first candidate are not compiled in time: the second one comes nevertheless."""
+    graphs = attention("float16", 2, 32, 16, 64, 16, 4)
+    slow, quick = (Job(graphs.mugraph, 0, (Schedule(num_warps=warps),)) for warps in (8, 4))
+
+    def cut(function: Callable[[Any], Any], items: Sequence[Any], until: object) -> list[tuple[int, Any]]:
+        return [(place, function(items[place])) for place in range(function is compile_kernel_of, len(items))]
+
+    assert [variant.schedule for variant in variants_of(graphs.program, [slow, quick], cut)] == [quick.schedule]
 
 
 @settings(max_examples=10)

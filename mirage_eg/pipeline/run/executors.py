@@ -205,15 +205,9 @@ class Workers:
 
     def map(
         self, function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float] = lambda: inf
-    ) -> Iterator[Any]:
-        """The results of `function` for all items, in order; for work that is always worth a process."""
-        results: dict[int, Any] = {}
-        place = 0
-        for position, result in self.run("tune", _each, function, items, until, at_once=True):
-            results[position] = result
-            while place in results:
-                yield results.pop(place)
-                place += 1
+    ) -> Iterator[tuple[int, Any]]:
+        """As `run`, of a function of one item, for work that is always worth a process."""
+        return self.run("tune", _each, function, items, until, at_once=True)
 
     def _run_here(self, function: Function, common: Any, items: Sequence[Any]) -> Generator[tuple[int, Any], None, list[int]]:
         """Run items until the rest is worth sending away; returns the positions of the rest."""

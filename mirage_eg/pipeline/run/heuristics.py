@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mirage_eg.optimizer.heuristics import EFFORT, OPTIMIZER, Effort, OptimizerHeuristics
 from mirage_eg.search.heuristics import SEARCH, SearchHeuristics
-from mirage_eg.search.partition.shortest_path import PartitionLimits
+from mirage_eg.search.partition.plan_graph import PartitionLimits
 
 
 @dataclass(frozen=True, slots=True)

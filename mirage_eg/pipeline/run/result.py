@@ -11,7 +11,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.passes import OptimizedMuGraph
 from mirage_eg.pipeline.run.run_report import RunReport
-from mirage_eg.search.partition.shortest_path import KernelPlan, KnownSegment
+from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 NOT_WRITTEN = "# not written"  # how the source of a µGraph begins that Triton has no words for

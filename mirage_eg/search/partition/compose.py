@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.search.partition.segments import FREE_VIEWS
-from mirage_eg.search.partition.shortest_path import PlanPart
 
 
 def compose(program: Graph, parts: Sequence[PlanPart]) -> Graph:

@@ -6,6 +6,8 @@ from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import rename_views
+from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment
+from mirage_eg.search.partition.plan_graph import LowerBound, PartitionLimits
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
     Found,
@@ -18,13 +20,7 @@ from mirage_eg.search.partition.segment_search import (
     of_given,
 )
 from mirage_eg.search.partition.segments import Segment, segment_program
-from mirage_eg.search.partition.shortest_path import (
-    KernelPlan,
-    KnownSegment,
-    LowerBound,
-    PartitionLimits,
-    partition,
-)
+from mirage_eg.search.partition.shortest_path import partition
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.transforms.merged_planes import merged_planes
 

@@ -30,8 +30,8 @@ from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, has_element_types, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
+from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
 from mirage_eg.search.partition.segments import Segment, barriers, counts, segment_program
-from mirage_eg.search.partition.shortest_path import PlanPart, SegmentKernels
 from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search

@@ -14,87 +14,17 @@ bytes at least: the larger one costs no less, and where the outputs are the same
 holds the larger.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from heapq import nsmallest
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import inf
-from operator import itemgetter
 from time import time
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, counts, segment_program
-from mirage_eg.search.partition.windows import windows
-from mirage_eg.search.structure import AnyStructure
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentKernels:
-    """A µGraph of one segment's program with its predicted microseconds; `fused` where the search found it, not the library.
-
-    `structure`: the one that it is an instance of, if it is.
-    """
-
-    graph: Graph
-    us: float
-    count: int
-    proved: bool
-    fused: bool
-    structure: AnyStructure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KnownSegment:
-    """A segment that was searched, and structures that compute it."""
-
-    segment: Segment
-    structures: tuple[AnyStructure, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanPart:
-    """One segment of a plan with its kernels; `inputs` are the values of the program that its µGraph reads, in order."""
-
-    segment: Segment
-    inputs: tuple[int, ...]
-    kernels: SegmentKernels
-
-
-@dataclass(frozen=True, slots=True)
-class KernelPlan:
-    """A path through the segments of a program: the parts of a µGraph in the order in which they run."""
-
-    parts: tuple[PlanPart, ...]
-
-    @property
-    def us(self) -> float:
-        """Predicted microseconds."""
-        return sum(part.kernels.us for part in self.parts)
-
-    @property
-    def kernels(self) -> int:
-        """Kernels of the parts; each concatenation counts, also several that one launch computes."""
-        return sum(part.kernels.count for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLimits:
-    """How much is searched."""
-
-    segments: SegmentLimits = field(default_factory=SegmentLimits)
-    max_kernels: int | None = None  # of a plan
-    deep: int = 48  # ops; programs of more are searched in windows
-    window: int = 32  # ops of a window
-    max_states: int = 20_000  # above it windows are searched, then shorter segments, then single ops
-    max_edges: int = 60_000  # likewise
-    patience: int = 24  # plans searched in a row without a cheaper one
-    patience_of_few: int = 32  # segments searched in a row without a cheaper plan of few kernels
-    max_searched: int = 320  # segments; a decoder layer searches 78
-    close: float = 1.02  # a plan within this of the bound ends the search: the cost model is no finer
-    max_plans: int = 8
-    until: float = inf  # seconds since 1970; states found later have the smallest segment alone
-    explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
+from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
+from mirage_eg.search.partition.plan_graph import Find, LowerBound, PartitionLimits, PlanGraph
+from mirage_eg.search.partition.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +53,6 @@ class Partition:
         return (f"{least} (the first: {self.plans[0].us:.1f} µs)",)
 
 
-# gives of each segment the best µGraph of each number of kernels; the second argument: segments of later calls, likeliest first
-Find = Callable[[Sequence[Segment], Iterable[Segment]], list[tuple[PlanPart, ...]]]
-LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
 Progress = Callable[[int, float], bool]  # segments searched and microseconds of the best plan; whether to continue
 
 
@@ -142,7 +69,7 @@ def partition(
     than others are tried, too.
     """
     limits = limits or PartitionLimits()
-    graph = _PlanGraph(program, lower_bound, limits)
+    graph = PlanGraph(program, lower_bound, limits)
     bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)  # first: seconds may be few
     _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
     if not graph.front(None) and not limits.segments.every_boundary:
@@ -176,7 +103,7 @@ def few_kernels(fewest: int, max_kernels: int | None = None) -> int:
 
 
 def _search(
-    graph: "_PlanGraph",
+    graph: PlanGraph,
     find: Find,
     limits: PartitionLimits,
     on_progress: Progress | None,
@@ -217,264 +144,4 @@ def _order(plan: KernelPlan) -> tuple[float, int]:
     return plan.us, plan.kernels
 
 
-Edge = tuple[int, int]  # segment, state
-_TIGHTER: tuple[Callable[[SegmentLimits], SegmentLimits], ...] = (  # each for programs that the one before leaves too large
-    lambda limits: replace(limits, long_axis=limits.long_axis // 2),
-    lambda limits: replace(limits, long_axis=limits.long_axis // 4),
-    lambda limits: replace(limits, long_axis=limits.long_axis // 4, max_outputs=1),
-    lambda limits: replace(limits, long_axis=limits.long_axis // 4, max_outputs=1, max_ops=min(limits.max_ops, 10)),
-)
-
-
-def _left_out(limits: PartitionLimits, used: SegmentLimits, parts: int, cut: bool) -> Iterator[str]:
-    """What is not searched under these limits of segments, in so many windows, in words."""
-    wanted = limits.segments
-    if parts > 1:
-        yield f"kernels that reach from one of {parts} windows into the next"
-    if used.long_axis < wanted.long_axis:
-        yield f"kernels that reduce over two axes of more than {used.long_axis}"
-    if used.max_outputs < wanted.max_outputs:
-        yield f"kernels of more than {used.max_outputs} output"
-    if used.max_ops < wanted.max_ops:
-        yield f"kernels of more than {used.max_ops} ops"
-    if cut:
-        end = "the budget was spent" if time() >= limits.until else f"{counted(limits.max_states, 'state')}"
-        yield f"kernels of several ops after {end}"
-
-
-class _PlanGraph:
-    """The states and segments of a program, with bounds of their costs."""
-
-    def __init__(self, program: Graph, lower_bound: LowerBound, limits: PartitionLimits) -> None:
-        self.segments: list[Segment] = []
-        self.states: list[list[Edge]] = []
-        self.searched: dict[int, tuple[PlanPart, ...]] = {}  # of the segments searched
-        self.cut = False  # some states were not explored
-        self.plan_until = (time() + limits.until) / 2  # when another kind of plan is tried, if there is none
-        self.end = -1  # the position of the state that needs nothing; other states without edges are dead ends
-        ops = sum(map(counts, program.nodes))
-        own = windows(program, limits.window if ops > limits.deep else ops)
-        whole = [(limits.segments, None)] if ops <= 2 * limits.deep else []
-        tried = [*whole, *([(limits.segments, own)] if max(own) else [])]
-        tried += [(tighter(limits.segments), own) for tighter in _TIGHTER]
-        tried += [(tried[-1][0], windows(program, limits.segments.max_ops))]
-        for number, (segments, parts) in enumerate(tried, 1):
-            is_last = number == len(tried) or time() >= limits.until
-            if self._expand(Segmenter(program, segments, parts), limits, is_last):
-                self.left_out = tuple(_left_out(limits, segments, 1 + max(parts or (0,)), self.cut))
-                self.cut |= number > 1
-                break
-        self._equal = self._by_program(program) if max(own) else {}
-        self.order = self._topological()
-        self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # a lower bound of each cost
-        self.infeasible: set[int] = set()  # taken to have no kernels
-        self._ops = [sum(counts(program.nodes[place]) for place in segment.nodes) for segment in self.segments]
-        self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
-
-    def _expand(self, segmenter: Segmenter, limits: PartitionLimits, anyway: bool) -> bool:
-        """Make all states, unless there are too many, or too many plans from one to the next; `anyway`: as far as they go."""
-        self.segments, self.states, self.cut = [], [], False
-        count = 0
-        numbers: dict[Segment, int] = {}
-        places: dict[Needed, int] = {segmenter.start: 0}
-        frontier = [segmenter.start]
-        for place, needed in enumerate(frontier):
-            edges: list[Edge] = []
-            if not needed:
-                self.end = place
-            else:
-                full = len(places) >= limits.max_states or time() >= limits.until
-                if full and not anyway:
-                    return False
-                self.cut |= full
-                for segment, left in segmenter.choices(needed, alone=full):
-                    if segment not in numbers:
-                        numbers[segment] = len(self.segments)
-                        self.segments.append(segment)
-                    if left not in places:
-                        places[left] = len(frontier)
-                        frontier.append(left)
-                    edges.append((numbers[segment], places[left]))
-            self.states.append(edges)
-            count += len(edges)
-            if count > limits.max_edges and not anyway:
-                return False
-        return True
-
-    def _topological(self) -> list[int]:
-        """States in reverse topological order."""
-        order: list[int] = []
-        seen = [False] * len(self.states)
-        stack: list[tuple[int, Iterable[Edge]]] = [(0, iter(self.states[0]))]
-        seen[0] = True
-        while stack:
-            place, edges = stack[-1]
-            for _, target in edges:
-                if not seen[target]:
-                    seen[target] = True
-                    stack.append((target, iter(self.states[target])))
-                    break
-            else:
-                order.append(place)
-                stack.pop()
-        return order
-
-    def options(self, number: int) -> list[tuple[int, float]]:
-        """The kernels and microseconds of each µGraph of a segment, or the least that it can take until it was searched."""
-        if number in self.searched:
-            return [(part.kernels.count, part.kernels.us) for part in self.searched[number]]
-        return [] if number in self.infeasible else [(int(self.lower_bounds[number] > 0), self.lower_bounds[number])]
-
-    def cheapest(self, per_kernel: float, most: int | None, searched: bool = False) -> tuple[tuple[int, ...], float]:
-        """The segments of the cheapest plan of at most so many kernels, from the outputs backwards, and its cost; `searched`:
-        through segments that were searched."""
-        options = [
-            self.options(number) if number in self.searched or not searched else [] for number in range(len(self.segments))
-        ]
-        if most is None:  # then the number of kernels does not distinguish plans
-            costs = [min((us + per_kernel * kernels for kernels, us in each), default=inf) for each in options]
-            options = [[(0, cost)] if cost < inf else [] for cost in costs]
-            per_kernel = 0.0
-        found: list[dict[int, tuple[float, int, int, int]]] = [{} for _ in self.states]  # cost, segment, next place, kernels
-        for place in self.order:
-            here = found[place]
-            if place == self.end:
-                here[0] = 0.0, -1, -1, 0
-            for number, target in self.states[place]:
-                for kernels, us in options[number]:
-                    added = us + per_kernel * kernels
-                    for later, (cost, *_) in found[target].items():
-                        total = later + kernels
-                        if (most is None or total <= most) and (total not in here or cost + added < here[total][0]):
-                            here[total] = cost + added, number, target, later
-        if not found[0]:
-            return (), inf
-        kernels = min(found[0], key=lambda count: found[0][count][0])
-        path, place, least = [], 0, found[0][kernels][0]
-        while place != self.end:
-            _, number, place, kernels = found[place][kernels]
-            path.append(number)
-        return tuple(path), least
-
-    def best(self, per_kernel: float, most: int | None) -> tuple[float, float]:
-        """What the cheapest plan through segments that were searched costs, and its microseconds; infinite without one."""
-        path, cost = self.cheapest(per_kernel, most, searched=True)
-        if not path:
-            return inf, inf
-        kernels = {0: 0.0}  # the microseconds of each number of kernels along the path
-        for number in path:
-            further: dict[int, float] = {}
-            for more, us in self.options(number):
-                for count, before in kernels.items():
-                    further[count + more] = min(further.get(count + more, inf), before + us)
-            kernels = further
-        fitting = {count: us for count, us in kernels.items() if most is None or count <= most}
-        return cost, min(fitting.items(), key=lambda entry: entry[1] + per_kernel * entry[0])[1]
-
-    def _by_program(self, program: Graph) -> dict[int, list[int]]:
-        """Of each segment those that are equal to it as programs: of other layers."""
-        alike: dict[Graph, list[int]] = {}
-        for number, segment in enumerate(self.segments):
-            alike.setdefault(segment_program(program, segment), []).append(number)
-        return {number: numbers for numbers in alike.values() for number in numbers}
-
-    def likely(self, waiting: Sequence[int], per_kernel: float, most: int | None) -> Iterator[Segment]:
-        """The segments of the cheapest plan that avoids those in `waiting`, then of the cheapest that avoids these too, etc."""
-        avoided = {*waiting}
-        while more := self._waiting_without(avoided, per_kernel, most):
-            avoided.update(more)
-            yield from (self.segments[number] for number in more)
-
-    def plan_of_small(self, most_ops: int) -> list[int]:
-        """The segments to search of the cheapest plan that has larger ones only where they were searched."""
-        large = {number for number, ops in enumerate(self._ops) if ops > most_ops}
-        return self._waiting_without(large - self.searched.keys(), 0.0, None)
-
-    def _waiting_without(self, avoided: set[int], per_kernel: float, most: int | None) -> list[int]:
-        """The segments to search of the cheapest plan without those in `avoided`."""
-        known, self.infeasible = self.infeasible, self.infeasible | avoided
-        path, _ = self.cheapest(per_kernel, most)
-        self.infeasible = known
-        return [number for number in path if number not in self.searched]
-
-    def evaluate(self, numbers: Sequence[int], find: Find, likely: Iterable[Segment] = ()) -> None:
-        """Search segments, and those that are equal to them as programs."""
-        numbers = sorted({other for number in numbers for other in self._equal.get(number, (number,))} - self.searched.keys())
-        for number, parts in zip(numbers, find([self.segments[number] for number in numbers], likely), strict=True):
-            self.searched[number] = parts
-            if not parts:
-                outputs = self.segments[number].outputs
-                self.infeasible.update(other for other in self._wider(number) if self.segments[other].outputs == outputs)
-                continue
-            least = min(part.kernels.us for part in parts)
-            for other in self._wider(number):
-                self.lower_bounds[other] = max(self.lower_bounds[other], least)
-
-    def _wider(self, number: int) -> Iterator[int]:
-        """The segments with the same ops and outputs and more, that read as much at least."""
-        nodes, outputs = self.segments[number].nodes, frozenset(self.segments[number].outputs)
-        for other, segment in enumerate(self.segments):
-            if nodes < segment.nodes and self._read[number] <= self._read[other] and outputs.issubset(segment.outputs):
-                yield other
-
-    def front(self, max_kernels: int | None) -> list[KernelPlan]:
-        """For each number of kernels the cheapest plan through the segments searched."""
-        fronts: list[dict[int, tuple[float, tuple[PlanPart, ...]]]] = [{} for _ in self.states]
-        for place in self.order:
-            here = fronts[place]
-            if place == self.end:
-                here[0] = 0.0, ()
-            for number, target in self.states[place]:
-                for part in self.searched.get(number, ()):
-                    for kernels, (us, parts) in fronts[target].items():
-                        total = kernels + part.kernels.count
-                        if (max_kernels is None or total <= max_kernels) and us + part.kernels.us < here.get(total, (inf,))[0]:
-                            here[total] = us + part.kernels.us, (*parts, part)
-        return [KernelPlan(parts) for _, (_, parts) in sorted(fronts[0].items())]
-
-    def cheap(self, max_kernels: int | None, most: int) -> list[KernelPlan]:
-        """The cheapest plans through the searched segments, with any number of kernels."""
-        known: list[list[tuple[float, int, tuple[PlanPart, ...]]]] = [[] for _ in self.states]
-        for place in self.order:
-            here: list[tuple[float, int, tuple[PlanPart, ...]]] = [(0.0, 0, ())] if place == self.end else []
-            for number, target in self.states[place]:
-                here += [
-                    (us + part.kernels.us, kernels + part.kernels.count, (*parts, part))
-                    for part in self.searched.get(number, ())
-                    for us, kernels, parts in known[target]
-                    if max_kernels is None or kernels + part.kernels.count <= max_kernels
-                ]
-            known[place] = nsmallest(most, here, key=lambda plan: plan[:2])
-        return [KernelPlan(parts) for _, _, parts in known[0]]
-
-    def covering(self, max_kernels: int | None) -> list[KernelPlan]:
-        """The cheapest plan through each segment searched that no cheaper one of these plans has, cheapest first.
-
-        Plans that are predicted to take equally long may differ much in what they take: each segment is worth a measurement.
-        """
-        behind: list[tuple[float, tuple[PlanPart, ...]]] = [(inf, ()) for _ in self.states]  # from a state to the end
-        before = list(behind)  # from the start to a state
-        behind[self.end] = before[0] = 0.0, ()
-        for place in self.order:
-            for us, target, part in self._steps(place):
-                behind[place] = min(behind[place], (us + behind[target][0], (*behind[target][1], part)), key=itemgetter(0))
-        through: dict[Segment, tuple[float, tuple[PlanPart, ...]]] = {}
-        for place in reversed(self.order):
-            for us, target, part in self._steps(place):
-                so_far = us + before[place][0]
-                before[target] = min(before[target], (so_far, (part, *before[place][1])), key=itemgetter(0))
-                whole = so_far + behind[target][0], (*behind[target][1], part, *before[place][1])
-                through[part.segment] = min(through.get(part.segment, (inf, ())), whole, key=itemgetter(0))
-        plans, seen = [], set[Segment]()
-        for segment, (us, parts) in sorted(through.items(), key=lambda entry: entry[1][0]):
-            plan = KernelPlan(parts)
-            if segment not in seen and us < inf and (max_kernels is None or plan.kernels <= max_kernels):
-                seen.update(part.segment for part in parts)
-                plans.append(plan)
-        return plans
-
-    def _steps(self, place: int) -> Iterator[tuple[float, int, PlanPart]]:
-        """The µGraphs of the segments searched that lead from a state, with their microseconds and the next state."""
-        for number, target in self.states[place]:
-            for part in self.searched.get(number, ()):
-                yield part.kernels.us, target, part
+__all__ = ["Partition", "few_kernels", "partition"]

@@ -23,9 +23,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
+from mirage_eg.search.partition.plan_graph import PartitionLimits
 from mirage_eg.search.partition.segment_search import FieldCheck, KernelFinder, Task, find_kernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
-from mirage_eg.search.partition.shortest_path import Partition, PartitionLimits, PlanPart, SegmentKernels, partition
+from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts

@@ -13,8 +13,10 @@ from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.heuristics import Heuristics
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
+from mirage_eg.search.partition.plan_graph import PartitionLimits
 from mirage_eg.search.partition.segments import Segment, counts, segment_program
-from mirage_eg.search.partition.shortest_path import Partition, PartitionLimits, PlanPart, SegmentKernels, partition
+from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.search.partition.windows import windows
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import Reference
