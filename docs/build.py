@@ -161,8 +161,8 @@ def results(found: Sequence[Card]) -> str:
 Times are in microseconds: the median of CUDA-graph replays (warm), and of runs with the L2 cache flushed before each (cold).
 The best baseline is the fastest of eager PyTorch, torch.compile (default, and max-autotune where it was run), the fused
 library calls, and the kernels of other projects (Helion, FlashInfer, FlashAttention in CuTe) where they were run. A baseline
-that the newest run of a row left out has the time of the run before. A ratio is the time of the best baseline over ours:
-above 1 our kernels are faster.
+that the newest run of a row left out, or that failed in it, has the time of the run before. A ratio is the time of the best
+baseline over ours: above 1 our kernels are faster.
 The lower bound is the time to read each input and write each output once, or to compute all products, at rates measured in the
 same run.
 [Kernels](kernels.md) describes the measurement. `OUT=DIR python benchmarks/on_gpu.py` repeats all measurements of this page

@@ -154,12 +154,16 @@ class Summary:
 
 
 def newest(path: Path) -> dict[Key, Row]:
-    """The newest row of each workload and batch, with each baseline that it lacks from the row before on the same device."""
+    """The newest row of each workload and batch.
+
+    A baseline that it lacks, or that failed in it, is that of the row before on the same device.
+    """
     rows: dict[Key, Row] = {}
     for row in read_rows(path):
         before = rows.get(row.key)
         if before is not None and before.device == row.device:
-            row = replace(row, baselines={**before.baselines, **row.baselines})
+            kept = {name: it for name, it in before.baselines.items() if "warm_us" not in row.baselines.get(name, {})}
+            row = replace(row, baselines={**row.baselines, **kept})
         rows[row.key] = row
     return rows
 

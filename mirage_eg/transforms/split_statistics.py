@@ -146,7 +146,7 @@ class _Rewriting:
         return made if made.dtype is wanted else self._written.cast(made, wanted)
 
     def _statistics(self, it: _Variance) -> Tensor:
-        """The mean, and the variance beside it."""
+        """The mean; the variance is kept until the program has it."""
         g, kind = self._written, self._program.types[it.x]
         parts = _parted(kind.shape, it.dims)
         assert parts is not None

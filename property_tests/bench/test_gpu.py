@@ -192,6 +192,10 @@ def test_a_baseline_that_failed_is_no_baseline(tmp_path: Path) -> None:
     append(path, broken)
     [row] = summarize(path)
     assert row.baseline == "eager"
+    broken["baselines"]["eager"] = {"problem": "out of memory"}
+    append(path, broken)
+    [row] = summarize(path)
+    assert row.warm_ratio == 8.0 / 9.0  # the time of the row before stays
 
 
 def test_the_picture_has_two_bars_a_row_and_parses(tmp_path: Path) -> None:
