@@ -52,12 +52,15 @@ class FloatAlgebra:
         return in_chunks(compute, *operands, dtype=np.dtype(str(self.working))) if self.xp is np else compute(*operands)
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
-        """In working precision."""
+        """In working precision; float32 is summed in pairs along every axis, as kernels do about."""
         if self.xp is not np and kind == "mean" and self.working is DType.float64:
             count = prod(x.shape[axis] for axis in axes)
             if count <= LONGEST_REDUCTION:
                 return reduction(self.xp, "mean")(x, float(count), axis=axes, keepdims=True)
         with np.errstate(all="ignore"):
+            if self.xp is np and kind != "max" and self.working is DType.float32:
+                total = _sum_in_pairs(self._wide(x), axes)
+                return total if kind == "sum" else total / np.float32(prod(x.shape[axis] for axis in axes))
             return REDUCTIONS[kind](self._wide(x), axis=axes, keepdims=True)
 
     def matmul(self, x: Array, y: Array) -> Array:
@@ -104,6 +107,20 @@ class FloatAlgebra:
 
 
 REDUCTIONS: Mapping[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}  # CuPy's by dispatch
+
+
+def _sum_in_pairs(x: Array, axes: tuple[int, ...]) -> Array:
+    """The sum over axes, which NumPy takes in pairs along the last axis only: elsewhere the error grows with the terms."""
+    for axis in sorted((axis % x.ndim for axis in axes), reverse=True):
+        rest = None
+        while axis < x.ndim - 1 and (count := x.shape[axis]) > 1:
+            first, second, odd = np.split(x, (count // 2, count // 2 * 2), axis)
+            x = first + second
+            if count % 2:
+                rest = odd if rest is None else rest + odd
+        x = x.sum(axis, keepdims=True)
+        x = x if rest is None else x + rest
+    return x
 
 
 _HALF_CHUNK = 1 << 15  # the temporaries of a chunk stay in the cache
