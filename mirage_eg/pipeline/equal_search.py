@@ -1,6 +1,7 @@
 """The search of another program that computes the given one: its µGraphs compete with those of the program as written.
 
-They are verified against the program as it was given. Other sizes are served by the plans of the program as written.
+They are verified against the program as it was given. At other sizes they serve with the tiles that they have, if at all: only
+plans of the program as written get new ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -8,9 +8,11 @@ Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computi
 trusted: candidates are verified against the program as the user wrote it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
+from operator import itemgetter
 
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType, promote
@@ -77,7 +79,7 @@ def _reduced(makers: dict[int, Node], value: int, op: str) -> tuple[int, tuple[i
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The shape of x in parts, the dims within a part, and those over the parts."""
+    """The shape of x in parts, the dims within a part, and those over the parts; neighbours are one dim."""
 
     shape: Shape
     inner: tuple[int, ...]
@@ -86,21 +88,28 @@ class _Parts:
 
 def _parted(shape: Shape, dims: Sequence[int]) -> _Parts | None:
     """Parts of the last of these dims, as many as one part may have, and a divisor of the one before; None if too short."""
-    held, inner = 1, list[int]()
-    for position in reversed(range(len(dims))):
-        dim = dims[position]
-        if held * shape[dim] <= _PART:
-            held *= shape[dim]
-            inner.append(dim)
+    extents: list[tuple[int, str]] = []  # from the last dim on: extent, and what it is
+    held, is_full = 1, False
+    for dim in reversed(range(len(shape))):
+        if dim not in dims:
+            extents.append((shape[dim], "kept"))
             continue
-        part = next(extent for extent in range(_PART // held, 0, -1) if shape[dim] % extent == 0)
-        if held * part < _LEAST:
-            return None
-        if part == 1:
-            return _Parts(shape, tuple(inner), tuple(dims[: position + 1]))
-        cut = (*shape[:dim], shape[dim] // part, part, *shape[dim + 1 :])
-        return _Parts(cut, (dim + 1, *(other + 1 for other in inner)), tuple(dims[: position + 1]))
-    return None
+        room = _PART // held
+        part = 1 if is_full else next(extent for extent in range(min(room, shape[dim]), 0, -1) if shape[dim] % extent == 0)
+        held, is_full = held * part, is_full or part < shape[dim]
+        extents += [(extent, what) for extent, what in ((part, "inner"), (shape[dim] // part, "outer")) if extent > 1]
+    if held < _LEAST or not is_full:
+        return None
+    groups = [(prod(extent for extent, _ in group), what) for what, group in _merged(reversed(extents))]
+    where = {what: tuple(dim for dim, (_, own) in enumerate(groups) if own == what) for what in ("inner", "outer")}
+    return _Parts(tuple(extent for extent, _ in groups), where["inner"], where["outer"])
+
+
+def _merged(extents: Iterable[tuple[int, str]]) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """Neighbours within or over the parts together; a dim that is kept stays alone."""
+    for what, group in groupby(extents, key=itemgetter(1)):
+        members = [*group]
+        yield from ((what, [member]) for member in members) if what == "kept" else [(what, members)]
 
 
 class _Rewriting:
