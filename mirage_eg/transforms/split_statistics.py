@@ -94,8 +94,8 @@ def _parted(shape: Shape, dims: Sequence[int]) -> _Parts | None:
         if dim not in dims:
             extents.append((shape[dim], "kept"))
             continue
-        room = _PART // held
-        part = 1 if is_full else next(extent for extent in range(min(room, shape[dim]), 0, -1) if shape[dim] % extent == 0)
+        longest = 1 if is_full else min(_PART // held, shape[dim])
+        part = next(extent for extent in range(longest, 0, -1) if shape[dim] % extent == 0)
         held, is_full = held * part, is_full or part < shape[dim]
         extents += [(extent, what) for extent, what in ((part, "inner"), (shape[dim] // part, "outer")) if extent > 1]
     if held < _LEAST or not is_full:
