@@ -102,7 +102,13 @@ class _Run:
     right: list[Tuned] = field(default_factory=list)
     kernels: KernelTimes = field(default_factory=KernelTimes)
     parts: dict[tuple[int, Graph], Sequence[PartChoice]] = field(default_factory=dict)  # of the µGraphs of a family so far
-    predicted: dict[str, float] = field(default_factory=dict)  # microseconds of µGraphs
+    predicted: dict[Graph, float] = field(default_factory=dict)  # microseconds of µGraphs
+
+    def predict(self, graph: Graph) -> float:
+        """The predicted microseconds of a µGraph as it is lowered."""
+        if graph not in self.predicted:
+            self.predicted[graph] = predict_us(self.compiler.optimized(graph), self.device)
+        return self.predicted[graph]
 
     def composed(self, structure: int, parts: Sequence[PartChoice]) -> Graph:
         """The µGraph of these parts."""
@@ -144,7 +150,7 @@ def tune(
     begun = perf_counter()
     run = _Run(program, families, device, timer, compiler, tuning, begun, begun + effort.seconds)
     members = list(islice(_members(families, effort.choices), effort.structures))
-    _try(run, "structures", list(_first_jobs(run, members)))
+    _try(run, "structures", _worth_timing(run, list(_first_jobs(run, members))))
     _try(run, "extents", list(_other_choices(run)))
     _try_together(run, "extents", {})
     before = inf
@@ -178,6 +184,13 @@ def _first_jobs(run: _Run, members: Sequence[tuple[int, Sequence[PartChoice]]]) 
             if place == 0 or not pairs <= seen:
                 yield job
             seen |= pairs
+
+
+def _worth_timing(run: _Run, jobs: Sequence[Job]) -> list[Job]:
+    """The jobs without those that are predicted to be much slower than another one."""
+    us = [run.predict(job.graph) for job in jobs]
+    most = run.tuning.effort.hopeless * min(us, default=0.0)
+    return [job for job, predicted in zip(jobs, us, strict=True) if predicted <= most]
 
 
 def _sampled(family: Family, most: int) -> Sequence[Sequence[PartChoice]]:
@@ -371,10 +384,7 @@ def _measurement(run: _Run, stage: str, variant: Variant, outcome: Outcome, timi
     graph = "" if mugraph in run.listed else text
     run.listed.add(mugraph)
     grids, loops = tuple(block.grid for block in blocks), tuple(block.loop for block in blocks)
-    source = fingerprint(variant.source)
-    if mugraph not in run.predicted:
-        run.predicted[mugraph] = predict_us(run.compiler.optimized(variant.graph), run.device)
-    predicted = run.predicted[mugraph]
+    source, predicted = fingerprint(variant.source), run.predict(variant.graph)
     seconds = perf_counter() - run.begun
     return Measurement(
         stage, variant.structure, grids, loops, variant.schedule, source, outcome, mugraph, graph, predicted, timing, seconds

@@ -314,6 +314,18 @@ def test_a_kernel_of_several_candidates_is_compiled_once() -> None:
     assert sent == [len(jobs), len(plain) + 1]
 
 
+def test_structures_of_many_times_the_predicted_time_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    graphs = [attention("float16", 2, 32, 16, 64, 16, 2**loop) for loop in (1, 2, 3)]
+    us = dict(zip((pair.mugraph for pair in graphs), (26.0, 10.0, 24.0), strict=True))
+    monkeypatch.setattr("mirage_eg.optimizer.tune.predict_us", lambda graph, device: us[graph])
+    monkeypatch.setattr(VariantCompiler, "optimized", lambda compiler, graph: graph)
+    lines: list[Measurement] = []
+    families = [Family.of([graph]) for graph in us]
+    tune(graphs[0].program, families, DEVICES["H100"], Clock(), Tuning(SMALL, record=lines.append))
+    assert {line.structure for line in lines} == {1, 2}
+
+
 def test_no_candidate_waits_for_the_kernels_of_others() -> None:
     """The kernels of the first candidate are not compiled in time: the second one comes nevertheless."""
     graphs = attention("float16", 2, 32, 16, 64, 16, 4)
