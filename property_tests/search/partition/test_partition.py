@@ -446,7 +446,8 @@ def test_smaller_kernels_are_tried_where_half_of_the_budget_gives_no_plan(
 ) -> None:
     """Each search takes a second, and no block graph holds two elementwise ops, between which a boundary is no better."""
     now = 0.0
-    monkeypatch.setattr("mirage_eg.search.partition.shortest_path.time", lambda: now)
+    for module in ("shortest_path", "plan_graph"):
+        monkeypatch.setattr(f"mirage_eg.search.partition.{module}.time", lambda: now)
     program = KernelGraph()
     value = program.exp(program.square(program.new_input((4, 4))))
     for _ in range(12):
