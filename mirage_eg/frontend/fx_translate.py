@@ -16,7 +16,8 @@ from mirage_eg.ir.errors import MirageError, UnsupportedError
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression
 
-_SHAPES = ("size", "shape", "sizes", "end")  # arguments that may be symbolic: handlers hold them against the type of the result
+# arguments that may be symbolic: handlers hold them against the type of the result, or those of group_norm against nothing
+_SHAPES = ("size", "shape", "sizes", "end", "N", "C", "HxW")
 
 
 @dataclass(slots=True)

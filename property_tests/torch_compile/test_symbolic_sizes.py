@@ -65,6 +65,20 @@ def test_ten_sizes_take_five_graphs_at_most_and_one_search_for_a_region(function
     assert store_of(Settings(cache=str(tmp_path))).searches == 1 + vectors
 
 
+def test_group_norm_of_a_symbolic_batch_is_inside() -> None:
+    """Its op in ATen has the batch as a number, too."""
+
+    def normalized(x: Any) -> Any:
+        images = torch.nn.functional.group_norm(x.reshape(-1, 4, 2, WIDTH // 8), 2)
+        return torch.nn.functional.silu(images) * 2 + 1
+
+    fast = compiled(normalized, search="offline")
+    with torch.no_grad():
+        fast(marked(8))
+    [record] = graph_records()
+    assert not record.outside and len(record.segments) == 1
+
+
 def attends_causally(x: Any) -> Any:
     """Two heads that look back; rows and keys are one size."""
     return torch.nn.functional.scaled_dot_product_attention(x * 2, x, x + 1, is_causal=True) - x
