@@ -5,6 +5,7 @@ at longer axes serve the short ones, too.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.axes import Axes, Dims, infer_axes
@@ -16,12 +17,15 @@ from mirage_eg.ir.sizes import Dim, dims_text, read_dims
 from mirage_eg.pipeline.bucket_ranges import SEARCHED
 from mirage_eg.search.heuristics import SEARCH
 
+_MOST_ELEMENTS = 1 << 27  # of all values together: 1 GiB in float64
+
 
 def with_loops(program: Graph, weights: Collection[int]) -> Graph | None:
     """The program with SEARCHED elements on each axis that is summed over, is too short for loops, and is no feature axis.
 
     Feature axes are those of the inputs numbered `weights`, and the last ones of other inputs of numbers with several dims.
-    Named dims keep their sizes, too. None if there is no such axis, or if an op ties it to its size.
+    Named dims keep their sizes, too. None if there is no such axis, if an op ties it to its size, or if the program becomes
+    too large for tests of seconds, as attention within images does.
     """
     try:
         expanded, axes = _with_axes(program)
@@ -32,10 +36,12 @@ def with_loops(program: Graph, weights: Collection[int]) -> Graph | None:
         named = {axis: Dim(f"axis{axis}", max=SEARCHED) for axis in short}
         longer = at_sizes(_declared(program, dims, named), {dim.name: SEARCHED for dim in named.values()})
         longer = _declared(longer, dims, {})
-        is_same = longer.input_types != program.input_types and _with_axes(longer)[1].dims == axes.dims
+        expanded, its_axes = _with_axes(longer)
     except (GraphError, UnsupportedError):
         return None
-    return longer if is_same else None
+    is_same = longer.input_types != program.input_types and its_axes.dims == axes.dims
+    is_large = sum(prod(kind.shape) for kind in expanded.types) > _MOST_ELEMENTS
+    return longer if is_same and not is_large else None
 
 
 def _with_axes(program: Graph) -> tuple[Graph, Axes]:

@@ -57,6 +57,16 @@ def test_an_op_that_ties_the_keys_to_their_number_keeps_the_size() -> None:
     assert with_loops(graph.graph(), ()) is None
 
 
+def test_a_program_that_would_become_too_large_keeps_its_sizes() -> None:
+    """Attention between the pixels of an image: 256 rows of 40 pixels have a billion scores."""
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((2, 4, WIDTH, 40, 40), name="X")
+    pixels = graph.reshape(x, (8, WIDTH, 1600))
+    scores = graph.softmax(graph.matmul(graph.transpose(pixels, (0, 2, 1)), pixels), 2)
+    graph.mark_output(graph.matmul(pixels, scores), name="O")
+    assert with_loops(graph.graph(), ()) is None
+
+
 def test_structures_serve_named_dims_without_tiles_for_them() -> None:
     searched, program = attention(256), attention(400)
     options = Options(device="cpu", cache=False)
