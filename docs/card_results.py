@@ -50,7 +50,7 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ),
     ("NVIDIA H100 80GB HBM3", "gated_mlp_prefill", 1): (
         "Two products of the library and one kernel, as torch.compile has them; the tile of the kernel has 256 elements. 12 "
-        "candidates in 30 s, with a tuner that waited for slow compilations; not tuned again. Inductor writes in place."
+        "candidates in 30 s, with a tuner that waited for slow compilations; not tuned again."
     ),
     ("NVIDIA H100 80GB HBM3", "wide_attention_prefill", 1): (
         "One call of torch's attention. By its time it is the kernel of the baseline, cuDNN's."

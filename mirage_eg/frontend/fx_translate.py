@@ -16,7 +16,7 @@ from mirage_eg.ir.errors import MirageError, UnsupportedError
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression
 
-# arguments that may be symbolic: handlers hold them against the type of the result, or those of group_norm against nothing
+# arguments that may be symbolic: handlers compare them with the type of the result; group norm ignores N, C and HxW
 _SHAPES = ("size", "shape", "sizes", "end", "N", "C", "HxW")
 
 

@@ -19,7 +19,7 @@ class Effort:
     """The most candidates of each round of tuning, and the seconds after which no further one is timed."""
 
     structures: int = 32
-    hopeless: float = 2.5  # times the shortest predicted time; above it no structure is timed (the fastest have up to 1.81)
+    prune_factor: float = 2.5  # times the shortest predicted time; no structure above it is timed (docs/kernels.md)
     best_structures: int = 8
     choices: int = 8  # µGraphs of each structure of the whole program
     best_graphs: int = 6

@@ -187,9 +187,9 @@ def _first_jobs(run: _Run, members: Sequence[tuple[int, Sequence[PartChoice]]]) 
 
 
 def _worth_timing(run: _Run, jobs: Sequence[Job]) -> list[Job]:
-    """The jobs without those that are predicted to be much slower than another one."""
+    """The jobs whose predicted time is at most `prune_factor` times the shortest."""
     us = [run.predict(job.graph) for job in jobs]
-    most = run.tuning.effort.hopeless * min(us, default=0.0)
+    most = run.tuning.effort.prune_factor * min(us, default=0.0)
     return [job for job, predicted in zip(jobs, us, strict=True) if predicted <= most]
 
 

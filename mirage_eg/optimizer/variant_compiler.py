@@ -51,7 +51,7 @@ class VariantCompiler:
         return self.graphs[graph]
 
     def variants(self, jobs: Sequence[Job], until: Callable[[], float]) -> Iterator[Variant]:
-        """The jobs as their kernels are compiled; those that do not fit come last, with fewer stages.
+        """Each job once its kernels are compiled; jobs that do not fit come last, with fewer stages.
 
         They end when `perf_counter` passes `until`.
         """

@@ -121,7 +121,7 @@ def _finalists(
 def _equal_programs(
     run: Run, primitive: Graph, written: Sequence[Sequence[Candidate]], partitioner: Partitioner, plans: PlanSearch
 ) -> RewrittenSearch:
-    """The searches of other programs that compute the given one: by graph substitutions, and with split statistics."""
+    """What the searches of equal programs found: of those by graph substitutions, and of that with split statistics."""
     rewriting = search_rewritten(run, primitive, written, partitioner, plans)
     split = search_split_statistics(run, primitive, written, partitioner.found)
     if split is None:

@@ -3,7 +3,7 @@
 mean x = mean of the parts' means                                                     x has p parts of equally many elements
 variance x = mean of the parts' variances + variance of the parts' means              the law of total variance
 
-The variance of a row needs its mean, so a row that no block holds is read once for each, and again by the ops behind them.
+The variance of a row needs its mean, so a row that a block does not hold is read once for each, and again by later ops.
 Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1982). Nothing here is
 trusted: candidates are verified against the program as the user wrote it.
 """
@@ -135,14 +135,14 @@ class _Rewriting:
         return without_dead_code(Graph(tuple(self._written.nodes)))
 
     def _copy(self, item: Node, values: range) -> None:
-        """The node with operands as wide as statistics if it computes such small values, else of the types of the program."""
-        keeps = OPS[item.op].kind is Kind.ELEMENTWISE
-        operands = [self._value[i] if keeps else self._as_written(i) for i in item.operands]
+        """The node: statistics stay in float32 through elementwise ops, all other values have their types in the program."""
+        is_elementwise = OPS[item.op].kind is Kind.ELEMENTWISE
+        operands = [self._value[i] if is_elementwise else self._as_written(i) for i in item.operands]
         if item.op == "output":
             self._written.nodes.append(Node(item.op, tuple(operand.position for operand in operands), item.attributes))
             return
         self._value[values[0]] = self._written.op(item.op, *operands, **item.mapping)
-        if keeps and self._is_row(item):
+        if is_elementwise and self._is_row(item):
             self._value[values[0]] = self._as_written(values[0])
 
     def _is_row(self, item: Node) -> bool:
@@ -161,14 +161,17 @@ class _Rewriting:
         assert parts is not None
         x, wide = self._as_written(it.x), promote(kind.dtype, DType.float32)
         x = x if wide is kind.dtype else g.cast(x, wide)
-        x = x if parts.shape == kind.shape else g.reshape(x, parts.shape)
+        x = self._reshaped(x, parts.shape)
         means = self._mean(x, parts.inner)
         variances = self._mean(g.square(x - means), parts.inner)
         mean = self._mean(means, parts.outer)
         variance = self._mean(variances, parts.outer) + self._mean(g.square(means - mean), parts.outer)
         shape = self._program.types[it.mean].shape
-        self._variance[it.mean] = g.reshape(variance, shape) if variance.shape != shape else variance
-        return g.reshape(mean, shape) if mean.shape != shape else mean
+        self._variance[it.mean] = self._reshaped(variance, shape)
+        return self._reshaped(mean, shape)
+
+    def _reshaped(self, x: Tensor, shape: Shape) -> Tensor:
+        return x if x.shape == shape else self._written.reshape(x, shape)
 
     def _mean(self, x: Tensor, dims: Sequence[int]) -> Tensor:
         for dim in dims:

@@ -34,7 +34,7 @@ def normalized(shape: tuple[int, ...], dims: tuple[int, ...], op: str = "mean", 
     return p.graph()
 
 
-def is_alike(program: Graph, split: Graph) -> None:
+def assert_alike(program: Graph, split: Graph) -> None:
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(kind.shape) + 3 for kind in program.input_types]
     for got, want in zip(evaluate(split, arrays, FloatAlgebra()), evaluate(program, arrays, FloatAlgebra()), strict=True):
@@ -55,7 +55,7 @@ def test_split_statistics_are_those_of_the_rows(shape: list[int], data: st.DataO
     program = normalized(tuple(shape), tuple(dims), op, dtype)
     split = with_split_statistics(program, 256)
     if split is not None:
-        is_alike(program, split)
+        assert_alike(program, split)
     else:
         assert prod(shape[dim] for dim in dims) <= 4096
 

@@ -192,7 +192,7 @@ class PlanGraph:
         return cost, min(fitting.items(), key=lambda entry: entry[1] + per_kernel * entry[0])[1]
 
     def _by_program(self, program: Graph) -> dict[int, list[int]]:
-        """Of each segment those that are equal to it as programs: of other layers."""
+        """The segments whose programs are equal, of each segment: those of other layers."""
         alike: dict[Graph, list[int]] = {}
         for number, segment in enumerate(self.segments):
             alike.setdefault(segment_program(program, segment), []).append(number)
@@ -218,7 +218,7 @@ class PlanGraph:
         return [number for number in path if number not in self.searched]
 
     def evaluate(self, numbers: Sequence[int], find: Find, likely: Iterable[Segment] = ()) -> None:
-        """Search segments, and those that are equal to them as programs."""
+        """Search segments, and the segments whose programs are equal."""
         numbers = sorted({other for number in numbers for other in self._equal.get(number, (number,))} - self.searched.keys())
         for number, parts in zip(numbers, find([self.segments[number] for number in numbers], likely), strict=True):
             self.searched[number] = parts

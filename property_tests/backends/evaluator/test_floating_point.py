@@ -21,4 +21,4 @@ def test_sums_in_float32_are_in_pairs_along_every_axis(shape: list[int], data: s
     wanted = FloatAlgebra().reduce(kind, x.astype(np.float64), axes)
     assert got.dtype == np.float32
     assert got.shape == wanted.shape
-    np.testing.assert_allclose(got, wanted, rtol=3e-7)  # 5 roundings; one after the other 2,000 terms take 10 to 30
+    np.testing.assert_allclose(got, wanted, rtol=3e-7)  # 5 roundings; a sequential sum of 2,000 terms has 10 to 30
