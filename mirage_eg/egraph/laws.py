@@ -24,7 +24,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant of an egglog base sort."""
+    """A constant of an egglog base sort, and its text in egglog."""
 
     value: int | float | str | bool | None
 
@@ -33,7 +33,7 @@ class Literal:
             case bool():
                 return str(self.value).lower()
             case str():
-                return f'"{self.value}"'
+                return '"' + self.value.replace("\\", "\\\\").replace('"', '\\"') + '"'
             case _:
                 return str(self.value)
 

@@ -59,6 +59,25 @@ def commands_of(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple
                 yield command, place
 
 
+def commands_one_by_one(path: str, text: str) -> Iterator[tuple[Command, str]]:
+    """`commands_of` of each outermost form by itself: the time of parsing grows with the square of the length."""
+    if (opened := unclosed(text)) is not None:
+        raise RuleError(f"{path}:{opened}: parse error: the parenthesis opened here is never closed")
+    egraph, end = bindings.EGraph(), 0
+    for form in forms(text):
+        _check_between(path, text, end, form.start)
+        end = form.stop
+        yield from commands_of(egraph, path, "\n" * (form.line - 1) + text[form.start : form.stop])
+    _check_between(path, text, end, len(text))
+
+
+def _check_between(path: str, text: str, start: int, stop: int) -> None:
+    """Between the forms of a file are comments only."""
+    for number, line in enumerate(text[start:stop].split("\n"), text.count("\n", 0, start) + 1):
+        if words := line.partition(";")[0].strip():
+            raise RuleError(f"{path}:{number}: parse error: got {words[:40]!r} outside parentheses, wanted a command in them")
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedCommand:
     """A command and, for a law, its name and its `laws.directions`."""

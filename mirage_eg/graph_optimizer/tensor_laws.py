@@ -14,7 +14,11 @@ from pathlib import PurePath
 from egglog import bindings
 
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, read_law, variables
-from mirage_eg.egraph.rule_files import RuleFile, forms, header, packaged_files, read_files, unclosed
+from mirage_eg.egraph.rule_commands import commands_one_by_one
+from mirage_eg.egraph.rule_errors import located
+from mirage_eg.egraph.rule_files import RuleFile, header, packaged_files, read_files
+from mirage_eg.egraph.rulebook import CHECKING_SECONDS
+from mirage_eg.egraph.sandbox import in_worker
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.plurals import counted
 
@@ -37,42 +41,47 @@ def tensor_laws(chosen: tuple[str, ...]) -> str:
         RuleError: a file is not readable, has laws of another domain, or none that saves an op.
     """
     packaged = {PurePath(file.path).stem: file for file in packaged_files(DOMAIN)}
-    language = next(iter(packaged.values())).text
     lines: dict[str, None] = {}
     for file in (file for name in chosen for file in ([packaged[name]] if name in packaged else read_files(name))):
-        if not file.packaged:
-            _check(file, language)
-        laws = list(_laws(file))
-        own = [line for law in laws for line in translated(law)]
-        if not own:
-            raise RuleError(f"{file.path}: got {counted(len(laws), 'rewrite')}, wanted one that saves an op of rules/graph")
+        if file.packaged:
+            own = _lines(file)
+        else:
+            own = in_worker(_lines, file, seconds=CHECKING_SECONDS, task=f"{file.path}:1: reading the rules")
         lines.update(dict.fromkeys(own))
     return "\n".join(lines)
 
 
+def _lines(file: RuleFile) -> list[str]:
+    """The laws of one file in the language of `rules/graph`."""
+    if not file.packaged:
+        _check(file, packaged_files(DOMAIN)[0].text)
+    laws = list(_laws(file))
+    own = [line for law in laws for line in translated(law)]
+    if not own:
+        raise RuleError(f"{file.path}: got {counted(len(laws), 'rewrite')}, wanted one that saves an op of rules/graph")
+    return own
+
+
 def _check(file: RuleFile, language: str) -> None:
-    """Whether a file of the user has laws in the language of `rules/tensor`."""
+    """Whether a file of the user has laws in the language of `rules/tensor`, and only commands that a rule file may have."""
     if header(file.text, "domain") != DOMAIN:
         raise RuleError(
             f"{file.path}:1: got no header '; domain: {DOMAIN}', wanted one: see `rules synthesize --domain {DOMAIN}`"
         )
-    if (line := unclosed(file.text)) is not None:
-        raise RuleError(f"{file.path}:{line}: parse error: the parenthesis opened here is never closed")
     egraph = bindings.EGraph()
     egraph.run_program(*egraph.parse_program(language))
-    for form in forms(file.text):
+    for command, _ in list(commands_one_by_one(file.path, file.text)):  # all are known before one is run
         try:
-            egraph.run_program(*egraph.parse_program(file.text[form.start : form.stop]))
+            egraph.run_program(command)
         except bindings.EggSmolError as error:
-            raise RuleError(f"{file.path}:{form.line}: {' '.join(str(error).split())}") from None
+            raise RuleError(located(error, file.path)) from None
 
 
 def _laws(file: RuleFile) -> Iterator[Law]:
     """The rewrites of a file; rules (shapes, merges) are not translated: `rules/graph` has its own."""
-    for form in forms(file.text):  # one by one: the time of parsing grows with the square of the length
-        if form.word == "rewrite":
-            [command] = bindings.EGraph().parse_program(file.text[form.start : form.stop])
-            yield read_law(command, f"{file.path}:{form.line}", "")
+    for command, place in commands_one_by_one(file.path, file.text):
+        if isinstance(command, bindings.RewriteCommand):
+            yield read_law(command, place, "")
 
 
 def translated(law: Law) -> tuple[str, ...]:
@@ -200,7 +209,7 @@ class _Rule:
             case ("Add" | "Mul") as name, _:
                 return f'(Binary "{_NAMES[name]}" {" ".join(operands)})'
             case ("Unary" | "Binary") as name, (Literal(str() as op), *_):
-                return f'({name} "{op}" {" ".join(operands)})'
+                return f"({name} {Literal(op)} {' '.join(operands)})"
             case "Relu", _:
                 return f'(Unary "relu" {operands[0]})'
             case "Smul", (_, Variable(scalar)):
@@ -264,7 +273,7 @@ def _rule(
     if rule.dense:
         rule.facts.append("(dense window)")
     name = law.name + (f", weights {' '.join(sorted(weights))}" if weights else "")
-    return f'(rule ({" ".join(rule.facts)}) ({" ".join(rule.actions)}) :ruleset laws :name "tensor: {name}")'
+    return f"(rule ({' '.join(rule.facts)}) ({' '.join(rule.actions)}) :ruleset laws :name {Literal(f'tensor: {name}')})"
 
 
 def _condition(condition: Condition, scalars: frozenset[str]) -> str:

@@ -24,6 +24,7 @@ from property_tests.support.parameters import few
 H200 = find_device("h200")
 MATRIX = {"x": (8, 8), "y": (8, 8), "w": (8, 8), "u": (8, 8), "v": (8, 8)}
 IMAGE = {"x": (2, 4, 6, 6), "y": (2, 4, 6, 6), "w": (4, 4, 3, 3), "u": (4, 4, 3, 3)}
+LAW = '(rewrite (Unary "neg" (Unary "neg" x)) x :ruleset tensor :name "twice")'
 Write = Callable[[KernelGraph, dict[str, Tensor]], Tensor]
 PROGRAMS: dict[str, tuple[dict[str, tuple[int, ...]], Write, dict[str, int]]] = {
     "a product of weights": (MATRIX, lambda g, t: (t["x"] @ t["w"]) @ t["u"], {"matmul": 1}),
@@ -123,7 +124,16 @@ def test_laws_of_a_file_are_added_and_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["; domain: indexed\n", "", "; domain: tensor\n(rewrite (Add x y)\n", "; domain: tensor\n(rewrite x y :bad)\n"]
+    "text",
+    [
+        "; domain: indexed\n",
+        "",
+        "; domain: tensor\n(rewrite (Add x y)\n",
+        "; domain: tensor\n(rewrite x y :bad)\n",
+        f"; domain: tensor\n{LAW}\n) {LAW}\n",
+        f"; domain: tensor\n{LAW} output\n",
+        f"; domain: tensor\n(rewrite {'(Relu ' * 20_000}x{')' * 20_000} x)\n",
+    ],
 )
 def test_a_wrong_rule_file_is_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "laws.egg"
@@ -131,6 +141,38 @@ def test_a_wrong_rule_file_is_one_line(text: str, tmp_path: Path, capsys: pytest
     code, _, error = run_command(capsys, "rewrite", "rmsnorm", "--rules", str(file), "--out", str(tmp_path / "out"))
     assert code == 2 and error.count("\n") == 1 and "laws.egg" in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        '(output "{path}" (Input "x"))',
+        '(print-function shape 9 :file "{path}")',
+        '(input shape "{path}")',
+        '(include "{path}")',
+        '(fail (include "{path}"))',
+        '(let x (Input "x"))',
+        "(push)",
+        '(run-schedule (saturate "tensor"))',
+    ],
+)
+def test_a_rule_file_runs_no_command(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written, rules, secret = (tmp_path / name for name in ("written", "laws.egg", "secret"))
+    secret.write_text("a secret")
+    for path in (written, secret):
+        rules.write_text(f"; domain: tensor\n{LAW}\n{command.format(path=path)}\n")
+        code, out, error = run_command(capsys, "rewrite", "rmsnorm", "--rules", str(rules), "--out", str(tmp_path / "out"))
+        assert code == 2 and error.count("\n") == 1 and "laws.egg:3: " in error and "a secret" not in out + error
+        assert not written.exists() and secret.read_text() == "a secret"
+
+
+@pytest.mark.parametrize("place", ["(Unary {0} (Unary {0} x))", '(Unary "neg" (Unary "neg" x))'])
+def test_a_text_of_a_law_stays_a_text(place: str, tmp_path: Path) -> None:
+    rules, written = tmp_path / "laws.egg", tmp_path / "written"
+    text = str(Literal(f'neg") (output "{written}" (Input "x")) (rule () () :name "'))
+    rules.write_text(f"; domain: tensor\n(rewrite {place.format(text)} x :ruleset tensor :name {text})\n")
+    optimize_graph(program(MATRIX, lambda g, t: g.relu(t["x"])), H200, rules=[str(rules)])
+    assert not written.exists()
 
 
 def groups_of(lines: str, monkeypatch: pytest.MonkeyPatch) -> str:
