@@ -96,11 +96,21 @@ def model_results(names: Sequence[str], budget: float, tune: float) -> Iterator[
             error = ((got - wanted).abs().max() / wanted.abs().max()).item()
             compilation = Compilation(graph_records()[before:])
             parts = tuple(_part(segment, on_gpu) for graph in compilation.graphs for segment in graph.segments)
-            times = _times(layer, ours, arguments) if on_gpu else ({}, {}, {})
+            warm_us, cold_us, kernels = _times(layer, ours, arguments) if on_gpu else ({}, {}, {})
         device = torch.cuda.get_device_name() if on_gpu else "cpu"
         yield ModelResult(
-            *(name, device, torch.__version__, compilation.used, len(parts), error, seconds),
-            *(compilation.fallbacks, parts, *times),
+            name=name,
+            device=device,
+            torch=torch.__version__,
+            used=compilation.used,
+            segments=len(parts),
+            error=error,
+            compile_seconds=seconds,
+            fallbacks=compilation.fallbacks,
+            parts=parts,
+            warm_us=warm_us,
+            cold_us=cold_us,
+            kernels=kernels,
         )
 
 

@@ -98,8 +98,15 @@ class _Builder:
         prologue = self._prologue(folded, names, needed, reads) if folded else None
         described = tuple(self._described(steps, values, computed))
         return RewrittenProgram(
-            *(graph, prologue, self._whole(folded, steps), tuple(names), tuple(kernel for kernel, _ in described)),
-            *(tuple(sorted(used)), reads, self._terms(graph, values, steps), tuple(choices for _, choices in described)),
+            graph=graph,
+            prologue=prologue,
+            whole=self._whole(folded, steps),
+            folded=tuple(names),
+            kernels=tuple(kernel for kernel, _ in described),
+            reads=tuple(sorted(used)),
+            prologue_reads=reads,
+            terms=self._terms(graph, values, steps),
+            choices=tuple(choices for _, choices in described),
         )
 
     def _terms(

@@ -121,7 +121,10 @@ def _record(
     _FOUND[segment.key] = segment
     if segment.candidate is None and not segment.result.plans:
         return SegmentRecord(
-            *(segment.key, region.ops, Decision.NOT_FUSED, "the search found library kernels only"),
+            key=segment.key,
+            ops=region.ops,
+            decision=Decision.NOT_FUSED,
+            reason="the search found library kernels only",
             from_cache=segment.from_cache,
         )
     contest = Contest(region, region_module(module, region, found.found.same), device)

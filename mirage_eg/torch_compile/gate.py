@@ -46,7 +46,13 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
     candidate = found.candidate
     assert candidate is not None
     base = SegmentRecord(
-        *(found.key, region.ops, Decision.USED, "the gate is off", candidate.kernels, candidate.predicted_us, found.library_us),
+        key=found.key,
+        ops=region.ops,
+        decision=Decision.USED,
+        reason="the gate is off",
+        kernels=candidate.kernels,
+        ours_us=candidate.predicted_us,
+        other_us=found.library_us,
         from_cache=found.from_cache,
         tuned=candidate.measured_us is not None,
         summary=kernel_summary(candidate.graph),

@@ -10,6 +10,7 @@ from functools import cache
 from math import inf
 from threading import Lock
 from typing import Any
+from weakref import finalize
 
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
@@ -76,7 +77,9 @@ class SegmentCall:
         if found.candidate is None:
             raise MirageError(f"segment {found.key[:12]}: no fused kernel was found")
         self.found, self.source = found, found.candidate.source
-        self.module = ExitStack().enter_context(loaded(self.source))  # it lives as long as the process
+        resources = ExitStack()
+        self.module = resources.enter_context(loaded(self.source))
+        finalize(self, resources.close)  # until then the file of the source stays
         self.results = Results(found.program)
         self.dtypes = self.results.dtypes
         self._torchs = torchs

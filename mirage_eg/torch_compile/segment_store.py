@@ -280,8 +280,8 @@ class SegmentStore:
             candidate, from_cache = self._instantiated(found, ranges, settings), False
             if self.cache is not None:
                 self.cache.keep(key, Result((candidate,), found.result.report), now())
-        self._found[name] = FoundSegment(
-            *(name, key, found.program, found.result, candidate, found.device, from_cache, found.largest, ranges)
+        self._found[name] = replace(
+            found, key=name, data=key, candidate=candidate, from_cache=from_cache, ranges=ranges, note=""
         )
         return self._found[name]
 
