@@ -15,7 +15,6 @@ from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
 from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
 from mirage_eg.backends.triton.library_attention import LibraryAttention, library_attentions
-from mirage_eg.backends.triton.patch import patch_kernels, patch_traffic, values_within_patches
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
 from mirage_eg.backends.triton.views import transposed_operands
@@ -79,16 +78,14 @@ def launched_kernels(graph: Graph) -> list[Launch]:
     """The kernels of a kernel graph that are launched: each one node, several concatenations, a fused convolution, or an
     attention.
 
-    A concatenation that others write in place is none, nor is what a patch's kernel computes, nor what depends
-    on weights alone and is prepared before the first call, nor the transpose of a library product's operand.
+    A concatenation that others write in place is none, nor is what depends on weights alone and is
+    prepared before the first call, nor the transpose of a library product's operand.
     """
     return _launched(graph, library_attentions(graph))
 
 
 def _launched(graph: Graph, attentions: Mapping[int, LibraryAttention]) -> list[Launch]:
     within = prepared_values(graph) | transposed_operands(graph)
-    if any(item.op == "patch" for item in graph.nodes):
-        within |= values_within_patches(graph)
     kernels = [(item, values) for item, values in graph.numbered() if is_kernel(item) and values[0] not in within]
     together: dict[int, tuple[int, ...]] = {}
     for value, fused in fused_convolutions(graph).items():
@@ -111,7 +108,7 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
     kernels = []
     works: dict[tuple[Graph, float], BlockWork] = {}  # of each different block graph
-    patches, attentions = patch_kernels(graph), library_attentions(graph)
+    attentions = library_attentions(graph)
     for launch in _launched(graph, attentions):
         read = dict.fromkeys(operand for item, _ in launch for operand in item.operands)
         dram = sum(graph.types[value].nbytes for value in (*read, *(value for _, values in launch for value in values)))
@@ -124,10 +121,7 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
         [(item, values)] = launch
         if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
             dram = 2 * graph.types[values[0]].nbytes + graph.types[item.operands[1]].nbytes
-        if values[0] in patches:
-            moved, flops = patch_traffic(graph, patches[values[0]])
-            kernels.append(KernelWork("patch", moved, flops, slowdown(graph.types[values[0]].dtype)))
-        elif item.op == "block":
+        if item.op == "block":
             block: Graph = item["graph"]
             key = block, live_share(graph, item)
             if key not in works:
@@ -177,7 +171,7 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
     if kernel.work is not None:
         return block_cost(kernel.work, kernel.blocks, kernel.loop, kernel.dram, device)
     times = {"memory": kernel.dram / device.memory_bandwidth}
-    if kernel.op in (*PRODUCTS, "patch", "attention"):
+    if kernel.op in (*PRODUCTS, "attention"):
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
         times["matrix units"] += kernel.functions / 2 / device.function_rate
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
@@ -190,7 +184,7 @@ def _launches(op: str, device: Device) -> float:
         return device.library_product
     if op == "attention":
         return device.library_attention
-    if op in ("patch", "copy"):  # a generated kernel
+    if op == "copy":  # a generated kernel
         return 1.0
     match OPS[op].kind:
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:

@@ -22,12 +22,6 @@ from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
-from mirage_eg.backends.triton.patch import (
-    patch_kernels,
-    patched_layouts,
-    values_within_patches,
-)
-from mirage_eg.backends.triton.patch_kernel import write_patch
 from mirage_eg.backends.triton.prepared_weights import (
     NAMES,
     preparation_functions,
@@ -173,7 +167,7 @@ def _written(
     file.copied, file.images = copied, frozenset(images)
     file.sizes, file.share = tuple(sizes), share
     if not file.sizes:
-        file.prepared = prepared_values(graph) - views.keys() - joined.keys() - values_within_patches(graph)
+        file.prepared = prepared_values(graph) - views.keys() - joined.keys()
     file.taken |= {*_RESERVED, *_LOCALS, *helper_names(), *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
     inputs = [file.new_name(identifier(name)) for name in named.input_names]
     outputs = [file.new_name(identifier(name)) for name in named.output_names]
@@ -270,14 +264,12 @@ def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
         if value in graph.input_values and any(stride < 0 for stride in strides):
             raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
     layouts = [declared[value][0] if value in declared else row_major(type_.shape) for value, type_ in enumerate(graph.types)]
-    for value, strides in patched_layouts(graph, layouts, frozenset(declared)).items():
-        layouts[value] = strides
     return layouts, frozenset(declared)
 
 
 def _image_layouts(graph: Graph, declared: frozenset[int], sizes: Iterable[str]) -> dict[int, Shape]:
-    """The values that are channels last; none where a size is chosen later, or where a patch decides about layouts."""
-    return {} if tuple(sizes) or patch_kernels(graph) else image_layouts(graph, declared)
+    """The values that are channels last; none where a size is chosen later."""
+    return {} if tuple(sizes) else image_layouts(graph, declared)
 
 
 def _write_run(
@@ -289,10 +281,9 @@ def _write_run(
 ) -> str:
     """Write the body of `launch`; returns the text of the returned values. `views` has the base of each view."""
     graph = file.graph
-    input_names, patches, fused = iter(inputs), patch_kernels(graph), {} if file.sizes else fused_convolutions(graph)
+    input_names, fused = iter(inputs), {} if file.sizes else fused_convolutions(graph)
     attentions = library_attentions(graph)
-    within = values_within_patches(graph).union(*(it.values[:-1] for it in fused.values()))
-    within |= {value for it in attentions.values() for value in it.values[:-1]}
+    within = {value for it in (*fused.values(), *attentions.values()) for value in it.values[:-1]}
     for item, name in zip(graph.outputs, outputs, strict=True):
         file.wanted.setdefault(item.operands[0], name)
     returned: list[str] = []
@@ -305,13 +296,11 @@ def _write_run(
             case "input":
                 file.names[values[0]] = next(input_names)
             case _ if values and values[0] in within:
-                continue  # the kernel of a patch, of a fused convolution or of an attention computes it
+                continue  # the kernel of a fused convolution or of an attention computes it
             case _ if values and values[0] in fused:
                 write_fused_convolution(file, fused[values[0]], values[0])
             case _ if values and values[0] in attentions:
                 write_attention(file, attentions[values[0]], values[0])
-            case _ if values and values[0] in patches:
-                write_patch(file, patches[values[0]])
             case _ if values and values[0] in views:
                 file.names[values[0]] = file.names[views[values[0]]]
                 file.shown[values[0]] = file.shown.get(views[values[0]], frozenset())

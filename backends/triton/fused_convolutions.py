@@ -35,7 +35,7 @@ class FusedConvolution:
 def fused_convolutions(graph: Graph) -> dict[int, FusedConvolution]:
     """The fused convolutions of a kernel graph, by their results."""
     ops = {item.op for item in graph.nodes}
-    if "patch" in ops or not ops >= {"conv2d", "relu"} or dims_of(graph):  # a patch's kernel computes what is behind it
+    if not ops >= {"conv2d", "relu"} or dims_of(graph):
         return {}
     numbered, fixed, found = [*graph.numbered()], prepared_values(graph), dict[int, FusedConvolution]()
     for position, (item, values) in enumerate(numbered):

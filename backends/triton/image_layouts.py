@@ -8,7 +8,6 @@ images are in row-major order: torch's kernel for images channels last has a han
 
 from collections.abc import Mapping
 
-from mirage_eg.backends.triton.patch import channels_last
 from mirage_eg.backends.triton.views import reshaped_strides
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -20,6 +19,12 @@ from mirage_eg.ir.weights import marked_weights, prepared_values
 _POOLINGS = frozenset({"max_pool2d", "avg_pool2d"})
 _MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
 _KEEP_ORDER = frozenset({"pad", "concat", "batch_norm"})
+
+
+def channels_last(shape: Shape) -> Shape:
+    """The strides of [N, C, H, W] in the order N, H, W, C."""
+    _, channels, height, width = shape
+    return (channels * height * width, 1, channels * width, channels)
 
 
 def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset, row_major
 from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import STAGES, WARPS, StridedMemory, copied_block, kernel_source
-from mirage_eg.backends.triton.patch import values_within_patches
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.backends.triton.views import joined_values
 from mirage_eg.ir.graph import Graph
@@ -51,9 +50,9 @@ def joint_concats(graph: Graph) -> tuple[JointConcat, ...]:
 def copying_concats(graph: Graph) -> dict[int, int]:
     """The values of concatenations that are launched, by the positions of their nodes.
 
-    One whose operands kernels write at their places is not, nor is one of weights alone or within a patch.
+    One whose operands kernels write at their places is not, nor is one of weights alone.
     """
-    apart = prepared_values(graph) | values_within_patches(graph)
+    apart = prepared_values(graph)
     concats = {
         place: values[0]
         for place, (item, values) in enumerate(graph.numbered())

@@ -47,7 +47,7 @@ class LibraryAttention:
 def library_attentions(graph: Graph) -> dict[int, LibraryAttention]:
     """The attentions of a kernel graph, by their results."""
     ops = {item.op for item in graph.nodes}
-    if "patch" in ops or "matmul" not in ops or not ({"softmax"} <= ops or {"exp", "sum", "div"} <= ops) or dims_of(graph):
+    if "matmul" not in ops or not ({"softmax"} <= ops or {"exp", "sum", "div"} <= ops) or dims_of(graph):
         return {}
     prepared, found = prepared_values(graph), dict[int, LibraryAttention]()
     for item, values in graph.numbered():

@@ -27,7 +27,7 @@ def library_call(name: str, x: Sequence[str], attributes: Mapping[str, Any], sha
             return f"torch.index_copy({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
         case "scatter":
             return f"torch.scatter({x[0]}, {attributes['dim']}, {x[1]}.long(), {x[2]})"
-        case "patch":  # of a reference; emitted programs write in place (`patch`)
+        case "patch":
             patched = x[0]
             for block, ranges in zip(x[1:], written_ranges(len(shapes[0]), shapes[1:], attributes), strict=True):
                 places = ", ".join(

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.fused_convolutions import FusedConvolution
-from mirage_eg.backends.triton.image_layouts import is_channels_last_convolution, pools_row_major
+from mirage_eg.backends.triton.image_layouts import channels_last, is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_call
-from mirage_eg.backends.triton.patch import channels_last, read_by_patches
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -33,26 +32,16 @@ def write_library_call(file: ProgramFile, item: Node, family: set[int], value: i
     if item.operands and item.operands[0] in file.images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
     call = _torch_text(item, operands, file.graph, value)
-    read_by_patch = family & read_by_patches(file.graph)
     readers = (file.nodes[reader] for member in family for reader in file.graph.readers[member])
     read_by_kernel = any(reader.op == "block" or not file.copied.isdisjoint(made) for reader, made in readers)
     is_image = value in file.images and len(types[value].shape) == 4
     if is_image and not (is_prepared or read_by_kernel):
         pass  # only the library reads it
-    elif (
-        len(types[value].shape) == 4
-        and file.strides[value] == channels_last(types[value].shape)
-        and (is_image or read_by_patch)
-    ):
+    elif is_image and file.strides[value] == channels_last(types[value].shape):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value, first)}.copy_({call})"
-    elif (
-        is_prepared
-        or read_by_kernel
-        or read_by_patch
-        or (file.images and any(value in it.operands for it in file.graph.outputs))
-    ):
+    elif is_prepared or read_by_kernel or (file.images and any(value in it.operands for it in file.graph.outputs)):
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared

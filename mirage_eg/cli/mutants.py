@@ -1,9 +1,7 @@
 """`mirage-eg mutants`: the mutants of a program, where they are right, the corrected programs, their verdicts and times."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +29,7 @@ OutOption = Annotated[
     typer.Option(
         "--out",
         metavar="FOLDER",
-        help="Write the corrected programs (JSON; for named dims Triton files for all sizes) and pictures of their regions.",
+        help="Write the corrected programs (JSON) and pictures of their regions.",
     ),
 ]
 EveryOption = Annotated[
@@ -82,7 +80,6 @@ def mutants(
                 raise OptionError(f"--out: got the file {str(out)!r}, wanted a folder")
             check_writable(out)
         name, graph = load(program, options.batch)
-        declared = graph
         statement = _statement(every, graph)
         from mirage_eg.partial_equivalence.mutants import mutants as find
         from mirage_eg.partial_equivalence.parts import named_ops
@@ -121,7 +118,7 @@ def mutants(
             )
             for number, (us, it) in enumerate(timed, 1)
         ]
-        written = [] if out is None else [*_write(out, by_time), *_write_for_sizes(out, by_time, declared)]
+        written = [] if out is None else _write(out, by_time)
         original = {"kernels": len(launched_kernels(graph)), "predicted_us": predict_us(graph, device)}
         original |= {"measured_us": measured[0]} if measured else {}
         if as_json:
@@ -234,26 +231,6 @@ def _write(folder: Path, found: "list[Mutant]") -> list[str]:
         ):
             write_atomically(path, text)
             written.append(str(path))
-    return written
-
-
-def _write_for_sizes(folder: Path, found: "list[Mutant]", program: Graph) -> list[str]:
-    """Write the programs that serve all sizes of each named dim of a program."""
-    from mirage_eg.partial_equivalence.all_sizes import for_named_dim
-    from mirage_eg.partial_equivalence.emitted_for_sizes import emit_for_all_sizes
-
-    written = []
-    for (number, it), (name, dim) in product(enumerate(found, 1), dims_of(program).items()):
-        for sized in for_named_dim(program, it, name)[0]:
-            try:
-                sources = emit_for_all_sizes(sized, dim)
-            except UnsupportedError as error:
-                logging.getLogger(__name__).warning("mutant %d: %s", number, error)
-                continue
-            for place, source in enumerate(sources, 1):
-                path = folder / f"mutant_{number:02}_{name}_from_{sized.sizes.least}_{place}.py"
-                write_atomically(path, source)
-                written.append(str(path))
     return written
 
 

@@ -5,7 +5,7 @@ ops read and write. A value that two ops of one kernel read counts twice, so tha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 
@@ -119,10 +119,8 @@ class KernelCosts:
         return max(reads, waits, flops / self.device.matrix_rate * slowdown(left.dtype) * 1e6) + biases
 
     def correction(self, graph: Graph) -> float:
-        """The kernels of a program that patches its first input, in place."""
-        copied = 2 * graph.input_types[0].nbytes
-        works = [replace(it, dram=it.dram - copied) if it.op == "patch" else it for it in kernel_works(graph)]
-        return sum(cost_of(work, self.device).us for work in works)
+        """The kernels of a program that patches its first input."""
+        return sum(cost_of(work, self.device).us for work in kernel_works(graph))
 
 
 __all__ = ["FusionRole", "KernelCosts", "role_of"]

@@ -76,10 +76,7 @@ class Mutant:
         return predict_us(self.graph, device)
 
     def predicted_loss_us(self, device: Device) -> float:
-        """How much slower the part by itself becomes, everywhere where it is, by prediction; negative where it becomes faster.
-
-        In the program, the functions after the part may be computed by the kernel of its patch.
-        """
+        """How much slower the part by itself becomes, by prediction, everywhere where it is; below 0 where faster."""
         loss = predict_us(self.corrected, device) - predict_us(self.part.program, device)
         return loss * max(1, len(self.part.nodes))
 

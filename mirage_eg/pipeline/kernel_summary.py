@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
-from mirage_eg.backends.triton.patch import patch_kernels, values_within_patches
 from mirage_eg.backends.triton.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
@@ -20,8 +19,7 @@ def kernel_summary(graph: Graph) -> str:
     library: Counter[str] = Counter()
     copying, joint = copying_concats(graph).values(), joint_concats(graph)
     copied = {value for it in joint for value in it.values}
-    patches = patch_kernels(graph)
-    not_launched = prepared_values(graph) | values_within_patches(graph) | transposed_operands(graph)
+    not_launched = prepared_values(graph) | transposed_operands(graph)
     for item, values in graph.numbered():
         match OPS[item.op].kind:
             case Kind.GRAPH:
@@ -30,9 +28,6 @@ def kernel_summary(graph: Graph) -> str:
                 pass
             case _ if copied.issuperset(values) or (item.op == "concat" and values[0] not in copying):
                 pass
-            case _ if patches.keys() & {*values}:
-                after = ", ".join(graph.nodes[graph.makers[it]].op for it in patches[values[0]].after)
-                parts.append(f"patch with {after}" if after else "patch")
             case _ if item.op not in VIEWS and not_launched.isdisjoint(values):
                 library[item.op] += 1
     parts += [f"{len(it.members)} concats in one launch" for it in joint]

@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -106,9 +106,6 @@ def test_every_corrected_mutant_is_the_program_and_computes_little_again(program
         for rectangle in it.rectangles:
             inside[np.ix_(*rectangle)] = True
         assert (inside >= wrong).all()
-        if it.equal_fraction:
-            more = len(launched_kernels(it.graph)) - len(launched_kernels(it.changed))
-            assert more == bool(it.rectangles), "one launch for all rectangles"
 
 
 def _batch_into_height() -> Mutant:
@@ -143,7 +140,7 @@ def test_a_rectangle_one_row_short_is_not_equal() -> None:
 
 @settings(max_examples=20)
 @given(st.integers(0, 1 << 30))
-def test_a_correction_is_one_launch_and_computes_wrong_positions_alone(seed: int) -> None:
+def test_a_correction_computes_wrong_positions_alone(seed: int) -> None:
     """Even kernels, asymmetric pads, groups, strides, one row: whatever moves."""
     random = Random(seed)
     groups, height = random.choice((1, 1, 2)), random.choice((1, 8, 12))
@@ -162,9 +159,6 @@ def test_a_correction_is_one_launch_and_computes_wrong_positions_alone(seed: int
     event(f"{len(it.rectangles)} rectangles")
     np.testing.assert_array_equal(values(it.corrected), values(program))
     assert it.recomputed == it.wrong == (values(it.changed) != values(program)).sum()
-    if it.equal_fraction:
-        more = len(launched_kernels(it.corrected)) - len(launched_kernels(it.changed))
-        assert more == bool(it.rectangles), "one launch for all rectangles"
 
 
 def _with_changed(graph: Graph, **changes: dict[str, object]) -> Graph:
