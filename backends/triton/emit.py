@@ -283,7 +283,8 @@ def _write_run(
     graph = file.graph
     input_names, fused = iter(inputs), {} if file.sizes else fused_convolutions(graph)
     attentions = library_attentions(graph)
-    within = {value for it in (*fused.values(), *attentions.values()) for value in it.values[:-1]}
+    within = {value for it in fused.values() for value in it.values[:-1]}
+    within |= {value for it in attentions.values() for value in it.values[:-1]}
     for item, name in zip(graph.outputs, outputs, strict=True):
         file.wanted.setdefault(item.operands[0], name)
     returned: list[str] = []
