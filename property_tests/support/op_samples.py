@@ -1,0 +1,313 @@
+"""Samples of PyTorch's databases of ops and modules through import and torch.compile, compared with eager torch.
+
+A *kind* says what is run: an element type, in-place variants, special values, modules, or torch.compile. A sample's verdict is
+inside (some op is in a program), outside (none is), refused (with a message of ours), wrong, or crash; unexported if
+torch.export does not take it, and random if eager torch itself gives other values in a second call or leaves memory as it is.
+"""
+
+import sys
+import unittest
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils import _pytree as pytree
+
+from mirage_eg.frontend.torch_export import import_program
+from mirage_eg.ir.errors import MirageError
+from property_tests.support.torch_import import AsModule
+
+SAMPLES = 8
+KINDS = ("float32", "int64", "bool", "in-place", "special", "modules", "compile")
+_DTYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
+_UNINITIALISED = ("empty", "new_empty", "resize_")  # starts of names of ops whose results nobody wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A function of tensors, which may write them, and the tensors."""
+
+    function: Any
+    tensors: tuple[torch.Tensor, ...]
+
+    def fresh(self, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+        """Copies of the tensors with their strides; those of a floating-point type in another one, if it is given."""
+        return [_copy(it if dtype is None or not it.is_floating_point() else it.to(dtype)) for it in self.tensors]
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the samples of one op gave: numbers of verdicts, what was wrong in which samples, and reasons of nodes outside."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, list[int]] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    if x.layout is not torch.strided or x.is_quantized or (x.numel() and 0 in x.stride()):
+        return x.clone()
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
+
+
+def databases() -> tuple[Sequence[Any], Sequence[Any]]:
+    """Ops and modules. The base class of torch's own tests, which nothing here uses, need not be installed."""
+    if "expecttest" not in sys.modules:
+        try:
+            import expecttest  # noqa: F401
+        except ImportError:
+            absent = ModuleType("expecttest")
+            absent.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+            sys.modules["expecttest"] = absent
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal.common_modules import module_db
+    return op_db, module_db
+
+
+def subjects(kind: str) -> dict[str, Any]:
+    """The ops or modules of a kind, by name."""
+    ops, modules = databases()
+    if kind == "modules":
+        return {it.name: it for it in modules}
+    dtype = _DTYPES.get(kind, torch.float32)
+    taken = [it for it in ops if dtype in it.dtypes and (kind != "in-place" or it.inplace_variant is not None)]
+    return {f"{it.name}.{it.variant_test_name}".rstrip("."): it for it in taken}
+
+
+def samples_of(kind: str, subject: Any) -> Iterator[Sample]:
+    """The first samples of an op or module."""
+    torch.manual_seed(0)
+    if kind == "modules":
+        for given in _module_inputs(subject):
+            module = subject.module_cls(*given.constructor_input.args, **given.constructor_input.kwargs).eval()
+            yield _sample(module, given.forward_input.args, given.forward_input.kwargs)
+        return
+    dtype = _DTYPES.get(kind, torch.float32)
+    op = subject.inplace_variant if kind == "in-place" else subject.op
+    limit = {"compile": 4, "special": len(_SPECIAL)}.get(kind, SAMPLES)
+    for number, one in enumerate(islice(subject.sample_inputs("cpu", dtype), limit)):
+        if kind == "in-place" and one.broadcasts_input:
+            continue
+        sample = _sample(op, (one.input, *one.args), one.kwargs)
+        yield _with_special_values(sample, number) if kind == "special" else sample
+
+
+def _module_inputs(subject: Any) -> list[Any]:
+    given = subject.module_inputs_func(subject, device="cpu", dtype=torch.float32, requires_grad=False, training=False)
+    return [it for it in given if it.forward_input is not None][:SAMPLES]
+
+
+def _sample(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sample:
+    """A call as a function of its tensors alone."""
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    leaves = [it.detach() if isinstance(it, torch.Tensor) else it for it in leaves]
+    places = [place for place, it in enumerate(leaves) if isinstance(it, torch.Tensor)]
+
+    def of_tensors(*tensors: Any) -> Any:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        args, kwargs = pytree.tree_unflatten(filled, structure)
+        return function(*args, **kwargs)
+
+    made = AsModule(of_tensors)
+    if isinstance(function, torch.nn.Module):
+        made.called = function
+    return Sample(made.eval(), tuple(leaves[place] for place in places))
+
+
+_INF, _NAN = float("inf"), float("nan")
+_SPECIAL = (
+    (_NAN, _INF, -_INF, 0.0, -0.0, 1e-40, 1e38, -1e38),
+    (_INF, -_INF),
+    (_NAN,),
+    (0.0, -0.0, 1e-40, -1e-42),
+    (1e38, -1e38, 1e-38),
+)
+
+
+def _with_special_values(sample: Sample, number: int) -> Sample:
+    """A third of the elements of floating-point tensors replaced: by all special values, or by those of one kind."""
+    generator, chosen = torch.Generator().manual_seed(number), torch.tensor(_SPECIAL[number % len(_SPECIAL)])
+
+    def replaced(x: torch.Tensor) -> torch.Tensor:
+        if not x.is_floating_point() or x.layout is not torch.strided:
+            return x
+        special = chosen[torch.randint(len(chosen), x.shape, generator=generator)].to(x.dtype)
+        return torch.where(torch.rand(x.shape, generator=generator) < 0.34, special, x)
+
+    return Sample(sample.function, tuple(map(replaced, sample.tensors)))
+
+
+def check(kind: str, subject: Any) -> Findings:
+    """Run the samples of an op or module."""
+    found = Findings()
+    run = _compiled if kind == "compile" else _imported
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        for number, sample in enumerate(samples_of(kind, subject)):
+            verdict, what = _checked(run, sample, str(getattr(subject, "name", "")), found, special=kind == "special")
+            found.counts[verdict] += 1
+            if verdict in ("wrong", "crash", "refused", "unexported"):
+                found.faults.setdefault(f"{verdict}: {what}", []).append(number)
+    return found
+
+
+_Run = Callable[[Sample, Findings, list[torch.Tensor]], tuple[str, Any]]
+
+
+class Unexported(Exception):
+    """torch.export does not take a function."""
+
+
+def _checked(run: _Run, sample: Sample, name: str, found: Findings, *, special: bool) -> tuple[str, str]:
+    torch.manual_seed(0)
+    wanted_tensors, got_tensors = sample.fresh(), sample.fresh()
+    wanted = sample.function(*wanted_tensors)
+    if name.startswith(_UNINITIALISED) or _is_random(sample):
+        return "random", ""
+    try:
+        verdict, got = run(sample, found, got_tensors)
+    except Unexported as error:
+        return "unexported", str(error)
+    except MirageError as error:
+        return "refused", _line(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        return "crash", _line(error)
+    exact_tensors = sample.fresh(torch.float64)
+    try:
+        exact = sample.function(*exact_tensors)
+    except Exception:  # noqa: BLE001 - torch does not take every op in float64 with the other arguments
+        exact, exact_tensors = wanted, wanted_tensors
+    for what, ours, torchs, exacts in (
+        ("result", got, wanted, exact),
+        ("argument", got_tensors, wanted_tensors, exact_tensors),
+    ):
+        if why := differs(ours, torchs, exacts, special=special, strides=run is _compiled):
+            return "wrong", f"{what}: {why}"
+    if run is _compiled and (why := _aliases_differ(got, got_tensors, wanted, wanted_tensors)):
+        return "wrong", why
+    return verdict, ""
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:250]}"
+
+
+def _is_random(sample: Sample) -> bool:
+    """Whether eager torch gives other values under another seed; ops of the database set one themselves."""
+    results = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        tensors = sample.fresh()
+        with patch.object(torch, "manual_seed"):
+            results.append((sample.function(*tensors), tensors))
+    return bool(differs(results[0], results[1], results[1], special=False, strides=False))
+
+
+def _imported(sample: Sample, found: Findings, tensors: list[torch.Tensor]) -> tuple[str, Any]:
+    try:
+        program = torch.export.export(sample.function, tuple(sample.fresh()), strict=False)
+    except Exception as error:  # noqa: BLE001 - torch's own limits, whatever they raise
+        raise Unexported(_line(error)) from None
+    model = import_program(program)
+    found.reasons.update(f"{it.op}: {it.reason}" for it in model.outside)
+    return "inside" if model.segments else "outside", model.run(*tensors)
+
+
+def _compiled(sample: Sample, found: Findings, tensors: list[torch.Tensor]) -> tuple[str, Any]:
+    from mirage_eg.torch_compile.records import forget_records, graph_records
+
+    torch._dynamo.reset()
+    forget_records()
+    options = {"search": "offline", "rest": "eager", "min_ops": 1, "gate": "off"}
+    got = torch.compile(sample.function.function, backend="mirage_eg", options=options)(*tensors)
+    for graph in graph_records():
+        found.reasons.update(f"{it.op}: {it.reason}" for it in graph.outside)
+        if graph.fallback:
+            found.reasons[f"whole graph: {graph.fallback}"] += 1
+        errors = [graph.fallback if graph.unexpected else "", *(it.reason for it in graph.segments if it.decision == "error")]
+        if any(errors):
+            raise AssertionError(next(filter(None, errors)))
+    return "inside" if any(graph.segments for graph in graph_records()) else "outside", got
+
+
+def differs(got: Any, wanted: Any, exact: Any, *, special: bool, strides: bool) -> str:
+    """How a result differs from torch's, and from torch's in float64; empty if it does not.
+
+    With `special`, by the contract for numbers that are none (docs/verification.md).
+    """
+    ours, structure = pytree.tree_flatten(got)
+    torchs, other = pytree.tree_flatten(wanted)
+    exacts = pytree.tree_leaves(exact)
+    if len(ours) != len(torchs) or len(exacts) != len(torchs):
+        return f"got the structure {structure}, wanted {other}"
+    for x, y, z in zip(ours, torchs, exacts, strict=True):
+        if not isinstance(y, torch.Tensor):
+            if x != y and not (x != x and y != y):
+                return f"got {x!r}, wanted {y!r}"
+        elif why := _tensor_differs(x, y, z if isinstance(z, torch.Tensor) else y, special=special, strides=strides):
+            return why
+    return ""
+
+
+def _tensor_differs(x: Any, y: torch.Tensor, z: torch.Tensor, *, special: bool, strides: bool) -> str:
+    if not isinstance(x, torch.Tensor):
+        return f"got {type(x).__name__}, wanted a tensor"
+    if x.shape != y.shape or x.dtype != y.dtype or x.layout != y.layout:
+        return f"got {list(x.shape)} {x.dtype}, wanted {list(y.shape)} {y.dtype}"
+    if strides and x.layout is torch.strided and x.numel() and x.stride() != y.stride():
+        return f"got the strides {x.stride()}, wanted {y.stride()}"
+    if y.layout is not torch.strided:
+        x, y, z = x.to_dense(), y.to_dense(), z.to_dense()
+    if y.is_quantized:
+        x, y, z = x.dequantize(), y.dequantize(), z.dequantize()
+    if not (y.is_floating_point() or y.is_complex()):
+        return "" if torch.equal(x, y) or (special and torch.equal(x, z)) else f"got {_some(x, y, x != y)}"
+    if z.shape != y.shape:
+        z = y
+    wide = torch.complex128 if y.is_complex() else torch.float64
+    x, y, z = x.to(wide), y.to(wide), z.to(wide)
+    if y.is_complex():
+        x, y, z = (torch.view_as_real(it.resolve_conj()) for it in (x, y, z))
+    near = _near(x, y) | _near(x, z)
+    if special:
+        near |= ~y.isfinite() & ~x.isfinite() & (y.isnan() | z.isfinite() | z.isnan())
+    return "" if near.all() else f"got {_some(x, y, ~near)}"
+
+
+def _near(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.isclose(x, y, 1e-4, 1e-5, equal_nan=True)
+
+
+def _some(x: torch.Tensor, y: torch.Tensor, bad: torch.Tensor) -> str:
+    place = tuple(bad.nonzero()[0].tolist())
+    return f"{x[place].item()}, wanted {y[place].item()} at {place}; {int(bad.sum())} of {bad.numel()} elements"
+
+
+def _aliases_differ(got: Any, got_tensors: Sequence[Any], wanted: Any, wanted_tensors: Sequence[Any]) -> str:
+    ours, torchs = (_aliases(*pair) for pair in ((got, got_tensors), (wanted, wanted_tensors)))
+    return "" if ours == torchs else f"aliases: got {ours}, wanted {torchs}"
+
+
+def _aliases(result: Any, tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """For each result the arguments whose memory it has."""
+    return [
+        tuple(place for place, it in enumerate(tensors) if _memory(it) == _memory(one) is not None)
+        for one in pytree.tree_leaves(result)
+        if isinstance(one, torch.Tensor)
+    ]
+
+
+def _memory(x: torch.Tensor) -> int | None:
+    if x.layout is not torch.strided or not x.numel():
+        return None
+    return x.untyped_storage().data_ptr()
