@@ -244,6 +244,22 @@ class Builder:
         """Natural logarithm."""
         return self.op("log", x)
 
+    def log2(self, x: Tensor) -> Tensor:
+        """Logarithm to the base 2, exact for powers of 2."""
+        return self.op("log2", x)
+
+    def log10(self, x: Tensor) -> Tensor:
+        """Logarithm to the base 10."""
+        return self.op("log10", x)
+
+    def log1p(self, x: Tensor) -> Tensor:
+        """log(1 + x), with all digits for small x, too."""
+        return self.op("log1p", x)
+
+    def expm1(self, x: Tensor) -> Tensor:
+        """exp(x) − 1, with all digits for small x, too."""
+        return self.op("expm1", x)
+
     def square(self, x: Tensor) -> Tensor:
         """x · x."""
         return self.op("square", x)

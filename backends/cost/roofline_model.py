@@ -29,7 +29,7 @@ from mirage_eg.ir.weights import marked_weights, prepared_values
 FUNCTIONS = frozenset(
     {
         *("exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"),
-        *("gelu_tanh", "erf", "sin", "cos", "softplus", "mish", "elu"),
+        *("gelu_tanh", "erf", "sin", "cos", "softplus", "mish", "elu", "log2", "log10", "log1p", "expm1"),
     }
 )
 

@@ -9,6 +9,7 @@ of x − y, by their first component: an indicator is the same in every componen
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -415,6 +416,23 @@ def _pow(random: Randomness, k: int, attributes: Attributes, operands: Sequence[
     return Component(modulus.power(base, abs(int(exponent))), undefined)
 
 
+_LOG = monotone("log")
+
+
+def _logarithm(offset: int, factor: float) -> FieldSemantics:
+    """factor · log(x + offset)."""
+
+    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+        moved = affine(random.modulus(k), operands[0], Fraction(1), Fraction(offset))
+        return affine(random.modulus(k), _LOG.compute(random, k, attributes, [moved]), Fraction(factor), Fraction(0))
+
+    return FieldSemantics(_LOG.reads, compute, _always)
+
+
+def _expm1(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    return affine(random.modulus(k), _exp(random, k, attributes, operands), Fraction(1), Fraction(-1))
+
+
 # One row for each elementwise op; a test holds the keys equal to the op table's.
 _PACKAGED: Mapping[str, FieldSemantics] = {
     "add": _binary(Modulus.add),
@@ -430,7 +448,11 @@ _PACKAGED: Mapping[str, FieldSemantics] = {
     "where": FieldSemantics(((0, 0), (1, 0), (2, 0)), _where),
     "cast": FieldSemantics(((0, 0),), _cast),
     "exp": FieldSemantics(((0, 1),), _exp),
-    "log": monotone("log"),
+    "log": _LOG,
+    "log2": _logarithm(0, 1 / math.log(2)),
+    "log10": _logarithm(0, 1 / math.log(10)),
+    "log1p": _logarithm(1, 1),
+    "expm1": FieldSemantics(((0, 1),), _expm1),
     "square": FieldSemantics(((0, 0),), _square),
     "sqrt": FieldSemantics(((0, 0),), _sqrt, _always),
     "rsqrt": FieldSemantics(((0, 0),), _rsqrt, _always),

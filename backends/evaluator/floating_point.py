@@ -250,6 +250,10 @@ _PACKAGED: Mapping[str, Callable[..., Array]] = {
     "cast": lambda xp, x, dtype: x,  # `FloatAlgebra` rounds
     "exp": lambda xp, x: xp.exp(x),
     "log": lambda xp, x: xp.log(x),
+    "log2": lambda xp, x: xp.log2(x),
+    "log10": lambda xp, x: xp.log10(x),
+    "log1p": lambda xp, x: xp.log1p(x),
+    "expm1": lambda xp, x: xp.expm1(x),
     "square": lambda xp, x: x * x,
     "sqrt": lambda xp, x: xp.sqrt(x),
     "rsqrt": lambda xp, x: 1 / xp.sqrt(x),

@@ -21,7 +21,7 @@ from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
 
 SAMPLES = 4
-POLES = frozenset({"div", "rsqrt", "log", "pow"})  # infinite at 0
+POLES = frozenset({"div", "rsqrt", "log", "log2", "log10", "log1p", "pow"})  # infinite at a number
 _TINY = float(np.finfo(np.float64).tiny)  # below it numbers are equally spaced
 
 

@@ -147,6 +147,10 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
     ),
     "exp": ElementwiseRow("exponential", _call("tl.exp({x})"), _call("torch.exp({x})"), _never, False),
     "log": ElementwiseRow("logarithm", _call("tl.log({x})"), _call("torch.log({x})"), _never, False),
+    "log2": ElementwiseRow("logarithm", _call("tl.log2({x})"), _call("torch.log2({x})"), _never, False),
+    "log10": ElementwiseRow("logarithm", _call("tl.log2({x}) * 0.30102999566398120"), _call("torch.log10({x})"), _never, False),
+    "log1p": ElementwiseRow("logarithm", _call("log1p({x})"), _call("torch.log1p({x})"), _always, False, helper="log1p"),
+    "expm1": ElementwiseRow("exponential", _call("expm1({x})"), _call("torch.expm1({x})"), _always, False, helper="expm1"),
     "square": ElementwiseRow("square", _call("{x} * {x}"), _call("torch.square({x})"), _always, True),
     "sqrt": ElementwiseRow("root", _call("tl.sqrt({x})"), _call("torch.sqrt({x})"), _always, False),
     "rsqrt": ElementwiseRow("inverse_root", _call("tl.rsqrt({x})"), _call("torch.rsqrt({x})"), _never, False),
@@ -256,18 +260,19 @@ def tanh(x):
     near = x * (1.0 + y * (-1.0 / 3.0 + y * (2.0 / 15.0 + y * (-17.0 / 315.0 + y * (62.0 / 2835.0)))))
     return tl.where(tl.abs(x) < 0.25, near, far)
 ''',
-    # The logarithm of 1 + x and the exponential minus 1 cancel near zero.
+    # The logarithm of 1 + x and the exponential minus 1 cancel near zero: u = 1 + x or exp(x) is rounded, and the factor, whose
+    # numerator and denominator are of the same u, makes up for it (Kahan; Higham, Accuracy and Stability, 1.14.1).
     "log1p": '''@triton.jit
 def log1p(x):
-    """log(1 + x) for x ≥ 0."""
-    near = x * (1.0 + x * (-1.0 / 2.0 + x * (1.0 / 3.0 + x * (-1.0 / 4.0 + x * (1.0 / 5.0)))))
-    return tl.where(x < 0.02, near, tl.log(1.0 + x))
+    """log(1 + x)."""
+    u = 1.0 + x
+    return tl.where(u == 1.0, x, tl.log(u) * tl.where(tl.abs(x) < 1.0, x / (u - 1.0), 1.0))
 ''',
     "expm1": '''@triton.jit
 def expm1(x):
-    """exp(x) − 1 for x ≤ 0."""
-    near = x * (1.0 + x * (1.0 / 2.0 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0)))))
-    return tl.where(x > -0.05, near, tl.exp(x) - 1.0)
+    """exp(x) − 1."""
+    u = tl.exp(x)
+    return tl.where(u == 1.0, x, (u - 1.0) * tl.where(tl.abs(x) < 1.0, x / tl.log(u), 1.0))
 ''',
     # n is below 1 on both sides, so that nothing overflows.
     "mish": '''@triton.jit

@@ -102,7 +102,7 @@ def _gelu(call: Call) -> Tensor:
             raise UnsupportedError(f"approximate = {form!r} is not supported")
 
 
-_LN_2, _LN_10 = (Fraction(log(base)) for base in (2, 10))  # float64's values
+_LN_2 = Fraction(log(2))  # float64's value
 
 
 def _exponential(call: Call) -> Tensor:
@@ -302,11 +302,11 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.sin.default": _unary("sin"),
     "aten.cos.default": _unary("cos"),
     "aten.log.default": _unary("log"),
-    "aten.expm1.default": _composed(lambda call, x: call.graph.exp(x) - 1),
-    "aten.log1p.default": _composed(lambda call, x: call.graph.log(x + 1)),
+    "aten.expm1.default": _unary("expm1"),
+    "aten.log1p.default": _unary("log1p"),
     "aten.exp2.default": _composed(lambda call, x: call.graph.exp(x * _LN_2)),
-    "aten.log2.default": _composed(lambda call, x: call.graph.log(x) / _LN_2),
-    "aten.log10.default": _composed(lambda call, x: call.graph.log(x) / _LN_10),
+    "aten.log2.default": _unary("log2"),
+    "aten.log10.default": _unary("log10"),
     "aten.pow.Scalar": _exponential,
     "aten.sign.default": _composed(_sign),
     "aten._prelu_kernel.default": _prelu,

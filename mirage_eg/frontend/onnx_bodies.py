@@ -6,7 +6,7 @@ inputs are cast at the start, results at the end, and operands of products are r
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import log, sqrt
 from typing import Any
 
 import numpy as np
@@ -189,6 +189,28 @@ def _gelu_tanh(body: OnnxBody, x: str, number: Number) -> str:
     cube = body.append("Mul", x, body.append("Mul", x, x))
     inner = body.append("Add", x, body.append("Mul", cube, number(0.044715)))
     return body.append("Mul", x, body.append("Sigmoid", body.append("Mul", inner, number(2 * sqrt(2 / np.pi)))))
+
+
+def _log1p(body: OnnxBody, x: str, number: Number) -> str:
+    """log(u) · x/(u − 1) of the rounded u = 1 + x, and x where that is 1."""
+    u = body.append("Add", x, number(1))
+    factor = body.append("Div", x, body.append("Sub", u, number(1)))
+    near = body.append("Less", body.append("Abs", x), number(1))
+    value = body.append("Mul", body.append("Log", u), body.append("Where", near, factor, number(1)))
+    return body.append("Where", body.append("Equal", u, number(1)), x, value)
+
+
+def _expm1(body: OnnxBody, x: str, number: Number) -> str:
+    """(u − 1) · x/log(u) of the rounded u = exp(x), and x where that is 1."""
+    u = body.append("Exp", x)
+    factor = body.append("Div", x, body.append("Log", u))
+    near = body.append("Less", body.append("Abs", x), number(1))
+    value = body.append("Mul", body.append("Sub", u, number(1)), body.append("Where", near, factor, number(1)))
+    return body.append("Where", body.append("Equal", u, number(1)), x, value)
+
+
+def _logarithm(base: int) -> Writer:
+    return _unary(lambda body, x, number: body.append("Mul", body.append("Log", x), number(1 / log(base))))
 
 
 def _mish(body: OnnxBody, x: str, number: Number) -> str:
@@ -399,6 +421,10 @@ def _avg_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attri
 _WRITERS: Mapping[str, Writer] = {
     **{op.lower(): _binary(op) for op in ("Add", "Sub", "Mul", "Div")},
     **{op.lower(): _direct(op) for op in ("Abs", "Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus", "Erf", "Sin", "Cos")},
+    "log1p": _unary(_log1p),
+    "expm1": _unary(_expm1),
+    "log2": _logarithm(2),
+    "log10": _logarithm(10),
     "maximum": _binary("Max"),
     "minimum": _binary("Min"),
     "less": _comparison("Less"),

@@ -109,7 +109,7 @@ def elementwise() -> Graph:
     graph = mi.new_kernel_graph()
     x, y = (graph.new_input((4, 6), mi.float32, name=name) for name in "xy")
     unary = ("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh", "relu", "softplus", "mish", "abs")
-    values = [getattr(graph, op)(x) for op in (*unary, "square")]
+    values = [getattr(graph, op)(x) for op in (*unary, "square", "log1p", "expm1", "log2", "log10")]
     values += [x + y, x - y, x * y, x / y, graph.maximum(x, y), graph.minimum(x, y)]
     values += [graph.leaky_relu(x - y, 0.25), graph.elu(x - y, 1.5), graph.pow(x, 2.5), graph.pow(x, 0), graph.clamp(x, 0.6, 1)]
     values += [x * 0.5 + 0.25, x * 0, graph.softmax(x, 1), graph.max(x, 0), graph.mean(x, 1), graph.sum(x, 0)]
