@@ -87,9 +87,7 @@ def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings, m
 
     def inner(module: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
         if keywords.get("is_inference"):
-            static = set(keywords.get("static_input_idxs") or ())
-            names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-            weights = [name for place, name in enumerate(names) if place in static]
+            weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
             compile_graph(module, weights, settings, _sizes_may_change())
         with _constants_have_values(inputs):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
@@ -107,7 +105,7 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode
     from torch._functorch.aot_autograd import make_boxed_func
 
     def inner(module: Any, inputs: Sequence[Any]) -> Any:
-        compile_graph(module, _weights_of(module), settings, _sizes_may_change())
+        compile_graph(module, _weights_of(module, _static_inputs(), example_inputs), settings, _sizes_may_change())
         call_directly(module)
         return make_boxed_func(module.forward)
 
@@ -124,14 +122,30 @@ def _sizes_may_change() -> bool:
     return bool(config.automatic_dynamic_shapes)
 
 
-def _weights_of(module: Any) -> list[str]:
-    """The names of placeholders that are parameters or buffers, which Dynamo has marked as static."""
+def _static_inputs() -> Sequence[int]:
+    """The places of inputs that are parameters or buffers, which Dynamo has marked as static."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
-    static = () if context is None or context.fw_metadata is None else context.fw_metadata.static_input_indices
-    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-    return [names[place] for place in static]
+    return () if context is None or context.fw_metadata is None else context.fw_metadata.static_input_indices
+
+
+def _weights_of(module: Any, static: Sequence[int], example_inputs: Sequence[Any]) -> dict[str, Any]:
+    """The placeholders of AOTAutograd's graph at these places; with the tensors, if it has the inputs of Dynamo's graph."""
+    nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+    same = len(nodes) == len(example_inputs)  # it joins inputs that share memory and are written
+    return {nodes[place].name: _tensor_like(nodes[place], example_inputs[place]) if same else None for place in static}
+
+
+def _tensor_like(node: Any, value: Any) -> Any:
+    """A tensor, if it may be the value of a node."""
+    import torch
+    from torch._subclasses import FakeTensor
+
+    wanted = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or wanted is None:
+        return None
+    return value if (value.shape, value.dtype, value.device) == (wanted.shape, wanted.dtype, wanted.device) else None
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:

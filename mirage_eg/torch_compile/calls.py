@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from mirage_eg.torch_compile.gate_errors import times_allowed
 from mirage_eg.torch_compile.records import LOGGER, add_failed_call
 from mirage_eg.torch_compile.segment_call import Results, SegmentCall
 from mirage_eg.torch_compile.segment_store import FoundSegment, segment_by_key
@@ -41,7 +42,7 @@ class LoadedCall:
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results, as new row-major tensors."""
         if self._right is None:
-            error = self._call.largest_error(tensors)
+            error = times_allowed(self._call, tensors)
             self._right = error <= 1
             if not self._right:
                 LOGGER.warning("left to torch: segment %s: %.1e times the allowed error", self.found.key[:12], error)

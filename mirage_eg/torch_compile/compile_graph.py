@@ -1,7 +1,7 @@
 """The segments of one functional graph: found, gated, replaced."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -17,6 +17,7 @@ from mirage_eg.pipeline.run.executors import shared_processes
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
 from mirage_eg.torch_compile.gate import Contest, gated, is_too_slow
+from mirage_eg.torch_compile.gate_inputs import Weights
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, add_record, new_number
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
@@ -29,11 +30,11 @@ from mirage_eg.torch_compile.unexpected_errors import reason_of
 _EVERY = 2.0  # seconds between lines of progress
 
 
-def compile_graph(module: Any, parameters: Sequence[str], settings: Settings, other_sizes: bool = False) -> GraphRecord:
+def compile_graph(module: Any, parameters: Mapping[str, Any], settings: Settings, other_sizes: bool = False) -> GraphRecord:
     """Replace the segments of a functional graph module that the gate accepts; returns what was done.
 
-    `parameters` are the names of placeholders that are weights or buffers. With `other_sizes`, graphs of other sizes may
-    follow. A graph with in-place ops stays as it is.
+    `parameters` are the placeholders that are weights or buffers, with their tensors where these are known. With
+    `other_sizes`, graphs of other sizes may follow. A graph with in-place ops stays as it is.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -42,7 +43,7 @@ def compile_graph(module: Any, parameters: Sequence[str], settings: Settings, ot
     try:
         with _disable_current_modes():  # values of constants are numbers
             name_dims(module.graph)
-            found = fx_regions(module, parameters, _excluded(settings, module.graph), settings.constant_weights)
+            found = fx_regions(module, [*parameters], _excluded(settings, module.graph), settings.constant_weights)
     except ProgramError as error:
         record = GraphRecord(new_number(), nodes, fallback=str(error))
         add_record(record)
@@ -52,7 +53,7 @@ def compile_graph(module: Any, parameters: Sequence[str], settings: Settings, ot
         for node in module.graph.nodes
         if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
     )
-    records, chosen = _gated(module, found, settings, other_sizes)
+    records, chosen = _gated(module, found, Weights(module, parameters), settings, other_sizes)
     if chosen:
         device = chosen[0][0].outputs[0].meta["val"].device
         replace_regions(module, chosen, fake, device)
@@ -67,7 +68,7 @@ _FOUND: dict[str, FoundSegment] = {}
 
 
 def _gated(
-    module: Any, found: FxRegions, settings: Settings, other_sizes: bool
+    module: Any, found: FxRegions, weights: Weights, settings: Settings, other_sizes: bool
 ) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]]]:
     """A record for each region, and the accepted regions with their keys; equal regions on one device are gated once.
 
@@ -88,7 +89,7 @@ def _gated(
             if same not in by_program:
                 its = replace(settings, budget=seconds_of_op * max(1, region.ops))
                 try:
-                    by_program[same] = _record(module, found, region, device, its, store, other_sizes)
+                    by_program[same] = _record(module, found, weights, region, device, its, store, other_sizes)
                 except OptionError:  # of the settings
                     raise
                 except MirageError as error:
@@ -102,7 +103,14 @@ def _gated(
 
 
 def _record(
-    module: Any, found: FxRegions, region: FxRegion, device: Any, settings: Settings, store: SegmentStore, other_sizes: bool
+    module: Any,
+    found: FxRegions,
+    values: Weights,
+    region: FxRegion,
+    device: Any,
+    settings: Settings,
+    store: SegmentStore,
+    other_sizes: bool,
 ) -> SegmentRecord:
     if device is None:
         return SegmentRecord("", region.ops, Decision.DEVICES, "its tensors are not all on the CPU, or all on one GPU")
@@ -127,7 +135,7 @@ def _record(
             reason="the search found library kernels only",
             from_cache=segment.from_cache,
         )
-    contest = Contest(region, region_module(module, region, found.found.same), device)
+    contest = Contest(region, region_module(module, region, found.found.same), device, values)
     if segment.largest:
         record = add_call(_sized_call(segment, contest, settings, store)).decide(_example_sizes(region, segment))
         record = replace(record, key=segment.key, ops=region.ops)

@@ -16,6 +16,7 @@ class Decision(StrEnum):
     USED = "used"
     SLOWER = "slower"  # than Inductor's code, by the gate
     WRONG = "wrong"  # beyond the allowed error, by the gate
+    UNDECIDED = "undecided"  # torch itself is too far from float64
     FAILED = "failed"  # a stage of the search or a kernel refused it
     ERROR = "error"  # an unexpected error of this package
     NOT_FUSED = "not fused"  # the search found library kernels only
@@ -129,7 +130,7 @@ def _times(segment: SegmentRecord) -> str:
     return f"{segment.ours_us:.1f}, {segment.other_us:.1f} {'measured' if segment.measured else 'predicted'}"
 
 
-_LOGGED_DECISIONS = (Decision.WRONG, Decision.FAILED, Decision.ERROR)
+_LOGGED_DECISIONS = (Decision.WRONG, Decision.UNDECIDED, Decision.FAILED, Decision.ERROR)
 _GRAPHS: list[GraphRecord] = []
 _LOGGED: set[str] = set()
 

@@ -7,7 +7,6 @@ import atexit
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
-from math import inf
 from threading import Lock
 from typing import Any
 from weakref import finalize
@@ -22,7 +21,6 @@ from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, read_dims, value_of
-from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.torch_compile.segment_store import FoundSegment
 
 ALIGNMENT = 16  # bytes, which compiled kernels count on
@@ -147,26 +145,6 @@ class SegmentCall:
             torch.from_numpy(array).to(dtype).reshape(shape).contiguous()
             for array, dtype, shape in zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)
         ]
-
-    def largest_error(self, like: Sequence[Any]) -> float:
-        """The largest error on the masks of `like` and random other inputs, of three square roots of a result's precision."""
-        import torch
-
-        generator, whole = torch.Generator().manual_seed(0), whole_inputs(self.found.program)
-        inputs = []
-        for place, tensor in enumerate(like):
-            values = self.module.SCALES[place] * torch.randn(tensor.shape, generator=generator)
-            if place in whole:
-                values = torch.randint(whole[place], tensor.shape, generator=generator)
-            # a mask as it is given: random ones hide whole rows, which have no softmax
-            inputs.append(tensor if tensor.dtype is torch.bool else values.to(tensor.dtype).to(tensor.device))
-        errors = [0.0]
-        for got, wanted in zip(self(inputs), self.module.reference(*inputs), strict=True):
-            size = max(wanted.abs().max().item(), 1e-30)
-            error = (got.to(wanted.dtype) - wanted).abs().max().item() / size
-            allowed = 3 * torch.finfo(got.dtype).eps ** 0.5 if got.is_floating_point() else 0.5 / size
-            errors.append(error / allowed if error == error else inf)
-        return max(errors)
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
         """The results by torch's ops, in float64 where only the program is known."""

@@ -77,7 +77,10 @@ class GateTimes:
 
 @dataclass(frozen=True, slots=True)
 class GateErrors:
-    """Largest differences from float64, of the largest element: of our kernels and of torch; and what is allowed."""
+    """Largest differences from float64, of the largest element: of our kernels and of torch; and what is allowed.
+
+    NaN is allowed where torch's own is too large to judge ours.
+    """
 
     ours: float
     torch: float

@@ -8,6 +8,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import ranges_between
+from mirage_eg.torch_compile.gate_errors import times_allowed
 from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord, add_bucket
 from mirage_eg.torch_compile.segment_call import Results, SegmentCall, own_results
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
@@ -93,7 +94,7 @@ class SizedCall:
             call = SegmentCall(bucket)
             if self._gate is not None:
                 return self._gate(call, sizes), call
-            right = call.largest_error(tensors) <= 1
+            right = times_allowed(call, tensors) <= 1
             decision, reason = (Decision.USED, "of a saved model") if right else (Decision.WRONG, "wrong on random inputs")
             return SegmentRecord(bucket.key, self._ops, decision, reason, from_cache=bucket.from_cache), call
         except MirageError as error:

@@ -45,7 +45,7 @@ def test_measured_times_decide_and_nothing_is_measured_again(clock: list[float],
     first = decided()
     assert (first.decision, first.ours_us, first.other_us) == (Decision.SLOWER, 10.0, 5.0)
     segment_store.forget()
-    monkeypatch.setattr(gate, "random_inputs", None)  # no kernel runs
+    monkeypatch.setattr(gate, "largest_errors", None)  # no kernel runs
     again = decided()
     assert clock == [] and again.decision is Decision.SLOWER
     assert (again.error, again.torch_error) == (first.error, first.torch_error)
@@ -57,13 +57,3 @@ def test_a_tie_is_inductors_and_a_faster_kernel_is_used(clock: list[float], cach
             file.unlink()
         clock += [ours, 5.0]
         assert decided().decision is decision
-
-
-def test_torch_may_be_wrong_by_hundredths_on_large_inputs_only() -> None:
-    exact = torch.tensor([1.0, 0.5]).double()
-    plain, ours = (exact + torch.tensor([0.0, error]) for error in (0.04, 0.06))
-    usual, large = (gate._compared(ours.half(), plain.half(), exact, 2.0, is_large=is_large) for is_large in (False, True))
-    assert usual.ours > usual.allowed == 0.0  # the program is not that of the nodes
-    assert large.ours < large.allowed < 0.1
-    overflown = gate._compared(ours.half(), torch.full((2,), float("inf")).half(), exact, 2.0, is_large=True)
-    assert overflown.ours > overflown.allowed

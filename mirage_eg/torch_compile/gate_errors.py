@@ -1,0 +1,158 @@
+"""How wrong a segment's kernels are, and torch's own ops, against the program in float64.
+
+Kernels may be `max_error` times as wrong as torch, plus one unit in the last place of the largest element, in the coarsest
+type to which the program rounds on the way to the result. Where torch itself is far from the program, at a sort of equal
+scores, say, it is no measure: then nothing is said about the kernels.
+"""
+
+from collections.abc import Callable, Sequence
+from math import floor, inf, isnan, log2, nan
+from typing import Any
+
+from mirage_eg.backends.measure.candidate_timer import MOST_WRONG
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
+from mirage_eg.torch_compile.gate_inputs import DISTRIBUTIONS, GateInputs
+from mirage_eg.torch_compile.segment_call import SegmentCall
+from mirage_eg.torch_compile.segment_store import GateErrors
+
+
+def largest_errors(
+    inputs: GateInputs, nodes: Any, layout: Callable[[Sequence[Any]], Sequence[Any]], max_error: float
+) -> GateErrors:
+    """The errors of the result that is the most wrong, on usual and large inputs.
+
+    `nodes` computes the same by torch, of `layout(tensors)`. Inputs are as large as torch's own ops take them.
+    """
+    import torch
+
+    call, coarsest, stable = inputs.call, coarsest_types(inputs.call.found.program), with_stable_sorts(nodes)
+
+    def errors(magnitude: float, seed: int, distribution: str) -> GateErrors:
+        tensors = inputs.draw(magnitude, seed, distribution)
+        results = zip(call(tensors), stable(*layout(tensors)), call.module.reference(*tensors), coarsest, strict=True)
+        return max((compared(*each, max_error, is_large=magnitude > 1) for each in results), key=_severity)
+
+    with torch.no_grad():
+        usual = next((it for it in DISTRIBUTIONS if _has_finite(call.module.reference(*inputs.draw(1.0, 0, it)))), "normal")
+        worst = errors(1.0, 0, usual)
+        magnitude = max(call.module.MAGNITUDES)
+        while magnitude > 1 and not isnan(worst.allowed):
+            large = errors(magnitude, 1, usual)
+            if not isnan(large.allowed):
+                return max(worst, large, key=_severity)
+            magnitude /= 2
+    return worst
+
+
+def _severity(errors: GateErrors) -> float:
+    return inf if isnan(errors.allowed) else errors.ours / max(errors.allowed, 1e-300)
+
+
+def _has_finite(results: Sequence[Any]) -> bool:
+    return all(bool(it.isfinite().any()) for it in results if it.is_floating_point() and it.numel())
+
+
+def coarsest_types(program: Graph) -> list[Any]:
+    """Of each result the torch type of the fewest digits to which the program rounds on the way to it, its own included."""
+    import torch
+
+    coarsest: list[Any] = [None] * len(program.types)  # of each value; None where nothing is rounded
+    results = []
+    for item, values in program.numbered():
+        types = [coarsest[operand] for operand in item.operands]
+        if item.op == "output":
+            own = getattr(torch, str(program.types[item.operands[0]].dtype))
+            types.append(own if own.is_floating_point else None)
+            results.append(max(filter(None, types), key=_eps, default=None))
+            continue
+        for value in values:
+            own = getattr(torch, str(program.types[value].dtype))
+            rounds = own.is_floating_point and item.op != "input" and OPS[item.op].kind is not Kind.REARRANGEMENT
+            coarsest[value] = max(filter(None, [*types, own if rounds else None]), key=_eps, default=None)
+    return results
+
+
+def _eps(dtype: Any) -> float:
+    import torch
+
+    return float(torch.finfo(dtype).eps)
+
+
+def compared(got: Any, plain: Any, exact: Any, coarsest: Any, max_error: float, *, is_large: bool) -> GateErrors:
+    """The errors of one output; of whole numbers and bools, the share of elements that differ.
+
+    Nothing (NaN) is allowed where torch is no measure. On large inputs the roundings of scores decide a softmax, and torch
+    itself may be wrong by several hundredths.
+    """
+    import torch
+
+    if not exact.numel():
+        return GateErrors(0.0, 0.0, 0.0)
+    if not plain.is_floating_point():
+        wrong = [(it.to(exact.dtype) != exact).sum().item() / exact.numel() for it in (got, plain)]
+        return GateErrors(wrong[0], wrong[1], max_error * wrong[1] if wrong[1] <= MOST_WRONG else nan)
+    size = max(exact.abs().nan_to_num(0.0, 0.0).max().item(), torch.finfo(got.dtype).tiny)
+    ours, torchs = (_difference(it.to(exact.dtype), exact) / size for it in (got, plain))
+    if not torchs <= (MOST_WRONG if is_large else _eps(coarsest) ** 0.5):
+        return GateErrors(ours, torchs, nan)
+    ulp = _eps(coarsest) * 2.0 ** floor(log2(size))
+    return GateErrors(ours, torchs, max_error * torchs + ulp / size)
+
+
+def _difference(got: Any, exact: Any) -> float:
+    """The largest difference; elements that are equal or both no numbers have none."""
+    same = (got == exact) | (got.isnan() & exact.isnan())
+    return float((got - exact).abs().nan_to_num(inf, inf, inf).masked_fill(same, 0.0).max().item())
+
+
+def times_allowed(call: SegmentCall, like: Sequence[Any]) -> float:
+    """The largest error on the masks of `like` and random other inputs, of three square roots of the precision."""
+    import torch
+
+    program, generator = call.found.program, torch.Generator().manual_seed(0)
+    whole, roots = whole_inputs(program), root_inputs(expand(program))
+    inputs = []
+    for place, tensor in enumerate(like):
+        values = call.module.SCALES[place] * torch.randn(tensor.shape, generator=generator)
+        if place in roots:
+            values = 0.5 + torch.rand(tensor.shape, generator=generator)
+        if place in whole:
+            values = torch.randint(whole[place], tensor.shape, generator=generator)
+        # a mask as it is given: random ones hide whole rows, which have no softmax
+        inputs.append(tensor if tensor.dtype is torch.bool else values.to(tensor.dtype).to(tensor.device))
+    errors = [0.0]
+    for got, wanted, coarsest in zip(call(inputs), call.module.reference(*inputs), coarsest_types(program), strict=True):
+        size = max(wanted.abs().max().item(), 1e-30)
+        error = (got.to(wanted.dtype) - wanted).abs().max().item() / size
+        allowed = 3 * _eps(coarsest or got.dtype) ** 0.5 if got.is_floating_point() else 0.5 / size
+        errors.append(error / allowed if error == error else inf)
+    return max(errors)
+
+
+def with_stable_sorts(nodes: Any) -> Any:
+    """The same graph module with equal elements sorted as they come, as the program does: torch may have any order of them."""
+    import torch
+
+    aten, graph = torch.ops.aten, torch.fx.Graph()
+
+    def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+        return torch.sort(x, dim=dim, descending=descending, stable=True)
+
+    def argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+        return sort(x, dim, descending)[1]
+
+    def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+        return tuple(it.narrow(dim, 0, k) if x.dim() else it for it in sort(x, dim, largest))
+
+    stable = {aten.sort.default: sort, aten.argsort.default: argsort, aten.topk.default: topk}
+    copied: dict[Any, Any] = {}
+    for node in nodes.graph.nodes:
+        copied[node] = graph.node_copy(node, copied.__getitem__)
+        copied[node].target = stable.get(node.target, node.target)
+    return torch.fx.GraphModule(nodes, graph)
+
+
+__all__ = ["coarsest_types", "compared", "largest_errors", "times_allowed", "with_stable_sorts"]

@@ -1,0 +1,138 @@
+"""The inputs on which the gate runs a segment: weights with their values, activations from the domain of the program."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from mirage_eg.frontend.fx_partition import writes_argument
+from mirage_eg.frontend.fx_values import Fx, HostValues
+from mirage_eg.frontend.imported import AddedInput, CausalMask
+from mirage_eg.frontend.symbolic_sizes import number_at
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
+from mirage_eg.torch_compile.fx_regions import FxRegion
+from mirage_eg.torch_compile.segment_call import SegmentCall
+
+DISTRIBUTIONS = ("normal", "positive", "negative", "small")
+"""Of activations, in the order in which they are tried until the program has finite results."""
+
+
+class Weights:
+    """The parameters and buffers of a graph: a model that is gone has no values.
+
+    A buffer that the graph writes, such as a cache, is no weight: its values are those of one call.
+    """
+
+    def __init__(self, module: Any, tensors: Mapping[str, Any]) -> None:
+        """`tensors` are values of placeholders by name; `module` has those of its attributes."""
+        import torch
+
+        self._tensors: dict[str, ref[Any]] = {}
+        for node in module.graph.nodes:
+            value = tensors.get(node.name)
+            if node.op == "get_attr":
+                value = module
+                for name in node.target.split("."):
+                    value = getattr(value, name)
+            if isinstance(value, torch.Tensor) and not any(map(writes_argument, node.users)):
+                self._tensors[node.name] = ref(value)
+
+    def value(self, node: Fx) -> Any:
+        """The tensor of a node that is a weight, or is computed from weights alone; None for others."""
+        state: dict[str, Any] = {}
+        pending, seen = [node], {node}
+        while pending:
+            one = pending.pop()
+            if one.op in ("placeholder", "get_attr"):
+                state[one.name] = self._tensors.get(one.name, lambda: None)()
+                if state[one.name] is None or state[one.name].device.type == "meta":
+                    return None
+            new = set(one.all_input_nodes) - seen
+            pending += new
+            seen |= new
+        return state[node.name].detach() if node.name in state else HostValues(state)[node] if state else None
+
+
+@dataclass(frozen=True)
+class GateInputs:
+    """The inputs of a region's program at `sizes` of its named dims, on a device."""
+
+    call: SegmentCall
+    region: FxRegion
+    device: Any
+    weights: Weights
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def _values(self) -> Sequence[Any]:
+        """The values of those inputs that have some. Weights of nothing but zeros would hide what they are factors of."""
+        found: list[Any] = []
+        for given, (shape, dtype) in zip(self.region.inputs, self.call.inputs_at(self.sizes), strict=True):
+            if isinstance(given, AddedInput):
+                array = given.array(self.sizes) if isinstance(given, CausalMask) else given.array()
+                found.append(_as(array, dtype, self.device))
+                continue
+            value = self.weights.value(given)
+            usable = value is not None and tuple(value.shape) == tuple(shape)
+            if usable and value.is_floating_point():
+                usable = bool(value.isfinite().all()) and bool(value.any() or value.numel() == 1)
+            found.append(_as(value, dtype, self.device) if usable else None)
+        return found
+
+    def draw(self, magnitude: float, seed: int, distribution: str = DISTRIBUTIONS[0]) -> list[Any]:
+        """Inputs with which the program stays within the range of its types: activations are drawn.
+
+        Whole numbers are below their bounds; numbers whose roots are taken are positive.
+        """
+        import torch
+
+        generator = torch.Generator(self.device).manual_seed(seed)
+        whole, roots = whole_inputs(self.region.program), root_inputs(expand(self.region.program))
+        tensors = []
+        for place, (shape, dtype) in enumerate(self.call.inputs_at(self.sizes)):
+            given, value = self.region.inputs[place], self._values[place]
+            if isinstance(given, AddedInput) or value is not None:
+                tensors.append(value)
+                continue
+            if place in whole:
+                values = torch.randint(whole[place], shape, generator=generator, device=self.device)
+            elif place in roots:
+                values = 0.5 + torch.rand(shape, generator=generator, device=self.device)
+            else:
+                values = magnitude * self.call.module.SCALES[place] * _random(distribution, shape, generator)
+            for dim in expanded_dims(given.meta["val"], self.sizes):
+                values = values.narrow(dim, 0, 1).expand(shape)
+            tensors.append(values.to(getattr(torch, dtype)))
+        return tensors
+
+
+def _as(values: Any, dtype: str, device: Any) -> Any:
+    import torch
+
+    tensor = torch.from_numpy(np.array(values, order="C")) if isinstance(values, np.ndarray) else values
+    return tensor.to(getattr(torch, dtype)).to(device)
+
+
+def _random(distribution: str, shape: Sequence[int], generator: Any) -> Any:
+    import torch
+
+    where = {"generator": generator, "device": generator.device}
+    match distribution:
+        case "normal":
+            return torch.randn(shape, **where)
+        case "small":
+            return (torch.rand(shape, **where) - 0.5) / 8
+    return (0.5 + torch.rand(shape, **where)) * (1 if distribution == "positive" else -1)
+
+
+def expanded_dims(value: Any, sizes: Mapping[str, int]) -> list[int]:
+    """The dims whose elements are one in memory."""
+    strides = [stride if type(stride) is int else None for stride in value.stride()]  # torch knows no symbol that may be 0
+    return [dim for dim, stride in enumerate(strides) if stride == 0 and number_at(value.shape[dim], sizes) > 1]
+
+
+__all__ = ["DISTRIBUTIONS", "GateInputs", "Weights", "expanded_dims"]
