@@ -229,9 +229,9 @@ def _where(xp: Any, condition: Array, x: Array, y: Array) -> Array:
     return xp.where(xp.abs(condition - 1) < _NEAR, x, xp.where(xp.abs(condition) < _NEAR, y, xp.nan))
 
 
-def _indicator(xp: Any, holds: Array, x: Array, y: Array) -> Array:
-    """1 where `holds`, 0 elsewhere, not-a-number where an operand is."""
-    return xp.where(xp.isnan(x) | xp.isnan(y), xp.nan, holds).astype(x.dtype, copy=False)
+def _indicator(holds: Array, x: Array) -> Array:
+    """1 where `holds`, 0 elsewhere; no comparison with not-a-number holds."""
+    return holds.astype(x.dtype)
 
 
 # One row for each elementwise op; a test holds the keys equal to the op table's.
@@ -243,9 +243,9 @@ _PACKAGED: Mapping[str, Callable[..., Array]] = {
     "maximum": lambda xp, x, y: xp.maximum(x, y),
     "minimum": lambda xp, x, y: xp.minimum(x, y),
     "abs": lambda xp, x: xp.abs(x),
-    "less": lambda xp, x, y: _indicator(xp, x < y, x, y),
-    "less_equal": lambda xp, x, y: _indicator(xp, x <= y, x, y),
-    "equal": lambda xp, x, y: _indicator(xp, x == y, x, y),
+    "less": lambda xp, x, y: _indicator(x < y, x),
+    "less_equal": lambda xp, x, y: _indicator(x <= y, x),
+    "equal": lambda xp, x, y: _indicator(x == y, x),
     "where": _where,
     "cast": lambda xp, x, dtype: x,  # `FloatAlgebra` rounds
     "exp": lambda xp, x: xp.exp(x),

@@ -25,10 +25,16 @@ def moved(xp: Any, row: Op, arrays: Sequence[Array], lead: int, attributes: Attr
 
 
 def places_in_order(xp: Any, x: Array, lead: int, attributes: Attributes) -> Array:
-    """The places of the elements along a dim in order, as argsort does; of equal elements the first is first."""
+    """The places of the elements along a dim in order, as argsort does; of equal elements the first is first.
+
+    Not-a-number is larger than all numbers. The descending order is the ascending one of the elements backwards, backwards.
+    """
     axis = lead + attributes["dim"]
-    key = -x if attributes["descending"] else x
+    backwards = (slice(None),) * axis + (slice(None, None, -1),)
+    key = x[backwards] if attributes["descending"] else x
     order = np.argsort(key, axis=axis, kind="stable") if xp is np else xp.argsort(key, axis=axis)
+    if attributes["descending"]:
+        order = x.shape[axis] - 1 - order[backwards]
     return order[(slice(None),) * axis + (slice(attributes.get("count")),)]
 
 

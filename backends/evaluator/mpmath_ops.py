@@ -36,14 +36,23 @@ def _rsqrt(x: Number) -> Number:
     return 1 / _real(mpmath.sqrt(x))
 
 
+def _larger(x: Number, y: Number) -> Number:
+    """Not-a-number if one is."""
+    return max(x, y) if x == x and y == y else mpmath.nan
+
+
+def _smaller(x: Number, y: Number) -> Number:
+    return -_larger(-x, -y)
+
+
 # One row for each elementwise op; a test holds the keys equal to the op table's.
 _PACKAGED: Mapping[str, Callable[..., Number]] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y,
-    "maximum": max,
-    "minimum": min,
+    "maximum": _larger,
+    "minimum": _smaller,
     "abs": abs,
     "less": lambda x, y: mpmath.mpf(x < y),
     "less_equal": lambda x, y: mpmath.mpf(x <= y),
@@ -62,7 +71,7 @@ _PACKAGED: Mapping[str, Callable[..., Number]] = {
     "silu": lambda x: x * _sigmoid(x),
     "sigmoid": _sigmoid,
     "gelu": lambda x: x * (1 + mpmath.erf(x / mpmath.sqrt(2))) / 2,
-    "relu": lambda x: max(x, mpmath.mpf(0)),
+    "relu": lambda x: _larger(x, mpmath.mpf(0)),
     "tanh": mpmath.tanh,
     "gelu_tanh": lambda x: x * _sigmoid(2 * mpmath.sqrt(2 / mpmath.pi) * (x + x**3 * 44715 / 10**6)),
     "erf": mpmath.erf,
@@ -73,7 +82,7 @@ _PACKAGED: Mapping[str, Callable[..., Number]] = {
     "leaky_relu": lambda x, slope: x if x > 0 else number(slope) * x,
     "elu": lambda x, alpha: x if x > 0 else number(alpha) * mpmath.expm1(x),
     "pow": lambda x, exponent: _real(mpmath.power(x, number(exponent))),
-    "clamp": lambda x, low, high: min(max(x, number(low)), number(high)),
+    "clamp": lambda x, low, high: _smaller(_larger(x, number(low)), number(high)),
     "scale": lambda x, factor: x * number(factor),
     "shift": lambda x, offset: x + number(offset),
 }

@@ -1,7 +1,8 @@
 """Floating-point numbers with exponentials that cannot leave their range. Part of the trusted core.
 
 A value is stored as array · exp(log), where `log` may have an entry for each element: multiplication adds the logarithms, and a
-sum first divides by the largest. A value becomes a plain number again where the powers of the exponential have cancelled.
+sum first divides by the largest. A value becomes a plain number again where the powers of the exponential have cancelled. A
+logarithm is a sum of two numbers until it is used.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +17,6 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
 
-_LOWEST = -1e38  # logarithm: below it, as where a mask of −∞ was added, the exponential is 0
-
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
@@ -28,7 +27,15 @@ class Shifted:
     degree: Fraction = Fraction(1)
 
 
-Value = Any  # an array, or a Shifted
+@dataclass(frozen=True, slots=True)
+class Logarithm:
+    """array + log, the logarithm of a Shifted: `log` goes to what it is subtracted from first, since both are often close."""
+
+    array: Array
+    log: Array
+
+
+Value = Any  # an array, a Shifted or a Logarithm
 
 
 class Numbers(Algebra[Array], Protocol):
@@ -45,29 +52,47 @@ class Numbers(Algebra[Array], Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShiftedFloats:
-    """The numbers of `plain`, except for exponentials and the values computed from them."""
+    """The numbers of `plain`, except for exponentials and the values computed from them.
+
+    With `keeps_logarithms` a logarithm that is stored is still a sum of two numbers, as inside torch's log_softmax.
+    """
 
     plain: Numbers
+    keeps_logarithms: bool = False
 
     def shape(self, x: Value) -> Shape:
         """Extents of x."""
-        return np.broadcast_shapes(x.array.shape, x.log.shape) if isinstance(x, Shifted) else self.plain.shape(x)
+        return self.plain.shape(x) if _is_number(x) else np.broadcast_shapes(x.array.shape, x.log.shape)
 
     def elementwise(self, op: str, operands: Sequence[Value], attributes: Attributes) -> Value:
         """Homogeneous ops on both parts; others on the number."""
         if op == "exp":
             [x] = self._wide(operands)
-            return Shifted(x >= _LOWEST, self.plain.xp.maximum(x, _LOWEST))
+            return Shifted((x != -np.inf).astype(x.dtype), x)
+        if op in ("add", "sub") and any(isinstance(x, Logarithm) for x in operands):
+            operands = self._after_logarithms(op, operands, attributes)
+        operands = [self.number(x) if isinstance(x, Logarithm) else x for x in operands]
         if not _any_shifted(operands):
             return self.plain.elementwise(op, operands, attributes)
         if op == "log":
             [x] = operands
-            return self.plain.elementwise(op, [x.array], attributes) + x.log
+            plain = self.plain.elementwise(op, [x.array], attributes)
+            return Logarithm(self.plain.xp.where(x.log == np.inf, 0, plain), x.log)
         with np.errstate(all="ignore"):  # logarithms may be infinite
             made = self._homogeneous(op, list(map(self._shifted, operands)), attributes)
         if made is None:
             return self.plain.elementwise(op, self._wide(operands), attributes)
         return made if made.degree else self.number(made)
+
+    def _after_logarithms(self, op: str, operands: Sequence[Value], attributes: Attributes) -> list[Array]:
+        """The operands of a sum or difference, those that are logarithms without their `log`, which the other one has."""
+        x, y = (operand.array if isinstance(operand, Logarithm) else self.number(operand) for operand in operands)
+        first, second = operands
+        if isinstance(second, Logarithm):
+            x = self.plain.elementwise(op, [x, second.log], attributes)
+        if isinstance(first, Logarithm):
+            y = self.plain.elementwise(op, [y, first.log], attributes)
+        return [x, y]
 
     def _homogeneous(self, op: str, x: list[Shifted], attributes: Attributes) -> Shifted | None:
         arrays, power = [value.array for value in x], Fraction(0)
@@ -96,19 +121,20 @@ class ShiftedFloats:
                 power = Fraction(attributes["exponent"])
             case _:
                 return None
-        return Shifted(self.plain.elementwise(op, arrays, attributes), x[0].log * float(power), x[0].degree * power)
+        log = x[0].log * float(power) if power else self.plain.xp.zeros_like(x[0].log)
+        return Shifted(self.plain.elementwise(op, arrays, attributes), log, x[0].degree * power)
 
     def reduce(self, kind: str, x: Value, axes: tuple[int, ...]) -> Value:
         """Of numbers relative to the largest."""
         if not isinstance(x, Shifted):
-            return self.plain.reduce(kind, x, axes)
+            return self.plain.reduce(kind, self.number(x), axes)
         log = self._counted(x).max(axis=axes, keepdims=True)
         return Shifted(self.plain.reduce(kind, self._relative(x, log), axes), log, x.degree)
 
     def matmul(self, x: Value, y: Value) -> Value:
         """Of numbers relative to the largest of each row and column that is multiplied by something else than 0."""
         if not isinstance(x, Shifted) and not isinstance(y, Shifted):
-            return self.plain.matmul(x, y)
+            return self.plain.matmul(self.number(x), self.number(y))
         x, y = self._shifted(x), self._shifted(y)
         left = (self._whole(x).array != 0).any(axis=-2)[..., :, None]
         right = (self._whole(y).array != 0).any(axis=-1)[..., None, :]
@@ -118,8 +144,11 @@ class ShiftedFloats:
 
     def rearrange(self, row: Op, operands: Sequence[Value], lead: int, attributes: Attributes) -> Value:
         """Of both parts."""
+        if len(operands) == 1 and isinstance(operands[0], Logarithm):
+            parts = self._parts(operands[0])
+            return Logarithm(*(self.plain.rearrange(row, [part], lead, attributes) for part in parts))
         if not _any_shifted(operands):
-            return self.plain.rearrange(row, operands, lead, attributes)
+            return self.plain.rearrange(row, list(map(self.number, operands)), lead, attributes)
         whole = [self._whole(self._shifted(x)) for x in operands]
         if len({x.degree for x in whole}) > 1:
             return self.plain.rearrange(row, self._wide(operands), lead, attributes)
@@ -132,6 +161,8 @@ class ShiftedFloats:
 
     def view(self, x: Value, shape: Shape, move: Callable[[Array], Array]) -> Value:
         """Of both parts."""
+        if isinstance(x, Logarithm):
+            return Logarithm(*map(move, self._parts(x)))
         if not isinstance(x, Shifted):
             return self.plain.view(x, shape, move)
         whole = self._whole(x)
@@ -139,18 +170,24 @@ class ShiftedFloats:
 
     def join(self, pieces: Sequence[Value], axis: int) -> Value:
         """Of both parts."""
+        if all(isinstance(piece, Logarithm) for piece in pieces):
+            return Logarithm(*(self.plain.join(parts, axis) for parts in zip(*map(self._parts, pieces), strict=True)))
         if not _any_shifted(pieces):
-            return self.plain.join(pieces, axis)
+            return self.plain.join(list(map(self.number, pieces)), axis)
         whole = [self._whole(self._shifted(x)) for x in pieces]
         arrays = self.plain.join([x.array for x in whole], axis)
         return Shifted(arrays, self.plain.join([x.log for x in whole], axis), whole[0].degree)
 
     def cast(self, x: Value, dtype: DType) -> Value:
         """Of a plain number; shifted ones are at most as large as what they are multiplied with, and not rounded."""
-        return x if isinstance(x, Shifted) else self.plain.cast(x, dtype)
+        if isinstance(x, Shifted) or (isinstance(x, Logarithm) and self.keeps_logarithms):
+            return x
+        return self.plain.cast(self.number(x), dtype)
 
     def number(self, x: Value) -> Array:
         """x as one array, out of range or not."""
+        if isinstance(x, Logarithm):
+            return self.plain.elementwise("add", [x.array, x.log], {})
         return self._relative(x, 0) if isinstance(x, Shifted) else x
 
     def _wide(self, operands: Sequence[Value]) -> list[Array]:
@@ -160,11 +197,16 @@ class ShiftedFloats:
         return self.plain.xp.dtype(str(self.plain.working))
 
     def _shifted(self, x: Value) -> Shifted:
+        x = self.number(x) if isinstance(x, Logarithm) else x
         return x if isinstance(x, Shifted) else Shifted(x, self.plain.xp.zeros([1] * x.ndim, self._type()), Fraction(0))
 
     def _whole(self, x: Shifted) -> Shifted:
+        return Shifted(*self._parts(x), x.degree)
+
+    def _parts(self, x: Shifted | Logarithm) -> tuple[Array, Array]:
+        """Both parts, in one shape."""
         shape = self.shape(x)
-        return Shifted(self.plain.xp.broadcast_to(x.array, shape), self.plain.xp.broadcast_to(x.log, shape), x.degree)
+        return self.plain.xp.broadcast_to(x.array, shape), self.plain.xp.broadcast_to(x.log, shape)
 
     def _where(self, counts: Array, x: Shifted) -> Shifted:
         return x if counts.all() else Shifted(self.plain.xp.where(counts, x.array, 0), x.log, x.degree)
@@ -174,17 +216,21 @@ class ShiftedFloats:
         return Shifted(self._relative(x, log), log, x.degree)
 
     def _counted(self, x: Shifted) -> Array:
-        """The logarithms, the lowest where a factor of 0 leaves nothing."""
-        return self.plain.xp.where(x.array != 0, x.log, _LOWEST)
+        """The logarithms, −∞ where a factor of 0 leaves nothing."""
+        return self.plain.xp.where(x.array != 0, x.log, -np.inf)
 
     def _relative(self, x: Shifted, log: Any) -> Array:
-        """The number divided by exp(log)."""
+        """The number divided by exp(log), by 1 where that is 0: then so is the number."""
         with np.errstate(all="ignore"):
-            return x.array * self.plain.xp.exp(self._counted(x) - log)
+            return x.array * self.plain.xp.exp(self._counted(x) - self.plain.xp.where(log == -np.inf, 0, log))
+
+
+def _is_number(x: Value) -> bool:
+    return not isinstance(x, Shifted | Logarithm)
 
 
 def _any_shifted(values: Sequence[Value]) -> bool:
     return any(isinstance(x, Shifted) for x in values)
 
 
-__all__ = ["Shifted", "ShiftedFloats"]
+__all__ = ["Logarithm", "Shifted", "ShiftedFloats"]

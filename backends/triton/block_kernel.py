@@ -25,7 +25,7 @@ from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names
 from mirage_eg.backends.triton.rearrangement import write_rearrangement
-from mirage_eg.backends.triton.reduction import missing_logarithm, write_accumulator, write_reduction, write_safe_exponential
+from mirage_eg.backends.triton.reduction import write_accumulator, write_logarithm, write_reduction, write_safe_exponential
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.skipped_iterations import SkippedIterations
@@ -311,6 +311,9 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     if item.op == "cast":
         _write_cast(writer, item, value, operands[0])
         return
+    if item.op == "log":
+        write_logarithm(writer, item, value)
+        return
     texts = [aligned(cast(tile.name, tile.dtype, dtype), tile, shape) for tile in operands]
     if row.helper:
         writer.helpers.add(row.helper)
@@ -319,14 +322,17 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     zero = every if row.keeps_zero(item.mapping) else frozenset()
     if item.op == "mul" and finite:  # 0 · y is 0 where y is finite
         zero = some
+    for position, operand in enumerate(item.operands):
+        if operand in writer.offsets:  # to the other operand, which is close to it
+            offset, other = aligned(f"({writer.offsets[operand]})", operands[position], shape), 1 - position
+            texts[other] = f"({texts[other]} {'+' if item.op == 'add' else '-'} {offset})"
     if item.op == "div" and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
         texts[1] = aligned(f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})", operands[1], shape)
         row = ELEMENTWISE["mul"]
     name = writer.new_name(ELEMENTWISE[item.op].noun)
     writer.new_tile(value, name, dtype, zero, finite and ELEMENTWISE[item.op].bounded)
-    missing = missing_logarithm(writer, item.operands[0]) if item.op == "log" else ""
     why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""
-    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{missing}{why}")
+    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{why}")
 
 
 def _masked_exponential(writer: Writer, item: Node, value: int) -> int | None:

@@ -100,6 +100,7 @@ def _scaled(module: str) -> Write:
     return lambda x, attributes: product(x, attributes) if attributes["factor"] else zeros(x, attributes)
 
 
+NAN_MAX = "nan_max"  # the helper by which maxima are taken, reductions too
 _LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
 
 
@@ -125,8 +126,8 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
     "sub": ElementwiseRow("difference", _infix("-"), _infix("-"), _always, True),
     "mul": ElementwiseRow("scaled", _infix("*"), _infix("*"), _always, True),
     "div": ElementwiseRow("quotient", _infix("/"), _infix("/"), _never, False),
-    "maximum": ElementwiseRow("larger", _function("tl.maximum"), _function("torch.maximum"), _always, True),
-    "minimum": ElementwiseRow("smaller", _function("tl.minimum"), _function("torch.minimum"), _always, True),
+    "maximum": ElementwiseRow("larger", _function(NAN_MAX), _function("torch.maximum"), _always, True, helper=NAN_MAX),
+    "minimum": ElementwiseRow("smaller", _function("nan_min"), _function("torch.minimum"), _always, True, helper="nan_min"),
     "abs": ElementwiseRow("magnitude", _call("tl.abs({x})"), _call("torch.abs({x})"), _always, True),
     "less": ElementwiseRow("less", _compared("<"), _torch_compared("<"), _never, True),
     "less_equal": ElementwiseRow("less_equal", _compared("<="), _torch_compared("<="), _never, True),
@@ -163,7 +164,7 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
         _always,
         True,
     ),
-    "relu": ElementwiseRow("relu", _call("tl.maximum({x}, 0.0)"), _call("torch.relu({x})"), _always, True),
+    "relu": ElementwiseRow("relu", _call("nan_max({x}, 0.0)"), _call("torch.relu({x})"), _always, True, helper=NAN_MAX),
     "tanh": ElementwiseRow("tanh", _call("tanh({x})"), _call("torch.tanh({x})"), _always, True, helper="tanh"),
     "gelu_tanh": ElementwiseRow(
         "gelu",
@@ -193,7 +194,7 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
     ),
     "elu": ElementwiseRow(
         "elu",
-        _call("tl.where({x} > 0, {x}, {alpha} * expm1(tl.minimum({x}, 0.0)))"),
+        _call("tl.where({x} > 0, {x}, {alpha} * expm1({x}))"),
         _call("torch.nn.functional.elu({x}, {alpha})"),
         _always,
         True,
@@ -204,10 +205,11 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
     ),
     "clamp": ElementwiseRow(
         "clamped",
-        _call("tl.minimum(tl.maximum({x}, {low}), {high})"),
+        _call("nan_clamp({x}, {low}, {high})"),
         _call("torch.clamp({x}, {low}, {high})"),
         lambda attributes: bool(attributes["low"] <= 0 <= attributes["high"]),
         True,
+        helper="nan_clamp",
     ),
     "scale": ElementwiseRow("scaled", _scaled("tl"), _scaled("torch"), _always, True),
     "shift": ElementwiseRow(
@@ -250,6 +252,22 @@ def _torch_by_definition(name: str, x: Sequence[str], attributes: Attributes) ->
 ELEMENTWISE = OpTable(_PACKAGED, _custom)
 
 PACKAGED_HELPERS = {
+    # One instruction each from sm_80 on; Triton's own max and min give the other operand.
+    NAN_MAX: '''@triton.jit
+def nan_max(x, y):
+    """The larger, not-a-number if one is."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "nan_min": '''@triton.jit
+def nan_min(x, y):
+    """The smaller, not-a-number if one is."""
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+''',
+    "nan_clamp": '''@triton.jit
+def nan_clamp(x, low, high):
+    """x within the bounds, not-a-number if it is."""
+    return tl.minimum(tl.maximum(x, low, propagate_nan=tl.PropagateNan.ALL), high, propagate_nan=tl.PropagateNan.ALL)
+''',
     # Triton has no tanh on some targets. Near zero the quotient cancels, so a series replaces it.
     "tanh": '''@triton.jit
 def tanh(x):

@@ -3,25 +3,27 @@
 Nothing here is trusted: emitted kernels are checked against float64.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, write_product
-from mirage_eg.backends.triton.op_table import NOUNS
+from mirage_eg.backends.triton.op_table import NAN_MAX, NOUNS
 from mirage_eg.backends.triton.rearrangement import write_columns
 from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.tiles import Tile
 from mirage_eg.backends.triton.warps import WARP
 from mirage_eg.backends.triton.writer import Writer, as_float, cast, masked, picked
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.shapes import Shape
 
 _LATE = 32  # elements a thread of a tile that an accumulator with a reduction keeps whole, and reduces once, after the loop
-_MINUS_INFINITY = 'float("-inf")'
+_INFINITY, _MINUS_INFINITY = 'float("inf")', 'float("-inf")'
 _LOG2_E = "1.4426950408889634"
-_LOWEST = "-1.0e38"  # below every score, and still finite: the difference of two is 0, not NaN
+_FAR = "1.0e38"  # a score whose product with log2(e) may overflow; others differ from it by 0 or more than 1e30
 
 
 def _reduce_text(writer: Writer, kind: str, expression: str, tile: Tile, dim: int) -> str:
@@ -29,8 +31,16 @@ def _reduce_text(writer: Writer, kind: str, expression: str, tile: Tile, dim: in
     fill = _MINUS_INFINITY if kind == "max" else "0.0"
     if kind == "max" or dim not in tile.zero:
         expression = masked(writer, expression, tile, [dim], fill)
-    reduced = f"tl.{'max' if kind == 'max' else 'sum'}({expression}, {tile.axis[dim]})"
+    if kind == "max":
+        return _largest(writer, expression, tile.axis[dim])
+    reduced = f"tl.sum({expression}, {tile.axis[dim]})"
     return f"{reduced} / {as_float(tile.shape[dim])}" if kind == "mean" else reduced
+
+
+def _largest(writer: Writer, expression: str, axis: int) -> str:
+    """The maximum along an axis, not-a-number if an element is."""
+    writer.helpers.add(NAN_MAX)
+    return f"tl.reduce({expression}, {axis}, {NAN_MAX})"
 
 
 def write_reduction(writer: Writer, item: Node, value: int) -> None:
@@ -88,7 +98,8 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     _open_accumulator(writer, name, tile.physical if late else result.physical, kind, dtype)
     kept = " * ".join([name, *rescale])
     if kind == "max":
-        writer.say(Phase.LOOP, f"{name} = tl.maximum({kept}, {term})")
+        writer.helpers.add(NAN_MAX)
+        writer.say(Phase.LOOP, f"{name} = {NAN_MAX}({kept}, {term})")
     else:
         writer.say(Phase.LOOP, f"{name} = {kept} + {term}" if rescale else f"{name} += {term}")
     if late:
@@ -118,33 +129,63 @@ def _rescaling(writer: Writer, value: int) -> list[str]:
     return factors
 
 
-def missing_logarithm(writer: Writer, value: int) -> str:
-    """The term to add to the logarithm of a value that lacks powers of exp(row maximum)."""
-    extents = writer.graph.types[value].shape
-    terms = []
+def write_logarithm(writer: Writer, item: Node, value: int) -> None:
+    """The logarithm of a value that lacks powers of exp(row maximum): log s + maximum, as s is relative to the maximum.
+
+    Where its readers only add or subtract it, the maximum goes to the other operand first, since the two are often close:
+    (x − maximum) − log s. The logarithm is 0 where the maximum is infinite, so that the sum is too.
+    """
+    [operand] = item.operands
+    tile, dtype, phase = writer.tiles[operand], writer.compute_dtype(value), writer.graph.phases[value]
+    extents = writer.graph.types[operand].shape
+    terms, infinite = [], []
     for shift in writer.safe.values():
-        if degree := shift.degrees.get(value, 0):
-            origins = shift.origins[value]
+        if degree := shift.degrees.get(operand, 0):
+            origins = shift.origins[operand]
             have = [origins.get(dim) in shift.kept for dim, extent in enumerate(extents) if extent > 1]
             row_maximum = picked(shift.row_maximum, have)
-            terms.append(f" + {row_maximum}" if degree == 1 else f" + {float(degree)} * {row_maximum}")
-    return "".join(terms)
+            terms.append(row_maximum if degree == 1 else f"{float(degree)} * {row_maximum}")
+            infinite.append(f"{row_maximum} == {_INFINITY}")
+    name = writer.new_name(NOUNS[item.op])
+    text = f"tl.log({cast(tile.name, tile.dtype, dtype)})"
+    if not terms:
+        writer.new_tile(value, name, dtype)
+        writer.say(phase, f"{name} = {text}")
+        return
+    text = f"tl.where({infinite[0] if len(infinite) == 1 else ' | '.join(f'({each})' for each in infinite)}, 0.0, {text})"
+    late = all(reader.op in ("add", "sub") and reader.operands.count(value) == 1 for reader in _readers(writer.graph, value))
+    writer.new_tile(value, name, dtype)
+    writer.say(phase, f"{name} = {text}" if late else f"{name} = {text} + {' + '.join(terms)}")
+    if late:
+        writer.offsets[value] = " + ".join(terms)
+
+
+def _readers(graph: Graph, value: int) -> list[Node]:
+    return [item for item in graph.nodes if value in item.operands]
 
 
 def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeExponential) -> None:
-    """exp(x − row maximum) with the maximum of x over the dims in which the ratio reduces; a running one in the loop."""
+    """exp(x − row maximum) with the maximum of x over the dims in which the ratio reduces; a running one in the loop.
+
+    A row of −∞ alone is shifted by 0, so that its exponentials are 0.
+    """
     [x] = (writer.tiles[i] for i in item.operands)
     phase, dtype = writer.graph.phases[value], writer.compute_dtype(value)
+    kept = [dim in shift.kept for dim in x.dims]
     if shift.leader is not None:
-        row_maximum = writer.safe[shift.leader].row_maximum
-        writer.safe[value] = replace(shift, row_maximum=row_maximum)
+        leader = writer.safe[shift.leader]
+        writer.safe[value] = replace(shift, row_maximum=leader.row_maximum, base=leader.base, power=leader.power)
         name = writer.new_name("exponential")
         writer.new_tile(value, name, dtype)
-        kept = [dim in shift.kept for dim in x.dims]
-        writer.say(phase, f"{name} = {_shifted(writer, cast(x.name, x.dtype, dtype), picked(row_maximum, kept))}")
+        writer.say(phase, f"{name} = {_shifted(writer.safe[value], cast(x.name, x.dtype, dtype), kept)}")
         return
     row_maximum = writer.new_name("peak")
-    writer.safe[value] = shift = replace(shift, rescale=writer.new_name("rescale"), row_maximum=row_maximum)
+    shift = replace(
+        shift, row_maximum=row_maximum, rescale=writer.new_name("rescale"), base=writer.new_name(f"base_{row_maximum}")
+    )
+    if writer.schedule.exp2 and all(reader.op != "log" for reader in writer.graph.nodes):  # a product with log2(e) is rounded
+        shift = replace(shift, power=writer.new_name(f"power_{row_maximum}"))
+    writer.safe[value] = shift
     scores = cast(x.name, x.dtype, dtype)
     if x.ragged & shift.reduced:
         inside = writer.new_name(f"inside_{x.name}")
@@ -157,21 +198,25 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
         scores = counted
     highest = scores
     for dim in sorted(shift.reduced & set(x.dims), reverse=True):
-        highest = f"tl.max({highest}, {x.axis[dim]})"
-    kept = [dim in shift.kept for dim in x.dims]
+        highest = _largest(writer, highest, x.axis[dim])
+    higher = row_maximum
     if phase is Phase.LOOP:
         shape = tuple(x.padded[dim] for dim in x.dims if dim in shift.kept)
-        writer.say(Phase.PROLOGUE, f"{row_maximum} = tl.full({shape}, {_LOWEST}, tl.{dtype})")
+        writer.say(Phase.PROLOGUE, f"{row_maximum} = tl.full({shape}, {_MINUS_INFINITY}, tl.{dtype})")
         higher = writer.new_name(f"higher_{row_maximum}")
-        writer.say(phase, f"{higher} = tl.maximum({row_maximum}, {highest})")
-        writer.say(phase, f"{shift.rescale} = {_shifted(writer, row_maximum, higher)}")
+        writer.helpers.add(NAN_MAX)
+        highest = f"{NAN_MAX}({row_maximum}, {highest})"
+    writer.say(phase, f"{higher} = {highest}")
+    writer.say(phase, f"{shift.base} = tl.where({higher} == {_MINUS_INFINITY}, 0.0, {higher})")
+    if shift.power:
+        writer.say(phase, f"{shift.power} = tl.where(tl.abs({shift.base}) < {_FAR}, {_LOG2_E}, 1.0)")
+    if phase is Phase.LOOP:
+        writer.say(phase, f"{shift.rescale} = {_shifted(shift, row_maximum, [True])}")
         writer.say(phase, f"{row_maximum} = {higher}")
-    else:
-        writer.say(phase, f"{row_maximum} = tl.maximum({highest}, {_LOWEST})")
     name = writer.new_name("exponential")
     zero = frozenset(shift.reduced) if x.finite else frozenset[int]()
     writer.new_tile(value, name, dtype, zero, finite=False)
-    writer.say(phase, f"{name} = {_shifted(writer, scores, picked(row_maximum, kept))}")
+    writer.say(phase, f"{name} = {_shifted(shift, scores, kept)}")
 
 
 def _counts(writer: Writer, factor: Factor, x: Tile) -> str:
@@ -182,8 +227,8 @@ def _counts(writer: Writer, factor: Factor, x: Tile) -> str:
     return picked(f"({name} != 0.0)", [dim in sources for dim in x.dims])
 
 
-def _shifted(writer: Writer, scores: str, row_maximum: str) -> str:
-    """exp(scores − row maximum); as a power of two the scale joins the subtraction in one operation."""
-    if writer.schedule.exp2:
-        return f"tl.exp2({scores} * {_LOG2_E} - {row_maximum} * {_LOG2_E})"
-    return f"tl.exp({scores} - {row_maximum})"
+def _shifted(shift: SafeExponential, scores: str, kept: Sequence[bool]) -> str:
+    """exp(scores − base); as a power of two the scale joins the subtraction in one operation."""
+    if not shift.power:
+        return f"tl.exp({scores} - {picked(shift.base, kept)})"
+    return f"tl.exp2({scores} * {picked(shift.power, kept)} - {picked(f'({shift.base} * {shift.power})', kept)})"

@@ -31,6 +31,8 @@ class SafeExponential:
     leader: int | None = None  # the exponential whose maximum shifts this one too
     rescale: str = ""  # the variable that rescales accumulators, once it is written
     row_maximum: str = ""  # the variable that holds the maximum
+    base: str = ""  # the maximum, or 0 where that is −∞
+    power: str = ""  # log2(e) of each row, by which scores are multiplied to be powers of two; 1 where they would overflow
 
 
 NO_VALUES: frozenset[int] = frozenset()

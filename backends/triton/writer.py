@@ -43,6 +43,7 @@ class Writer:
     ranges: set[int] = field(default_factory=set)
     grid_used: set[int] = field(default_factory=set)
     helpers: set[str] = field(default_factory=set)
+    offsets: dict[int, str] = field(default_factory=dict)  # what is missing in a tile, and its readers add
     sized_tiles: dict[str, SizedTiles] = field(default_factory=dict)  # of the ends of tiles that a size may fill
     masked: set[SizedTiles] = field(default_factory=set)  # those of masks that are written
 

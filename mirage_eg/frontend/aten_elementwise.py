@@ -5,6 +5,7 @@ from fractions import Fraction
 from math import log, prod
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_library import place_of_extreme
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -204,7 +205,7 @@ def _extreme_along(sign: int) -> Handler:
         call.ignore("keepdim")
         return [
             lambda: _kept(call, _over("max", x, [dim]) if sign == 1 else -_over("max", -x, [dim])),
-            lambda: _kept(call, call.graph.op("argsort", x, dim=dim, descending=int(sign == 1), count=1), 1),
+            lambda: _kept(call, place_of_extreme(x, dim, sign == 1), 1),
         ]
 
     return reduce

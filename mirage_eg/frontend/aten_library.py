@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import prod
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -112,14 +112,21 @@ def _argmax(largest: bool) -> Handler:
             x, dim = reshaped(x, (prod(x.shape),)), 0
         else:
             dim = call.dim("dim", len(x.shape))
-        return reshaped(places_of_first(x, dim, 1, largest), call.result.shape)
+        return reshaped(place_of_extreme(x, dim, largest), call.result.shape)
 
     return argmax
 
 
 def places_of_first(x: Tensor, dim: int, count: int, largest: bool) -> Tensor:
-    """The places of the first `count` elements in order along a dim."""
+    """The places of the first `count` elements in order along a dim; not-a-number is the largest."""
     return x.builder.op("argsort", x, dim=dim, descending=int(largest), count=count)
+
+
+def place_of_extreme(x: Tensor, dim: int, largest: bool) -> Tensor:
+    """The place of the largest or the smallest element along a dim, of not-a-number before any other."""
+    if not largest and x.dtype in FLOATING:
+        return places_of_first(-x, dim, 1, largest=True)
+    return places_of_first(x, dim, 1, largest)
 
 
 def _argsort(call: Call) -> Tensor:

@@ -273,6 +273,19 @@ def _reduction(op: str) -> Writer:
     return write
 
 
+def _largest(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    """ONNX does not say what a maximum with not-a-number is, and ONNX Runtime gives another element."""
+    return _with_not_a_number(body, operands[0], result, lambda x: body.append("ReduceMax", x, body.numbers(attributes["dim"])))
+
+
+def _with_not_a_number(body: OnnxBody, x: OnnxValue, result: TensorType, largest: Callable[[str], str]) -> str:
+    """The largest elements of some sets; not-a-number where one of the set is."""
+    if x.type.dtype.is_integer or x.type.dtype is DType.bool:
+        return largest(x.name)
+    unknown = largest(body.cast(body.append("IsNaN", x.name), DType.float32))
+    return body.append("Where", body.cast(unknown, DType.bool), body.number(np.nan, result.dtype), largest(x.name))
+
+
 def _reshape(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     return body.append("Reshape", operands[0].name, body.numbers(*result.shape))
 
@@ -407,7 +420,8 @@ def _conv2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attribute
 
 def _max_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     given = {name: list(attributes[name]) for name in ("strides", "pads", "dilations")}
-    return body.append("MaxPool", operands[0].name, kernel_shape=list(attributes["window"]), **given)
+    given["kernel_shape"] = list(attributes["window"])
+    return _with_not_a_number(body, operands[0], result, lambda x: body.append("MaxPool", x, **given))
 
 
 def _avg_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -449,7 +463,7 @@ _WRITERS: Mapping[str, Writer] = {
     "matmul": _matmul,
     "sum": _reduction("ReduceSum"),
     "mean": _reduction("ReduceMean"),
-    "max": _reduction("ReduceMax"),
+    "max": _largest,
     "reshape": _reshape,
     "transpose": _transpose,
     "concat": _concat,

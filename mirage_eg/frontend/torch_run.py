@@ -140,6 +140,6 @@ def _evaluated(program: Graph, arrays: Sequence[Any]) -> list[Any]:
     results = evaluate(program, arrays, plain)
     if all(np.isfinite(result).all() for result in results):
         return results
-    shifted = ShiftedFloats(plain)
+    shifted = ShiftedFloats(plain, keeps_logarithms=True)
     others = map(shifted.number, evaluate(program, arrays, shifted))
     return [np.where(np.isfinite(result), result, other) for result, other in zip(results, others, strict=True)]

@@ -235,7 +235,8 @@ class RandomInputs:
         key = trial.name, trial.magnitude
         if key in self._own_errors:
             return self._own_errors[key]
-        algebra = ShiftedFloats(FloatAlgebra(self._xp, self.primitive.working_dtype, rounds=True))
+        rounding = FloatAlgebra(self._xp, self.primitive.working_dtype, rounds=True)
+        algebra = ShiftedFloats(rounding, keeps_logarithms=True)
         values = evaluate(self.written, trial.inputs, algebra, self.slice_elements, rounded=True)
         errors = []
         for x, want, kind in zip(map(algebra.number, values), trial.outputs, self._program.output_types, strict=True):

@@ -177,7 +177,7 @@ class Model:
         slices = np.split(x.array, size, axis=dim)
         total = slices[0]
         for entry in slices[1:]:
-            total = np.maximum(total, entry) if op == "max" else self.arithmetic.elementwise("add", [total, entry], {})
+            total = self.arithmetic.elementwise("maximum" if op == "max" else "add", [total, entry], {})
         return self._scaled(TensorValue(total, axes), Fraction(1, size), axes) if op == "mean" else TensorValue(total, axes)
 
     def _scaled(self, x: TensorValue, factor: Fraction, axes: frozenset[str]) -> TensorValue:

@@ -96,7 +96,8 @@ _BEFORE_WAIT = re.compile(
 
 def _loaded_before_the_wait(source: str) -> list[list[str]]:
     """For each kernel, the names of the tensors that it loads before it waits for the kernel before it."""
-    bodies = [_BEFORE_WAIT.search(part) for part in source.split("@triton.jit")[1:]]
+    parts = [part for part in source.split("@triton.jit")[1:] if "tl.load" in part]  # the others are helpers
+    bodies = [_BEFORE_WAIT.search(part) for part in parts]
     assert all(bodies)
     return [re.findall(r"tl\.load\((\w+)_ptr", body[1]) for body in bodies if body is not None]
 
