@@ -5,8 +5,9 @@ its default, so that an unknown attribute leaves the node outside.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from mirage_eg.ir.arguments import Number, exact
@@ -61,6 +62,11 @@ class Call:
     def result(self) -> TorchType:
         """The type of the first result."""
         return self.results[0]
+
+    @property
+    def has_dims(self) -> bool:
+        """Whether an argument chooses dims, which a tensor without dims has, too: 0 and −1."""
+        return not _DIMS.isdisjoint(self.arguments)
 
     def take(self, name: str) -> Any:
         """An argument as it is; `name` counts as honoured."""
@@ -159,6 +165,42 @@ class Call:
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 _NO_DEFAULT = object()
+_DIMS = frozenset(("dim", "dims", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination"))
+
+
+def of_scalars(handler: Handler) -> Handler:
+    """The handler, for which tensors without dims are vectors of one element."""
+
+    def handle(call: Call) -> Handled:
+        if all(kind.shape for kind in call.types.values()):
+            return handler(call)
+
+        def vector(node: Any) -> Tensor:
+            x = call.tensor_of(node)
+            return x if x.shape else x.builder.op("reshape", x, shape=(1,))
+
+        types = {name: _vector(kind) for name, kind in call.types.items()}
+        handled = handler(replace(call, types=types, results=list(map(_vector, call.results)), tensor_of=vector))
+        if isinstance(handled, Tensor):
+            return _in_shape(handled, call.result.shape)
+        return [
+            one if isinstance(one, str) else partial(_lazily_in_shape, one, kind.shape)
+            for one, kind in zip(handled, [*call.results, *[call.result] * len(handled)], strict=False)
+        ]
+
+    return handle
+
+
+def _vector(kind: TorchType) -> TorchType:
+    return kind if kind.shape else replace(kind, shape=(1,))
+
+
+def _in_shape(x: Tensor, shape: Shape) -> Tensor:
+    return x if x.shape == shape else x.builder.op("reshape", x, shape=shape)
+
+
+def _lazily_in_shape(compute: Lazy, shape: Shape) -> Tensor:
+    return _in_shape(compute(), shape)
 
 
 def spelled(value: float) -> str:
@@ -184,4 +226,4 @@ def _dim(name: str, dim: Any, rank: int) -> int:
     return dim % max(rank, 1)
 
 
-__all__ = ["FLOATING", "Call", "Handled", "Handler", "Lazy", "Lift", "TorchType", "spelled"]
+__all__ = ["FLOATING", "Call", "Handled", "Handler", "Lazy", "Lift", "TorchType", "of_scalars", "spelled"]

@@ -12,9 +12,8 @@ from enum import StrEnum
 from operator import getitem
 from typing import Any
 
-from mirage_eg.frontend.aten_ops import FROM_SHAPES
 from mirage_eg.frontend.fx_translate import Translation
-from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, is_random, operands_of
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, is_random, operands_of, read_of
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.ops import OPS, Kind
@@ -59,8 +58,7 @@ def constants_of(graph: Any, roles: Mapping[str, Place]) -> dict[Fx, Place]:
         if node.op in ("placeholder", "get_attr"):
             place[node] = roles.get(node.name, Place.ARGUMENT)
         elif node.op == "call_function" and not is_random(node):
-            operands = [] if str(node.target) in FROM_SHAPES else node.all_input_nodes
-            constant = all(place.get(operand) is Place.CONSTANT for operand in operands) and "val" in node.meta
+            constant = all(place.get(operand) is Place.CONSTANT for operand in read_of(node)) and "val" in node.meta
             if constant and has_fixed_sizes(node):
                 place[node] = Place.CONSTANT
     return place

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
 
-from mirage_eg.frontend.aten_call import Call, TorchType
+from mirage_eg.frontend.aten_call import Call, TorchType, of_scalars
 from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
 from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
@@ -78,7 +78,7 @@ class Translation:
         results = [wanted] if wanted is not None else types_of_results(node)
         call = self._call(node, results)
         before = len(self.graph.nodes)
-        result = handler(call)
+        result = of_scalars(handler)(call) if call.has_dims else handler(call)
         call.finish()
         for item in self.graph.nodes[before:]:
             if item.op in ("slice", "split") and isinstance(

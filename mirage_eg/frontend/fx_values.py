@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from mirage_eg.frontend.aten_call import TorchType
@@ -40,6 +41,13 @@ def has_fixed_sizes(node: Fx) -> bool:
         if not all(_is_fixed(getattr(it, "shape", ())) and not is_size(it) for it in values):
             return False
     return True
+
+
+def read_of(node: Fx) -> list[Fx]:
+    """The nodes whose elements a node reads: none for an op that reads shapes alone, or gives no element itself."""
+    if str(node.target) in FROM_SHAPES or (hasattr(node.target, "_schema") and is_empty(node)):
+        return []
+    return [it for it in node.all_input_nodes if not (hasattr(node.target, "_schema") and is_empty(it))]
 
 
 def operands_of(node: Fx) -> list[Fx]:
@@ -93,11 +101,11 @@ def is_mutable(node: Fx) -> bool:
 class HostValues:
     """What torch computes on the CPU for nodes without arguments of the program among their ancestors.
 
-    `state` gives the current tensor of a parameter or buffer by the name of its node.
+    `state` gives the current tensor of a parameter or buffer by the name of its node, `same` another node of the same value.
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self.state = state
+    def __init__(self, state: Mapping[str, Any], same: Mapping[Fx, Fx] = MappingProxyType({})) -> None:
+        self.state, self.same = state, same
         self.known: dict[str, Any] = {}
 
     def __getitem__(self, node: Fx) -> Any:
@@ -119,7 +127,7 @@ class HostValues:
         return self.known[node.name]
 
     def _operands(self, node: Fx) -> list[Fx]:
-        return [] if str(node.target) in FROM_SHAPES else node.all_input_nodes
+        return [self.same.get(it, it) for it in read_of(node)]
 
     def _compute(self, node: Fx) -> Any:
         import torch
@@ -131,9 +139,10 @@ class HostValues:
             return tensor.detach().cpu()
 
         def value(operand: Fx) -> Any:
-            if operand.name in self.known:
-                return self.known[operand.name]
-            return torch.empty(operand.meta["val"].shape, dtype=operand.meta["val"].dtype)  # of an op of FROM_SHAPES
+            source = self.same.get(operand, operand)
+            if source.name in self.known:
+                return self.known[source.name]
+            return torch.empty(operand.meta["val"].shape, dtype=operand.meta["val"].dtype)  # its elements are not read
 
         with torch.no_grad():
             return call(node, value, torch.device("cpu"))

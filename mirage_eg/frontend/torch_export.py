@@ -16,7 +16,7 @@ from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
 from mirage_eg.frontend.coverage import Coverage, coverage
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, constants_of, escaping, segments
 from mirage_eg.frontend.fx_translate import Translation
-from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of, is_mutable, nbytes_of, numpy_of
+from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of, is_mutable, nbytes_of, numpy_of, read_of
 from mirage_eg.frontend.imported import AddedInput, Constant, Imported, ImportedSegment, InputKind, Outside
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
@@ -154,7 +154,7 @@ def _imported(
     for part in parts:
         for name in part.inputs_of(InputKind.CONSTANT):
             if name not in constants:
-                constants[name] = _constant(by_name[name], state)
+                constants[name] = _constant(by_name[name], state, found.same)
     running.schedule(found, groups, parts, constants)
     outside = tuple(
         Outside(str(node.target), found.reason[node], node.name, flops_of(node), nbytes_of(node))
@@ -191,15 +191,15 @@ def segment_of(
     return ImportedSegment(program, kind, names, views, nbytes, ends), it.lifted
 
 
-def _constant(node: Fx, state: Mapping[str, Any]) -> Constant:
+def _constant(node: Fx, state: Mapping[str, Any], same: Mapping[Fx, Fx]) -> Constant:
     seen, pending = set(), [node]
     while pending:
         one = pending.pop()
         if one not in seen:
             seen.add(one)
-            pending += one.all_input_nodes
+            pending += [same.get(it, it) for it in read_of(one)]
     depends_on = tuple(sorted(one.name for one in seen if one.name in state))
-    return Constant(node.name, depends_on, lambda: numpy_of(HostValues(state)[node]))
+    return Constant(node.name, depends_on, lambda: numpy_of(HostValues(state, same)[node]))
 
 
 def load(path: str | Path) -> Any:

@@ -12,7 +12,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.frontend.fx_partition import Analysis, Place, escaping
-from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, call, is_empty, numpy_of
+from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, call, has_fixed_sizes, is_empty, numpy_of
 from mirage_eg.frontend.imported import Constant, ImportedSegment
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.ir.graph import Graph
@@ -49,17 +49,19 @@ class Running:
         Raises:
             ProgramError: other arguments than those of the import.
         """
-        values = self._arguments(args, kwargs)
-        host = HostValues(self.state)
+        given = self._arguments(args, kwargs)
+        values = dict(given)
+        host = HostValues(self.state, self.found.same)
         for _, _, step in self.steps:
             if isinstance(step, tuple):
                 part, outputs = step
                 self._run_segment(part, outputs, values, host)
             else:
                 values[step.name] = call(step, lambda node: self._value(node, values, host))
-        return self._results(values, host)
+        return self._results(values, host, given)
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        import torch
         from torch.utils import _pytree as pytree
 
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
@@ -74,8 +76,10 @@ class Running:
         flat, got = pytree.tree_flatten((tuple(args), {name: kwargs[name] for name in names}))
         if got != spec:
             raise ProgramError(f"run: got arguments of the structure {got}, wanted {spec}")
-        given = [node for node in placeholders if node.name not in self.state]
+        tokens = [it.arg.name for it in self.program.graph_signature.input_specs if it.kind.name == "TOKEN"]
+        given = [node for node in placeholders if node.name not in self.state and node.name not in tokens]
         values = {node.name: value for node, value in zip(given, flat, strict=True)}
+        values |= {name: torch.empty(0) for name in tokens}  # they order calls with effects, which run in order here
         return values | {name: tensor.detach() for name, tensor in self.state.items()}
 
     def _value(self, node: Fx, values: dict[str, Any], host: HostValues) -> Any:
@@ -93,8 +97,9 @@ class Running:
         kind: Any = node.meta.get("val")
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(value).to(kind.dtype)
-        tensors = isinstance(value, torch.Tensor) and isinstance(kind, torch.Tensor)
-        if tensors and value.stride() != kind.stride() and 0 not in kind.stride():  # 0: of an expanded tensor
+        dense = all(isinstance(it, torch.Tensor) and it.layout is torch.strided for it in (value, kind))
+        # Strides of 0 are those of an expanded tensor, symbolic ones those of a tensor of a size that depends on values.
+        if dense and has_fixed_sizes(node) and value.stride() != kind.stride() and 0 not in kind.stride():
             value = torch.empty_strided(value.shape, kind.stride(), dtype=value.dtype).copy_(value)
         return value
 
@@ -110,7 +115,8 @@ class Running:
         for node, result in zip(outputs, results, strict=True):
             values[node.name] = np.array(result)
 
-    def _results(self, values: dict[str, Any], host: HostValues) -> Any:
+    def _results(self, values: dict[str, Any], host: HostValues, given: Mapping[str, Any]) -> Any:
+        """What the model returns; an argument or buffer that it changes is changed, and is itself a result where it is one."""
         import torch
         from torch.utils import _pytree as pytree
 
@@ -120,18 +126,41 @@ class Running:
         ]
         if self.program is None:
             return tuple(results)
-        signature = self.program.graph_signature
-        for kind, result in zip(signature.output_specs, results, strict=True):
+        signature, changed = self.program.graph_signature, {}
+        for kind in signature.output_specs:
             if kind.kind.name == "BUFFER_MUTATION":
+                changed[kind.arg.name] = self.state[self._placeholder(kind.target)]
+            elif kind.kind.name == "USER_INPUT_MUTATION":
+                changed[kind.arg.name] = given[kind.target]
+        kept = [_apart(result, list(changed.values())) for result in results]
+        returned = []
+        for kind, result in zip(signature.output_specs, kept, strict=True):
+            name = getattr(kind.arg, "name", None)
+            if kind.kind.name in ("BUFFER_MUTATION", "USER_INPUT_MUTATION"):
                 with torch.no_grad():
-                    self.state[self._placeholder(kind.target)].copy_(result)
-        kinds = zip(signature.output_specs, results, strict=True)
-        returned = [result for kind, result in kinds if kind.kind.name in ("USER_OUTPUT", "CONSTANT_OUTPUT")]
+                    changed[name].copy_(result)
+            elif kind.kind.name in ("USER_OUTPUT", "CONSTANT_OUTPUT"):
+                returned.append(changed.get(name, result))
         return pytree.tree_unflatten(returned, self.program.call_spec.out_spec)
 
     def _placeholder(self, target: str) -> str:
         buffers: Mapping[str, str] = self.program.graph_signature.inputs_to_buffers
         return next(name for name, buffer in buffers.items() if buffer == target)
+
+
+def _apart(result: Any, changed: Sequence[Any]) -> Any:
+    """A result, copied if it has the memory of a tensor that changes."""
+    return result.clone() if _memory(result) in {_memory(it) for it in changed} - {None} else result
+
+
+def _memory(value: Any) -> int | None:
+    """Where the elements of a dense tensor are."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
+        return None
+    address: int = value.untyped_storage().data_ptr()
+    return address
 
 
 def _evaluated(program: Graph, arrays: Sequence[Any]) -> list[Any]:

@@ -8,9 +8,8 @@ from itertools import count
 from operator import getitem
 from typing import Any
 
-from mirage_eg.frontend.aten_ops import FROM_SHAPES
 from mirage_eg.frontend.fx_partition import writes_argument
-from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, read_of
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
 from mirage_eg.ir.errors import UnsupportedError
@@ -122,10 +121,12 @@ class _Writer:
         """Constants that have the shape of a value read an empty one: a region may compute the value and read the constant."""
         import torch
 
-        for node in [it for it in self.graph.nodes if str(it.target) in FROM_SHAPES and has_fixed_sizes(it)]:
-            source, value = node.args[0], node.meta["val"]
-            if source.op == "call_function":
-                like = {"dtype": source.meta["val"].dtype, "device": source.meta["val"].device}
+        calls = [it for it in self.graph.nodes if it.op == "call_function" and has_fixed_sizes(it) and not is_mutable(it)]
+        for node in calls:
+            read = read_of(node)
+            for source in [it for it in node.all_input_nodes if it.op == "call_function" and it not in read]:
+                value = source.meta["val"]
+                like = {"dtype": value.dtype, "device": value.device}
                 empty = self.call(torch.ops.aten.empty_strided.default, [*value.shape], [*value.stride()], **like)
                 node.replace_input_with(source, empty)
 

@@ -1,0 +1,110 @@
+"""An imported program runs as its model does: it changes what the model changes, and computes outside what torch alone can."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from property_tests.support.torch_import import imported
+
+CHANGES: dict[str, Callable[..., Any]] = {
+    "an argument": lambda x: x.add_(1) * 2,
+    "an argument that is returned": lambda x: x.mul_(3),
+    "an argument after a copy of it": lambda x: (x.clone(), x.add_(1), x.reshape(-1)),
+    "a part of an argument": lambda x: x[0].fill_(7) + x[1],
+    "an argument by another type": lambda x: x.add_(torch.tensor(2.0, dtype=torch.float64)),
+    "an argument and a view of it": lambda x: (x.add_(1), x.t() * 2),
+}
+
+
+def clones(tensors: Any) -> list[torch.Tensor]:
+    return [it.clone() for it in tensors]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_argument_that_the_model_changes_is_changed(change: str) -> None:
+    function, x = CHANGES[change], torch.arange(6.0).reshape(2, 3)
+    model = imported(function, x.clone())
+    eager, given = x.clone(), x.clone()
+    wanted, got = function(eager), model.run(given)
+    assert torch.equal(given, eager)
+    for one, other in zip(
+        clones(got if isinstance(got, tuple) else [got]),
+        clones([wanted] if isinstance(wanted, torch.Tensor) else wanted),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+
+
+def test_an_argument_that_is_returned_is_itself_the_result() -> None:
+    x = torch.zeros(3)
+    assert imported(lambda x: x.add_(1), x.clone()).run(x) is x
+
+
+def test_two_arguments_that_change_places_keep_their_values() -> None:
+    def swap(x: torch.Tensor, y: torch.Tensor) -> None:
+        kept = x.clone()
+        x.copy_(y)
+        y.copy_(kept)
+
+    x, y = torch.zeros(2), torch.ones(2)
+    imported(swap, x.clone(), y.clone()).run(x, y)
+    assert x.tolist() == [1, 1]
+    assert y.tolist() == [0, 0]
+
+
+DEPENDENT: dict[str, Callable[..., Any]] = {
+    "nonzero": lambda x: torch.nonzero(x) + 1,
+    "unique": lambda x: torch.unique(x) * 2,
+    "a mask": lambda x: x[x > 1] * 2,
+}
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_sizes_that_depend_on_values_stay_outside_and_run(name: str) -> None:
+    x = torch.tensor([0.0, 3.0, 2.0, 3.0])
+    model = imported(DEPENDENT[name], x)
+    assert "symbolic shape" in " ".join(it.reason for it in model.outside)
+    for other in (x, torch.tensor([1.0, 0.0, 0.0, 5.0])):  # of other sizes
+        assert torch.equal(model.run(other), DEPENDENT[name](other))
+
+
+def test_calls_with_effects_run_in_their_order() -> None:
+    model = imported(lambda x: torch.linalg.inv(x) * 2, torch.eye(2))
+    assert torch.equal(model.run(torch.diag(torch.tensor([2.0, 4.0]))), torch.diag(torch.tensor([1.0, 0.5])))
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        model.run(torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("power", [0, 1, 3])
+def test_an_operand_that_is_written_over_is_not_read(power: int) -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    model = imported(lambda x: torch.linalg.matrix_power(x, power) * 2, x)
+    assert torch.equal(model.run(x), torch.linalg.matrix_power(x, power) * 2)
+
+
+def test_sparse_values_pass_between_nodes_outside() -> None:
+    x = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+    model = imported(lambda x: torch.sparse.mm(x.to_sparse(), x + 1), x)
+    assert torch.equal(model.run(x), x @ (x + 1))
+
+
+EMPTY: dict[str, Callable[..., Any]] = {
+    "a sum of nothing": lambda x, y: torch.sum(x, 0) + y,
+    "a product over nothing": lambda x, y: x.t() @ x * 2 + y,
+    "a product of nothing": lambda x, y: torch.prod(x) * y,
+    "a part without elements": lambda x, y: (y[3:] * 2, y * 2),
+    "of an empty shape": lambda x, y: (torch.relu(x) + 1, y + 1),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_tensors_without_elements_leave_no_node_outside(name: str) -> None:
+    x, y = torch.zeros(0, 3), torch.arange(3.0)
+    model = imported(EMPTY[name], x, y)
+    assert model.outside == ()
+    got, wanted = model.run(x, y), EMPTY[name](x, y)
+    for one, other in zip(*(it if isinstance(it, tuple) else (it,) for it in (got, wanted)), strict=True):
+        assert torch.equal(one, other)
+        assert one.dtype == other.dtype
