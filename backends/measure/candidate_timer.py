@@ -24,6 +24,7 @@ ERROR_RATIO = 2  # a candidate may be this many times as wrong as the library fo
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # or so wrong, of the largest element
 MOST_WRONG = 0.1  # of the largest element: a library form that is more wrong has overflown inside, and allows nothing
 FIXED_SHAPES: Sequence[Sequence[Shape]] = ((),)  # of a program that takes no sizes
+MOST_DIFFERENT = 1e-2  # of whole numbers, such as places in an order: roundings decide between numbers that are nearly equal
 _QUICK_RUNS = 20  # in the CUDA graph of a first, rough measurement
 _NEAR_OVERFLOW = 0.9  # of the largest finite number: larger values may round to infinity
 
@@ -158,6 +159,8 @@ def _inputs(module: Any, kinds: Sequence[Kind], magnitude: float, seed: int) -> 
         magnitude * scale * torch.randn(shape, device="cuda", generator=generator)
         for scale, (shape, _, _) in zip(module.SCALES, kinds, strict=True)
     ]
+    for position in getattr(module, "ROOTS", ()):
+        tensors[position] = 0.5 + torch.rand(kinds[position][0], device="cuda", generator=generator)
     for position, below in getattr(module, "WHOLE", {}).items():
         tensors[position] = torch.randint(below, kinds[position][0], device="cuda", generator=generator)
     for position, masked in getattr(module, "CAUSAL", {}).items():
@@ -181,7 +184,8 @@ def _laid_out(kinds: Any, tensors: Sequence[Any]) -> list[Any]:
 def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shapes: Sequence[Shape] = ()) -> list[float]:
     """The error of each result of the library form, in the program's types; 0 where it overflows, or does not run.
 
-    On large inputs the roundings of scores decide a softmax, and every order of the ops is about as wrong.
+    On large inputs the roundings of scores decide a softmax, and every order of the ops is about as wrong; of whole numbers,
+    such as places in an order, most may be others then, which says nothing: the error is infinite.
     """
     from triton.errors import TritonError
 
@@ -190,25 +194,41 @@ def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shap
     except (TritonError, RuntimeError):  # this form is a candidate, too: the problem is reported there
         return [0.0] * len(wanted)
     results = results if isinstance(results, tuple) else (results,)
-    pairs = zip(results, _errors(results, wanted), strict=True)
-    return [error if error <= MOST_WRONG and bool(got.isfinite().all()) else 0.0 for got, error in pairs]
+    errors = []
+    for got, error in zip(results, _errors(results, wanted), strict=True):
+        if got.is_floating_point():
+            errors.append(error if error <= MOST_WRONG and bool(got.isfinite().all()) else 0.0)
+        else:
+            errors.append(error if error <= MOST_WRONG else inf)
+    return errors
 
 
 def _allowed(dtype: Any, own: float) -> float:
     """The error that a result of a candidate may have, where that of the library form has `own`."""
     import torch
 
+    if not dtype.is_floating_point:
+        return max(MOST_DIFFERENT, ERROR_RATIO * own)
     return max(TOLERANCE[str(dtype).removeprefix("torch.")], ERROR_RATIO * own + float(torch.finfo(dtype).eps))
 
 
 def _errors(results: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
-    """The largest error of each result, relative to its largest element; NaN is infinite, overflows are equal."""
+    """The largest error of each result, relative to its largest element; of whole numbers the share that differs.
+
+    A number that is none in `got` alone is infinitely wrong; overflows are equal.
+    """
     import torch
 
     errors = []
     for got, double in zip(results, wanted, strict=True):
-        limit = _NEAR_OVERFLOW * torch.finfo(got.dtype).max
-        have, want = got.double().clamp(-limit, limit), double.clamp(-limit, limit)
-        largest = want.abs().max().clamp(min=1e-30)
-        errors.append(float(((have - want).abs().max() / largest).nan_to_num(nan=inf)))
+        if not got.numel():
+            errors.append(0.0)
+        elif not got.is_floating_point():
+            errors.append(float((got.double() != double).double().mean()))
+        else:
+            limit = _NEAR_OVERFLOW * torch.finfo(got.dtype).max
+            have, want = got.double().clamp(-limit, limit), double.clamp(-limit, limit)
+            largest = want.abs().nan_to_num(0.0).max().clamp(min=1e-30)
+            error = (have - want).abs().masked_fill(have.isnan() & want.isnan(), 0.0).max() / largest
+            errors.append(float(error.nan_to_num(nan=inf)))
     return errors

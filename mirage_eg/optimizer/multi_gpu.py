@@ -25,15 +25,21 @@ Quick = Callable[[str], Outcome]
 Full = Callable[[str], tuple[Outcome, Timing | None]]
 HUNG_SECONDS = 2.0  # after the deadline; then the process of a candidate that is still running is ended
 _MOST_LOSSES = 5  # processes in a row; more losses are no fault of the candidates
+_task: tuple[str, int, Sequence[Sequence[Shape]], bytes] | None = None  # of a worker's process: what its timer is made of
 _trials: CandidateTimer | None = None  # of a worker's process
+
+
+def _nothing() -> None:
+    """What a process is started with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The functions that a worker calls; functions of a module if workers are processes."""
+    """The functions that a worker calls, `prepare` first; functions of a module if workers are processes."""
 
     quick: Quick
     full: Full
+    prepare: Callable[[], None] = _nothing
 
 
 class MultiGpuTimer:
@@ -47,7 +53,7 @@ class MultiGpuTimer:
 
     def __enter__(self) -> "MultiGpuTimer":
         for gpu in range(len(self._gpus)):  # ready when the first candidates are compiled
-            self._executor(gpu).submit(_nothing)
+            self._submit(gpu, self._calls.prepare)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -62,12 +68,12 @@ class MultiGpuTimer:
 
     def quick(self, source: str) -> Outcome:
         """On the first GPU."""
-        outcome: Outcome = self._result(0, self._executor(0).submit(self._calls.quick, source))
+        outcome: Outcome = self._result(0, self._submit(0, self._calls.quick, source))
         return outcome
 
     def full(self, source: str) -> tuple[Outcome, Timing | None]:
         """On the first GPU."""
-        result = self._result(0, self._executor(0).submit(self._calls.full, source))
+        result = self._result(0, self._submit(0, self._calls.full, source))
         return (result, None) if isinstance(result, Outcome) else result
 
     def quick_all(self, sources: Sequence[str], deadline: Callable[[], float]) -> Iterator[Outcome | None]:
@@ -111,7 +117,16 @@ class MultiGpuTimer:
             waiting[gpu] = []
         if waiting[gpu]:
             position = waiting[gpu].pop(0)
-            running[self._executor(gpu).submit(self._calls.quick, sources[position])] = position
+            running[self._submit(gpu, self._calls.quick, sources[position])] = position
+
+    def _submit(self, gpu: int, call: Callable[..., Any], *arguments: str) -> Future[Any]:
+        """A call on a GPU; where its process ended before, one that has failed."""
+        try:
+            return self._executor(gpu).submit(call, *arguments)
+        except BrokenExecutor as error:
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
 
     def _executor(self, gpu: int) -> Executor:
         if gpu not in self._executors:
@@ -119,17 +134,18 @@ class MultiGpuTimer:
         return self._executors[gpu]
 
     def _result(self, gpu: int, future: Future[Any]) -> Any:
-        try:
-            result = future.result()
-        except (DeviceLost, BrokenExecutor) as error:
+        """The result of a call; an error is an outcome with its own words, and a lost process is replaced."""
+        error = future.exception()
+        if error is None or not isinstance(error, Exception):
+            self._losses[gpu] = 0
+            return future.result()
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        if isinstance(error, (DeviceLost, BrokenExecutor)):
             _end(self._executors.pop(gpu), kill=True)
-            problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             self._losses[gpu] += 1
             if self._losses[gpu] == _MOST_LOSSES:
                 raise MirageError(f"GPU {self._gpus[gpu]}: {_MOST_LOSSES} processes in a row were lost; {problem}") from error
-            return Outcome(None, None, problem)
-        self._losses[gpu] = 0
-        return result
+        return Outcome(None, None, problem)
 
 
 def _end(executor: Executor, kill: bool) -> None:
@@ -159,33 +175,41 @@ def multi_gpu_timer(
 
     def start(gpu: str) -> Executor:
         executor: Executor = loky.ProcessPoolExecutor(
-            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_make_trials, initargs=(source, seed, shapes, pickled_ops())
+            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_begin, initargs=(source, seed, shapes, pickled_ops())
         )
         return executor
 
-    return MultiGpuTimer(gpus, start, Calls(_quick, _full))
+    return MultiGpuTimer(gpus, start, Calls(_quick, _full, _prepare))
 
 
-def _nothing() -> None:
-    """What a process is started with."""
-
-
-def _make_trials(source: str, seed: int, shapes: Sequence[Sequence[Shape]], ops: bytes) -> None:
-    global _trials
+def _begin(source: str, seed: int, shapes: Sequence[Sequence[Shape]], ops: bytes) -> None:
+    """Note the task. The timer is made in a call, whose error has words: loky ends a process whose initializer fails."""
+    global _task
     begin_worker()
     keep_worker()
-    install_ops(ops)
-    _trials = CandidateTimer(source, seed, shapes)
+    _task = source, seed, shapes, ops
+
+
+def _timer() -> CandidateTimer:
+    global _trials
+    assert _task is not None
+    if _trials is None:
+        *arguments, ops = _task
+        install_ops(ops)
+        _trials = CandidateTimer(*arguments)
+    return _trials
+
+
+def _prepare() -> None:
+    _timer()
 
 
 def _quick(source: str) -> Outcome:
-    assert _trials is not None
-    return _trials.quick(source)
+    return _timer().quick(source)
 
 
 def _full(source: str) -> tuple[Outcome, Timing | None]:
-    assert _trials is not None
-    return _trials.full(source)
+    return _timer().full(source)
 
 
 __all__ = ["Calls", "MultiGpuTimer", "gpus_of_first_kind", "multi_gpu_timer"]

@@ -114,10 +114,10 @@ def with_spread(xp: Any, sizes: Sequence[Array], spreads: Sequence[Array], toler
 
 
 def sizes_of(xp: Any, wanted: Sequence[Array]) -> list[Array]:
-    """The sizes that errors are relative to: |wanted| + rms, or 1 where that is 0."""
+    """The sizes that errors are relative to, in float64: |wanted| + rms, or 1 where that is 0."""
     sizes = []
     with np.errstate(all="ignore"):
-        for want in wanted:
+        for want in (it.astype(np.float64, copy=False) for it in wanted):
             finite = xp.isfinite(want)
             size = xp.sqrt(xp.mean(xp.where(finite, want, 0) ** 2)) + xp.abs(want)
             sizes.append(xp.where(size > 0, size, 1))

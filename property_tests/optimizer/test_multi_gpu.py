@@ -24,7 +24,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer import multi_gpu
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer, gpus_of_first_kind
+from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer, gpus_of_first_kind, multi_gpu_timer
 from mirage_eg.optimizer.tune import Tuning, tune
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 
@@ -138,6 +138,52 @@ def test_a_process_sees_its_gpu_alone_and_one_that_dies_is_replaced() -> None:
         outcomes = list(timer.quick_all("0123", never))
     assert [outcome.us if outcome else None for outcome in outcomes] == [4.0, None, 4.0, 7.0]
     assert outcomes[1] is not None and outcomes[1].problem is not None
+
+
+def refuses() -> None:
+    raise KeyError("int64")
+
+
+def takes_some(source: str) -> Outcome:
+    if source == "1":
+        raise TypeError("torch.finfo: got torch.int64")
+    return Outcome(1.0, 0.0, None)
+
+
+def test_an_error_in_a_process_is_an_outcome_with_its_words_alone() -> None:
+    with MultiGpuTimer(["4"], process, Calls(takes_some, full, refuses)) as timer:
+        outcomes = list(timer.quick_all("012", never))
+        assert timer.full("0")[0].us == 1.0
+    assert [outcome.problem if outcome else "" for outcome in outcomes] == [
+        None,
+        "TypeError: torch.finfo: got torch.int64",
+        None,
+    ]
+
+
+def test_an_error_of_the_timer_itself_has_words_for_each_candidate() -> None:
+    with multi_gpu_timer(["0"], "raise ValueError('a result of whole numbers')", 0) as timer:
+        outcomes = [*timer.quick_all("012", never), timer.quick("3"), timer.full("4")[0]]
+    assert [outcome.problem if outcome else "" for outcome in outcomes] == ["ValueError: a result of whole numbers"] * 5
+
+
+def fails_first(folder: str) -> None:
+    if not Path(folder, "begun").exists():
+        Path(folder, "begun").touch()
+        raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("pause", [0.0, 2.0])
+def test_a_process_that_ends_while_it_begins_costs_one_candidate_at_most(pause: float, tmp_path: Path) -> None:
+    def start(gpu: str) -> Executor:
+        executor: Executor = loky.ProcessPoolExecutor(1, initializer=fails_first, initargs=(str(tmp_path),))
+        return executor
+
+    with MultiGpuTimer(["4"], start, Calls(takes_some, full)) as timer:
+        sleep(pause)  # after it the pool knows that its process has ended
+        outcomes = list(timer.quick_all("0234", never))
+    assert [outcome.us if outcome else None for outcome in outcomes] == [None, 1.0, 1.0, 1.0]
+    assert outcomes[0] is not None and outcomes[0].problem is not None
 
 
 def hangs(source: str) -> Outcome:

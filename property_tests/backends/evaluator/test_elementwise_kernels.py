@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,9 @@ def test_comparisons_by_kernels_are_those_of_numpy(cupy: FakeCupy, seed: int) ->
     for own, other in zip(on_gpu[3:], on_numpy[3:], strict=True):
         assert (own == other).all()
     x, y = (np.where(generator.random((3, 4)) < 0.2, generator.choice([np.inf, -np.inf, np.nan]), side) for side in (x, y))
-    results = [compare_numbers(xp, ["x"], [x], [y], sizes_of(xp, [y]), 1e-3)() for xp in (np, cupy)]
-    assert str(results[0]) == str(results[1])
+    for got, wanted in product(*[[side, side.astype(np.float32)] for side in (x, y)]):  # outputs that are inputs are float32
+        results = [compare_numbers(xp, ["x"], [got], [wanted], sizes_of(xp, [wanted]), 1e-3)() for xp in (np, cupy)]
+        assert str(results[0]) == str(results[1])
 
 
 @settings(max_examples=40)  # all kernels each

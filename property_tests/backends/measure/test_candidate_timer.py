@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from mirage_eg import new_kernel_graph
-from mirage_eg.backends.measure.candidate_timer import ERROR_RATIO, TOLERANCE, _allowed, _errors, _own_errors
+from mirage_eg.backends.measure.candidate_timer import ERROR_RATIO, MOST_DIFFERENT, TOLERANCE, _allowed, _errors, _own_errors
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
@@ -55,3 +55,35 @@ def test_overflows_are_equal_and_no_number_is_infinitely_wrong() -> None:
     got = torch.tensor([inf, 1.0]).half()
     assert _errors([got], [torch.tensor([1e6, 1.0]).double()])[0] < 1e-3
     assert _errors([torch.tensor([float("nan"), 1.0]).half()], [torch.ones(2).double()]) == [inf]
+
+
+def test_numbers_that_are_none_are_right_where_the_program_has_none() -> None:
+    wanted = torch.tensor([float("nan"), 2.0]).double()
+    assert _errors([torch.tensor([float("nan"), 2.0])], [wanted]) == [0.0]
+    assert _errors([torch.tensor([1.0, 2.0])], [wanted]) == [inf]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
+def test_whole_numbers_are_as_wrong_as_many_of_them_differ(dtype: object) -> None:
+    wanted = (torch.arange(100) % 2).to(dtype)
+    got = wanted.clone()
+    got[:3] = 1 - got[:3].int()
+    assert _errors([wanted, got], [wanted.double()] * 2) == [0.0, pytest.approx(0.03)]
+    assert _allowed(dtype, 0.0) == MOST_DIFFERENT < 0.03 <= _allowed(dtype, 0.02)
+
+
+def ordered() -> Graph:
+    """The rows of a table in the order of a score, and their places."""
+    p = new_kernel_graph()
+    x = p.new_input((64, 1), name="X")
+    p.mark_output(p.argsort(p.exp(x), 0))
+    return p.graph()
+
+
+def test_places_that_the_library_form_mostly_misses_judge_no_candidate() -> None:
+    program = ordered()
+    with loaded(emit(program, program=program)) as module:
+        x = torch.randn(64, 1, generator=torch.Generator().manual_seed(0)).half()
+        [right] = module.reference(x)
+        assert _own_errors(module, [x], [right.double()]) == [0.0]
+        assert _own_errors(module, [x], [right.double().flip(0)]) == [inf] and _allowed(torch.int64, inf) == inf
