@@ -194,9 +194,9 @@ def _timer() -> CandidateTimer:
     global _trials
     assert _task is not None
     if _trials is None:
-        *arguments, ops = _task
+        source, seed, shapes, ops = _task
         install_ops(ops)
-        _trials = CandidateTimer(*arguments)
+        _trials = CandidateTimer(source, seed, shapes)
     return _trials
 
 

@@ -108,6 +108,13 @@ class _Dataflow:
         """The nodes before a cut at this node's value; None if another computed value is live there."""
         own = self.ancestors[position] | 1 << position
         after = self.descendants[position] & ~own
+        grown = True
+        while grown:  # results beside it that read what comes after it come after it, too
+            grown = False
+            for beside in _bits(self.all & ~own & ~after):
+                if self.ancestors[beside] & after:
+                    after |= (self.ancestors[beside] | 1 << beside) & ~own
+                    grown = True
         return None if self.readers_of_ancestors[position] & after else self.all & ~after
 
     def segments(self, cuts: Sequence[Cut]) -> Iterator[Segment]:
@@ -135,3 +142,10 @@ class _Dataflow:
         read = dict.fromkeys(i for position in sorted(nodes) for i in self.program.nodes[position].operands)
         inputs = tuple(i for i in read if self.makers[i] not in nodes)
         return Segment(frozenset(nodes), inputs, tuple(outputs))
+
+
+def _bits(nodes: int) -> Iterator[int]:
+    while nodes:
+        lowest = nodes & -nodes
+        yield lowest.bit_length() - 1
+        nodes ^= lowest

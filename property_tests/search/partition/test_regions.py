@@ -10,6 +10,7 @@ from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
@@ -46,6 +47,37 @@ def test_one_computed_value_leaves_a_region_for_later_ones(program: Graph, most:
     for number, part in enumerate(parts[:-1]):
         read = {value for later in parts[number + 1 :] for value in later.inputs}
         assert len(read.intersection(part.outputs)) == 1
+
+
+def in_order(parts: Sequence[Segment]) -> bool:
+    """Whether each region reads nothing that a later one computes."""
+    made = [set(part.outputs) for part in parts]
+    return not any(set(part.inputs) & later for place, part in enumerate(parts) for later in made[place + 1 :])
+
+
+@given(programs(TAME, attempts=12), st.integers(1, 4), st.data())
+def test_regions_run_in_order_whatever_values_are_results(program: Graph, most: int, data: st.DataObject) -> None:
+    computed = [values[0] for item, values in program.numbered() if item.op not in ("input", "output")]
+    results = sorted(set(data.draw(st.lists(st.sampled_from(computed), max_size=4)))) if computed else []
+    more = Graph((*program.nodes, *(node("output", value) for value in results)))
+    parts = regions(more, most)
+    assert in_order(parts) and Reference(more).check(composed(more, parts)).equal
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_result_of_a_second_stream_is_behind_the_stream(length: int, swapped: bool) -> None:
+    program = new_kernel_graph()
+    x, weight = program.new_input((16, 32), name="x"), program.new_input((32, 32), name="W")
+    streams = [program.matmul(x, program.new_input((32, 32), name=name)) for name in "QK"]
+    for _ in range(length):
+        streams = [program.matmul(program.exp(one), weight) for one in streams]
+    first, second = reversed(streams) if swapped else streams
+    program.mark_output(program.matmul(first, program.transpose(second, (1, 0))), name="scores")
+    program.mark_output(program.exp(program.sum(second, 1)), name="beside")
+    graph = program.graph()
+    parts = regions(graph, 2)
+    assert in_order(parts) and Reference(graph).check(composed(graph, parts)).equal
 
 
 @given(st.integers(1, 6), st.sampled_from(("rms", "layer")), st.integers(14, 60))
