@@ -1,9 +1,11 @@
 """Which inputs of a program are whole numbers, and below which bound, and which are positive: random inputs must be so, too.
 
-Indicators are 0 or 1. An input of integers that ops use as indices is below the extents that they index. Rearrangements, moves
-and multiples pass such a bound on.
+Indicators are 0 or 1. An input of integers that ops use as indices is below the extents that they index, and one that is
+compared with 0, 1, 2, … (one_hot, positions in a cache) is below their number. Rearrangements, moves and multiples pass such a
+bound on.
 """
 
+from collections.abc import Mapping
 from math import ceil
 
 from mirage_eg.ir.dtypes import DType
@@ -34,6 +36,22 @@ def indicator_inputs(program: Graph) -> frozenset[int]:
 
 def index_bounds(program: Graph) -> dict[int, int]:
     """The positions of the inputs that are indices 0 ≤ x < bound, with the bound."""
+    return _bounds(program, {})
+
+
+def counting_bounds(program: Graph) -> dict[int, int]:
+    """The positions of the integer inputs that index or are compared with 0, 1, 2, …, and the bound for random ones."""
+    counts: dict[int, int] = {}  # values that are 0, 1, 2, … below an extent
+    for item, values in program.numbered():
+        if item.op == "iota":
+            counts[values[0]] = item["extent"]
+        elif (OPS[item.op].kind is Kind.REARRANGEMENT or item.op == "cast") and (found := counts.keys() & {*item.operands}):
+            counts[values[0]] = max(counts[value] for value in found)
+    return _bounds(program, counts) | index_bounds(program)
+
+
+def _bounds(program: Graph, counts: Mapping[int, int]) -> dict[int, int]:
+    """The bounds of inputs that index, or are compared with values in `counts`."""
     bounds: dict[int, int] = {}
 
     def bound(value: int, below: int) -> None:
@@ -43,6 +61,10 @@ def index_bounds(program: Graph) -> dict[int, int]:
         row = OPS[item.op]
         if row.indices is not None:
             bound(item.operands[row.indices], program.types[item.operands[0]].shape[item["dim"]])
+        if item.op in ("equal", "less", "less_equal"):
+            for one, other in (item.operands, item.operands[::-1]):
+                if one in counts:
+                    bound(other, counts[one])
         if row.kind is Kind.REARRANGEMENT or row.indices is not None or item.op in ("cast", "maximum", "minimum", "where"):
             for value in values:
                 for place, operand in enumerate(item.operands) if value in bounds else ():
@@ -58,7 +80,7 @@ def index_bounds(program: Graph) -> dict[int, int]:
 def whole_inputs(program: Graph) -> dict[int, int]:
     """The positions of the inputs that are whole numbers, with the bound for random ones."""
     integers = {place: _FREE for place, kind in enumerate(program.input_types) if kind.dtype.is_integer}
-    return integers | index_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
+    return integers | counting_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
 
 
 def causal_inputs(program: Graph) -> dict[int, int]:
@@ -103,4 +125,4 @@ def root_inputs(program: Graph) -> frozenset[int]:
     return frozenset(i for i, value in enumerate(program.input_values) if value in taken - others)
 
 
-__all__ = ["causal_inputs", "index_bounds", "indicator_inputs", "root_inputs", "whole_inputs"]
+__all__ = ["causal_inputs", "counting_bounds", "index_bounds", "indicator_inputs", "root_inputs", "whole_inputs"]

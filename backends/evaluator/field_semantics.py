@@ -39,13 +39,14 @@ class Randomness:
     """The randomness of one trial, or of several stacked along a first dim: a function of seed, trial and a name.
 
     With `joins`, maxima and minima are keyed products, which are associative and commutative too but depend on all elements:
-    equal results then imply reductions over equal elements.
+    equal results then imply reductions over equal elements. With `everywhere`, an index stands for a combination of all places.
     """
 
     seed: int
     trial: int | tuple[int, ...]
     xp: Any = np
     joins: bool = False
+    everywhere: bool = False
 
     @property
     def trials(self) -> tuple[int, ...]:

@@ -79,11 +79,14 @@ class FieldAlgebra:
         """Independent uniform residues for input `position`, generated at the first read and stored with the value.
 
         Their memory is `memory(number of components generated before, elements)`. With `below`, whole numbers below it, the
-        same in every component; with `joins` an indicator (below 2) is any residue, so that it hides nothing.
+        same in every component; with `joins` an indicator (below 2) is any residue, so that it hides nothing. With
+        `everywhere` they are the first and the last of them, and two are equal.
         """
         if below and not (below == 2 and self.random.joins):
             bits = self.input(position, shape, memory)
-            first = FieldValue(bits.shape, 1, NOTHING, lambda k: ([(bits, 0)], lambda x: Component(x.residues % below)))
+            first = FieldValue(
+                bits.shape, 1, NOTHING, lambda k: ([(bits, 0)], lambda x: Component(self._whole(x.residues, below)))
+            )
             once = self.stored(first)
             return FieldValue(
                 bits.shape, len(PRIMES), frozenset({"indicator"} if below == 2 else ()), lambda k: ([(once, 0)], lambda x: x)
@@ -98,6 +101,14 @@ class FieldAlgebra:
             return Component(stored[k])
 
         return FieldValue(shape, len(PRIMES), NOTHING, lambda k: ((), lambda: residues(k)))
+
+    def _whole(self, residues: Array, below: int) -> Array:
+        """Whole numbers below a bound; with `everywhere` 0 or the largest, and the first two are equal."""
+        if not self.random.everywhere or below == 2:
+            return residues % below
+        ends = (residues % 2 * (below - 1)).reshape(len(self.random.trials), -1)
+        ends[:, 1:2] = ends[:, :1]
+        return ends.reshape(residues.shape)
 
     def given(self, components: Sequence[Component]) -> FieldValue:
         """A value with these components, for tests and tools."""

@@ -5,11 +5,17 @@ cumulative sums, convolutions, means over windows and constants. The order of el
 component 0, in all components, so that it is an unknown permutation that depends on the elements alone. Maxima over windows are
 those of the order of their component.
 
+*Everywhere.* An index i is the vector e_i in gather(x, i) = Σ_r (e_i)_r x_r, and a write adds Σ_j (e_j)_r (v_j − x_r) to row r.
+With `Randomness.everywhere` it is e_i + u(i) w, with w a random vector over all places and u a keyed random function. Graphs
+that agree for random u and w agree for all of them (they are polynomials in u and w), so also where one index is any other.
+
     k   component: 0, 1, 2 for p, q, r
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -63,9 +69,42 @@ def component(
             return Component(places, _any_along(x.undefined, lead + attributes["dim"], places))
         case _:
             result = moved(xp, row, arrays, lead, attributes)
+            if random.everywhere and row.indices is not None:
+                result = _everywhere(random, row, k, operands, result, lead, attributes["dim"])
             if xp is not np and row.indices is not None:  # one that is no number makes every element so, as in `_undefined`
                 result = result + (arrays[row.indices] * 0).sum()
             return Component(result, _undefined(row, operands, lead, attributes))
+
+
+def _everywhere(
+    random: Randomness, row: Op, k: int, operands: Sequence[Component], result: Array, lead: int, dim: int
+) -> Array:
+    """The result of a move by indices, each of which stands for a combination of all places; undefined elements count as 0.
+
+    A read adds u · Σ_r w_r x_r, and a write adds w_r · (Σ_j u_j v_j − x_r · Σ_j u_j) to row r.
+    """
+    xp, modulus, indices = random.xp, random.modulus(k), operands[1].residues
+    x, *values = [_known(xp, operand) for place, operand in enumerate(operands) if place != row.indices]
+    before, extent, after = x.shape[lead : lead + dim], x.shape[lead + dim], x.shape[lead + dim + 1 :]
+    u = random.keyed(indices, k, "share of all places", of=0)
+    w = random.keyed(xp.arange(extent, dtype=np.float64).reshape(*[1] * (lead + 1), extent), k, "place")
+    if not indices.ndim == x.ndim == (values[0] if values else result).ndim:  # not in step: one index moves a whole slice
+        u = u.reshape(*u.shape[:lead], *[1] * len(before), *u.shape[lead:], *[1] * len(after))
+    if not values:
+        rows = x.reshape(*x.shape[:lead], prod(before), extent, prod(after))
+        combined = modulus.matmul(w.reshape(*w.shape[:lead], 1, 1, extent), rows)
+        ones = [1] * (u.ndim - lead - len(before) - len(after))
+        return modulus.add(result, modulus.multiply(u, combined.reshape(*x.shape[:lead], *before, *ones, *after)))
+    axes, w = (-1 - len(after),), w.reshape(*w.shape[:lead], *[1] * len(before), extent, *[1] * len(after))
+    rest = modulus.subtract(modulus.total(modulus.multiply(u, values[0]), axes), modulus.multiply(modulus.total(u, axes), x))
+    return modulus.add(result, modulus.multiply(w, rest))
+
+
+def _known(xp: Any, x: Component) -> Array:
+    """Residues, 0 where undefined."""
+    if xp is not np:
+        return xp.nan_to_num(x.residues)
+    return x.residues if x.undefined is None else np.where(x.undefined, 0.0, x.residues)
 
 
 def _undefined(row: Op, operands: Sequence[Component], lead: int, attributes: Attributes) -> Array | None:

@@ -42,6 +42,8 @@ class CheckState:
     unfaithful: frozenset[str] = frozenset()
     comparisons: int = 0  # of the smallest output, where an op is coarse
     maxima_agree: bool = True  # maxima are taken over the same elements as in the program
+    places_agree: bool = True  # whatever the indices are
+    untried: str | None = None  # what the tests of floats left out
     error: float | None = None  # in float64
     float_difference: Difference | None = None
     seconds: float = 0.0
@@ -64,7 +66,7 @@ class CheckState:
     @property
     def doubt(self) -> str | None:
         """Why the tests decide neither equality nor a difference, if so."""
-        if self.float_difference is not None or not (self.suspected or self.error is None):
+        if self.float_difference is not None or not (self.suspected or self.untried or self.error is None):
             return None
         if self.field_difference is not None:
             field = f"the field differs at {self.field_difference}"
@@ -74,6 +76,8 @@ class CheckState:
             field = "the field does not differ"
         if self.error is None:
             return f"{field}; in float64 no element was finite on the inputs tried"
+        if self.untried is not None:
+            return f"{field}; float64 does not differ, but {self.untried}"
         return f"{field}; float64 does not differ (largest error {self.error:.2g})"
 
     def runs(self, number: int) -> bool:

@@ -32,6 +32,7 @@ from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 from mirage_eg.verify.compare import LEAST_COVERAGE, compare_residues, sizes_of
 from mirage_eg.verify.far_inputs import FAR, mask, mask_inputs
+from mirage_eg.verify.index_cover import IndexCover
 
 KEPT_ELEMENTS = 1 << 26  # programs with at most this many input elements keep all trials in memory, larger ones a single one
 KEPT_ON_GPU = 1 << 29  # the same in a GPU's memory
@@ -65,6 +66,20 @@ class FloatTrial:
     sizes: list[Array]  # of the outputs, that errors are relative to
     magnitude: float = 1.0
     memo: NumericMemo | None = None  # the memo of float64 values
+    indices: tuple[tuple[str, Array], ...] = ()  # those of stacked trials that differ in them, by the names of the inputs
+
+    def only(self, number: int) -> "FloatTrial":
+        """The trial `number` of stacked ones."""
+        taken = [
+            [x if len(x) == 1 else x[number : number + 1] for x in arrays] for arrays in (self.inputs, self.outputs, self.sizes)
+        ]
+        indices = tuple((name, found[number : number + 1]) for name, found in self.indices)
+        return replace(self, inputs=taken[0], outputs=taken[1], sizes=taken[2], indices=indices)
+
+    def shown(self, number: int) -> str:
+        """The trial `number` of stacked ones in a message."""
+        shown = [f"{name} = {found[number].ravel()[:8].astype(int).tolist()}" for name, found in self.indices]
+        return ", ".join(shown) or self.name
 
 
 class RandomInputs:
@@ -83,7 +98,7 @@ class RandomInputs:
         self._own_errors: dict[tuple[str, float], list[float]] = {}
         self._memory: dict[tuple[int, int], Array] = {}
         self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
-        self._fields: dict[tuple[bool, tuple[int, ...]], FieldTrial] = {}
+        self._fields: dict[tuple[bool, bool, tuple[int, ...]], FieldTrial] = {}
         self._floats: dict[str, FloatTrial] = {}
         self._wide: dict[str, FloatTrial] = {}
 
@@ -104,23 +119,28 @@ class RandomInputs:
             self.numbers("zero-mean", share=True)
             self.far("large")
 
-    def field(self, first: int, count: int = 1, share: bool = False, joins: bool = False) -> FieldTrial:
+    def field(
+        self, first: int, count: int = 1, share: bool = False, joins: bool = False, everywhere: bool = False
+    ) -> FieldTrial:
         """Trial `first` in the field, or `count` stacked trials from it.
 
         Inputs are drawn again while an output is undefined at most of its elements. A mask of few bits may hide all keys, and
         in a deep model one undefined row of attention makes all later rows undefined.
-        With `share`, the program's inner values enter a memo for graphs that compute them too; `joins` as in `Draw`.
+        With `share`, the program's inner values enter a memo for graphs that compute them too; `joins` and `everywhere`
+        as in `Randomness`.
 
         Raises:
             UnsupportedError: the program divides by zero almost everywhere.
         """
         numbers = tuple(range(first, first + count))
-        if (joins, numbers) not in self._fields:
+        key = joins, everywhere, numbers
+        if key not in self._fields:
             self._release()
             masked = any(kind.dtype is DType.bool for kind in self._program.input_types)
             attempts = MASK_ATTEMPTS if masked else ATTEMPTS
             for attempt in range(attempts):
-                randomness = Randomness(self._seed + attempt, first if count == 1 else numbers, self._xp, joins)
+                trials = first if count == 1 else numbers
+                randomness = Randomness(self._seed + attempt, trials, self._xp, joins, everywhere)
                 trial = self._field_trial(FieldAlgebra(randomness), share)
                 undefined = self._undefined_output(trial)
                 if undefined is None:
@@ -132,8 +152,8 @@ class RandomInputs:
                     f"got a program whose output {undefined} divides by zero at most of its elements in the field; "
                     "wanted one that can be tested (is something divided by the difference of equal values?)"
                 )
-            self._fields[joins, numbers] = trial
-        return self._fields[joins, numbers]
+            self._fields[key] = trial
+        return self._fields[key]
 
     def _field_trial(self, algebra: FieldAlgebra, share: bool) -> FieldTrial:
         inputs = [
@@ -196,6 +216,18 @@ class RandomInputs:
         ]
         outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, stack=1)
         return FloatTrial(f"{count} trials, number {number}", inputs, outputs, sizes_of(self._xp, outputs))
+
+    def at_places(self, cover: IndexCover, trials: range) -> FloatTrial:
+        """Stacked trials with the indices of `cover`, along the first dim of all arrays; other inputs are the same in all."""
+        usual = self.numbers(self.usual)
+        inputs = [x[None] for x in usual.inputs]
+        for position in cover.places:
+            generator = np.random.Generator(np.random.SFC64([self._seed, position, *b"places"]))
+            shape = self._program.input_types[position].shape
+            inputs[position] = self._xp.asarray(cover.indices(position, shape, trials, generator).astype(np.float64))
+        outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements, stack=1)
+        named = tuple((self._program.input_names[position], inputs[position]) for position in cover.places)
+        return FloatTrial("indices at every place", inputs, outputs, sizes_of(self._xp, outputs), indices=named)
 
     def wide_numbers(self, name: str, share: bool = False) -> FloatTrial:
         """`numbers` for float64: a GPU stores inputs of small programs in it, so that no µGraph needs to widen them."""

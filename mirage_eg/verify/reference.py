@@ -6,6 +6,7 @@ trial: the inputs of a trial are generated once, and large inputs of two trials 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import ceil, prod
@@ -25,6 +26,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, EXTREMES, CheckState, Wait
 from mirage_eg.verify.compare import compare_numbers, compare_residues, with_spread
 from mirage_eg.verify.error_bound import ErrorBound, longest_reduction
+from mirage_eg.verify.index_cover import counts_places, index_cover, moves_by_indices
 from mirage_eg.verify.random_inputs import USUAL, FieldTrial, FloatTrial, RandomInputs
 from mirage_eg.verify.subgraph_check import SubgraphCheck
 from mirage_eg.verify.verdict import Equality, Verdict
@@ -110,15 +112,22 @@ class Reference:
                 on_progress(min(runs, ahead), ahead)
         if extremes := [state for state in states if state.unfaithful & EXTREMES and not state.suspected]:
             self._run_all(extremes, self.inputs.field(self.trials, share=share, joins=True), subgraphs)
+        indexed = [state for state in states if moves_by_indices(state.program) or moves_by_indices(state.candidate)]
+        if certain := [state for state in indexed if not state.suspected]:
+            self._run_all(certain, self.inputs.field(self.trials, share=share, everywhere=True), subgraphs)
         self._compare_in_float64(states, subgraphs)
         for state in states:
             maxima = not state.maxima_agree or (state.suspected and state.unfaithful & EXTREMES)
+            places = not state.places_agree or (state.suspected and (state in indexed or counts_places(state.program)))
             if state.float_difference is not None:
                 continue
-            if state.subgraph and (maxima or (not state.suspected and 0 < state.comparisons < COARSE_COMPARISONS)):
+            if state.subgraph and (maxima or places or (not state.suspected and 0 < state.comparisons < COARSE_COMPARISONS)):
                 self._check_standalone(state)
-            elif maxima:
+                continue
+            if maxima:
                 self._compare_maxima(state)
+            if places and state.float_difference is None:
+                self._compare_places(state)
         return [(self._verdict(state), state.seconds) for state in states]
 
     def _run_all(self, states: Sequence[CheckState], trial: FieldTrial, subgraphs: SubgraphCheck | None) -> None:
@@ -162,8 +171,12 @@ class Reference:
         def record() -> None:
             with state:
                 results = [wait() for wait in waits]
+                agrees = not any(result.difference or result.lost.any() for result in results)
                 if algebra.random.joins:  # no verdict follows from a difference: max(x, x) is x, a product is not
-                    state.maxima_agree = not any(result.difference or result.lost.any() for result in results)
+                    state.maxima_agree = agrees
+                    return
+                if algebra.random.everywhere:  # nor here: exp(gather(x)) is gather(exp(x))
+                    state.places_agree = agrees
                     return
                 state.record(results, trials)
                 if state.unfaithful & COARSE:
@@ -233,24 +246,50 @@ class Reference:
 
     def _compare_maxima(self, state: CheckState) -> None:
         """Compare in float64 as often as the longest maximum needs; suspected if that takes too many random numbers."""
-        kinds = (*self.program.input_types, *self.program.output_types)
-        elements = sum(prod(kind.shape) for kind in kinds)
         program = self.inputs.primitive
         extremes = [program.types[values[0]] for item, values in program.numbered() if item.op in EXTREMES]
         smallest = min(prod(kind.shape) for kind in (*extremes, *self.program.output_types))
         longest = max(len(extremes), *(longest_reduction(graph, "max") for graph in (program, state.candidate)))
-        wanted = ceil(MAXIMA * longest / smallest)
+        self._compare_often(state, ceil(MAXIMA * longest / smallest))
+
+    def _compare_places(self, state: CheckState) -> None:
+        """Compare in float64 with indices at every place; undecided if that takes too many trials."""
+        cover = index_cover(self.inputs.primitive, state.candidate)
+        for trials in cover.batches():
+            self._compare_stacked(state, self.inputs.at_places(cover, trials))
+            if state.float_difference is not None:
+                return
+        if cover.made < cover.trials:
+            state.untried = f"{cover.made:,} of {cover.trials:,} trials were made, in which indices are at every place"
+        self._compare_often(state, cover.computed)
+
+    def _compare_often(self, state: CheckState, wanted: int) -> None:
+        """Compare in float64 on so many random inputs; undecided if that takes too many random numbers."""
+        elements = sum(prod(kind.shape) for kind in (*self.program.input_types, *self.program.output_types))
         most, at_once = MAX_NUMBERS // elements, max(1, NUMBERS_AT_ONCE // elements)
-        algebra = FloatAlgebra(self.xp)
+        for number, first in enumerate(range(0, min(wanted, most), at_once)):
+            self._compare_stacked(state, self.inputs.many(number, min(at_once, min(wanted, most) - first)))
+            if state.float_difference is not None:
+                return
+        if wanted > most:
+            state.untried = f"{most:,} of {wanted:,} random inputs were tried"
+
+    def _compare_stacked(self, state: CheckState, trial: FloatTrial) -> None:
+        """Compare in float64 on stacked trials; a difference is confirmed on its own trial first."""
         with state:
-            for number, first in enumerate(range(0, min(wanted, most), at_once)):
-                trial = self.inputs.many(number, min(at_once, min(wanted, most) - first))
-                got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, stack=1)
-                numbers = compare_numbers(self.xp, state.names, got, trial.outputs, trial.sizes, self._tolerance(state))
-                state.record_floats(partial(self._confirmed, state, trial, got, numbers, stack=1))
-                if state.float_difference is not None:
-                    return
-            state.undefined |= wanted > most
+            got = evaluate(state.candidate, trial.inputs, FloatAlgebra(self.xp), self.inputs.slice_elements, stack=1)
+            sides = [self.xp.broadcast_arrays(*arrays) for arrays in zip(got, trial.outputs, trial.sizes, strict=True)]
+            got, outputs, sizes = map(list, zip(*sides, strict=True))
+            trial = replace(trial, outputs=outputs, sizes=sizes)
+            numbers = compare_numbers(self.xp, state.names, got, outputs, sizes, self._tolerance(state))
+        _, found, _ = numbers()
+        if found is not None and len(outputs[0]) > 1:
+            self._compare_stacked(state, trial.only(found.index[0]))
+        if state.float_difference is None:
+            state.record_floats(partial(self._confirmed, state, trial, got, numbers, stack=1))
+            if (found := state.float_difference) is not None:
+                domain = f"float64, {trial.shown(found.index[0])}"
+                state.float_difference = replace(found, index=found.index[1:], domain=domain)
 
     def _tolerance(self, state: CheckState) -> float:
         return 2.0**-43 * max(64, longest_reduction(state.candidate), self._longest)
