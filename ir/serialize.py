@@ -161,13 +161,14 @@ def from_data(data: Any) -> Graph:
     if "version" in data and (data["version"] != VERSION or isinstance(data["version"], bool | float)):
         raise GraphError(f"got version {_shown(data['version'])}, wanted {VERSION}")
     fields = _fields(data, ("format", "version", "graph"))
-    graph = _graph(fields["graph"])
+    graph = graph_of(fields["graph"])
     if graph.level is not Level.KERNEL:
         raise GraphError(f"got a {graph.level} graph, wanted a kernel graph around it")
     return graph
 
 
-def _graph(data: Any, wanted: Level | None = None) -> Graph:
+def graph_of(data: Any, wanted: Level | None = None) -> Graph:
+    """The graph of any level that `to_data` wrote; errors name the node."""
     level = _level(data)
     if wanted is not None and level is not wanted:
         raise GraphError(f"got a {level} graph inside, wanted a {wanted} graph")
@@ -279,7 +280,7 @@ def _value(value: Any, kind: str, name: str, level: Level | None = None) -> Any:
         return None
     match kind.rstrip("?"):
         case "graph":
-            return _graph(value, level)
+            return graph_of(value, level)
         case "int" if _is_int(value):
             return value
         case "ints" if isinstance(value, list):

@@ -6,6 +6,7 @@ HYPOTHESIS_PROFILE chooses. Tests marked `slow` run nightly, and where -m is giv
 
 import ctypes.util
 import os
+import tempfile
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,9 @@ settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True
 settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 # A run that a test asks for must run; tests of the cache choose a folder of their own.
 os.environ["MIRAGE_EG_CACHE"] = "off"
+# Marks of entries that a test made or checked are no mark for another test's process.
+_STATE = tempfile.TemporaryDirectory(prefix="mirage_eg_state_")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 # An unexpected error of the backend of torch.compile fails a test; the tests of fallbacks change this.
 os.environ["MIRAGE_EG_STRICT"] = "1"
 # Tests compare all of stderr; the test of progress lines asks for them.

@@ -8,34 +8,45 @@ executes nothing: it is JSON, and a source that differs from the one emitted aga
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_eg.backends.cost.devices import Device, closest_device
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.backends.measure.timing import gpu_available, gpu_name, gpu_target
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.serialize import from_json, to_json
-from mirage_eg.ir.sizes import Dim, SizeRange
+from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
 from mirage_eg.pipeline.loop_sizes import with_loops
 from mirage_eg.pipeline.program_form import form_of, vector_products
-from mirage_eg.pipeline.run.cache import OFF, ResultCache, chosen_cache, key_of, now
-from mirage_eg.pipeline.run.cache_lookup import identity
+from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_cache, now
+from mirage_eg.pipeline.run.json_codec import loads
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.torch_compile.segment_keys import (
+    Key,
+    at_searched_sizes,
+    hash_of,
+    is_good,
+    key_in,
+    key_of_segment,
+    named_buckets,
+    options_of,
+    programs_of,
+    without_program,
+)
 from mirage_eg.torch_compile.settings import Settings
 
 if TYPE_CHECKING:
     from mirage_eg.optimizer.tune import Tuning
 
 _LOGGER = logging.getLogger("mirage_eg.torch")
-Key = Mapping[str, Any]
+FORMS = "forms"  # a folder of the cache: for each form of a program a folder with a file for each segment that was searched
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,8 @@ class SegmentStore:
         self.cache = cache
         self.searches = 0
         self._found: dict[str, FoundSegment] = {}
-        self._forms: dict[str, list[FoundSegment]] = {}  # those that were searched
+        self._forms: dict[str, dict[str, FoundSegment]] = {}  # those that were searched, by their keys
+        self._unusable: set[str] = set()  # segments of forms that the cache has no usable entry of
         self._makers: dict[str, Any] = {}  # of segments with named dims
 
     def find(
@@ -123,20 +135,19 @@ class SegmentStore:
         Structures that were found for the same program at other sizes serve again, without a search. The sizes of the inputs
         numbered `weights` are the same there. With `other_sizes`, the search serves longer ones, too (`with_loops`).
         """
-        options, on_gpu = _options(settings)
+        options, on_gpu = options_of(settings)
         dims = dims_of(program)
-        largest = largest_sizes(dims, _named_buckets(dims, settings)) if dims else {}
-        key = _key(program, options, on_gpu, settings, largest)
-        name = _hash(key)
-        searched = _at_searched_sizes(program, largest)
+        largest = largest_sizes(dims, named_buckets(dims, settings)) if dims else {}
+        key = key_of_segment(program, options, on_gpu, settings, largest)
+        name = hash_of(key)
+        searched = at_searched_sizes(program, largest)
         if settings.search != "always":
             if name in self._found:
                 return self._found[name]
-            entry = None if self.cache is None else self.cache.find(key, searched, used=_is_good(key))
-            if entry is not None:
+            if (entry := self._entry(key, searched)) is not None:
                 self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
-        form = _hash({**_without_program(key), "form": form_of(program, weights)})
+        form = hash_of({**without_program(key), "form": form_of(program, weights)})
         result, note = None, ""
         if settings.search != "always":
             result, note = self._from_other_sizes(form, name, searched, settings, observer, bool(dims))
@@ -145,7 +156,7 @@ class SegmentStore:
         tuned = settings.tune or settings.search == "always"  # for the sizes of this program
         longer = with_loops(searched, weights) if result is None and not note and other_sizes and not tuned else None
         if longer is not None:
-            longer_key = _key(longer, options, on_gpu, settings, {})
+            longer_key = key_of_segment(longer, options, on_gpu, settings, {})
             if self._search_for_form(form, longer_key, longer, longer, settings, observer).candidate is not None:
                 result, note = self._from_other_sizes(form, name, searched, settings, observer, bool(dims))
         if result is None:
@@ -158,14 +169,23 @@ class SegmentStore:
         self, form: str, key: Key, program: Graph, searched: Graph, settings: Settings, observer: Callable[..., None]
     ) -> FoundSegment:
         """The segment of a search at the sizes of `searched`, which later programs of the form use."""
-        options, _ = _options(settings)
-        found = self._kept(key, program, _search(_hash(key), searched, settings, options, observer), options)
-        self.searches += 1
-        self._keep_form(form, found)
+        options, _ = options_of(settings)
+        with nullcontext() if self.cache is None else self.cache.alone(key):
+            entry = None if settings.search == "always" else self._entry(key, searched)
+            if entry is not None:  # of another process, meanwhile
+                found = _found(key, program, entry.result, options.device_record, from_cache=True)
+            else:
+                found = self._kept(key, program, _search(hash_of(key), searched, settings, options, observer), options)
+                self.searches += 1
+            self._found[found.key] = found
+            self._keep_form(form, found)
         return found
 
+    def _entry(self, key: Key, searched: Graph) -> CacheEntry | None:
+        return None if self.cache is None else self.cache.find(key, searched, used=is_good(key))
+
     def _kept(self, key: Key, program: Graph, result: Result, options: Options) -> FoundSegment:
-        found = self._found[_hash(key)] = _found(key, program, result, options.device_record, from_cache=False)
+        found = self._found[hash_of(key)] = _found(key, program, result, options.device_record, from_cache=False)
         if self.cache is not None:
             self.cache.keep(key, replace(result, measurements=()), now())
         return found
@@ -216,7 +236,7 @@ class SegmentStore:
         """
         from mirage_eg.pipeline.other_sizes import result_at, structures_for, tuned_at  # loads egglog and Triton
 
-        options, on_gpu = _options(settings)
+        options, on_gpu = options_of(settings)
         searched, tuning = _as_searched(earlier), _tuning(settings)
         if sized:
             return structures_for(earlier.result, searched, program, options, loops=loops)
@@ -226,23 +246,22 @@ class SegmentStore:
         return result_at(earlier.result, searched, program, options, **choices)
 
     def _of_form(self, form: str) -> list[FoundSegment]:
-        """The segments of a form that were searched: in this process, else those in the cache."""
-        if form not in self._forms and self.cache is not None and (path := self._form_path(form)).is_file():
-            try:
-                self._forms[form] = [self.by_key(str(key)) for key in json.loads(path.read_text())["segments"]]
-            except (MirageError, OSError, ValueError, KeyError, TypeError) as error:
-                _LOGGER.warning("form: %s ignored: %s", path, error)
-        return self._forms.get(form, [])
+        """The segments of a form that were searched: in this process, then those that only the cache has."""
+        known = self._forms.setdefault(form, {})
+        for name in () if self.cache is None else sorted(file.name for file in (self.cache.folder / FORMS / form).glob("*")):
+            if name not in known and name not in self._unusable:
+                try:
+                    known[name] = self.by_key(name)
+                except MirageError as error:
+                    self._unusable.add(name)
+                    _LOGGER.warning("form: %s", error)
+        return [*known.values()]
 
     def _keep_form(self, form: str, found: FoundSegment) -> None:
-        segments = [*self._of_form(form), found]
-        self._forms[form] = segments
+        """Keep that a segment of a form was searched: one file each, so that no process overwrites what another one wrote."""
+        self._forms.setdefault(form, {})[found.key] = found
         if self.cache is not None:
-            _write(self._form_path(form), json.dumps({"segments": [it.key for it in segments]}) + "\n")
-
-    def _form_path(self, form: str) -> Path:
-        assert self.cache is not None
-        return self.cache.folder / f"{form}.form.json"
+            _write(self.cache.folder / FORMS / form / found.key, "")
 
     def by_key(self, name: str) -> FoundSegment:
         """The segment of a key, as a compiled model names it.
@@ -255,11 +274,11 @@ class SegmentStore:
             hint = "; try: mirage-eg cache import FILE, or compile the model again"
             if self.cache is None or not (path := self.cache.folder / f"{name}.jsonl").is_file():
                 raise MirageError(missing + hint)
-            key = _key_in(path)
-            if key is None or _hash(key) != name:
+            key = key_in(path)
+            if key is None or hash_of(key) != name:
                 raise MirageError(f"{path}: is no kernel of a segment{hint}")
-            program = from_json(key["segment"])
-            entry = self.cache.find(key, _at_searched_sizes(program, key.get("largest") or {}), used=_is_good(key))
+            program, searched, ranges = programs_of(key)
+            entry = self._entry(key, searched) if ranges is None else None
             if entry is None or not entry.result.candidates:
                 raise MirageError(f"{path}: cannot be used here{hint}")
             self._found[name] = _found(key, program, entry.result, Options().device_record, from_cache=True)
@@ -273,7 +292,7 @@ class SegmentStore:
         """
         spans = {name: [it.least, it.largest, it.multiple_of] for name, it in ranges.items()}
         key = {**found.data, "bucket": spans}
-        name = _hash(key)
+        name = hash_of(key)
         if name in self._found:
             return self._found[name]
         entry = None if self.cache is None else self.cache.find(key, found.program, ranges)
@@ -291,7 +310,7 @@ class SegmentStore:
     def _instantiated(self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings) -> Candidate:
         from mirage_eg.pipeline.buckets import BucketMaker
 
-        options, on_gpu = _options(settings)
+        options, on_gpu = options_of(settings)
         if found.key not in self._makers:
             searched = searched_sizes(dims_of(found.program), found.largest)
             self._makers[found.key] = BucketMaker(found.program, found.result, options, searched)
@@ -307,7 +326,7 @@ class SegmentStore:
         if self.cache is None or not (path := self._gate_path(name)).is_file():
             return None
         try:
-            kept = json.loads(path.read_text())
+            kept = loads(path.read_text())
             times = kept["times"] and GateTimes(*(float(kept["times"][field.name]) for field in fields(GateTimes)))
             errors = GateErrors(*(float(kept["errors"][field.name]) for field in fields(GateErrors)))
             return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times)
@@ -361,23 +380,6 @@ def forget() -> None:
     _STORES.clear()
 
 
-def _options(settings: Settings) -> tuple[Options, bool]:
-    """The options of the search, and whether the key names the GPU here."""
-    top = 4 if settings.tune else 1  # µGraphs that are verified: the gate takes the first
-    if not gpu_available():
-        return Options(budget=settings.budget, top=top, device="cpu", cache=False), False
-    here = closest_device(gpu_name(), gpu_target())
-    target = None if here is not None else gpu_target()
-    place = "cuda" if settings.tune else "cpu"
-    return Options(budget=settings.budget, top=top, device=place, gpu=here, target=target, cache=False), True
-
-
-def _key(program: Graph, options: Options, on_gpu: bool, settings: Settings, largest: Mapping[str, Sequence[int]]) -> Key:
-    key = key_of(identity("", program, options), on_gpu=on_gpu, budget=None)
-    sized = {"largest": {name: list(sizes) for name, sizes in largest.items()}} if largest else {}
-    return key | {"segment": to_json(program), "tune": settings.tune, "verify": settings.verify} | sized
-
-
 def _write(path: Path, text: str) -> None:
     """Write a small file of the cache; one that cannot be written costs time, not the model."""
     try:
@@ -386,39 +388,8 @@ def _write(path: Path, text: str) -> None:
         _LOGGER.warning("not kept: %s", error)
 
 
-def _without_program(key: Key) -> Key:
-    """What a search depends on besides its program."""
-    return {name: value for name, value in key.items() if name not in ("graph", "segment", "largest")}
-
-
-def _named_buckets(dims: Mapping[str, Dim], settings: Settings) -> list[dict[str, int]]:
-    """The ends of buckets that the settings name and that are sizes of these dims."""
-    named = settings.buckets or {}
-    return [{name: end} for name, dim in dims.items() for end in named.get(name, ()) if dim.min <= end <= dim.max]
-
-
-def _hash(key: Key) -> str:
-    return ResultCache(Path()).path(key).stem
-
-
-def _key_in(path: Path) -> Key | None:
-    """The key in the first line of an entry; None if it has none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            key = json.loads(file.readline())["key"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return key if isinstance(key, dict) and isinstance(key.get("segment"), str) else None
-
-
 def _as_searched(found: FoundSegment) -> Graph:
-    return _at_searched_sizes(found.program, found.largest)
-
-
-def _at_searched_sizes(program: Graph, largest: Mapping[str, Sequence[int]]) -> Graph:
-    """The program at the sizes at which one with these largest sizes of buckets is searched."""
-    dims = dims_of(program)
-    return at_sizes(program, searched_sizes(dims, largest)) if dims else program
+    return at_searched_sizes(found.program, found.largest)
 
 
 def _title(name: str) -> str:
@@ -442,13 +413,8 @@ def _search(name: str, program: Graph, settings: Settings, options: Options, obs
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:
-    good = next(filter(_is_good(key), result.candidates), None)
-    return FoundSegment(_hash(key), key, program, result, good, device, from_cache, key.get("largest") or {})
-
-
-def _is_good(key: Key) -> Callable[[Candidate], bool]:
-    """Whether a candidate has fused kernels with the evidence that a key names."""
-    return lambda entry: entry.fused and entry.compile.ok and (key["verify"] == "tested" or entry.proved)
+    good = next(filter(is_good(key), result.candidates), None)
+    return FoundSegment(hash_of(key), key, program, result, good, device, from_cache, key.get("largest") or {})
 
 
 __all__ = ["FoundSegment", "GateTimes", "SegmentStore", "forget", "segment_by_key", "store_of"]

@@ -1,27 +1,33 @@
 """Found kernels as one file: `mirage-eg cache export | import`. Reading it executes nothing.
 
-The file is a zip of entries of the result cache, which are JSON. An entry is taken if its name is the hash of the key in it and
-its checksum is right. A source that differs from the one emitted again from its graph is refused later, when it is used.
+The file is a zip of entries of the result cache, which are JSON, and of the names of the forms of their programs (`FORMS`). An
+entry is taken if its name is the hash of the key in it, its checksum is right, and the kernels of a segment compute its program
+(`entry_check`). Entries of whole runs do not hold their program; they are checked when they are used first.
 """
 
-import json
+import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from mirage_eg.ir.errors import OptionError
-from mirage_eg.pipeline.run.cache import FORMAT, VERSION, ResultCache, chosen_cache
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.pipeline.run.cache import FORMAT, VERSION, ResultCache, UnusableEntry, chosen_cache
+from mirage_eg.pipeline.run.json_codec import loads
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
+from mirage_eg.torch_compile.segment_keys import check_entry
+from mirage_eg.torch_compile.segment_store import FORMS
 
 LARGEST_ENTRY = 64 << 20  # bytes
 MOST_ENTRIES = 100_000
+_FORM = re.compile(rf"{FORMS}/[0-9a-f]{{64}}/[0-9a-f]{{64}}")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheImport:
-    """Entries that an import added, that were there before, and that it refused with a reason."""
+    """Entries that an import added, that were there before, and that it refused with a reason; forms are not counted."""
 
     added: int
     known: int
@@ -44,6 +50,10 @@ def export_cache(path: Path, folder: Path | None = None) -> int:
         with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in entries:
                 archive.write(file, file.name)
+            names = {file.stem for file in entries}
+            for file in sorted((cache.folder / FORMS).glob("*/*")):
+                if file.name in names:
+                    archive.writestr(f"{FORMS}/{file.parent.name}/{file.name}", b"")
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -59,18 +69,26 @@ def import_cache(path: Path, folder: Path | None = None) -> CacheImport:
     """
     cache = _cache(folder)
     added = known = 0
-    refused = []
+    refused: list[str] = []
+    forms: list[str] = []
     try:
         with zipfile.ZipFile(path) as archive:
             for name, body in _entries(archive, path):
-                if (fault := _fault(name, body)) is not None:
+                if _FORM.fullmatch(name) and not body:
+                    forms.append(name)
+                elif (fault := _fault(name, body)) is not None:
                     refused.append(f"{name[:80]}: {fault}")
                 elif (cache.folder / name).exists():
                     known += 1
+                elif (fault := _wrong(body)) is not None:
+                    refused.append(f"{name}: {fault}")
                 else:
                     write_atomically(cache.folder / name, body.decode())
                     added += 1
-    except (OSError, zipfile.BadZipFile) as error:
+            for name in forms:
+                if (cache.folder / f"{PurePath(name).name}.jsonl").is_file():
+                    write_atomically(cache.folder / name, "")
+    except (OSError, zipfile.BadZipFile, RuntimeError, EOFError, zlib.error) as error:  # RuntimeError: it wants a password
         raise OptionError(f"{path}: cannot be read: {error}; wanted a file of mirage-eg cache export") from None
     return CacheImport(added, known, tuple(refused))
 
@@ -91,7 +109,8 @@ def _fault(name: str, body: bytes) -> str | None:
     """The reason why a file is no entry of the cache, if it is none."""
     head, _, result = body.partition(b"\n")
     try:
-        header = json.loads(head)
+        body.decode()
+        header = loads(head)
         key, checksum, kind = header["key"], header["sha256"], (header["format"], header["version"])
     except (ValueError, KeyError, TypeError):
         return "does not begin with the line of an entry"
@@ -100,6 +119,15 @@ def _fault(name: str, body: bytes) -> str | None:
     if not isinstance(key, dict) or ResultCache(Path()).path(key).name != name:
         return "has another name than its key gives"
     return None if sha256(result).hexdigest() == checksum else "is damaged: it has another checksum"
+
+
+def _wrong(body: bytes) -> str | None:
+    """The reason why the kernels of an entry cannot be used, if it is one of a segment."""
+    try:
+        check_entry(body, loads(body.partition(b"\n")[0])["key"])
+    except (UnusableEntry, MirageError) as error:
+        return " ".join(str(error).split())[:300]
+    return None
 
 
 def _cache(folder: Path | None) -> ResultCache:

@@ -18,6 +18,8 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.serialize import from_json
+from mirage_eg.pipeline.run.json_codec import decode, dumps
 from mirage_eg.torch_compile import calls, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import forget_calls
@@ -50,7 +52,7 @@ def find() -> str:
     """The key of the kernel of the one segment, compiled here."""
     torch._dynamo.reset()
     with torch.no_grad():
-        torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": "cost"})(
+        torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "eager", "gate": "cost"})(
             torch.zeros(8, WIDTH)
         )
     [segment] = graph_records()[-1].segments
@@ -99,7 +101,9 @@ def test_entries_that_were_changed_are_refused_and_run_nothing(cache: Path, tmp_
         archive.writestr(f"{key[:-1]}z.jsonl", code.replace("float32", "float16", 1))
     other = tmp_path / "other"
     done = import_cache(tmp_path / "bad.zip", other)
-    assert len(done.refused) == 4 and sorted(file.name for file in other.iterdir()) == [f"{key}.jsonl"]
+    assert len(done.refused) == 5 and not other.exists()
+    other.mkdir()
+    (other / f"{key}.jsonl").write_text(code)
     store = segment_store.SegmentStore(segment_store.ResultCache(other))
     with pytest.raises(MirageError, match="cannot be used here"):  # its source is not that of its graph
         store.by_key(key)
@@ -117,6 +121,81 @@ def flipped(graph: Graph) -> Graph:
         attributes = {name: flipped(value) if isinstance(value, Graph) else value for name, value in item.mapping.items()}
         nodes.append(node("sqrt" if item.op == "rsqrt" else item.op, *item.operands, **attributes))
     return replace(graph, nodes=tuple(nodes))
+
+
+def forged(cache: Path, key: str) -> str:
+    """The entry of a key whose kernel has one op flipped: graph, source and checksum agree with each other."""
+    head, body = (cache / f"{key}.jsonl").read_text().split("\n", 1)
+    result = decode(json.loads(body))
+    good = next(each for each in result.candidates if each.fused)
+    graph = flipped(good.graph)
+    source = emit(graph, program=from_json(json.loads(head)["key"]["segment"]), schedule=good.schedule)
+    assert source != good.source
+    wrong = replace(good, graph=graph, source=source)
+    body = dumps(replace(result, candidates=tuple(wrong if each is good else each for each in result.candidates)))
+    return json.dumps(json.loads(head) | {"sha256": sha256(body.encode()).hexdigest()}) + "\n" + body
+
+
+def test_a_wrong_kernel_is_refused_by_the_import_and_at_its_first_use(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, other = find(), tmp_path / "other"
+    entry = forged(cache, key)
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr(f"{key}.jsonl", entry)
+    done = import_cache(tmp_path / "bad.zip", other)
+    assert done.added == 0 and len(done.refused) == 1 and "is wrong: number 1 does not compute the program" in done.refused[0]
+    other.mkdir()
+    (other / f"{key}.jsonl").write_text(entry)  # a folder that others write
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(other))
+    segment_store.forget()
+    forget_calls()
+    with pytest.raises(MirageError, match="cannot be used here"):
+        segment_op()([torch.zeros(8, WIDTH), torch.zeros(WIDTH, WIDTH)], key)
+    x = torch.randn(8, WIDTH)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        got = torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "eager", "gate": "off"})(x)
+    [segment] = graph_records()[-1].segments
+    assert not segment.from_cache and "is wrong: number 1 does not compute the program" in caplog.text
+    torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
+
+
+WRONG_KEYS = [{"verify": "no"}, {"largest": {"n": [1]}}, {"bucket": {"n": [1, 2, 1]}}, {"bucket": [1]}, {"segment": "{}"}]
+
+
+@pytest.mark.parametrize("change", WRONG_KEYS)
+def test_an_entry_of_a_key_that_is_none_is_refused(change: dict[str, object], cache: Path, tmp_path: Path) -> None:
+    head, body = (cache / f"{find()}.jsonl").read_text().split("\n", 1)
+    header = json.loads(head)
+    header["key"] |= change
+    name = f"{segment_store.hash_of(header['key'])}.jsonl"
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr(name, json.dumps(header) + "\n" + body)
+    done = import_cache(tmp_path / "bad.zip", tmp_path / "other")
+    assert done.added == 0 and len(done.refused) == 1 and "\n" not in done.refused[0]
+    (tmp_path / name).write_text(json.dumps(header) + "\n" + body)
+    with pytest.raises(MirageError):
+        segment_store.SegmentStore(segment_store.ResultCache(tmp_path)).by_key(name.removesuffix(".jsonl"))
+
+
+def test_structures_of_an_imported_search_serve_other_sizes(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find()
+    export_cache(tmp_path / "kernels.zip")
+    monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path / "other"))
+    import_cache(tmp_path / "kernels.zip")
+    segment_store.forget()
+    forget_calls()
+    torch._dynamo.reset()
+    x = torch.randn(24, WIDTH)
+    with torch.no_grad():
+        options = {"search": "offline", "rest": "eager", "gate": "cost"}
+        got = torch.compile(projected, backend=backend, options=options, dynamic=False)(x)
+    [segment] = graph_records()[-1].segments
+    assert segment.decision is Decision.USED
+    torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
 
 
 @contextmanager
@@ -148,7 +227,7 @@ def test_a_wrong_kernel_in_the_cache_is_refused_by_the_gate(cache: Path) -> None
     with wrong_kernel(cache), torch.no_grad():
         for gate in ("cost", "off"):
             torch._dynamo.reset()
-            got = torch.compile(projected, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": gate})(x)
+            got = torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "eager", "gate": gate})(x)
             [segment] = graph_records()[-1].segments
             assert segment.from_cache
             assert segment.decision is (Decision.USED if gate == "off" else Decision.WRONG)
@@ -177,7 +256,8 @@ def test_writers_at_once_leave_whole_entries(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
         for _ in range(2)
     ]
-    assert [process.communicate()[0].split()[:2] for process in running] == [[b"1", b"1"]] * 2
+    searches, used = zip(*(map(int, process.communicate()[0].split()[:2]) for process in running), strict=True)
+    assert sorted(searches) == [0, 1] and used == (1, 1)  # one waits for the other
     [entry] = tmp_path.glob("*.jsonl")
     store = segment_store.SegmentStore(segment_store.ResultCache(tmp_path))
     assert store.by_key(entry.stem).candidate is not None

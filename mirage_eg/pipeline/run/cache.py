@@ -7,10 +7,12 @@ make a run fail: what cannot be read or is not ours is ignored with a warning.
 MIRAGE_EG_CACHE names the folder (default: the user's cache folder), or is `off`.
 """
 
+import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -22,11 +24,12 @@ import platformdirs
 
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.ir.errors import OptionError, UnsupportedError
+from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.run.code_hash import code_hash
-from mirage_eg.pipeline.run.json_codec import decode, dumps
+from mirage_eg.pipeline.run.entry_check import fault_of, is_marked, set_mark
+from mirage_eg.pipeline.run.json_codec import CodecError, decode, dumps, loads
 from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, Result
 
@@ -68,12 +71,30 @@ class ResultCache:
         """
         path = self.path(key)
         try:
-            return _read(path, key, program, ranges, used)
+            return entry_of(path.read_bytes(), key, program, ranges, used)
         except FileNotFoundError:
             return None
-        except (_UnusableEntry, OSError) as error:
-            _LOGGER.warning("cache entry ignored: %s %s", path, " ".join(str(error).split())[:200])
+        except (UnusableEntry, OSError) as error:
+            _LOGGER.warning("cache entry ignored: %s %s", path, " ".join(str(error).split())[:300])
             return None
+
+    @contextmanager
+    def alone(self, key: Mapping[str, Any]) -> Iterator[None]:
+        """Hold the key, so that of several processes one computes its result; the others wait, and `find` it.
+
+        A process that ends gives it back. Where files cannot be locked nobody waits.
+        """
+        path = self.folder / "running" / self.path(key).stem
+        with ExitStack() as stack:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                handle = _locked(path)
+            except OSError as error:
+                _LOGGER.warning("no lock: %s: %s", path, error)
+            else:
+                stack.callback(os.close, handle)
+                stack.callback(path.unlink, missing_ok=True)  # before it is given back
+            yield
 
     def keep(self, key: Mapping[str, Any], result: Result, computed: str) -> None:
         """Write an entry, over an older one if there is any."""
@@ -85,51 +106,81 @@ class ResultCache:
             "sha256": sha256(body.encode()).hexdigest(),
             "key": key,
         }
+        entry = f"{_line(header)}\n{body}"
+        set_mark(entry.encode())
         try:
-            write_atomically(self.path(key), f"{_line(header)}\n{body}")
+            write_atomically(self.path(key), entry)
         except OptionError as error:
             _LOGGER.warning("the result is not kept: %s", error)
 
 
-class _UnusableEntry(ValueError):
+def _locked(path: Path) -> int:
+    """An open file that this process alone holds."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):  # the holder before has removed it
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+class UnusableEntry(ValueError):
     """A file in the cache that is not the expected entry."""
 
 
-def _read(
-    path: Path,
+def entry_of(
+    content: bytes,
     key: Mapping[str, Any],
     program: Graph,
-    ranges: Mapping[str, SizeRange] | None,
-    used: Callable[[Candidate], bool] | None,
+    ranges: Mapping[str, SizeRange] | None = None,
+    used: Callable[[Candidate], bool] | None = None,
 ) -> CacheEntry:
+    """The entry for a key in a file's content; see `ResultCache.find`.
+
+    Raises:
+        UnusableEntry: it is none, or its µGraphs do not compute the program.
+    """
     try:
-        head, _, body = path.read_bytes().decode().partition("\n")
-        header = json.loads(head)
+        head, _, body = content.decode().partition("\n")
+        header = loads(head)
     except ValueError as error:
-        raise _UnusableEntry(f"does not begin with a line of JSON: {error}") from None
+        raise UnusableEntry(f"does not begin with a line of JSON: {error}") from None
     if not isinstance(header, dict) or (header.get("format"), header.get("version")) != (FORMAT, VERSION):
-        raise _UnusableEntry(f"is no {FORMAT} of version {VERSION}")
+        raise UnusableEntry(f"is no {FORMAT} of version {VERSION}")
     if header.get("key") != json.loads(_line(key)):
-        raise _UnusableEntry("is the result of something else")
+        raise UnusableEntry("is the result of something else")
     if header.get("sha256") != sha256(body.encode()).hexdigest():
-        raise _UnusableEntry("is damaged: it has another checksum")
+        raise UnusableEntry("is damaged: it has another checksum")
     try:
-        result = decode(json.loads(body))
-    except (ValueError, TypeError) as error:  # a record of another version
-        raise _UnusableEntry(f"cannot be decoded: {error}") from None
+        result = decode(loads(body))
+    except CodecError as error:  # a record of another version
+        raise UnusableEntry(f"cannot be decoded: {error}") from None
     if not isinstance(result, Result) or not isinstance(header.get("computed"), str):
-        raise _UnusableEntry("holds no result")
+        raise UnusableEntry("holds no result")
     if not all(isinstance(candidate, Candidate) for candidate in result.candidates):
-        raise _UnusableEntry("holds a candidate that is none")
+        raise UnusableEntry("holds a candidate that is none")
     ranks = [rank for rank, candidate in enumerate(result.candidates, 1) if used is None or used(candidate)]
-    for rank in ranks[: None if used is None else 1]:
+    for rank in (chosen := ranks[: None if used is None else 1]):
         if not is_as_written(result.candidates[rank - 1], program, ranges):
-            raise _UnusableEntry(f"has a source that is not that of its graph: number {rank}")
+            raise UnusableEntry(f"has a source that is not that of its graph: number {rank}")
+    if not is_marked(content, chosen):
+        fault = fault_of(program, {rank: result.candidates[rank - 1] for rank in chosen}, ranges)
+        if fault is not None:
+            raise UnusableEntry(f"is wrong: {fault}")
+        set_mark(content, chosen)
     return CacheEntry(result, header["computed"])
 
 
 def is_as_written(candidate: Candidate, program: Graph, ranges: Mapping[str, SizeRange] | None = None) -> bool:
-    """Whether a candidate's source equals the source emitted again from its graph and schedule."""
+    """Whether a candidate's source equals the source emitted again from its graph and schedule.
+
+    It says nothing of the program: see `entry_check`.
+    """
     if candidate.schedule is None:
         return candidate.source.startswith(NOT_WRITTEN) and not candidate.compile.ok
     try:
@@ -139,7 +190,7 @@ def is_as_written(candidate: Candidate, program: Graph, ranges: Mapping[str, Siz
             candidate.source == emit(candidate.graph, program=program, schedule=candidate.schedule, share=share)
             for share in (False, True)  # regions share equal kernels
         )
-    except UnsupportedError:
+    except (UnsupportedError, GraphError):
         return False
 
 
@@ -218,8 +269,10 @@ __all__ = [
     "VARIABLE",
     "CacheEntry",
     "ResultCache",
+    "UnusableEntry",
     "chosen_cache",
     "code_hash",
+    "entry_of",
     "installed_version",
     "key_of",
     "now",

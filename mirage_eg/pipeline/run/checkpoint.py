@@ -1,7 +1,8 @@
 """The finished work items of a run on disk: a JSON line that identifies the run, then a line for each item.
 
-Lines are only ever appended. A last line that is torn (the machine went down, the process was killed) is dropped when the run
-is resumed. A checkpoint is of one program, one set of options and rules and one version of this package; any other is refused.
+Lines are only ever appended, those of items with a checksum. A last line that is torn (the machine went down, the process was
+killed) is dropped when the run is resumed. A checkpoint is of one program, one set of options and rules and one version of this
+package; any other is refused.
 """
 
 import contextlib
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps
+from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps, loads
 
-FORMAT, VERSION = "mirage_eg checkpoint", 1
+FORMAT, VERSION = "mirage_eg checkpoint", 2
 NAME = "checkpoint.jsonl"
+_AGAIN = "; run without --resume"
 
 
 class CheckpointError(MirageError):
@@ -70,18 +72,18 @@ class Checkpoint:
         try:
             result = decode(self._known[key])
         except CodecError as error:
-            raise CheckpointError(f"{self.path}: {key}: {error}; run without --resume") from None
+            raise CheckpointError(f"{self.path}: {key}: {error}{_AGAIN}") from None
         if not conforms(result, wanted):
             got, name = type(result).__name__, getattr(wanted, "__name__", str(wanted))
-            raise CheckpointError(f"{self.path}: {key}: got a record of type {got}, wanted {name}; run without --resume")
+            raise CheckpointError(f"{self.path}: {key}: got a record of type {got}, wanted {name}{_AGAIN}")
         return result
 
     def put(self, key: str, result: Any) -> None:
         """Keep a result; it is in the file when this returns."""
-        line = f'{{"item":{json.dumps(key)},"result":{dumps(result)}}}'
+        text = dumps(result)
         with self._writing:
-            self._write(line)
-        self._known[key] = json.loads(line)["result"]
+            self._write(f'{{"item":{json.dumps(key)},"sha256":"{_checksum(key, text)}","result":{text}}}')
+        self._known[key] = json.loads(text)
 
     def close(self) -> None:
         """Close the file."""
@@ -115,15 +117,16 @@ class Checkpoint:
         kept = 0
         for number, line in enumerate(lines, 1):
             try:
-                data = json.loads(line)
-            except ValueError:
-                raise CheckpointError(f"{self.path}:{number}: got no JSON, wanted a line of a checkpoint") from None
+                data = loads(line)
+            except CodecError as error:
+                raise CheckpointError(f"{self.path}:{number}: {error}; wanted a line of a checkpoint{_AGAIN}") from None
             if number == 1:
                 self._check_header(data, header)
-            elif isinstance(data, dict) and isinstance(data.get("item"), str) and "result" in data:
+            elif _is_item(data, line):
                 self._known[data["item"]] = data["result"]
             else:
-                raise CheckpointError(f"{self.path}:{number}: got {str(data)[:60]!r}, wanted an item with its result")
+                got = f"{line[:60].decode(errors='replace')}…"
+                raise CheckpointError(f"{self.path}:{number}: got {got!r}, wanted an item, its checksum and its result{_AGAIN}")
             kept += len(line) + 1
         return kept
 
@@ -146,6 +149,18 @@ def _difference(name: str, got: Any, wanted: Any) -> str:
             if got.get(key) != wanted.get(key):
                 return _difference(f"{name} {key}", got.get(key), wanted.get(key))
     return f"{name} was {str(got)[:60]}, is now {str(wanted)[:60]}"
+
+
+def _checksum(key: str, result: str) -> str:
+    return sha256(f"{key}\n{result}".encode()).hexdigest()
+
+
+def _is_item(data: Any, line: bytes) -> bool:
+    """Whether the data of a line are an item with a result as it was written."""
+    if not isinstance(data, dict) or [*data] != ["item", "sha256", "result"] or not isinstance(data["item"], str):
+        return False
+    result = line.decode()[:-1].partition('"result":')[2]
+    return bool(data["sha256"] == _checksum(data["item"], result))
 
 
 def key_of(stage: str, item: Any) -> str:

@@ -5,16 +5,23 @@ dataclasses and enums of this package are made again.
 """
 
 import builtins
+import contextlib
 import dataclasses
 import importlib
+import importlib.util
 import json
+import sys
 import types
 import typing
+from collections import abc
 from enum import Enum
 from fractions import Fraction
+from functools import cache
 from typing import Any, get_args, get_origin
 
-from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.errors import GraphError, MirageError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import graph_of, to_data
 
 _PACKAGE = "mirage_eg."
 Coder = Any  # what JSON can hold
@@ -52,6 +59,8 @@ def encode(value: Any) -> Coder:
             return {"set": sorted((encode(entry) for entry in value), key=lambda entry: json.dumps(entry, sort_keys=True))}
         case Fraction():
             return {"fraction": [value.numerator, value.denominator]}
+        case Graph():
+            return {"graph": to_data(value)}
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = [encode(getattr(value, field.name)) for field in dataclasses.fields(value)]
             return {"record": [_name(type(value)), *fields]}
@@ -59,51 +68,147 @@ def encode(value: Any) -> Coder:
             raise TypeError(f"got {value!r}, wanted a frozen record of mirage_eg or what it may hold")
 
 
+def loads(text: str | bytes) -> Coder:
+    """The JSON of a text.
+
+    Raises:
+        CodecError: no JSON, nested too deeply, or with a name twice in one object.
+    """
+    try:
+        return json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise CodecError(_TOO_DEEP) from None
+    except CodecError:
+        raise
+    except ValueError as error:
+        raise CodecError(f"not JSON: {str(error)[:80]}") from None
+
+
+_TOO_DEEP = "nested too deeply"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(fields := dict(pairs)) < len(pairs):
+        raise CodecError("a name occurs twice in one object")
+    return fields
+
+
 def decode(data: Coder) -> Any:
-    """The value that was encoded.
+    """The value that was encoded; fields of records are of their annotated types, and graphs keep the rules of their ops.
 
     Raises:
         CodecError: `data` is no encoded value, or its records have other fields now.
     """
+    try:
+        return _decoded(data)
+    except RecursionError:
+        raise CodecError(_TOO_DEEP) from None
+
+
+def _decoded(data: Coder) -> Any:
     match data:
         case None | bool() | int() | float() | str():
             return data
         case list():
-            return [decode(entry) for entry in data]
+            return [_decoded(entry) for entry in data]
         case {"tuple": list(entries), **rest} if not rest:
-            return tuple(decode(entry) for entry in entries)
+            return tuple(_decoded(entry) for entry in entries)
         case {"set": list(entries), **rest} if not rest:
-            return frozenset(decode(entry) for entry in entries)
+            return frozenset(_hashable(_decoded(entry)) for entry in entries)
         case {"dict": list(pairs), **rest} if not rest and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-            return {decode(key): decode(entry) for key, entry in pairs}
+            return {_hashable(_decoded(key)): _decoded(entry) for key, entry in pairs}
         case {"fraction": [int(numerator), int(denominator)], **rest} if not rest and denominator:
             return Fraction(numerator, denominator)
+        case {"graph": graph, **rest} if not rest:
+            return _graph(graph)
         case {"enum": [str(name), value], **rest} if not rest:
             kind = _kind(name)
-            if issubclass(kind, Enum) and value in {member.value for member in kind}:
+            if issubclass(kind, Enum) and value in [member.value for member in kind]:
                 return kind(value)
         case {"record": [str(name), *entries], **rest} if not rest:
             kind = _kind(name)
             if dataclasses.is_dataclass(kind) and len(entries) == len(fields := dataclasses.fields(kind)):
-                return kind(**{field.name: decode(entry) for field, entry in zip(fields, entries, strict=True)})
-    raise CodecError(f"got {json.dumps(data, ensure_ascii=False)[:80]}, wanted an encoded value")
+                return _record(kind, {field.name: _decoded(entry) for field, entry in zip(fields, entries, strict=True)})
+    raise CodecError(f"got {_shown(data)}, wanted an encoded value")
+
+
+def _graph(data: Coder) -> Graph:
+    try:
+        return graph_of(data)
+    except GraphError as error:
+        raise CodecError(str(error)) from None
+
+
+def _record(kind: type, values: dict[str, Any]) -> Any:
+    hints = _hints(kind)
+    for name, value in values.items():
+        if not conforms(value, hints[name]):
+            raise CodecError(f"{kind.__name__}.{name}: got {_shown(value)}, wanted {_named(hints[name])}")
+    try:
+        return kind(**values)
+    except MirageError as error:  # of a record that checks its fields
+        raise CodecError(f"{kind.__name__}: {error}") from None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        raise CodecError(
+            f"got {_shown(value)} as an entry of a set, or as a name, wanted something that does not change"
+        ) from None
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value in a few characters."""
+    return repr(value)[:80] if isinstance(value, int | float | str | None) else f"a {type(value).__name__}"
+
+
+def _named(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 def conforms(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; the entries of tuples and lists are looked at, the fields of records are not."""
+    """Whether a value is of an annotated type; the entries of tuples, lists, sets and mappings are looked at, too.
+
+    Fields of records are not: `decode` has looked at them.
+    """
     arguments = get_args(hint)
     match get_origin(hint):
         case types.UnionType | typing.Union:
             return any(conforms(value, argument) for argument in arguments)
+        case typing.Literal:
+            return any(value == each and type(value) is type(each) for each in arguments)
         case builtins.tuple if arguments[1:] != (...,):
             entries = isinstance(value, tuple) and len(value) == len(arguments)
             return entries and all(map(conforms, value, arguments))
-        case builtins.tuple | builtins.list as kind:
-            return isinstance(value, kind) and all(conforms(entry, arguments[0]) for entry in value)
         case None:
-            return hint is Any or isinstance(value, type(None) if hint is None else hint)
-        case kind:
-            return isinstance(value, kind)
+            return _is_of(value, hint)
+        case kind if not isinstance(value, kind):
+            return False
+        case kind if issubclass(kind, abc.Mapping):
+            return all(conforms(key, arguments[0]) and conforms(entry, arguments[1]) for key, entry in value.items())
+        case kind if issubclass(kind, abc.Collection):
+            return all(conforms(entry, arguments[0]) for entry in value)
+        case _:
+            return True
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type without arguments; a whole number is a float, too, and true and false are no numbers."""
+    if kind is Any or kind is object:
+        return True
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, type(None) if kind is None else kind)
 
 
 def _name(kind: type) -> str:
@@ -112,13 +217,21 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
+@cache
+def _has_types(module: str) -> bool:
+    """Whether there is such a module, which may be imported: the one that runs the command line has no types."""
+    words = module.split(".")
+    if not all(word.isidentifier() and not word.startswith("__") for word in words):
+        return False
+    with contextlib.suppress(ModuleNotFoundError):  # of its package
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    return False
+
+
 def _kind(name: str) -> type:
     module, _, attribute = name.partition(":")
-    if module.startswith(_PACKAGE) and attribute.isidentifier():
-        try:
-            kind = getattr(importlib.import_module(module), attribute, None)
-        except ModuleNotFoundError:
-            kind = None
+    if module.startswith(_PACKAGE) and attribute.isidentifier() and _has_types(module):
+        kind = getattr(importlib.import_module(module), attribute, None)
         if isinstance(kind, type):
             return kind
     raise CodecError(f"got a record of type {name[:80]!r}, which mirage_eg does not have")

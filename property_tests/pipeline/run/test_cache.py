@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mirage_eg as mi
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.optimize import Candidate, Result, optimize
 from mirage_eg.pipeline.run import cache as cache_module
 from mirage_eg.pipeline.run.cache import ResultCache, chosen_cache, key_of
-from mirage_eg.pipeline.run.json_codec import dumps
+from mirage_eg.pipeline.run.json_codec import decode, dumps
 from mirage_eg.pipeline.run.options import Options
 from property_tests.support.parameters import few
 from property_tests.support.programs import product, rms_linear
@@ -219,6 +222,121 @@ def test_an_entry_whose_source_is_not_its_graph_s_is_refused(how: str, folder: P
     assert is_found or "has a source that is not that of its graph: number 1" in caplog.text
 
 
+def other_ops(graph: Graph, change: Mapping[str, str]) -> Graph:
+    """The graph with other ops in place of these."""
+    nodes = []
+    for item in graph.nodes:
+        attributes = {
+            name: other_ops(value, change) if isinstance(value, Graph) else value for name, value in item.mapping.items()
+        }
+        nodes.append(node(change.get(item.op, item.op), *item.operands, **attributes))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def two_weights() -> Graph:
+    graph = mi.new_kernel_graph()
+    x, w, v = (graph.new_input((16, 16), name=name) for name in "xwv")
+    graph.mark_output(graph.add(graph.exp(graph.scale(x, 2) @ w), v))
+    return graph.graph()
+
+
+def scaled(graph: Graph, factor: Fraction) -> Graph:
+    """The graph with another factor in place of 2."""
+    nodes = []
+    for item in graph.nodes:
+        attributes = {
+            name: scaled(value, factor) if isinstance(value, Graph) else value for name, value in item.mapping.items()
+        }
+        nodes.append(node(item.op, *item.operands, **attributes | ({"factor": factor} if item.op == "scale" else {})))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def swapped(graph: Graph, positions: bool) -> Graph:
+    """The graph with its last two inputs in the other's place, or with the other's name."""
+    nodes = [*graph.nodes]
+    first, second = [place for place, item in enumerate(nodes) if item.op == "input"][1:]
+    if positions:
+        nodes[first], nodes[second] = nodes[second], nodes[first]
+    else:
+        names = [nodes[place]["name"] for place in (second, first)]
+        for place, name in zip((first, second), names, strict=True):
+            nodes[place] = node("input", **nodes[place].mapping | {"name": name})
+    return replace(graph, nodes=tuple(nodes))
+
+
+FORGED: dict[str, Callable[[Graph], Graph]] = {
+    "another op": lambda graph: other_ops(graph, {"exp": "square"}),
+    "another sign": lambda graph: other_ops(graph, {"add": "sub"}),
+    "another constant": lambda graph: scaled(graph, Fraction(3)),
+    "a constant that is close": lambda graph: scaled(graph, Fraction(2_000_001, 1_000_000)),
+    "weights in another order": lambda graph: swapped(graph, positions=True),
+    "weights of other names": lambda graph: swapped(graph, positions=False),
+    "nothing": lambda graph: graph,
+}
+
+
+def forge(path: Path, program: Graph, rank: int, change: Callable[[Graph], Graph]) -> None:
+    """Put another µGraph into an entry, with the source that is its, and with a checksum that is right."""
+    head, _, body = path.read_text().partition("\n")
+    result = decode(json.loads(body))
+    candidates = [*result.candidates]
+    graph, schedule = change(candidates[rank].graph), candidates[rank].schedule
+    candidates[rank] = replace(candidates[rank], graph=graph, source=emit(graph, program=program, schedule=schedule))
+    body = dumps(replace(result, candidates=tuple(candidates)))
+    header = json.loads(head) | {"sha256": cache_module.sha256(body.encode()).hexdigest(), "computed": "2000"}
+    path.write_text(f"{json.dumps(header)}\n{body}")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("how", FORGED)
+def test_a_forged_entry_is_refused_and_searched_again(
+    how: str, rank: int, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose graph and source agree with each other."""
+    program = two_weights()
+    first = run(program)
+    [path] = entries(folder)
+    forge(path, program, rank, FORGED[how])
+    again = run(program)
+    said = [record.message for record in caplog.records if "cache entry ignored" in record.message]
+    if how == "nothing":
+        assert (again.report.data()["cache"], again.report.data()["computed"], said) == ("hit", "2000", [])
+        return
+    assert again.report.data()["cache"] == "miss" and len(said) == 1 and f"is wrong: number {rank + 1} " in said[0]
+    assert [candidate.source for candidate in again.candidates] == [candidate.source for candidate in first.candidates]
+    assert run(program).report.data()["cache"] == "hit"
+
+
+def test_an_entry_is_checked_once_and_after_each_change_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, checks = two_weights(), list[int]()
+    run(program)
+    [path] = entries(folder)
+    kept = cache_module.fault_of
+    monkeypatch.setattr(cache_module, "fault_of", lambda *given: (checks.append(1), kept(*given))[1])
+    run(program)
+    assert len(checks) == 0  # it was made here
+    forge(path, program, 0, FORGED["nothing"])
+    run(program)
+    run(program)
+    assert len(checks) == 1
+    forge(path, program, 0, FORGED["another op"])
+    run(program)
+    assert len(checks) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"tuple":[' * 50_000, '{"record":["a"],"record":["b"]}', "1e999999", "9" * 9_999]
+)
+def test_a_body_that_no_decoder_reads_is_a_warning(text: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(product())
+    [path] = entries(folder)
+    header = json.loads(path.read_bytes().partition(b"\n")[0])
+    for head, body in ((json.dumps(header | {"sha256": cache_module.sha256(text.encode()).hexdigest()}), text), (text, "")):
+        path.write_text(f"{head}\n{body}")
+        assert ResultCache(folder).find(header["key"], product()) is None
+    assert len(caplog.records) == 2 and not any("\n" in record.message for record in caplog.records)
+
+
 def test_a_hit_loads_nothing_that_searches_or_compiles(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(
         "from property_tests.support.programs import product\ndef program():\n    return product()\n", encoding="utf-8"
@@ -265,17 +383,21 @@ def test_the_folder_is_the_users_unless_the_variable_says_otherwise(monkeypatch:
 
 WRITER = """
 import sys
+from dataclasses import replace
 from pathlib import Path
+from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.cache import ResultCache
+from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
 from property_tests.support.programs import product
 cache, key, PROGRAM = ResultCache(Path(sys.argv[1])), {"a": 1}, product()
+report = optimize("p", PROGRAM, Options(device="cpu", jobs=1, top=1, max_block_ops=5, cache=False)).report
 seen = set()
 for i in range(150):
-    cache.keep(key, Result((), {"writer": sys.argv[2], "text": sys.argv[2] * 50000}), str(i))
+    cache.keep(key, Result((), replace(report, program=sys.argv[2], source=sys.argv[2] * 50000)), str(i))
     found = cache.find(key, PROGRAM)
-    assert found is not None and found.result.report["text"] == found.result.report["writer"] * 50000
-    seen.add(found.result.report["writer"])
+    assert found is not None and found.result.report.source == found.result.report.program * 50000
+    seen.add(found.result.report.program)
 print(",".join(sorted(seen)))
 """
 

@@ -21,12 +21,13 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 from mirage_eg.pipeline.run.checkpoint import NAME, Checkpoint, CheckpointError
 from mirage_eg.pipeline.run.executors import Workers
-from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps, encode
+from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps, encode, loads
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.search.structure import Load, Step
 from mirage_eg.testing import programs
 from mirage_eg.verify.verdict import Equality
 from property_tests.pipeline.run.test_executors import timeless
+from property_tests.support.programs import rms_linear
 from property_tests.support.workers import marked
 
 HEADER = {"program": "p", "options": {"top": 3, "franges": (2, 4)}}
@@ -85,11 +86,67 @@ def test_equal_numbers_of_different_types_stay_apart() -> None:
         {"fraction": [1, 0]},
         {"tuple": [1], "list": [2]},
         {"who": "knows"},
+        {"record": ["mirage_eg.__main__:main"]},
+        {"record": ["mirage_eg.nowhere.at.all:Load", 1, True]},
+        {"record": ["mirage_eg.search.structure:Load", "1", True]},
+        {"record": ["mirage_eg.search.structure:Load", 1, 0]},
+        {"record": ["mirage_eg.egraph.expression:Split", {"dict": [["a", 1]]}]},
+        {"set": [[1]]},
+        {"dict": [[{"tuple": [[1]]}, 1]]},
+        {"graph": [1]},
+        {"graph": {"level": "kernel", "nodes": [{"op": "output", "operands": [3], "results": [], "name": None}]}},
+        {"enum": ["mirage_eg.verify.verdict:Equality", [1]]},
     ],
 )
 def test_what_was_never_encoded_is_refused(data: Any) -> None:
     with pytest.raises(CodecError):
         decode(data)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"tuple":[' * 100_000, '{"a":' * 100_000, "[" * 400 + "]" * 400 + "[", '{"a":1,"a":2}']
+)
+def test_json_that_is_nested_deeply_or_names_twice_is_refused(text: str) -> None:
+    with pytest.raises(CodecError):
+        loads(text)
+
+
+@pytest.mark.parametrize("depth", [900, 5_000])
+def test_values_that_are_nested_deeply_are_refused(depth: int) -> None:
+    data: Any = 1
+    for _ in range(depth):
+        data = {"tuple": [data]}
+    with pytest.raises(CodecError, match="nested too deeply"):
+        decode(data)
+
+
+def items_file(path: Path) -> bytes:
+    """A checkpoint with a graph and other records."""
+    with closing(Checkpoint(path, HEADER)) as checkpoint:
+        checkpoint.put("graph", rms_linear())
+        checkpoint.put("other", (Step("exp", (0, 12), (Fraction(1, 8),)), Split(3), {"a": 1.5}))
+    return path.read_bytes()
+
+
+@given(place=st.integers(0), changed=st.binary(min_size=1, max_size=2), cut=st.integers(0, 3))
+def test_no_changed_byte_of_an_item_goes_unseen(
+    place: int, changed: bytes, cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("changed") / NAME
+    before = items_file(path)
+    start = before.index(b"\n") + 1
+    place = start + place % (len(before) - 1 - start)
+    after = before[:place] + changed + before[place + cut :]
+    path.write_bytes(after)
+    try:
+        with closing(Checkpoint(path, HEADER, resume=True)) as checkpoint:
+            assert after == before or b"\n" in changed or after[-1:] != b"\n"  # a torn line is dropped
+            for key in ("graph", "other"):
+                if key in checkpoint:
+                    checkpoint.get(key)
+    except CheckpointError as error:
+        assert "run without --resume" in str(error) and "\n" not in str(error)
+        assert path.read_bytes() == after
 
 
 def test_only_records_of_this_package_are_encoded() -> None:
@@ -139,7 +196,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path
         assert "a" not in fresh
 
 
-@pytest.mark.parametrize("text", ["[]\n", "{}\n", "hello\n", '{"format": "mirage_eg checkpoint", "version": 2}\n'])
+@pytest.mark.parametrize("text", ["[]\n", "{}\n", "hello\n", '{"format": "mirage_eg checkpoint", "version": 3}\n'])
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(CheckpointError, match=str(tmp_path / NAME)):
@@ -170,8 +227,7 @@ def test_a_record_of_another_type_is_refused_with_its_place(tmp_path: Path, othe
     path = tmp_path / NAME
     with closing(Checkpoint(path, HEADER)) as checkpoint, Workers(jobs=1) as workers:
         Work(workers, checkpoint).run("stage", two_kinds, None, ["item"])
-    header, line = path.read_text().splitlines()
-    path.write_text(f"{header}\n{json.dumps(json.loads(line) | {'result': encode(other)})}\n")
+        checkpoint.put(json.loads(path.read_text().splitlines()[1])["item"], other)
     said = r"stage [0-9a-f]{24}: got a record of type .*, wanted Split; run without --resume"
     with closing(Checkpoint(path, HEADER, resume=True)) as again, Workers(jobs=1) as workers:
         work = Work(workers, again)

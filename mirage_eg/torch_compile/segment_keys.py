@@ -1,0 +1,142 @@
+"""The keys of segments in the cache: all that a result depends on, with the program itself.
+
+A key that was read from a file says what the program is; whether kernels compute it is another question (`check_entry`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mirage_eg.backends.cost.devices import closest_device
+from mirage_eg.backends.measure.timing import gpu_available, gpu_name, gpu_target
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.ir.sizes import Dim, SizeRange
+from mirage_eg.pipeline.bucket_ranges import searched_sizes
+from mirage_eg.pipeline.run.cache import ResultCache, code_hash, entry_of, key_of
+from mirage_eg.pipeline.run.cache_lookup import identity
+from mirage_eg.pipeline.run.json_codec import loads
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.torch_compile.settings import Settings
+
+Key = Mapping[str, Any]
+
+
+def options_of(settings: Settings) -> tuple[Options, bool]:
+    """The options of the search, and whether the key names the GPU here."""
+    top = 4 if settings.tune else 1  # µGraphs that are verified: the gate takes the first
+    if not gpu_available():
+        return Options(budget=settings.budget, top=top, device="cpu", cache=False), False
+    here = closest_device(gpu_name(), gpu_target())
+    target = None if here is not None else gpu_target()
+    place = "cuda" if settings.tune else "cpu"
+    return Options(budget=settings.budget, top=top, device=place, gpu=here, target=target, cache=False), True
+
+
+def key_of_segment(
+    program: Graph, options: Options, on_gpu: bool, settings: Settings, largest: Mapping[str, Sequence[int]]
+) -> Key:
+    """The key of a program; one with named dims has the `largest` sizes of its buckets."""
+    key = key_of(identity("", program, options), on_gpu=on_gpu, budget=None)
+    sized = {"largest": {name: list(sizes) for name, sizes in largest.items()}} if largest else {}
+    return key | {"segment": to_json(program), "tune": settings.tune, "verify": settings.verify} | sized
+
+
+def without_program(key: Key) -> Key:
+    """What a search depends on besides its program."""
+    return {name: value for name, value in key.items() if name not in ("graph", "segment", "largest")}
+
+
+def named_buckets(dims: Mapping[str, Dim], settings: Settings) -> list[dict[str, int]]:
+    """The ends of buckets that the settings name and that are sizes of these dims."""
+    named = settings.buckets or {}
+    return [{name: end} for name, dim in dims.items() for end in named.get(name, ()) if dim.min <= end <= dim.max]
+
+
+def hash_of(key: Key) -> str:
+    """The name of a key's entry."""
+    return ResultCache(Path()).path(key).stem
+
+
+def key_in(path: Path) -> Key | None:
+    """The key in the first line of an entry; None if it has none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            key = loads(file.readline())["key"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return key if isinstance(key, dict) and isinstance(key.get("segment"), str) else None
+
+
+def at_searched_sizes(program: Graph, largest: Mapping[str, Sequence[int]]) -> Graph:
+    """The program at the sizes at which one with these largest sizes of buckets is searched."""
+    dims = dims_of(program)
+    return at_sizes(program, searched_sizes(dims, largest)) if dims else program
+
+
+def is_good(key: Key) -> Callable[[Candidate], bool]:
+    """Whether a candidate has fused kernels with the evidence that a key names."""
+    return lambda entry: entry.fused and entry.compile.ok and (key["verify"] == "tested" or entry.proved)
+
+
+def check_entry(content: bytes, key: Key) -> None:
+    """Hold the kernels of an entry against its program, if it is of a segment and this version can use it.
+
+    Raises:
+        UnusableEntry: it is damaged, or wrong.
+        MirageError: its key is not that of a segment.
+    """
+    if key.get("code") != code_hash() or not isinstance(key.get("segment"), str):
+        return
+    program, searched, ranges = programs_of(key)
+    if ranges is None:
+        entry_of(content, key, searched, used=is_good(key))
+    else:
+        entry_of(content, key, program, ranges)
+
+
+def programs_of(key: Key) -> tuple[Graph, Graph, dict[str, SizeRange] | None]:
+    """The program of a segment's key, the one at the sizes at which it is searched, and the ranges of a bucket's sizes.
+
+    Raises:
+        MirageError: the key is no segment's.
+    """
+    program = from_json(key["segment"])
+    dims, largest, spans = dims_of(program), key.get("largest", {}), key.get("bucket")
+    if key.get("verify") not in ("tested", "proved") or not _has_sizes(largest, dims):
+        raise MirageError("the key is not that of a segment")
+    if spans is None:
+        return program, at_searched_sizes(program, largest), None
+    if not _has_sizes(spans, dims) or not all(len(span) == 3 for span in spans.values()):
+        raise MirageError("the key is not that of a bucket of sizes")
+    return program, program, {name: SizeRange(*span) for name, span in spans.items()}
+
+
+def _has_sizes(value: Any, dims: Mapping[str, Dim]) -> bool:
+    """Whether a value gives some sizes for each of these dims."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == dims.keys()
+        and all(
+            isinstance(sizes, list) and sizes and all(type(size) is int and size > 0 for size in sizes)
+            for sizes in value.values()
+        )
+    )
+
+
+__all__ = [
+    "Key",
+    "at_searched_sizes",
+    "check_entry",
+    "hash_of",
+    "is_good",
+    "key_in",
+    "key_of_segment",
+    "named_buckets",
+    "options_of",
+    "programs_of",
+    "without_program",
+]
