@@ -69,6 +69,7 @@ def run_segment(inputs: Sequence[Any], key: str) -> list[Any]:
 
     Raises:
         MirageError: no such segment in this process or in the cache.
+        torch.OutOfMemoryError: as of torch's own ops; a later call may have the memory.
     """
     run = _RUNNING.get(key)
     if run is None:
@@ -77,11 +78,17 @@ def run_segment(inputs: Sequence[Any], key: str) -> list[Any]:
         return run(inputs)
     except Exception as error:  # a call of a compiled model: the record, the log and `explain` say why
         call = segment_call(key)
-        if run is not call:  # torch itself
+        if run is not call or _is_out_of_memory(error):  # torch itself
             raise
         add_failed_call(key, reason_of(error))
         _RUNNING[key] = call.by_torch
         return call.by_torch(inputs)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError)
 
 
 def segment_call(key: str) -> KernelCall:

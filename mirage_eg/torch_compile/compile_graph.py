@@ -74,6 +74,7 @@ def _gated(
 
     Different regions share the budget of the graph by their ops.
     """
+    import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     store = store_of(settings)
@@ -92,7 +93,7 @@ def _gated(
                     by_program[same] = _record(module, found, weights, region, device, its, store, other_sizes)
                 except OptionError:  # of the settings
                     raise
-                except MirageError as error:
+                except (MirageError, torch.OutOfMemoryError) as error:
                     by_program[same] = SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
                 except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
                     by_program[same] = SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))

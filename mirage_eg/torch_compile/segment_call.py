@@ -82,9 +82,7 @@ class SegmentCall:
         self.dtypes = self.results.dtypes
         self._torchs = torchs
         self._wanted: dict[Sizes, list[tuple[Any, Shape]]] = {}
-        self._running: dict[Sizes, RunningProgram] = {}
-        self._shared: tuple[int, ...] | None = None  # results that share memory with an input or another result
-        self._loose = True  # results are copied
+        self._running: dict[Sizes, tuple[RunningProgram, bool]] = {}
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results.
@@ -115,36 +113,30 @@ class SegmentCall:
 
     def _on_gpu(self, tensors: Sequence[Any]) -> list[Any]:
         sizes = self.results.sizes_of(tensors) if self.results.names else ()
-        running = self._running.get(sizes)
-        if running is None:
+        if sizes not in self._running:
             _forget_oldest(self._running)
-            names, shapes = self.found.program.input_names, [tensor.shape for tensor in tensors]
-            running = self._running[sizes] = RunningProgram(self.module, names, shapes=shapes)
+            self._running[sizes] = self._started([tensor.shape for tensor in tensors])
+        running, are_own = self._running[sizes]
         given = tensors
         try:
             results = running(given, torch_library())  # it checks shapes, types, strides and alignment
         except GraphError:
             given = [_dense(tensor) for tensor in tensors]
             results = running(given, torch_library())
-        if self._shared is None:
-            self._shared = sharing(given, results)
-            self._loose = bool(self._shared) or not all(result.is_contiguous() for result in results)
-        if not self._loose:
-            return [*results]
-        own = [result.contiguous() for result in results]
-        for place in self._shared:
-            own[place] = own[place].clone()
-        return own
+        return [*results] if are_own else _own(given, results)
+
+    def _started(self, shapes: Sequence[Shape]) -> tuple[RunningProgram, bool]:
+        """The program, and whether its kernels write all results to new row-major arrays: torch's ops may return any."""
+        running = RunningProgram(self.module, self.found.program.input_names, shapes=shapes)
+        return running, running.has_own_outputs and all(layout.is_dense for layout in running.outputs)
 
     def _on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
         import torch
 
         arrays = [(tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy() for tensor in inputs]
         results = run_interpreted(self.source, arrays)
-        return [
-            torch.from_numpy(array).to(dtype).reshape(shape).contiguous()
-            for array, dtype, shape in zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)
-        ]
+        kinds = zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)
+        return _own(inputs, [torch.from_numpy(array).to(dtype).reshape(shape) for array, dtype, shape in kinds])
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
         """The results by torch's ops, in float64 where only the program is known."""
@@ -164,13 +156,19 @@ def _dense(tensor: Any) -> Any:
 
 def own_results(function: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> list[Any]:
     """The results of a function of torch as new row-major tensors, each with memory of its own."""
-    results = [result.contiguous() for result in function(*tensors)]
-    for place in sharing(tensors, results):
-        results[place] = results[place].clone()
-    return results
+    return _own(tensors, function(*tensors))
 
 
-def sharing(inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
+def _own(inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """Row-major tensors of the same values, each with memory of its own."""
+    dense = map(_dense, results)
+    own = [it.flatten().view(it.shape) if 1 in it.shape else it for it in dense]  # dims of extent 1 may have any stride
+    for place in _sharing(inputs, own):
+        own[place] = own[place].clone()
+    return own
+
+
+def _sharing(inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:
     """The places of results in memory that an input or an earlier result has, too."""
     seen = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     places = []

@@ -88,6 +88,8 @@ class SizedCall:
     def _decided(
         self, ranges: Ranges, sizes: dict[str, int], tensors: Sequence[Any]
     ) -> tuple[SegmentRecord, SegmentCall | None]:
+        import torch
+
         named = dict(zip(self.results.names, ranges, strict=True))
         try:
             bucket = store_of(self._settings).bucket(self.found, named, self._settings)
@@ -97,7 +99,7 @@ class SizedCall:
             right = times_allowed(call, tensors) <= 1
             decision, reason = (Decision.USED, "of a saved model") if right else (Decision.WRONG, "wrong on random inputs")
             return SegmentRecord(bucket.key, self._ops, decision, reason, from_cache=bucket.from_cache), call
-        except MirageError as error:
+        except (MirageError, torch.OutOfMemoryError) as error:
             return SegmentRecord(self.found.key, self._ops, Decision.FAILED, " ".join(str(error).split())[-300:]), None
         except Exception as error:  # noqa: BLE001 - a call of a compiled model; the record, the log and `explain` say why
             return SegmentRecord(self.found.key, self._ops, Decision.ERROR, reason_of(error)), None

@@ -1,14 +1,21 @@
 """Calls of a segment's kernels."""
 
 import gc
+import logging
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+from torch import nn
 
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.records import graph_records
+from mirage_eg.torch_compile.calls import segment_call
+from mirage_eg.torch_compile.records import Compilation, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import segment_by_key
+from property_tests.support.library_segments import library_segments
+from property_tests.support.parameters import few
 from property_tests.support.torch_cases import WIDTH, projected
 
 
@@ -25,3 +32,123 @@ def test_the_file_of_a_source_stays_as_long_as_its_call() -> None:
     del call
     gc.collect()
     assert not path.exists()
+
+
+def own_call() -> SegmentCall:
+    with torch.no_grad(), library_segments():
+        torch.compile(projected, backend=backend, options=LIBRARY)(torch.zeros(8, WIDTH))
+        [segment] = graph_records()[-1].segments
+        call = segment_call(segment.key)
+    assert isinstance(call, SegmentCall)
+    return call
+
+
+LIBRARY: dict[str, Any] = {"gate": "off", "cache": "off", "rest": "eager", "min_ops": 1}
+RESULTS = {
+    "channels last": lambda x, y: (y, y.to(memory_format=torch.channels_last)),
+    "the strides of one pixel": lambda x, y: (y[:, :, :1, :1].contiguous(memory_format=torch.channels_last),),
+    "an argument": lambda x, y: (x, y),
+    "a view of an argument": lambda x, y: (x[1:], y),
+    "one twice": lambda x, y: (y, y),
+    "parts of one": lambda x, y: y.chunk(2),
+    "expanded": lambda x, y: (y[:1].expand(4, -1, -1, -1),),
+    "an odd address": lambda x, y: (y.flatten()[1:], y),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("later", [False, True])
+def test_results_are_new_row_major_tensors_at_every_call(name: str, later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = own_call()
+    makers = iter([lambda x, y: (y.clone(),)] * later + [RESULTS[name]])
+    monkeypatch.setattr(SegmentCall, "_started", lambda *_: (lambda given, library: next(makers)(*given), False))
+    monkeypatch.setattr("mirage_eg.torch_compile.segment_call.torch_library", lambda: None)
+    given = [torch.randn(2, 4, 6, 6) for _ in range(2)]
+    for _ in range(later):
+        call._on_gpu(given)
+    wanted = [it.clone() for it in RESULTS[name](*given)]
+    results = call._on_gpu(given)
+    torch.testing.assert_close(results, wanted)
+    assert [it.stride() for it in results] == [torch.empty(it.shape).stride() for it in results]
+    places = [it.untyped_storage().data_ptr() for it in (*given, *results)]
+    assert len({*places}) == len(places)
+
+
+class Classifier(nn.Module):
+    """A convolution, a pooling to one pixel, and a convolution of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.first(x) * 2)
+        return torch.sigmoid(self.second(y.mean((2, 3), keepdim=True)) * 3), y
+
+
+LAYOUTS = {
+    "row-major": lambda x: x,
+    "channels last": lambda x: x.to(memory_format=torch.channels_last),
+    "a slice": lambda x: torch.cat([x, x], -1)[..., :6],
+    "expanded": lambda x: x[:1].expand(2, -1, -1, -1),
+}
+
+
+@pytest.mark.parametrize(("first", "rest"), [("row-major", "eager"), ("channels last", "inductor")])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_any_layout_of_inputs_gives_the_results_and_strides_of_torch(first: str, rest: str, memory_format: Any) -> None:
+    model = Classifier().eval().to(memory_format=memory_format)
+    x = torch.randn(2, 4, 6, 6)
+    with torch.no_grad(), library_segments():
+        fast = torch.compile(model, backend=backend, options=LIBRARY | {"rest": rest})
+        for name in (first, *LAYOUTS):
+            given = LAYOUTS[name](x)
+            for got, wanted in zip(fast(given), model(given), strict=True):
+                torch.testing.assert_close(got, wanted)
+                if rest == "eager":  # Inductor itself chooses strides of results
+                    assert [s for s, extent in zip(got.stride(), got.shape, strict=True) if extent > 1] == [
+                        s for s, extent in zip(wanted.stride(), wanted.shape, strict=True) if extent > 1
+                    ]
+    assert Compilation(graph_records()).used >= 1 and not Compilation(graph_records()).unexpected
+
+
+ERRORS = [AssertionError("strides"), RuntimeError("CUDA"), TypeError("a type"), MemoryError(), KeyError("a name")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize("rest", few(["eager", "inductor"], 1))
+def test_a_segment_that_raises_is_torchs_in_that_call(
+    error: Exception, rest: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setenv("MIRAGE_EG_STRICT", "0")
+    x = torch.randn(8, WIDTH)
+    with torch.no_grad(), library_segments(), caplog.at_level(logging.WARNING, "mirage_eg.torch"):
+        fast = torch.compile(projected, backend=backend, options=LIBRARY | {"rest": rest})
+        fast(x)
+        monkeypatch.setattr(SegmentCall, "_on_cpu", fails)
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), projected(x))
+    [line] = caplog.messages
+    assert type(error).__name__ in line and type(error).__name__ in str(Compilation(graph_records()))
+
+
+def test_out_of_memory_in_a_call_is_raised_and_later_calls_run_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    x = torch.randn(8, WIDTH)
+    with torch.no_grad(), library_segments():
+        fast = torch.compile(projected, backend=backend, options=LIBRARY)
+        fast(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentCall, "_on_cpu", fails)
+            with pytest.raises(torch.OutOfMemoryError):
+                fast(x)
+        torch.testing.assert_close(fast(x), projected(x))
+        found = Compilation(graph_records())
+        assert found.used == 1 and not found.unexpected
+        monkeypatch.setattr(SegmentCall, "by_torch", fails)
+        torch.testing.assert_close(fast(x), projected(x))
