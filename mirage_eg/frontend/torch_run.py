@@ -11,6 +11,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
+from mirage_eg.backends.evaluator.with_integers import WithIntegers
 from mirage_eg.frontend.fx_partition import Analysis, Place, escaping
 from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, call, has_fixed_sizes, is_empty, numpy_of
 from mirage_eg.frontend.imported import Constant, ImportedSegment
@@ -109,8 +110,11 @@ class Running:
         for name in part.program.input_names:
             made = name not in nodes  # a constant that import has added
             inputs.append(self.constants[name].array() if made else numpy_of(self._value(nodes[name], values, host)))
-        wide = part.program.working_dtype
-        arrays = [np.asarray(array, dtype=str(wide), order="C") for array in inputs]
+        wide, kinds = part.program.working_dtype, part.program.input_types
+        arrays = [
+            np.asarray(array, dtype=str(kind.dtype if kind.dtype.is_integer else wide), order="C")
+            for array, kind in zip(inputs, kinds, strict=True)
+        ]
         results = _evaluated(part.program, arrays)
         for node, result in zip(outputs, results, strict=True):
             values[node.name] = np.array(result)
@@ -165,7 +169,7 @@ def _memory(value: Any) -> int | None:
 
 def _evaluated(program: Graph, arrays: Sequence[Any]) -> list[Any]:
     """The results on these arrays. Elements that are not finite are computed again with shifted exponentials, as in kernels."""
-    plain = FloatAlgebra(np, program.working_dtype, rounds=True)
+    plain = WithIntegers(FloatAlgebra(np, program.working_dtype, rounds=True))
     results = evaluate(program, arrays, plain)
     if all(np.isfinite(result).all() for result in results):
         return results
