@@ -99,8 +99,9 @@ def analyse(
 
 
 def writes_argument(node: Fx) -> bool:
-    """Whether a node copies a result into an argument of the graph, and no other node reads its value."""
-    return str(node.target) == "aten.copy_.default" and node.args[0].op in ("placeholder", "get_attr") and not node.users
+    """Whether a node copies a result into an argument of the graph, which may be a result of the graph, too."""
+    written = str(node.target) == "aten.copy_.default" and node.args[0].op in ("placeholder", "get_attr")
+    return written and all(user.op == "output" for user in node.users)
 
 
 def _live(graph: Any) -> set[Fx]:
