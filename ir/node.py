@@ -109,6 +109,11 @@ def is_kernel(item: Node) -> bool:
     return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS
 
 
+def is_zero(item: Node) -> bool:
+    """Whether a node makes a constant of 0."""
+    return item.op == "fill" and not item["value"]
+
+
 def result_count(item: Node) -> int:
     """The number of values of a node."""
     if item.op == "output":

@@ -70,6 +70,7 @@ class Op:
     attributes: Mapping[str, str] = field(default_factory=dict)
     commutative: bool = False
     conditions: int = 0  # so many first operands are indicators, which do not count for the element type
+    selects: bool = False  # the result may be defined where an operand other than a condition is undefined
     rearrange: Rearrange | None = None
     indices: int | None = None
     dtype: DType | None = None  # of the result of a library op; without it that of the first operand
@@ -130,7 +131,7 @@ def _take(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attrib
 def _softmax(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
     exponentials = apply("exp", operands[0])
     for mask in operands[1:]:
-        exponentials = apply("mul", exponentials, mask)
+        exponentials = apply("where", mask, exponentials, apply("fill", exponentials, value=Fraction(0)))
     return apply("div", exponentials, apply("sum", exponentials, dim=attributes["dim"]))
 
 
@@ -264,7 +265,7 @@ _ROWS = (
     _elementwise("less", 2),
     _elementwise("less_equal", 2),
     _elementwise("equal", 2, commutative=True),
-    _elementwise("where", 3, conditions=1),
+    _elementwise("where", 3, conditions=1, selects=True),
     _elementwise("cast", 1, attributes={"dtype": "text"}),
     _elementwise("exp", 1),
     _elementwise("log", 1),
@@ -292,6 +293,7 @@ _ROWS = (
     _elementwise("clamp", 1, attributes={"low": "rational", "high": "rational"}),
     _elementwise("scale", 1, attributes={"factor": "rational"}),
     _elementwise("shift", 1, attributes={"offset": "rational"}),
+    _elementwise("fill", 1, attributes={"value": "rational"}, selects=True),  # a number in the shape of the operand
     # Contractions.
     Op(
         name="matmul",

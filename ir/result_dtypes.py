@@ -11,7 +11,7 @@ from mirage_eg.ir.ops import OPS, Kind
 # Of integers they give integers; a number in an attribute must be whole. Sums have 64 bits, as torch's.
 _CLOSED = frozenset(
     {
-        *("add", "sub", "mul", "maximum", "minimum", "abs", "square", "relu", "scale", "shift", "clamp"),
+        *("add", "sub", "mul", "maximum", "minimum", "abs", "square", "relu", "scale", "shift", "clamp", "fill"),
         *("less", "less_equal", "equal", "where", "sum", "max"),
     }
 )

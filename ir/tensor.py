@@ -184,29 +184,27 @@ class Builder:
         constant = exact(number)  # type: ignore[arg-type]
         if constant == 0:
             return self.relu(tensor) if name == "maximum" else -self.relu(-tensor)
-        return self.op(name, tensor, self._constant(tensor, constant))
+        return self.op(name, tensor, self.fill(tensor, constant))
 
     def abs(self, x: Tensor) -> Tensor:
         """The absolute value."""
         return self.op("abs", x)
 
     def where(self, condition: Tensor, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
-        """x where `condition` is 1 and y where it is 0; undefined elsewhere. At most one of x and y may be a number.
+        """x where `condition` is 1 and y where it is 0; undefined elsewhere. What is not chosen may be infinite or undefined.
 
-        `condition` is an indicator: an input of dtype bool, or zeros and ones of any element type.
+        `condition` is an indicator: an input of dtype bool, or zeros and ones of any element type. x and y may be numbers; two
+        numbers have the element type of the condition.
         """
         if any(isinstance(it, float) and it == -inf for it in (x, y)):
             raise GraphError("where: got −∞, wanted a finite number; a softmax masks its scores by softmax(x, dim, mask)")
-        tensor = x if isinstance(x, Tensor) else y
-        if not isinstance(tensor, Tensor):
-            raise GraphError(f"where: got {described(x)} and {described(y)}, wanted at least one tensor of this graph")
         self._positions("where", [condition])
-        return self.op("where", condition, *(it if isinstance(it, Tensor) else self._constant(tensor, it) for it in (x, y)))
+        like = next((it for it in (x, y) if isinstance(it, Tensor)), condition)
+        return self.op("where", condition, *(it if isinstance(it, Tensor) else self.fill(like, it) for it in (x, y)))
 
-    def _constant(self, like: Tensor, value: Number) -> Tensor:
-        """A constant in the shape and element type of a tensor."""
-        zero = self.scale(like, 0)
-        return zero if exact(value) == 0 else self.shift(zero, value)
+    def fill(self, x: Tensor, value: Number) -> Tensor:
+        """The number `value` in the shape and element type of x, whose entries do not matter."""
+        return self.op("fill", x, value=exact(value))
 
     def less(self, x: Tensor, y: "Tensor | Number") -> Tensor:
         """The indicator of x < y: 1 where it holds, 0 elsewhere, in the element type of x and y."""
@@ -222,7 +220,7 @@ class Builder:
 
     def _compared(self, name: str, x: Tensor, y: "Tensor | Number") -> Tensor:
         self._positions(name, [x])
-        return self.op(name, x, y if isinstance(y, Tensor) else self._constant(x, y))
+        return self.op(name, x, y if isinstance(y, Tensor) else self.fill(x, y))
 
     def cast(self, x: Tensor, dtype: object) -> Tensor:
         """x in another element type: rounded to it, or computed with in it from here on."""

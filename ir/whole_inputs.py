@@ -10,6 +10,7 @@ from math import ceil
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import is_zero
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights
 
@@ -100,9 +101,12 @@ def causal_inputs(program: Graph) -> dict[int, int]:
 
 
 def _is_factor(program: Graph, value: int) -> bool:
-    """Whether a value is nothing but a factor, or the mask of a softmax."""
+    """Whether a value is nothing but a factor, a choice between numbers and 0, or the mask of a softmax."""
+    zeros = {values[0] for item, values in program.numbered() if is_zero(item)}
     return all(
-        item.op in ("mul", "softmax") or (OPS[item.op].kind is Kind.REARRANGEMENT and _is_factor(program, values[0]))
+        item.op in ("mul", "softmax")
+        or (item.op == "where" and item.operands[2] in zeros)
+        or (OPS[item.op].kind is Kind.REARRANGEMENT and _is_factor(program, values[0]))
         for item, values in program.numbered()
         if value in item.operands
     )

@@ -1,20 +1,19 @@
-"""A softmax over the last dim that is written out: e / Σ e with e = exp x, or e = exp x · m for an indicator m of elements."""
+"""A softmax over the last dim, written out: e / Σ e with e = exp x, or for an indicator m where(m, exp x, 0) or exp x · m."""
 
 from dataclasses import dataclass
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.node import Node, is_zero
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenSoftmax:
-    """Its values: of the exponential, of the numerator e and its sum; `indicator` is m, if there is one."""
+    """Its values: the exponential, the indicator m if there is one, and the values between the exponential and the result."""
 
     exponential: int
     indicator: int | None
-    numerator: int
-    total: int
+    between: tuple[int, ...]
 
 
 def written_softmax(graph: Graph, value: int) -> WrittenSoftmax | None:
@@ -29,11 +28,17 @@ def written_softmax(graph: Graph, value: int) -> WrittenSoftmax | None:
     summed, last = maker(total), len(graph.types[value].shape) - 1
     if summed.op != "sum" or summed.operands != (numerator,) or summed["dim"] != last:
         return None
-    factors = maker(numerator).operands if maker(numerator).op == "mul" else (numerator,)
-    exponential, *indicators = sorted(factors, key=lambda factor: maker(factor).op != "exp")
+    parts: tuple[int, ...] = (numerator,)
+    constants: tuple[int, ...] = ()
+    if maker(numerator).op == "mul":
+        parts = maker(numerator).operands
+    elif maker(numerator).op == "where" and is_zero(maker(maker(numerator).operands[2])):
+        parts, constants = maker(numerator).operands[:2], maker(numerator).operands[2:]
+    exponential, *indicators = sorted(parts, key=lambda part: maker(part).op != "exp")
     if maker(exponential).op != "exp" or any(graph.types[it].dtype is not DType.bool for it in indicators):
         return None
-    return WrittenSoftmax(exponential, next(iter(indicators), None), numerator, total)
+    between = dict.fromkeys((total, numerator, *constants))
+    return WrittenSoftmax(exponential, next(iter(indicators), None), (*(value for value in between if value != exponential),))
 
 
 __all__ = ["WrittenSoftmax", "written_softmax"]

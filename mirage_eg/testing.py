@@ -104,6 +104,8 @@ def _attributes(draw: st.DrawFn, op: str, shape: Shape) -> dict[str, Any]:
             return {"factor": draw(st.sampled_from(_RATIONALS))}
         case "shift":
             return {"offset": draw(st.sampled_from(_RATIONALS))}
+        case "fill":
+            return {"value": draw(st.sampled_from(_RATIONALS))}
         case _ if op in REGISTRY:
             return {name: draw(st.sampled_from(_RATIONALS)) for name in REGISTRY[op].attributes}
         case _:

@@ -256,12 +256,28 @@ def _bits(random: Randomness, name: str, x: Array) -> Array:
 
 
 def _where(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """m·x + (1 − m)·y."""
+    """x where m is 1, y where m is 0, elsewhere m·x + (1 − m)·y; what is not chosen may be undefined."""
     condition, x, y = operands
-    modulus = random.modulus(k)
+    modulus, xp, bits = random.modulus(k), random.xp, condition.residues
     difference = modulus.subtract(x.residues, y.residues)
-    chosen = modulus.add(modulus.multiply(residues(condition.residues + 0.0, modulus.prime), difference), y.residues)
-    return Component(chosen, _either_broadcast(condition, Component(chosen, _either_broadcast(x, y))))
+    mixed = modulus.add(modulus.multiply(residues(bits + 0.0, modulus.prime), difference), y.residues)
+    chosen = xp.where(bits == 1, x.residues, xp.where(bits == 0, y.residues, mixed))
+    if condition.undefined is None and x.undefined is None and y.undefined is None:
+        return Component(chosen)
+    first, second = _mask_of(x), _mask_of(y)
+    unchosen = np.where(bits == 1, first, np.where(bits == 0, second, first | second))
+    return Component(chosen, np.broadcast_to(unchosen | _mask_of(condition), chosen.shape))
+
+
+def _mask_of(x: Component) -> Array:
+    """The mask of the undefined elements."""
+    return np.zeros(x.residues.shape, bool) if x.undefined is None else x.undefined
+
+
+def _fill(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
+    """A constant; of the operand it has the shape alone."""
+    shape = operands[0].residues.shape
+    return affine(random.modulus(k), Component(random.xp.zeros(shape)), Fraction(1), attributes["value"])
 
 
 def _cast(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
@@ -474,6 +490,7 @@ _PACKAGED: Mapping[str, FieldSemantics] = {
     "clamp": monotone("clamp", idempotent=True),
     "scale": FieldSemantics(((0, 0),), _scale),
     "shift": FieldSemantics(((0, 0),), _shift),
+    "fill": FieldSemantics(((0, None),), _fill),
 }
 
 

@@ -270,10 +270,11 @@ _PACKAGED: Mapping[str, Callable[..., Array]] = {
     "mish": _mish,
     "leaky_relu": lambda xp, x, slope: xp.where(x > 0, x, float(slope) * x),
     "elu": lambda xp, x, alpha: xp.where(x > 0, x, float(alpha) * xp.expm1(xp.minimum(x, 0))),
-    "pow": lambda xp, x, exponent: xp.power(x, float(exponent)) if exponent else x * 0.0 + 1.0,  # NumPy's NaN⁰ is 1
+    "pow": lambda xp, x, exponent: xp.power(x, float(exponent)),
     "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, float(low)), float(high)),
-    "scale": lambda xp, x, factor: x * float(factor) if factor else xp.zeros_like(x),
+    "scale": lambda xp, x, factor: x * float(factor),
     "shift": lambda xp, x, offset: x + float(offset),
+    "fill": lambda xp, x, value: xp.full_like(x, float(value)),
 }
 
 

@@ -85,6 +85,7 @@ _PACKAGED: Mapping[str, Callable[..., Number]] = {
     "clamp": lambda x, low, high: _smaller(_larger(x, number(low)), number(high)),
     "scale": lambda x, factor: x * number(factor),
     "shift": lambda x, offset: x + number(offset),
+    "fill": lambda x, value: number(value),
 }
 
 

@@ -66,6 +66,7 @@ RATIONAL: Mapping[str, Callable[..., Degree]] = {
     "square": lambda x: x.power(2),
     "scale": lambda x, factor: x,
     "shift": lambda x, offset: x.plus(Degree(0, 0, 0)),
+    "fill": lambda x, value: Degree(0, 0, 0),
     "pow": lambda x, exponent: x.power(int(exponent)),
     "cast": lambda x, dtype: x,
 }

@@ -106,9 +106,9 @@ class ShiftedFloats:
                 return Shifted(
                     self.plain.elementwise(op, [self._relative(value, log) for value in x], attributes), log, x[0].degree
                 )
-            case "where" if x[1].degree == x[2].degree and not x[0].degree:
+            case "where" if not x[0].degree and (degree := _common_degree(x[1:])) is not None:
                 log = self.plain.xp.where(x[0].array > 0.5, x[1].log, x[2].log)
-                return Shifted(self.plain.elementwise(op, arrays, attributes), log, x[1].degree)
+                return Shifted(self.plain.elementwise(op, arrays, attributes), log, degree)
             case "scale" | "relu" | "cast":
                 power = Fraction(1)
             case "square":
@@ -227,6 +227,12 @@ class ShiftedFloats:
 
 def _is_number(x: Value) -> bool:
     return not isinstance(x, Shifted | Logarithm)
+
+
+def _common_degree(values: Sequence[Shifted]) -> Fraction | None:
+    """The degree of all values; one of zeros alone has every degree."""
+    degrees = {x.degree for x in values if x.array.any()}
+    return None if len(degrees) > 1 else next(iter(degrees), Fraction(0))
 
 
 def _any_shifted(values: Sequence[Value]) -> bool:

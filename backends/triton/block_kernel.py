@@ -36,7 +36,7 @@ from mirage_eg.backends.triton.viewed_loads import Step, places, viewed_loads
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
@@ -322,6 +322,10 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     zero = every if row.keeps_zero(item.mapping) else frozenset()
     if item.op == "mul" and finite:  # 0 · y is 0 where y is finite
         zero = some
+    if item.op == "where":  # 0 chooses the second side
+        zero |= zero_dims([operands[0], operands[2]], len(shape))[0]
+    if is_zero(item):
+        zero = frozenset(range(len(shape)))
     for position, operand in enumerate(item.operands):
         if operand in writer.offsets:  # to the other operand, which is close to it
             offset, other = aligned(f"({writer.offsets[operand]})", operands[position], shape), 1 - position
@@ -336,10 +340,15 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
 
 
 def _masked_exponential(writer: Writer, item: Node, value: int) -> int | None:
-    """The exponential in a product with a mask of bool, if it is 0 already where the mask is: then it is the product."""
+    """The exponential that a mask of bool selects or multiplies, if it is 0 already where the mask is: it is the result."""
     types = writer.graph.types
-    for position, operand in enumerate(item.operands if item.op == "mul" else ()):
-        mask, shift = item.operands[1 - position], writer.safe.get(operand)
+    pairs: list[tuple[int, ...]] = []
+    if item.op == "mul":
+        pairs = [item.operands, item.operands[::-1]]
+    elif item.op == "where" and any(is_zero(it) for it, values in writer.graph.numbered() if item.operands[2] in values):
+        pairs = [item.operands[:2]]
+    for mask, operand in pairs:
+        shift = writer.safe.get(operand)
         if shift is None or types[mask].dtype is not DType.bool or types[operand].shape != types[value].shape:
             continue
         further = len(types[value].shape) - len(types[mask].shape)

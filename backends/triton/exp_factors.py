@@ -12,7 +12,7 @@ from itertools import count
 
 from mirage_eg.backends.triton.tiles import reshape_groups
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, Phase
+from mirage_eg.ir.node import Node, Phase, is_zero
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -24,7 +24,8 @@ class Powers:
     """The values built from one exponential whose degree is not 0.
 
     `divisors` are values that are divided by, or whose logarithm is taken; `exported` has the outputs with a degree, by
-    position; `dependent` all values that depend on the exponential, of degree 0 too. `lost` says what ended the analysis.
+    position; `dependent` all values that depend on the exponential, of degree 0 too; `zeros` are constants of 0. `lost` says
+    what ended the analysis.
     """
 
     graph: Graph
@@ -34,18 +35,20 @@ class Powers:
     divisors: list[int] = field(default_factory=list)
     exported: dict[int, Fraction] = field(default_factory=dict)
     dependent: set[int] = field(default_factory=set)
+    zeros: frozenset[int] = frozenset()
     lost: str = ""
 
 
 def powers_of(graph: Graph, exponential: int) -> Powers:
     """Follow an exponential of a flattened, expanded block graph through all values that depend on it."""
     dims = real_dims(graph.types[exponential].shape)
-    trace = Powers(graph, exponential, {exponential: Fraction(1)}, {exponential: {dim: dim for dim in dims}})
+    zeros = frozenset(values[0] for item, values in graph.numbered() if is_zero(item))
+    trace = Powers(graph, exponential, {exponential: Fraction(1)}, {exponential: {dim: dim for dim in dims}}, zeros=zeros)
     trace.dependent.add(exponential)
     positions = count()
     for item, values in graph.numbered():
         position = next(positions) if item.op == "output" else None
-        if not trace.dependent.isdisjoint(item.operands):
+        if item.op != "fill" and not trace.dependent.isdisjoint(item.operands):
             trace.dependent.update(values)
         if not any(operand in trace.degrees for operand in item.operands):
             continue
@@ -98,7 +101,10 @@ def _elementwise_degree(trace: Powers, item: Node, degrees: list[Fraction]) -> F
         case "add" | "sub":
             return degrees[0] if degrees[0] == degrees[1] else None
         case "where":
-            return degrees[1] if degrees[1] == degrees[2] and not degrees[0] else None
+            sides = {degrees[place] for place in (1, 2) if item.operands[place] not in trace.zeros}  # 0 has every degree
+            return None if degrees[0] or len(sides) > 1 else next(iter(sides), Fraction(0))
+        case "fill":
+            return Fraction(0)
         case "mul":
             return degrees[0] + degrees[1]
         case "div":

@@ -112,7 +112,7 @@ class _Match:
         found = written_softmax(self.graph, value)
         if found is None:
             return None
-        self.inner += dict.fromkeys((found.total, found.numerator, found.exponential))
+        self.inner += (*found.between, found.exponential)
         return self._maker(found.exponential).operands[0], found.indicator
 
     def _views(self, values: Sequence[int], readers: set[int]) -> Iterator[int]:

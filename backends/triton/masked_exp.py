@@ -153,7 +153,7 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
                 continue
             own = behind
             if item.op in ("mul", "matmul") or (item.op == "where" and _is_product(sums, item)):
-                others = [position for position, x in enumerate(item.operands) if x not in trace.degrees]
+                others = [position for position, x in enumerate(item.operands[:2]) if x not in trace.degrees]
                 multiplied = [(position, x) for position in others for x in _multiplied(sums, item.operands[position])]
                 own |= {factor for position, x in multiplied for factor in _factors(sums, item, position, x) or ()}
             within = frozenset(trace.origins[operand].values())
@@ -164,8 +164,7 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
 
 def _is_product(sums: _Sums, item: Node) -> bool:
     """Whether a choice is the product of its condition and its first side, since the other side is 0."""
-    other = sums.makers[item.operands[2]]
-    return other.op == "scale" and not other["factor"]
+    return item.operands[2] in sums.trace.zeros
 
 
 def _multiplied(sums: _Sums, value: int) -> list[int]:

@@ -93,13 +93,6 @@ def _call(pattern: str) -> Write:
     )
 
 
-def _scaled(module: str) -> Write:
-    """A factor of 0 makes a constant, also of infinite numbers."""
-    zeros = _call(f"{module}.zeros_like({{x}})")
-    product = _call("{x} * {factor}")
-    return lambda x, attributes: product(x, attributes) if attributes["factor"] else zeros(x, attributes)
-
-
 NAN_MAX = "nan_max"  # the helper by which maxima are taken, reductions too
 _LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
 
@@ -108,7 +101,7 @@ def _triton_pow(x: Sequence[str], attributes: Attributes) -> str:
     exponent: Fraction = attributes["exponent"]
     size = abs(exponent)
     if exponent == 0:
-        return f"{x[0]} * 0.0 + 1.0"
+        return f"tl.full({x[0]}.shape, 1.0, {x[0]}.dtype)"  # of not-a-number, too
     if size == Fraction(1, 2):
         return f"tl.sqrt({x[0]})" if exponent > 0 else f"tl.rsqrt({x[0]})"
     if size.denominator == 1 and size <= _LARGEST_PRODUCT:
@@ -211,9 +204,16 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
         True,
         helper="nan_clamp",
     ),
-    "scale": ElementwiseRow("scaled", _scaled("tl"), _scaled("torch"), _always, True),
+    "scale": ElementwiseRow("scaled", _call("{x} * {factor}"), _call("{x} * {factor}"), _always, True),
     "shift": ElementwiseRow(
         "shifted", _call("{x} + {offset}"), _call("{x} + {offset}"), lambda attributes: bool(attributes["offset"] == 0), True
+    ),
+    "fill": ElementwiseRow(
+        "constant",
+        _call("tl.full({x}.shape, {value}, {x}.dtype)"),
+        _call("torch.full_like({x}, {value})"),
+        lambda attributes: bool(attributes["value"] == 0),
+        True,
     ),
 }
 

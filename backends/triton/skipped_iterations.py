@@ -149,6 +149,8 @@ class _Search:
             case "exp" | "log":
                 inner = {("exp", 0.0): -inf, ("exp", 1.0): 0.0, ("log", -inf): 0.0, ("log", 0.0): 1.0}.get((item.op, number))
                 return _NEVER if inner is None else self.cases(x, inner, factor)
+            case "fill":
+                return _ALWAYS if number == item["value"] else _NEVER
             case "scale" | "shift":
                 return self._affine(item, number, factor)
             case "add" | "sub" if number == -inf:
@@ -176,7 +178,7 @@ class _Search:
         if not isinstance(given, int | Fraction):  # it depends on sizes
             return _NEVER
         if item.op == "scale" and not given:
-            return _ALWAYS if number == 0 else _NEVER
+            return _NEVER
         if isinf(number):
             return self.cases(x, -number if item.op == "scale" and given < 0 else number, factor)
         wanted = Fraction(number) / given if item.op == "scale" else Fraction(number) - given

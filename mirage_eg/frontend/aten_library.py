@@ -69,7 +69,8 @@ def _diagonal(call: Call) -> Tensor:
     call.require("dim2", -1)
     x = call.tensor("self")
     extent = x.shape[-1]
-    return reshaped(x, (*x.shape, 1)) * call.lift(f"eye_{extent}_{x.dtype}", (extent, extent), x.dtype, lambda: np.eye(extent))
+    eye = call.lift(f"eye_{extent}", (extent, extent), "bool", lambda: np.eye(extent, dtype=bool))
+    return call.graph.where(eye, reshaped(x, (*x.shape, 1)), 0)
 
 
 def _cumsum(call: Call) -> Tensor:

@@ -25,7 +25,7 @@ def _nll_loss(call: Call) -> Tensor:
     ignored = g.equal(target, call.number("ignore_index"))
     picked = -g.take_along_dim(x, g.where(ignored, 0, target), 1)
     kept = 1 - cast(ignored, str(x.dtype))
-    losses, reduction = picked * kept, call.whole("reduction")
+    losses, reduction = g.where(ignored, 0, picked), call.whole("reduction")
     if reduction == _NONE:
         return reshaped(losses, call.result.shape)
     return _summed(losses) / _summed(kept) if reduction == _MEAN else _summed(losses)

@@ -226,21 +226,12 @@ def _elu(body: OnnxBody, x: str, number: Number, alpha: Any) -> str:
     return body.append("Where", body.append("Greater", x, number(0)), x, body.append("Mul", below, number(alpha)))
 
 
-def _pow(body: OnnxBody, x: str, number: Number, exponent: Any) -> str:
-    if exponent == 0:  # not-a-number stays
-        return body.append("Add", body.append("Mul", x, number(0)), number(1))
-    return body.append("Pow", x, number(exponent))
-
-
 def _clamp(body: OnnxBody, x: str, number: Number, low: Any, high: Any) -> str:
     return body.append("Min", body.append("Max", x, number(low)), number(high))
 
 
-def _scale(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    zero = attributes["factor"] == 0  # also of infinities
-    if zero:
-        return body.append("Expand", body.number(0, result.dtype), body.numbers(*result.shape))
-    return body.append("Mul", operands[0].name, body.number(attributes["factor"], result.dtype))
+def _fill(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    return body.append("Expand", body.number(attributes["value"], result.dtype), body.numbers(*result.shape))
 
 
 def _softmax(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -455,10 +446,11 @@ _WRITERS: Mapping[str, Writer] = {
     "mish": _unary(_mish),
     "leaky_relu": _unary(_leaky_relu),
     "elu": _unary(_elu),
-    "pow": _unary(_pow),
+    "pow": _unary(lambda body, x, number, exponent: body.append("Pow", x, number(exponent))),
     "clamp": _unary(_clamp),
-    "scale": _scale,
+    "scale": _unary(lambda body, x, number, factor: body.append("Mul", x, number(factor))),
     "shift": _unary(lambda body, x, number, offset: body.append("Add", x, number(offset))),
+    "fill": _fill,
     "softmax": _softmax,
     "matmul": _matmul,
     "sum": _reduction("ReduceSum"),

@@ -132,6 +132,10 @@ def _shift(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return [*reader.read(item.operands[0], index), *scaled([Product(Fraction(1))], item["offset"])]
 
 
+def _fill(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
+    return scaled([Product(Fraction(1))], item["value"])
+
+
 def _same(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return reader.read(item.operands[0], index)
 
@@ -305,6 +309,7 @@ READERS: Mapping[str, ReadOp] = {
     "square": _square,
     "scale": _scale,
     "shift": _shift,
+    "fill": _fill,
     "cast": _same,
     "matmul": _matmul,
     "sum": _sum,

@@ -192,6 +192,10 @@ def _degree(item: Node, operands: list[int], axes: Axes | None, rows: frozenset[
             return operands[0] if operands[0] == operands[1] else None
         case "scale":
             return operands[0]
+        case "fill":
+            return 0 if item["value"] else operands[0]  # 0 has every degree
+        case "where":
+            return operands[1] if operands[1] == operands[2] and not operands[0] else None
         case "log" if axes is None:
             return 0  # the kernel adds what the shift subtracts
         case "square":

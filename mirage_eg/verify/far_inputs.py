@@ -73,7 +73,7 @@ def mask_inputs(program: Graph) -> list[bool]:
                 source[values[0]] = sources.pop()
             else:
                 others |= sources
-        elif item.op not in ("mul", "add", "sub"):
+        elif item.op not in ("mul", "add", "sub", "fill"):
             others |= sources
     return [position in certain or value not in others for position, value in enumerate(program.input_values)]
 

@@ -218,7 +218,7 @@ def test_types_follow_the_program() -> None:
         (lambda g, x, y, m: g.sum(m, 0), "cast them first"),
         (lambda g, x, y, m: g.cast(x, "bool"), "compare it with a number"),
         (lambda g, x, y, m: g.cast(x, "int4"), "wanted one of"),
-        (lambda g, x, y, m: g.where(m, 1, 0), "at least one tensor"),
+        (lambda g, x, y, m: g.where(m, 1, 0), "cast them first"),
         (lambda g, x, y, m: g.where(m, x, -np.inf), "by softmax"),
         (lambda g, x, y, m: g.softmax(x, -1, y), "wanted bool"),
         (lambda g, x, y, m: g.softmax(m, -1, m), "cast them first"),

@@ -14,6 +14,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
+import mpmath
 import numpy as np
 
 from mirage_eg.backends.evaluator import floating_point
@@ -21,6 +22,7 @@ from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Pattern, Signatu
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, evaluate, holds, inlined, is_expression
 from mirage_eg.egraph.soundness.indices import fitting, uses_indices
 from mirage_eg.egraph.soundness.models import MANY_DIGITS, Array, MeaninglessError, Model, TensorValue, UndefinedError
+from mirage_eg.ir.ops import OPS
 
 SETTINGS = 32  # choices of constants and of the parts that variables vary with; in the first choice nothing varies
 SAMPLES = 128  # values of the variables for each setting
@@ -53,10 +55,32 @@ class _Masked:
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
         with np.errstate(all="ignore"):
             result = floating_point.ELEMENTWISE[op](np, *operands, **attributes)
-            return np.where(np.isfinite(sum(operands[1:], operands[0])) & np.isfinite(result), result, np.nan)
+            read = np.isfinite(sum(operands[1:], operands[0])) | OPS[op].selects
+            return np.where(read & np.isfinite(result), result, np.nan)
 
     def equal(self, left: Array, right: Array) -> bool:
         return bool(np.allclose(left, right, equal_nan=True))
+
+
+class _Exact:
+    """Sixty digits with not-a-number for undefined values."""
+
+    def array(self, entries: Array) -> Array:
+        return MANY_DIGITS.array(entries)
+
+    def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+        def compute(*numbers: Any) -> Any:
+            if not OPS[op].selects and any(map(mpmath.isnan, numbers)):
+                return mpmath.nan
+            try:
+                return MANY_DIGITS.elementwise(op, numbers, attributes).item()
+            except UndefinedError:
+                return mpmath.nan
+
+        return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands), dtype=object)
+
+    def equal(self, left: Array, right: Array) -> bool:
+        return MANY_DIGITS.equal(left, right)
 
 
 def definedness(law: Law, domain: str, signatures: Mapping[str, Signature], forms: Sequence[Law] = ()) -> Definedness:
@@ -145,7 +169,7 @@ class _Setting:
         model = Model(self.domain, _MASKED, {**self.sizes, _SAMPLE: SAMPLES} if indexed else {})
         values = dict(self.constants) | {name: model.tensor(*tensor) for name, tensor in self.tensors.items()}
         try:
-            array = evaluate(term, model, values).array
+            array = np.atleast_1d(evaluate(term, model, values).array)  # of a constant, in the abstract domain
         except UndefinedError:  # a sum of no summands, or over no part
             return np.zeros(SAMPLES, bool)
         finite = np.isfinite(array).reshape(-1, array.shape[-1]).all(axis=0)
@@ -164,7 +188,7 @@ class _Setting:
 
     def one(self, sample: int) -> tuple[Model, dict[str, Any]]:
         """A model of sixty digits, and the values of one sample in it."""
-        model = Model(self.domain, MANY_DIGITS, self.sizes)
+        model = Model(self.domain, _EXACT, self.sizes)
         exactly = np.frompyfunc(Fraction, 1, 1)
         tensors = {name: model.tensor(exactly(entries[..., sample]), axes) for name, (entries, axes) in self.tensors.items()}
         return model, {**self.constants, **tensors}
@@ -199,10 +223,10 @@ def _setting(checkable: CheckableLaw, domain: str, random: np.random.Generator, 
 
 def _is_defined(term: Pattern, model: Model, values: Mapping[str, Any]) -> bool:
     try:
-        evaluate(term, model, values)
+        value = evaluate(term, model, values)
     except UndefinedError:
         return False
-    return True
+    return all(map(mpmath.isfinite, value.array.flat)) if isinstance(value, TensorValue) else True
 
 
 def _conditions_hold(checkable: CheckableLaw, model: Model, assignment: Mapping[str, Any]) -> bool:
@@ -229,4 +253,4 @@ def _text(values: Mapping[str, Any], undefined: Apply) -> str:
     return f"{undefined} is undefined at {', '.join(f'{name} = {value}' for name, value in entries.items())}"
 
 
-_MASKED = _Masked()
+_MASKED, _EXACT = _Masked(), _Exact()

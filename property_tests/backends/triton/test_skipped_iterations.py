@@ -29,7 +29,7 @@ Masked = Callable[[ThreadblockGraph, Tensor, Tensor, Tensor], Tensor]  # of scor
 MASKED: dict[str, tuple[str, Masked]] = {
     "product": ("bool", lambda b, x, m, low: b.mul(b.exp(x), m)),
     "numbers": ("float32", lambda b, x, m, low: b.mul(m, b.exp(x))),
-    "choice": ("bool", lambda b, x, m, low: b.where(m, b.exp(x), b.scale(x, 0))),
+    "choice": ("bool", lambda b, x, m, low: b.where(m, b.exp(x), 0)),
     "filled": ("bool", lambda b, x, m, low: b.exp(b.where(m, x, low))),
     "added": ("float32", lambda b, x, m, low: b.exp(b.add(x, m))),
     "inverse": ("bool", lambda b, x, m, low: b.mul(b.exp(x), b.shift(b.scale(b.cast(m, "float32"), -1), 1))),

@@ -44,12 +44,18 @@ ALIKE = {
     "a factor that leaves a sum": (
         "(birewrite (Div (Sum i x) y) (Sum i (Div x y)) :when ((= a (axes y)) (set-not-contains a i)))"
     ),
+    "a fill of what is undefined": "(rewrite (Fill c (Log x)) (Fill c x))",
+    "a choice of logarithms": "(rewrite (Where m (Log x) (Log y)) (Log (Where m x y)))",
     "a rule on roots": "(rule ((= e (Sqrt x)) (= f (Mul e e))) ((union f (Square e))))",
 }
 WIDENS = {
     "an exponential of a logarithm": ("(rewrite (Exp (Log x)) x)", "(Exp (Log x)) is undefined at x = 0.0"),
     "cancellation": ("(rewrite (Div (Mul x y) y) x)", "at x = 0.0, y = 0.0"),
     "a product of roots": ("(rewrite (Mul (Sqrt x) (Sqrt y)) (Sqrt (Mul x y)))", "(Mul (Sqrt x) (Sqrt y)) is undefined"),
+    "a product as a choice": (
+        "(rewrite (Mul m (Log x)) (Where m (Log x) (Fill 0 x)) :when ((indicator m)))",
+        "(Mul m (Log x))",
+    ),
     "a difference of logarithms": ("(rewrite (Sub (Log x) (Log y)) (Log (Div x y)))", "(Sub (Log x) (Log y)) is undefined"),
     "a rule": ("(rule ((= e (Square (Sqrt x)))) ((union e x)))", "(Square (Sqrt x)) is undefined at x = -0.5"),
 }
@@ -61,6 +67,11 @@ NARROWS = {
     "powers of zero": ("(rewrite (Div (Pow c x) (Pow c y)) (Pow c (Div x y)))", "at c = 0"),
     "a sum of roots": ("(rewrite (Sqrt (Sum i (Square x))) (Sqrt (Sum i (Mul (Square (Sqrt x)) x))))", "is undefined"),
     "a rule that writes a logarithm": ("(rule ((= e (Exp x))) ((union e (Exp (Log (Exp (Log x)))))))", "(Log x)"),
+    "a factor that leaves a choice": (
+        "(rewrite (Where m (Mul x z) (Fill 0 y)) (Mul (Where m x (Fill 0 y)) (Div z z)))",
+        "(Div z z)) is undefined at m = 0.0",
+    ),
+    "a choice as a product": ("(rewrite (Where m (Log x) (Fill 0 x)) (Mul m (Log x)))", "(Mul m (Log x)) is undefined at"),
     "a term that is only mentioned": ("(relation seen (E))\n(rule ((= e (Exp x))) ((seen (Log x))))", "(Log x) is undefined"),
 }
 
