@@ -1,11 +1,13 @@
 """ATen's matrix products, normalizations, softmax and attention as ops of a kernel graph."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod, sqrt
 from typing import Any
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_indicators import number_input
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped, swapped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -197,15 +199,22 @@ def _softmax_of(call: Call) -> Tensor:
 
 
 def _safe_softmax(call: Call) -> Tensor:
-    """Softmax of products of queries and keys, also with a mask that import knows; torch gives zeros for hidden rows."""
+    """Softmax, with zeros in rows of −∞. Products of queries and keys have none, nor has a sum with a mask that shows a key."""
     call.ignore("dtype")
-    scores = _behind_views(call.take("self"))
+    scores, result = _behind_views(call.take("self")), _softmax_of(call)
+    x, g = call.tensor("self"), call.graph
+    dim = call.dim("dim", len(x.shape))
     added = scores.args if str(scores.target) == "aten.add.Tensor" and not scores.kwargs else ()
-    masks = [call.known(it) for it in added if hasattr(it, "target")]
+    masks = [call.known(it) for it in added if hasattr(it, "target") and dim == len(x.shape) - 1]
     is_shown = any(mask is not None and (mask.max(-1) > float("-inf")).all() for mask in masks)
-    if not (is_shown or str(scores.target) in ("aten.bmm.default", "aten.mm.default")):
-        raise UnsupportedError("a mask of attention that may hide a row whole")
-    return _softmax_of(call)
+    if is_shown or str(scores.target) in ("aten.bmm.default", "aten.mm.default"):
+        return result
+    return g.where(_is_hidden(call, x, dim), 0, result)
+
+
+def _is_hidden(call: Call, x: Tensor, dim: int) -> Tensor:
+    """Where all of x along a dim is −∞."""
+    return call.graph.equal(call.graph.max(x, dim), number_input(call, float("-inf"), str(x.dtype)))
 
 
 def _behind_views(node: Any) -> Any:
@@ -243,38 +252,39 @@ def _grouped_heads(x: Tensor, heads: int, groups: int) -> Tensor:
     return reshaped(x, (*x.shape[:-3], *split, *x.shape[-2:]))
 
 
-def _mask(call: Call, name: str, rows: int, columns: int) -> Tensor | None:
-    """The mask of attention: numbers to add, or an indicator of the scores that count."""
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """A mask of attention: numbers to add, or an indicator of the scores that count; `shown` where each row has one."""
+
+    tensor: Tensor
+    is_indicator: bool
+    shown: bool
+
+
+def _mask(call: Call, name: str, rows: int, columns: int) -> _Mask | None:
     given, causal = call.take(name), bool(call.take("is_causal"))
     if causal and given is not None:
         raise UnsupportedError(f"{name} together with is_causal = True")
-    if causal:
-        return None if columns == 1 else call.causal_mask(rows, columns)  # the first key counts in every row
+    if causal:  # the first key counts in every row
+        return None if columns == 1 else _Mask(call.causal_mask(rows, columns), True, True)
     if given is None:
         return None
-    return call.indicator(name) if call.is_indicator(name) else call.tensor(name)
+    known, least = call.known_array(name), float("-inf")
+    if call.is_indicator(name):
+        return _Mask(call.indicator(name), True, known is not None and bool(known.any(-1).all()))
+    return _Mask(call.tensor(name), False, known is not None and bool((known.max(-1) > least).all()))
 
 
-def _probabilities(call: Call, scores: Tensor, mask: Tensor | None, name: str) -> Tensor:
-    """softmax(scores + mask), or of the scores where the mask is true; a row that is false everywhere gives zeros."""
+def _attended(call: Call, scores: Tensor, mask: _Mask | None, v: Tensor) -> Tensor:
+    """softmax(scores + mask) v, or of the scores where the mask is true; a row that is hidden whole gives zeros."""
     g, last = call.graph, len(scores.shape) - 1
     if mask is None:
-        return g.softmax(scores, last)
-    causal = bool(call.take("is_causal"))
-    if not causal and not call.is_indicator(name):
-        return g.softmax(scores + mask, last)
-    known = None if causal else call.known_array(name)
-    rows_have_scores = causal or (known is not None and known.any(-1).all())
-    if rows_have_scores:
-        return g.softmax(scores, last, mask)
-    some = g.max(mask, len(mask.shape) - 1)
-    return g.softmax(scores, last, g.where(some, mask, _true(call))) * cast(some, str(scores.dtype))
-
-
-def _true(call: Call) -> Tensor:
-    import numpy as np
-
-    return call.lift("true", (1,), "bool", lambda: np.ones(1, bool))
+        return g.softmax(scores, last) @ v
+    by, keys = mask.tensor, len(mask.tensor.shape) - 1
+    result = (g.softmax(scores, last, by) if mask.is_indicator else g.softmax(scores + by, last)) @ v
+    if mask.shown:
+        return result
+    return g.where(g.max(by, keys), result, 0) if mask.is_indicator else g.where(_is_hidden(call, by, keys), 0, result)
 
 
 def _scale(width: int) -> Fraction:
@@ -297,9 +307,9 @@ def _attention(call: Call, mask_name: str) -> Tensor:
             raise UnsupportedError(f"attention of {q.shape[-3]} queries' heads, {heads} of keys and {v.shape[-3]} of values")
         q = _grouped_heads(q, heads, groups)
         k, v = (reshaped(x, (*x.shape[:-2], 1, *x.shape[-2:])) for x in (k, v))
-        mask = mask if mask is None else _grouped_heads(mask, heads, groups)
+        mask = mask if mask is None else replace(mask, tensor=_grouped_heads(mask.tensor, heads, groups))
     scores = (q @ swapped(k, len(k.shape) - 2, len(k.shape) - 1)) * scale
-    return reshaped(_probabilities(call, scores, mask, mask_name) @ v, shape)
+    return reshaped(_attended(call, scores, mask, v), shape)
 
 
 def _sdpa(call: Call) -> Tensor:
