@@ -130,7 +130,6 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "an exponent of 400 digits": (lambda x, g: x**10**400, "got exponent of about 10^400"),
     "a factor of 5,000 digits": (lambda x, g: x * 10**5000, "got factor of about 10^5000"),
     "two numbers": (lambda x, g: g.maximum(1, 2), "wanted at least one tensor"),
-    "where of two numbers": (lambda x, g: g.where(x, 1, 0), "wanted at least one tensor"),
     "where of no tensor": (lambda x, g: g.where(True, x, x), "where: got True as operand 0"),
     "a dtype that nobody has": (lambda x, g: g.new_input((2,), "x"), "got dtype 'x', wanted one of float16, bfloat16"),
     "a dtype of another size": (lambda x, g: g.new_input((2,), np.int8), "wanted one of float16, bfloat16"),

@@ -53,8 +53,8 @@ def _directions(checkable: CheckableLaw) -> Iterator[tuple[Pattern, Pattern]]:
 
 
 def _lint_cancellation(checkable: CheckableLaw, left: Pattern, right: Pattern) -> Iterator[Lint]:
-    if isinstance(left, Apply) and left.name == "Slice":
-        return  # the slice stands in the program, and what it does not take is part of the program
+    if isinstance(left, Apply) and left.name in ("Slice", "Fill"):
+        return  # it stands in the program, and what it does not take is part of the program
     lost = sorted((set(variables(left)) - set(variables(right))) & _expressions(checkable))
     if lost:
         yield Lint(

@@ -29,13 +29,14 @@ CONSTANTS = {
     "factor": [Fraction(-1), Fraction(1, 2), Fraction(2)],
     "exponent": [Fraction(-1), Fraction(-1, 2), Fraction(1, 3), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(3)],
     "offset": [Fraction(-1), Fraction(0), Fraction(1)],
+    "value": [Fraction(-1), Fraction(0), Fraction(1)],
     "low": [Fraction(-1), Fraction(0)],
     "high": [Fraction(1), Fraction(2)],
     "slope": [Fraction(1, 2)],
     "alpha": [Fraction(2)],
     "dtype": ["float16", "float32"],
 }
-PARTIAL = ("Sqrt", "Rsqrt", "Log", "Pow")
+PARTIAL = ("Sqrt", "Rsqrt", "Log", "Log1p", "Log2", "Log10", "Pow")
 OFTEN = ["Mul", "Mul", "Div", "Sqrt", "Sqrt", "Square", "Exp", "Log", "Rsqrt", "Pow", "Scale", "Sum", "Max", "Abs"]
 OPS_OF = {name: OPS[op] for name in load_rules("indexed").signatures if (op := op_of(name)) is not None}
 FEW = settings(max_examples=max(40, settings.default.max_examples // 4))  # each builds an e-graph
