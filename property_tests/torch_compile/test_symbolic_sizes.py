@@ -27,7 +27,7 @@ PAIRS = ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 
 
 def compiled(function: Any, dynamic: bool | None = None, **options: Any) -> Any:
     return torch.compile(
-        function, backend=backend, options={"budget": 1.0, "rest": "eager", "gate": "cost"} | options, dynamic=dynamic
+        function, backend=backend, options={"budget": 5.0, "rest": "eager", "gate": "cost"} | options, dynamic=dynamic
     )
 
 
