@@ -9,6 +9,10 @@ class GraphError(MirageError):
     """A graph that breaks a rule of its ops: shapes, maps, phases, levels, dangling operands."""
 
 
+class JsonError(MirageError):
+    """A text that is no JSON; the message says where."""
+
+
 class ElementTypeError(GraphError):
     """An op that has no result for the element types of its operands."""
 

@@ -12,15 +12,15 @@ interface; tile shapes follow from grid, loop and maps.
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.errors import GraphError, JsonError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.node import NEW_DIM, Node, node, result_count
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.shapes import text as shape_text
@@ -127,30 +127,9 @@ def _parse(text: str | bytes) -> Any:
     if len(text) > LARGEST_FILE:
         raise GraphError(f"got more than {LARGEST_FILE >> 20} MiB, wanted a graph in JSON of at most that")
     try:
-        decoded = text.decode() if isinstance(text, bytes) else text
-        return json.loads(decoded, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise GraphError(f"byte {error.start} is not UTF-8; wanted a graph in JSON") from None
-    except json.JSONDecodeError as error:
-        raise GraphError(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise GraphError("nested too deeply; wanted a graph in JSON") from None
-    except GraphError:
-        raise
-    except ValueError as error:  # an integer of more than 4,300 digits
-        raise GraphError(f"not JSON that can be read: {str(error).split(';')[0]}") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise GraphError(f"field {_shown(twice)} occurs twice in one object")
-    return fields
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise GraphError(f"got {name}, which is no JSON number")
+        return parse_json(text)
+    except JsonError as error:
+        raise GraphError(f"{error}; wanted a graph in JSON") from None
 
 
 def from_data(data: Any) -> Graph:

@@ -16,8 +16,9 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import KernelWork, kernel_us, kernel_works
-from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.errors import JsonError, MirageError, OptionError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.serialize import from_data
 
 # Each constant, and the range of factors on its initial value: narrow for constants that were measured.
@@ -95,13 +96,13 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         text = data.decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise OptionError(f"{path}: cannot be read: {error}") from None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
+            record = parse_json(line, infinities=True)
+        except JsonError as error:
             raise OptionError(f"{where}: got no JSON ({error}); wanted one object a line") from None
         if not isinstance(record, dict):
             raise OptionError(f"{where}: got {type(record).__name__}, wanted an object")

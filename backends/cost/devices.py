@@ -5,13 +5,12 @@ The H100's started at rates that were measured alone: 3.02 TB/s, 708 TFLOP/s in 
 a CUDA graph. The other records are datasheet values times the same efficiencies (`source`).
 """
 
-import json
 from dataclasses import dataclass, fields
-from math import inf
 from pathlib import Path
 
 from mirage_eg.backends.triton.targets import TARGETS
-from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.errors import JsonError, OptionError
+from mirage_eg.ir.json_text import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,14 +157,15 @@ def find_device(given: str) -> Device:
     if not given.endswith(".json"):
         raise OptionError(f"gpu: got {given!r}, wanted one of {', '.join(DEVICES).lower()}, or a FILE.json; {_HINT}")
     try:
-        data = json.loads(Path(given).read_bytes())
+        data = parse_json(Path(given).read_bytes(), infinities=True)
     except OSError as error:
         raise OptionError(f"gpu: {given}: cannot be read: {error.strerror or error}; {_HINT}") from None
-    except ValueError as error:
+    except JsonError as error:
         raise OptionError(f"gpu: {given}: got no JSON ({error}), wanted the record of a device; {_HINT}") from None
     return _device(data, given)
 
 
+_LEAST, _MOST = 1e-6, 1e24  # of any figure of a device
 _HINT = "try: mirage-eg bench cost LINES.jsonl --out FILE.json"
 
 
@@ -184,12 +184,18 @@ def _device(data: object, where: str) -> Device:
             right, wanted = isinstance(value, str) and value != "", "a text"
         else:
             number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-            right, wanted = number and 0 < value < inf, f"{'an int' if kind is int else 'a number'} above 0"
+            right, wanted = number and _LEAST <= value <= _MOST, f"{'an int' if kind is int else 'a number'} above 0"
+            if number and value > 0:
+                wanted = f"one from {_LEAST:g} to {_MOST:g}"
         if not right:
-            raise OptionError(f"gpu: {where}: {name}: got {value!r}, wanted {wanted}")
+            raise OptionError(f"gpu: {where}: {name}: got {_shown(value)}, wanted {wanted}")
     if data["target"] not in TARGETS:
         raise OptionError(f"gpu: {where}: target: got {data['target']!r}, wanted one of {', '.join(TARGETS)}")
     return Device(**data)
+
+
+def _shown(value: object) -> str:
+    return f"an int of {len(str(value))} digits" if isinstance(value, int) and abs(value) > _MOST else repr(value)[:60]
 
 
 __all__ = ["DEFAULT_TARGET", "DEVICES", "Device", "closest_device", "device_for", "find_device"]

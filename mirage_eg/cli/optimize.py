@@ -14,8 +14,9 @@ from mirage_eg.cli.optimize_sizes import declared, run_optimize_sizes
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import dims_of
-from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.errors import JsonError, MirageError, OptionError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.checkpoint import NAME, holds_results
@@ -134,8 +135,8 @@ def _source(argument: str) -> str:
 def _check_owner(folder: Path, source: str) -> None:
     """Refuse a folder with the results of another program of the same name, if that program still exists."""
     try:
-        report = json.loads((folder / "report.json").read_bytes())
-    except (OSError, ValueError):  # no report of mirage_eg: no results can be lost
+        report = parse_json((folder / "report.json").read_bytes(), infinities=True)
+    except (OSError, JsonError):  # no report of mirage_eg: no results can be lost
         return
     owner = report.get("source") if isinstance(report, dict) else None
     if isinstance(owner, str) and owner != source and (owner.startswith("workload ") or Path(owner).exists()):

@@ -25,6 +25,7 @@ def tune(
     def job() -> int:
         import json
 
+        from mirage_eg.ir.json_text import parse_json
         from mirage_eg.optimizer.tuning_database import append, file_of, is_measurement, read_lines
         from mirage_eg.pipeline.run.cache import tuning_folder
         from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
@@ -34,7 +35,8 @@ def tune(
             raise OptionError("MIRAGE_EG_CACHE is off, and with it the tuning database; wanted a folder")
         if imported is not None:
             try:
-                lines = [json.loads(text) for text in imported.read_text(encoding="utf-8").splitlines()]
+                texts = imported.read_text(encoding="utf-8").split("\n")
+                lines = [parse_json(text, infinities=True) for text in texts if text]
             except (OSError, ValueError) as error:
                 raise OptionError(f"--import: {imported}: {error}; wanted a file of tune --export") from None
             if wrong := next((number for number, line in enumerate(lines, 1) if not is_measurement(line)), None):
@@ -44,7 +46,10 @@ def tune(
                 path = file_of(folder, device)
                 known = {json.dumps(line, sort_keys=True) for line in read_lines(path)}
                 new = [line for line in lines if line["device"] == device and json.dumps(line, sort_keys=True) not in known]
-                append(path, new)
+                try:
+                    append(path, new)
+                except OSError as error:
+                    raise OptionError(f"{path}: cannot be written: {error.strerror or error}") from None
                 added += len(new)
             print(f"{imported}: {added} added, {len(lines) - added} known")
         found = [line for path in sorted(folder.glob("*.jsonl")) for line in read_lines(path)]

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mirage_eg.backends.measure.candidate_timer import Outcome
+from mirage_eg.ir.errors import JsonError
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.optimizer.measurement import JsonLine, Measurement, fingerprint
 
 _LOGGER = logging.getLogger(__name__)
@@ -78,16 +80,18 @@ def append(path: Path, lines: "list[JsonLine]") -> None:
 def read_lines(path: Path) -> Iterator[JsonLine]:
     """The lines that are measurements; others are left out with a warning."""
     try:
-        texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         return
     except OSError as error:
         _LOGGER.warning("no measurements are read: %s: %s", path, error.strerror or error)
         return
     for number, text in enumerate(texts, 1):
+        if not text:
+            continue
         try:
-            line = json.loads(text)
-        except ValueError:
+            line = parse_json(text, infinities=True)
+        except JsonError:
             line = None
         if is_measurement(line):
             yield line

@@ -12,12 +12,12 @@ from mirage_eg.backends.measure.timing import gpu_available, gpu_name, gpu_targe
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.cache import ResultCache, code_hash, entry_of, key_of
 from mirage_eg.pipeline.run.cache_lookup import identity
-from mirage_eg.pipeline.run.json_codec import loads
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.torch_compile.settings import Settings
@@ -65,7 +65,7 @@ def key_in(path: Path) -> Key | None:
     """The key in the first line of an entry; None if it has none."""
     try:
         with open(path, encoding="utf-8") as file:
-            key = loads(file.readline())["key"]
+            key = parse_json(file.readline(), infinities=True)["key"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return key if isinstance(key, dict) and isinstance(key.get("segment"), str) else None

@@ -19,12 +19,12 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
 from mirage_eg.pipeline.loop_sizes import with_loops
 from mirage_eg.pipeline.program_form import form_of, vector_products
 from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_cache, now
-from mirage_eg.pipeline.run.json_codec import loads
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.result import Candidate, Result
@@ -326,7 +326,7 @@ class SegmentStore:
         if self.cache is None or not (path := self._gate_path(name)).is_file():
             return None
         try:
-            kept = loads(path.read_text())
+            kept = parse_json(path.read_text(), infinities=True)
             times = kept["times"] and GateTimes(*(float(kept["times"][field.name]) for field in fields(GateTimes)))
             errors = GateErrors(*(float(kept["errors"][field.name]) for field in fields(GateErrors)))
             return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times)

@@ -14,8 +14,8 @@ from hashlib import sha256
 from pathlib import Path, PurePath
 
 from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.pipeline.run.cache import FORMAT, VERSION, ResultCache, UnusableEntry, chosen_cache
-from mirage_eg.pipeline.run.json_codec import loads
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.torch_compile.segment_keys import check_entry
 from mirage_eg.torch_compile.segment_store import FORMS
@@ -110,7 +110,7 @@ def _fault(name: str, body: bytes) -> str | None:
     head, _, result = body.partition(b"\n")
     try:
         body.decode()
-        header = loads(head)
+        header = parse_json(head, infinities=True)
         key, checksum, kind = header["key"], header["sha256"], (header["format"], header["version"])
     except (ValueError, KeyError, TypeError):
         return "does not begin with the line of an entry"
@@ -124,7 +124,7 @@ def _fault(name: str, body: bytes) -> str | None:
 def _wrong(body: bytes) -> str | None:
     """The reason why the kernels of an entry cannot be used, if it is one of a segment."""
     try:
-        check_entry(body, loads(body.partition(b"\n")[0])["key"])
+        check_entry(body, parse_json(body.partition(b"\n")[0], infinities=True)["key"])
     except (UnusableEntry, MirageError) as error:
         return " ".join(str(error).split())[:300]
     return None

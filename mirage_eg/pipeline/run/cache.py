@@ -24,12 +24,13 @@ import platformdirs
 
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
+from mirage_eg.ir.errors import GraphError, JsonError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.run.code_hash import code_hash
 from mirage_eg.pipeline.run.entry_check import fault_of, is_marked, set_mark
-from mirage_eg.pipeline.run.json_codec import CodecError, decode, dumps, loads
+from mirage_eg.pipeline.run.json_codec import CodecError, decode, dumps
 from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, Result
 
@@ -147,7 +148,7 @@ def entry_of(
     """
     try:
         head, _, body = content.decode().partition("\n")
-        header = loads(head)
+        header = parse_json(head, infinities=True)
     except ValueError as error:
         raise UnusableEntry(f"does not begin with a line of JSON: {error}") from None
     if not isinstance(header, dict) or (header.get("format"), header.get("version")) != (FORMAT, VERSION):
@@ -157,8 +158,8 @@ def entry_of(
     if header.get("sha256") != sha256(body.encode()).hexdigest():
         raise UnusableEntry("is damaged: it has another checksum")
     try:
-        result = decode(loads(body))
-    except CodecError as error:  # a record of another version
+        result = decode(parse_json(body, infinities=True))
+    except (JsonError, CodecError) as error:  # a record of another version
         raise UnusableEntry(f"cannot be decoded: {error}") from None
     if not isinstance(result, Result) or not isinstance(header.get("computed"), str):
         raise UnusableEntry("holds no result")

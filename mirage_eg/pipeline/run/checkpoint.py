@@ -15,8 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mirage_eg.ir.errors import MirageError
-from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps, loads
+from mirage_eg.ir.errors import JsonError, MirageError
+from mirage_eg.ir.json_text import parse_json
+from mirage_eg.pipeline.run.json_codec import CodecError, conforms, decode, dumps
 
 FORMAT, VERSION = "mirage_eg checkpoint", 2
 NAME = "checkpoint.jsonl"
@@ -117,8 +118,8 @@ class Checkpoint:
         kept = 0
         for number, line in enumerate(lines, 1):
             try:
-                data = loads(line)
-            except CodecError as error:
+                data = parse_json(line, infinities=True)
+            except JsonError as error:
                 raise CheckpointError(f"{self.path}:{number}: {error}; wanted a line of a checkpoint{_AGAIN}") from None
             if number == 1:
                 self._check_header(data, header)

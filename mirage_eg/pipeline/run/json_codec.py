@@ -68,29 +68,7 @@ def encode(value: Any) -> Coder:
             raise TypeError(f"got {value!r}, wanted a frozen record of mirage_eg or what it may hold")
 
 
-def loads(text: str | bytes) -> Coder:
-    """The JSON of a text.
-
-    Raises:
-        CodecError: no JSON, nested too deeply, or with a name twice in one object.
-    """
-    try:
-        return json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_unique)
-    except RecursionError:
-        raise CodecError(_TOO_DEEP) from None
-    except CodecError:
-        raise
-    except ValueError as error:
-        raise CodecError(f"not JSON: {str(error)[:80]}") from None
-
-
 _TOO_DEEP = "nested too deeply"
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(fields := dict(pairs)) < len(pairs):
-        raise CodecError("a name occurs twice in one object")
-    return fields
 
 
 def decode(data: Coder) -> Any:
