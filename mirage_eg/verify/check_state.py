@@ -42,7 +42,7 @@ class CheckState:
     unfaithful: frozenset[str] = frozenset()
     comparisons: int = 0  # of the smallest output, where an op is coarse
     maxima_agree: bool = True  # maxima are taken over the same elements as in the program
-    places_agree: bool = True  # whatever the indices are
+    places_agree: bool = True  # for any indices
     untried: str | None = None  # what the tests of floats left out
     error: float | None = None  # in float64
     float_difference: Difference | None = None

@@ -21,10 +21,11 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, with_spread
 from mirage_eg.verify.error_bound import longest_reduction
-from mirage_eg.verify.far_inputs import far_names
+from mirage_eg.verify.far_inputs import FAR, far_names
 from mirage_eg.verify.random_inputs import FloatTrial
 from mirage_eg.verify.reference import OnProgress, Reference
 from mirage_eg.verify.verdict import Difference, FloatCheck
+from mirage_eg.verify.zeros import ZEROS, domain_of, has_case_at_zero
 
 MASKED_ERROR = 2e-2  # of the largest element: a µGraph may be no more wrong on masked rows, even if the program is
 ERROR_RATIO = 2  # a µGraph may be this many times as wrong as the program in its own types, and 1 ulp of the largest element
@@ -92,9 +93,13 @@ class _Checker:
         names = far_names(self._inputs.primitive)
         usual: list[_TrialResult] = []
         far: list[list[_TrialResult]] = [[] for _ in candidates]
+        graphs = (self._program, *candidates)
+        names += ZEROS[:1] if any(map(has_case_at_zero, graphs)) else ()
         done, total, magnitude = 0, len(candidates) * (1 + len(names)), 1.0
         for name in (*names, None):  # large inputs are in memory after the verdict
-            trial = self._inputs.far(name) if name else self._inputs.numbers(self._inputs.usual)
+            trial = self._inputs.far(name) if name and name in FAR else self._inputs.numbers(name or self._inputs.usual)
+            if name in ZEROS and not all(map(isfinite, self._inputs.own_errors(trial))):
+                continue  # the types of the program do not hold what it computes there
             allowed = self._allowed(trial)
             magnitude = trial.magnitude if name == "large" else magnitude
             check = self._on_far if name else self._on_usual
@@ -182,6 +187,7 @@ class _Checker:
         self, got: Sequence[Array], trial: FloatTrial, sizes: Sequence[Array], tolerance: float, allowed: Sequence[float]
     ) -> _TrialResult:
         domain = "float64" if trial.name == self._inputs.usual else f"float64, {trial.name} inputs"
+        domain = domain_of(trial.name) if trial.name in ZEROS else domain
         names, types = self._program.output_names, self._program.output_types
         wanted = [  # elements beyond the range of their type are left out
             self._xp.where(abs(want) <= kind.dtype.largest, want, inf) for want, kind in zip(trial.outputs, types, strict=True)

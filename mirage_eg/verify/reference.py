@@ -24,12 +24,13 @@ from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, EXTREMES, CheckState, Wait
-from mirage_eg.verify.compare import compare_numbers, compare_residues, with_spread
+from mirage_eg.verify.compare import LEAST_COVERAGE, compare_numbers, compare_residues, with_spread
 from mirage_eg.verify.error_bound import ErrorBound, longest_reduction
 from mirage_eg.verify.index_cover import counts_places, index_cover, moves_by_indices
 from mirage_eg.verify.random_inputs import USUAL, FieldTrial, FloatTrial, RandomInputs
 from mirage_eg.verify.subgraph_check import SubgraphCheck
 from mirage_eg.verify.verdict import Equality, Verdict
+from mirage_eg.verify.zeros import ZEROS, domain_of, has_case_at_zero, has_ties
 
 MAX_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take four bytes each
 MAXIMA = 8  # comparisons in float64 for each operand of a maximum, where the field cannot tell that all operands were read
@@ -195,13 +196,26 @@ class Reference:
         self._compare_on("positive", [state for state in states if state.suspected], subgraphs)
         self._compare_on("large", [state for state in states if state.suspected or state.unfaithful], subgraphs)
         self._compare_on("tails", [state for state in states if state.suspected], subgraphs)
+        if cases := [state for state in states if has_case_at_zero(state.program) or has_case_at_zero(state.candidate)]:
+            defined = self._compare_on("zeros", cases, subgraphs)
+            if defined < LEAST_COVERAGE:
+                self._compare_on("few zeros", cases, subgraphs)
+            self._compare_on("all zeros", cases, subgraphs)
+            tied = [state for state in cases if has_ties(state.program) or has_ties(state.candidate)]
+            self._compare_on("ties", tied, subgraphs)
 
-    def _compare_on(self, name: str, states: Sequence[CheckState], subgraphs: SubgraphCheck | None) -> None:
-        """Record the largest error in float64 on these inputs, and the first difference beyond rounding."""
+    def _compare_on(self, name: str, states: Sequence[CheckState], subgraphs: SubgraphCheck | None) -> float:
+        """Record the largest error in float64 on these inputs, and the first difference beyond rounding.
+
+        The share of the elements at which the program is defined, in the output with the least.
+        """
         states = [state for state in states if state.float_difference is None]
         if not states:
-            return
+            return 1.0
         whole, algebra = self.inputs.wide_numbers(name, len(states) > 1), FloatAlgebra(self.xp)
+        shares = [float(self.xp.isfinite(x).mean()) for x in whole.outputs] if name in ZEROS else [1.0]
+        if not any(shares) and not subgraphs:
+            return 0.0
         inside: dict[Any, FloatTrial] = {}
         if subgraphs and any(state.subgraph for state in states):
             inside = dict(zip(subgraphs.subgraphs, subgraphs.numbers(whole, algebra), strict=True))
@@ -218,6 +232,7 @@ class Reference:
             wait()
         if whole.memo is not None and name != USUAL[0]:  # other inputs are used once
             whole.memo.clear()
+        return min(shares)
 
     def _confirmed(
         self, state: CheckState, trial: FloatTrial, got: Sequence[Array], numbers: Wait, stack: int = 0
@@ -236,13 +251,13 @@ class Reference:
             if not stack:  # shared by all candidates
                 self._spreads[key] = spreads
         left_out = [xp.isnan(spread) for spread in spreads]  # where the program is undefined, or nearly
-        if overflows and not stack and trial.name not in USUAL:  # float64 does not hold every value of far inputs
+        if overflows and not stack and trial.name not in (*USUAL, *ZEROS):  # float64 does not hold every value of far inputs
             left_out = [out | xp.isnan(spread) for out, spread in zip(left_out, own, strict=True)]
         got = [xp.where(out, want, x) for out, want, x in zip(left_out, trial.outputs, got, strict=True)]
         moved = [xp.nan_to_num(one) + xp.nan_to_num(other) for one, other in zip(spreads, own, strict=True)]
         tolerance = self._tolerance(state)
         sizes = with_spread(xp, trial.sizes, moved, tolerance)
-        return compare_numbers(xp, state.names, got, trial.outputs, sizes, tolerance)()
+        return compare_numbers(xp, state.names, got, trial.outputs, sizes, tolerance, domain_of(trial.name))()
 
     def _compare_maxima(self, state: CheckState) -> None:
         """Compare in float64 as often as the longest maximum needs; suspected if that takes too many random numbers."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from mirage_eg.egraph.proof_chain import ProofChain
 
+AMONG_INPUTS = " among the inputs"  # the end of the domain of a difference on inputs with zeros
 Observer = Callable[[str, int, int | None, str], None]  # stage, done, total, note
 
 
@@ -93,5 +94,7 @@ class FloatCheck:
             )
         if self.difference is None and self.share > 1:
             return f"LESS ACCURATE than the program in its own types: {self.share:.1f} times what it may be wrong"
+        if self.overflows and self.difference is not None and self.difference.domain.endswith(AMONG_INPUTS):
+            return "NOT FINITE at zeros"
         far = self.difference is not None and self.difference.domain != "float64"
         return "OVERFLOWS on far inputs" if far and self.overflows else "WRONG AS ROUNDED"
