@@ -20,7 +20,10 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.option_fields import OptionField, option_fields
 from mirage_eg.pipeline.run.output_files import check_writable
 
-_PROGRAM_HELP = f"A workload ({', '.join(BUILT_IN)}), a graph in JSON, or a Python file that defines program()."
+_PROGRAM_HELP = (
+    f"A workload ({', '.join(BUILT_IN)}), a graph in JSON, a Python file that defines program(), or a .onnx or .pt2 model. "
+    "A Python or .pt2 file may run any code: trust it."
+)
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]
 ProgramsArgument = Annotated[list[str] | None, typer.Argument(metavar="PROGRAM…", help=_PROGRAM_HELP, show_default=False)]
 GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A kernel graph in JSON.", show_default=False)]

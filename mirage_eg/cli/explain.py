@@ -11,7 +11,12 @@ from mirage_eg.ir.errors import OptionError
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A .pt2 file of torch.export.save, or an .onnx file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A .pt2 file of torch.export.save that you trust (torch runs code in it), or an .onnx file."
+        ),
+    ],
     dim: Annotated[
         list[str] | None, typer.Option(metavar="NAME=EXTENT", help="The extent of a symbolic dim of an ONNX model; repeatable.")
     ] = None,

@@ -1,10 +1,11 @@
 """PyTorch programs in: `import_program` for torch.export, `import_graph` for a functional FX graph of AOTAutograd."""
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from pathlib import Path
-from pickle import PickleError
+from pickle import PickleError, UnpicklingError
 from struct import error as StructError
 from types import MappingProxyType
 from typing import Any
@@ -202,25 +203,44 @@ def _constant(node: Fx, state: Mapping[str, Any], same: Mapping[Fx, Fx]) -> Cons
     return Constant(node.name, depends_on, lambda: numpy_of(HostValues(state, same)[node]))
 
 
-def load(path: str | Path) -> Any:
-    """The exported program in a file that torch.export.save wrote; import only files that you trust.
+_ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch reads it at each load
+
+
+def load(path: str | Path, trusted: bool = False) -> Any:
+    """The exported program in a file that torch.export.save wrote; read only files that you trust.
+
+    Torch evaluates the texts of sizes in the file as Python. Unless the file is `trusted`, its pickles are refused where they
+    hold more than tensors and plain data, such as example inputs of a class of one's own.
 
     Raises:
         ProgramError: torch is not installed, or the file holds no exported program that this torch can read.
     """
     torch = torch_module()
-    log = logging.getLogger("torch.export")  # it reports what the error says
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    logs = [logging.getLogger(name) for name in ("torch.export", "torch._export.serde.serialize")]  # they say what errors say
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
+    before = os.environ.get(_ONLY_WEIGHTS)
     try:
+        if not trusted:
+            os.environ[_ONLY_WEIGHTS] = "1"
         return torch.export.load(path)
+    except UnpicklingError:
+        raise ProgramError(
+            f"{path}: a pickle in it is damaged, or holds more than tensors and plain data and may run any code; wanted a file "
+            "that torch.export.save wrote; if you trust it, try in Python: mi.torch.import_program(torch.export.load(FILE))"
+        ) from None
     except _UNREADABLE as error:
         message = " ".join(str(error).split())[:300]
         raise ProgramError(
             f"{path}: {message}; wanted a file that torch.export.save wrote, with its custom ops imported"
         ) from None
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
+        if not trusted:
+            os.environ.pop(_ONLY_WEIGHTS)
+            os.environ.update({} if before is None else {_ONLY_WEIGHTS: before})
 
 
 def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage:

@@ -62,6 +62,8 @@ def compile(
 def load(path: str | Path) -> Any:
     """The exported program in a file that torch.export.save wrote, with our ops; load only files that you trust.
 
+    A file may hold any code, in pickles and in the texts of sizes, which torch runs.
+
     Its kernels are taken from the cache when it runs.
 
     Raises:
@@ -69,7 +71,7 @@ def load(path: str | Path) -> Any:
     """
     torch_export.torch_module()
     segment_op()
-    return torch_export.load(path)
+    return torch_export.load(path, trusted=True)
 
 
 __all__ = ["compile", "load"]
