@@ -6,6 +6,7 @@ Not-a-number and infinity are values here, without warnings: comparisons of resu
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -22,6 +23,7 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.wide_factors import within_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,12 @@ def _indicator(holds: Array, x: Array) -> Array:
     return holds.astype(x.dtype)
 
 
+def _scaled(xp: Any, x: Array, factor: Fraction) -> Array:
+    for each in within_range(factor):
+        x = x * each
+    return x
+
+
 # One row for each elementwise op; a test holds the keys equal to the op table's.
 _PACKAGED: Mapping[str, Callable[..., Array]] = {
     "add": lambda xp, x, y: x + y,
@@ -272,7 +280,7 @@ _PACKAGED: Mapping[str, Callable[..., Array]] = {
     "elu": lambda xp, x, alpha: xp.where(x > 0, x, float(alpha) * xp.expm1(xp.minimum(x, 0))),
     "pow": lambda xp, x, exponent: xp.power(x, float(exponent)),
     "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, float(low)), float(high)),
-    "scale": lambda xp, x, factor: x * float(factor),
+    "scale": _scaled,
     "shift": lambda xp, x, offset: x + float(offset),
     "fill": lambda xp, x, value: xp.full_like(x, float(value)),
 }

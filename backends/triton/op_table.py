@@ -17,6 +17,7 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.sizes import Ratio
+from mirage_eg.ir.wide_factors import within_range
 
 Attributes = Mapping[str, Any]
 Write = Callable[[Sequence[str], Attributes], str]
@@ -91,6 +92,12 @@ def _call(pattern: str) -> Write:
     return lambda x, attributes: pattern.format(
         **dict(zip(OPERANDS, x, strict=False)), **{name: number(value) for name, value in attributes.items()}
     )
+
+
+def _scaled(x: Sequence[str], attributes: Attributes) -> str:
+    factor = attributes["factor"]
+    factors = [number(factor)] if isinstance(factor, int | Ratio) else map(repr, within_range(factor))
+    return " * ".join([x[0], *factors])
 
 
 NAN_MAX = "nan_max"  # the helper by which maxima are taken, reductions too
@@ -204,7 +211,7 @@ _PACKAGED: Mapping[str, ElementwiseRow] = {
         True,
         helper="nan_clamp",
     ),
-    "scale": ElementwiseRow("scaled", _call("{x} * {factor}"), _call("{x} * {factor}"), _always, True),
+    "scale": ElementwiseRow("scaled", _scaled, _scaled, _always, True),
     "shift": ElementwiseRow(
         "shifted", _call("{x} + {offset}"), _call("{x} + {offset}"), lambda attributes: bool(attributes["offset"] == 0), True
     ),

@@ -17,6 +17,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.patch import written_ranges
 from mirage_eg.ir.shapes import Attributes
+from mirage_eg.ir.wide_factors import within_range
 
 _NARROW = (DType.float16, DType.bfloat16)
 _BACKWARD_END = -(2**63) + 1  # of a slice with step −1: before the first element
@@ -234,6 +235,13 @@ def _fill(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes,
     return body.append("Expand", body.number(attributes["value"], result.dtype), body.numbers(*result.shape))
 
 
+def _scale(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    name, factor = operands[0].name, attributes["factor"]
+    for each in (factor,) if result.dtype.is_integer else within_range(factor):
+        name = body.append("Mul", name, body.number(each, result.dtype))
+    return name
+
+
 def _softmax(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     x, *mask = operands
     if not mask:
@@ -448,7 +456,7 @@ _WRITERS: Mapping[str, Writer] = {
     "elu": _unary(_elu),
     "pow": _unary(lambda body, x, number, exponent: body.append("Pow", x, number(exponent))),
     "clamp": _unary(_clamp),
-    "scale": _unary(lambda body, x, number, factor: body.append("Mul", x, number(factor))),
+    "scale": _scale,
     "shift": _unary(lambda body, x, number, offset: body.append("Add", x, number(offset))),
     "fill": _fill,
     "softmax": _softmax,
