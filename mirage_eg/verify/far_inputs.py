@@ -1,7 +1,8 @@
 """Far inputs: large, offset or masked ones, on which kernels may leave the range of their types. Trusted.
 
 Programs with exponentials or differences get a common offset. Those with exponentials get masks of 0 and 1 with scores that
-differ by tens or thousands, so that the largest score of a row, or the whole row, is masked.
+differ by tens or thousands, so that the largest score of a row, or the whole row, is masked. Those with quotients and roots get
+inputs near both ends of the range that they have as written. All get not-a-number.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.whole_inputs import indicator_inputs
@@ -21,7 +23,8 @@ class Far:
 
     `move(x, size, before, scale)` works in place: usual inputs have the size `usual`. With `holds` all intermediate values must
     fit the types of the program, too. In a program with exponentials they always must: where scores overflow, any rounding
-    decides which one is the largest.
+    decides which one is the largest. With `end`, the sign of exponents, the size is a power of two that the program allows
+    (`RandomInputs`), instead of `sizes`.
     """
 
     sizes: tuple[float, ...]
@@ -30,6 +33,7 @@ class Far:
     masks: bool = False
     holds: bool = False
     rounds: bool = False  # moved inputs must be rounded to their type
+    end: int = 0
 
 
 def _times(x: Array, size: float, before: float, scale: float) -> None:
@@ -40,20 +44,31 @@ def _below(x: Array, size: float, before: float, scale: float) -> None:
     x -= np.float32((size - before) * scale)
 
 
+NOT_A_NUMBER = "not-a-number"
+
 FAR: Mapping[str, Far] = {
     "large": Far((64.0, 8.0, 2.0, 1.0), _times, 1.0),
     "offset": Far((128.0, 16.0, 2.0, 0.0), _below, 0.0, holds=True, rounds=True),
     "masked": Far((8.0, 2.0, 1.0), _times, 1.0, masks=True),
     "masked large": Far((512.0, 64.0, 8.0, 2.0, 1.0), _times, 1.0, masks=True),
+    "huge": Far((), _times, 1.0, end=1),
+    "tiny": Far((), _times, 1.0, end=-1),
+    NOT_A_NUMBER: Far((), _times, 1.0),
 }
+
+_LEAVES_RANGE = frozenset({"div", "sqrt", "rsqrt", "pow"})  # by other laws than products and sums
+_PERIODIC = frozenset({"sin", "cos"})  # any rounding of a large operand decides
+_WIDE = 2.0**100
 
 
 def far_names(program: Graph) -> list[str]:
     """The kinds of far inputs for a program of primitive ops."""
     ops = {item.op for item in program.nodes}
-    if "exp" not in ops:
-        return ["large", "offset"] if "sub" in ops else ["large"]
-    return [name for name, far in FAR.items() if not far.masks or any(mask_inputs(program))]
+    if "exp" in ops:
+        return [name for name, far in FAR.items() if not far.end and (not far.masks or any(mask_inputs(program)))]
+    wide = all(dtype.is_integer or dtype is DType.bool or dtype.largest > _WIDE for dtype in program.dtypes)
+    ends = ["huge", "tiny"] if ops & _LEAVES_RANGE and not ops & _PERIODIC and wide else []
+    return ["large", *(["offset"] if "sub" in ops else []), *ends, NOT_A_NUMBER]
 
 
 def mask_inputs(program: Graph) -> list[bool]:
@@ -91,4 +106,4 @@ def mask(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return ones.astype(np.float32).reshape(shape)
 
 
-__all__ = ["FAR", "Far", "far_names", "mask", "mask_inputs"]
+__all__ = ["FAR", "NOT_A_NUMBER", "Far", "far_names", "mask", "mask_inputs"]

@@ -6,7 +6,7 @@ overflow and large errors and proves nothing; the verdict comes from `reference`
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import floor, inf, isfinite, log2, sqrt
+from math import floor, inf, isfinite, log2, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, with_spread
 from mirage_eg.verify.error_bound import longest_reduction
-from mirage_eg.verify.far_inputs import FAR, far_names
+from mirage_eg.verify.far_inputs import FAR, NOT_A_NUMBER, far_names
 from mirage_eg.verify.random_inputs import FloatTrial
 from mirage_eg.verify.reference import OnProgress, Reference
 from mirage_eg.verify.verdict import Difference, FloatCheck
@@ -169,7 +169,19 @@ class _Checker:
         ]
         got = self._as_kernels_compute(candidate, trial.inputs)
         masked = self._error_on_masks(got, trial, tolerance) if trial.name == "masked" else 0.0
-        return self._compare(got, trial, sizes, tolerance, allowed)._replace(masked=masked)
+        result = self._compare(got, trial, sizes, tolerance, allowed)._replace(masked=masked)
+        if trial.name != NOT_A_NUMBER or result.difference is not None:
+            return result
+        return result._replace(difference=self._number_instead(got, trial))
+
+    def _number_instead(self, got: Sequence[Array], trial: FloatTrial) -> Difference | None:
+        """The first element that is a number where the program gives not-a-number."""
+        for name, x, want in zip(self._program.output_names, got, trial.outputs, strict=True):
+            numbers = self._xp.isnan(want) & self._xp.isfinite(x)
+            if bool(numbers.any()):
+                index = tuple(int(i) for i in np.unravel_index(int(numbers.argmax()), numbers.shape))
+                return Difference(name, index, float(x[index]), nan, f"float64, {trial.name} inputs")
+        return None
 
     def _error_on_masks(self, got: Sequence[Array], trial: FloatTrial, tolerance: float) -> float:
         """The largest error of an output, relative to its largest element; 0 if it may be that large."""

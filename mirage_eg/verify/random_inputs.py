@@ -31,7 +31,7 @@ from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 from mirage_eg.verify.compare import LEAST_COVERAGE, compare_residues, sizes_of
-from mirage_eg.verify.far_inputs import FAR, mask, mask_inputs
+from mirage_eg.verify.far_inputs import FAR, NOT_A_NUMBER, mask, mask_inputs
 from mirage_eg.verify.index_cover import IndexCover
 from mirage_eg.verify.zeros import ZEROS, set_zeros
 
@@ -243,6 +243,10 @@ class RandomInputs:
         """Usual inputs moved by `far_inputs`; outputs are exact even if an exponential leaves the range of float64."""
         if name in self._floats:
             return self._floats[name]
+        if name == NOT_A_NUMBER:
+            return self._remember(self._with_not_a_number())
+        if FAR[name].end:
+            return self._remember(self._near_the_end(name))
         far, usual, exact = FAR[name], self.usual, ShiftedFloats(FloatAlgebra(self._xp))
         holds = far.holds or any(item.op == "exp" for item in self.primitive.nodes)
         inputs, moving = self._to_move(name, usual)
@@ -262,6 +266,55 @@ class RandomInputs:
             if size == last or not holds or all(map(isfinite, self.own_errors(trial))):
                 break
         return self._remember(trial)
+
+    def _near_the_end(self, name: str) -> FloatTrial:
+        """Usual inputs times a power of two, with 5/8 of the exponent up to which the program stays in the range of its types.
+
+        So what needs more than 8/5 of its exponents leaves the range: a law that doubles them does.
+        """
+        inputs, moving = self._to_move(name, self.usual)
+        exponent = 0
+
+        def moved(by: int) -> FloatTrial:
+            nonlocal exponent
+            for x, _, _ in moving:
+                x *= np.float32(2.0 ** (by - exponent))
+            exponent = by
+            outputs = evaluate(self.primitive, inputs, FloatAlgebra(self._xp), self.slice_elements)
+            return FloatTrial(name, inputs, outputs, sizes_of(self._xp, outputs), 2.0**by)
+
+        held, left = 0, 16  # in steps of 8; 128 is beyond the range
+        while left - held > 1:
+            middle = (held + left) // 2
+            held, left = (middle, left) if self._holds(moved(8 * middle * FAR[name].end)) else (held, middle)
+        return moved(5 * held * FAR[name].end)
+
+    def _holds(self, trial: FloatTrial) -> bool:
+        """Whether the program in its own types stays within their range, at both ends."""
+        xp = self._xp
+        for error, want, kind in zip(self.own_errors(trial), trial.outputs, self._program.output_types, strict=True):
+            size = xp.where(xp.isfinite(want), abs(want), 0).max()
+            if size > kind.dtype.largest or not error <= size / 16:
+                return False
+        return True
+
+    def _with_not_a_number(self) -> FloatTrial:
+        """Usual inputs with an element of each that is not-a-number; outputs are so where that alone makes them not finite.
+
+        What else is not finite is infinite here, so that it is left out.
+        """
+        xp, algebras = self._xp, [ShiftedFloats(FloatAlgebra(self._xp))]
+        inputs, moving = self._to_move(NOT_A_NUMBER, self.usual)
+        before = [algebras[0].number(x) for x in evaluate(self.written, inputs, algebras[0], self.slice_elements)]
+        for number, (x, _, _) in enumerate(moving):
+            x.reshape(-1)[np.random.default_rng([self._seed, number]).integers(x.size)] = np.nan
+        after = [algebras[0].number(x) for x in evaluate(self.written, inputs, algebras[0], self.slice_elements)]
+        plain = evaluate(self.primitive, inputs, FloatAlgebra(xp), self.slice_elements)
+        outputs = []
+        for usual, exact, other in zip(before, after, plain, strict=True):
+            known = xp.where(xp.isfinite(other), exact, np.inf)  # 0 · exp(not-a-number) may be either
+            outputs.append(xp.where(xp.isfinite(usual), xp.where(xp.isfinite(exact), known, np.nan), np.inf))
+        return FloatTrial(NOT_A_NUMBER, inputs, outputs, sizes_of(xp, outputs))
 
     def own_errors(self, trial: FloatTrial) -> list[float]:
         """The error of each output of the program in its own types, op by op; infinite where they cannot hold it."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isnan
 
 from mirage_eg.egraph.proof_chain import ProofChain
 
@@ -96,5 +97,7 @@ class FloatCheck:
             return f"LESS ACCURATE than the program in its own types: {self.share:.1f} times what it may be wrong"
         if self.overflows and self.difference is not None and self.difference.domain.endswith(AMONG_INPUTS):
             return "NOT FINITE at zeros"
+        if self.difference is not None and isnan(self.difference.wanted):
+            return "GIVES A NUMBER where the program gives not-a-number"
         far = self.difference is not None and self.difference.domain != "float64"
         return "OVERFLOWS on far inputs" if far and self.overflows else "WRONG AS ROUNDED"

@@ -1,0 +1,108 @@
+"""The float check at both ends of the range of types, and on not-a-number."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.verify.far_inputs import NOT_A_NUMBER
+from mirage_eg.verify.float_check import float_check
+from mirage_eg.verify.random_inputs import RandomInputs
+from property_tests.support.hand_written import HAND_WRITTEN
+from property_tests.support.small_programs import written
+
+Write = Callable[..., Tensor]
+X, Y, W = (8, 32), (8, 32), (32, 16)
+
+
+def norm(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.sqrt(p.sum(p.square(x), 1))
+
+
+def squares(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.sum(p.square(x), 1)
+
+
+# A law makes the second of the first; its squares of squares leave the range at half of the exponents.
+NARROWED: dict[str, tuple[Write, Write, tuple[tuple[int, ...], ...]]] = {
+    "the root of a product": (
+        lambda p, x, y: p.div(p.sum(p.mul(x, y), 1), p.mul(norm(p, x), norm(p, y))),
+        lambda p, x, y: p.div(p.sum(p.mul(x, y), 1), p.sqrt(p.mul(squares(p, x), squares(p, y)))),
+        (X, Y),
+    ),
+    "the square of a sum": (
+        lambda p, x, y: p.div(norm(p, x), norm(p, y)),
+        lambda p, x, y: p.sqrt(p.sqrt(p.div(p.square(squares(p, x)), p.square(squares(p, y))))),
+        (X, Y),
+    ),
+    "a quotient by a product": (
+        lambda p, x, y: p.div(p.div(x, norm(p, y)), norm(p, y)),
+        lambda p, x, y: p.div(p.mul(x, squares(p, y)), p.square(squares(p, y))),
+        (X, Y),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", NARROWED)
+def test_a_law_that_halves_the_range_of_a_program_fails(name: str, dtype: str) -> None:
+    program, candidate, shapes = NARROWED[name]
+    check = float_check(written(program, *shapes, dtype=dtype), written(candidate, *shapes, dtype=dtype))
+    assert not check.ok and check.difference is not None
+    assert check.difference.domain in ("float64, huge inputs", "float64, tiny inputs")
+    assert float_check(*[written(program, *shapes, dtype=dtype)] * 2).ok
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in HAND_WRITTEN if not name.startswith("attention")])
+def test_fused_kernels_keep_the_range_of_their_programs(name: str, dtype: str) -> None:
+    graphs = HAND_WRITTEN[name](dtype)
+    check = float_check(graphs.program, graphs.mugraph)
+    assert check.ok, (check.problem, check.difference)
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_fused_kernels_keep_not_a_number(name: str) -> None:
+    graphs = HAND_WRITTEN[name]("float32")
+    check = float_check(graphs.program, graphs.mugraph)
+    assert check.ok, (check.problem, check.difference)
+    outputs = RandomInputs(graphs.program, 0).far(NOT_A_NUMBER).outputs
+    assert all(np.isnan(x).any() for x in outputs)
+
+
+LOST: dict[str, tuple[Write, Write]] = {
+    "a choice for relu": (lambda p, x: p.relu(x), lambda p, x: p.where(p.less(p.scale(x, 0), x), x, p.scale(x, 0))),
+    "a choice for a clamp": (
+        lambda p, x: p.clamp(x, -1, 1),
+        lambda p, x: p.where(
+            p.less(x, 1), p.where(p.less(-1 * x, 1), x, p.shift(p.scale(x, 0), -1)), p.shift(p.scale(x, 0), 1)
+        ),
+    ),
+    "a mask for relu": (
+        lambda p, x: p.relu(x),
+        lambda p, x: p.where(p.less_equal(x, 0), p.scale(x, 0), p.maximum(x, p.scale(x, 0))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*LOST][:2])
+def test_a_number_for_not_a_number_fails(name: str) -> None:
+    program, candidate = (written(write, X) for write in LOST[name])
+    check = float_check(program, candidate)
+    assert not check.ok and check.problem == "GIVES A NUMBER where the program gives not-a-number"
+    assert float_check(candidate, candidate).ok
+
+
+def test_a_choice_that_keeps_not_a_number_passes() -> None:
+    program, candidate = (written(write, X) for write in LOST["a mask for relu"])
+    assert float_check(program, candidate).ok
+
+
+def test_not_a_number_where_the_program_gives_a_number_fails() -> None:
+    def guarded(p: KernelGraph, x: Tensor) -> Any:
+        return p.where(p.less(p.scale(x, 0), x), x, p.scale(x, 0))
+
+    check = float_check(written(guarded, X), written(lambda p, x: p.relu(x), X))
+    assert not check.ok
