@@ -78,8 +78,13 @@ def at_searched_sizes(program: Graph, largest: Mapping[str, Sequence[int]]) -> G
 
 
 def is_good(key: Key) -> Callable[[Candidate], bool]:
-    """Whether a candidate has fused kernels with the evidence that a key names."""
-    return lambda entry: entry.fused and entry.compile.ok and (key["verify"] == "tested" or entry.proved)
+    """Whether a candidate has fused kernels with the evidence that a key names, for all inputs that its program takes."""
+
+    def good(entry: Candidate) -> bool:
+        kept = entry.compile.ok and not entry.float_check.leaves_domain
+        return entry.fused and kept and (key["verify"] == "tested" or entry.proved)
+
+    return good
 
 
 def check_entry(content: bytes, key: Key) -> None:

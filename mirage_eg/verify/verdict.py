@@ -67,6 +67,9 @@ class Verdict:
         return self.equal or (proved and self.verdict is Equality.UNDECIDED)
 
 
+LIMITS = frozenset(f"float64, {name} inputs" for name in ("huge", "tiny", "not-a-number"))  # domains of differences
+
+
 @dataclass(frozen=True, slots=True)
 class FloatCheck:
     """A candidate in floating point as its kernels compute it, against the program in float64."""
@@ -80,6 +83,11 @@ class FloatCheck:
     compared: bool = True  # False: the program is undefined on all inputs tried
     share: float = 0.0  # largest error, of twice that of the program in its own types and 1 ulp of the largest element
     masked: float = 0.0  # largest error on masked rows, of the largest element, where it is too large and the program's is, too
+
+    @property
+    def leaves_domain(self) -> bool:
+        """Whether it overflows or gives a number for not-a-number on inputs that the program takes as it is written."""
+        return self.overflows or (self.difference is not None and self.difference.domain in LIMITS)
 
     @property
     def problem(self) -> str | None:

@@ -35,6 +35,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "pow": {"exponent": Fraction(3)},
     "clamp": {"low": Fraction(-1), "high": Fraction(2)},
     "scale": {"factor": Fraction(3)},
+    "fill": {"value": Fraction(3)},
     "shift": {"offset": Fraction(3)},
     "cast": {"dtype": "float32"},
 }
