@@ -30,6 +30,7 @@ _ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
     "less": np.less,
     "less_equal": np.less_equal,
     "equal": np.equal,
+    "fill": lambda x, value: np.full_like(x, _wrapped(value)),
 }
 
 

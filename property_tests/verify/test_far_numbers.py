@@ -37,8 +37,8 @@ NARROWED: dict[str, tuple[Write, Write, tuple[tuple[int, ...], ...]]] = {
         (X, Y),
     ),
     "a quotient by a product": (
-        lambda p, x, y: p.div(p.div(x, norm(p, y)), norm(p, y)),
-        lambda p, x, y: p.div(p.mul(x, squares(p, y)), p.square(squares(p, y))),
+        lambda p, x, y: p.div(p.div(x, y), y),
+        lambda p, x, y: p.div(x, p.mul(y, y)),
         (X, Y),
     ),
 }

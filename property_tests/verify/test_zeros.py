@@ -130,7 +130,7 @@ RIGHT: dict[str, tuple[Pair, Shapes]] = {
         ROWS,
     ),
     "two quotients": (
-        (lambda p, x, y: p.div(p.div(x, y), y), lambda p, x, y: p.div(x, p.mul(y, y))),
+        (lambda p, x, y: p.div(x, p.mul(y, y)), lambda p, x, y: p.div(p.div(x, y), y)),
         ((16, 32), (16, 32)),
     ),
     "a sum of quotients": (
