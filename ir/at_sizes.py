@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.errors import GraphError, TiedToSizeError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
 from mirage_eg.ir.ops import Level
@@ -58,10 +58,14 @@ def at_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """The same kernel graph with these sizes of its named dims.
 
     Raises:
-        UnsupportedError: an op whose meaning is tied to the present size, as a slice along the dim; a block that holds less.
-        GraphError: dims whose extents agree at the present sizes only.
+        TiedToSizeError: an op whose meaning is tied to the present size, as a slice along the dim; dims whose extents agree at
+            the present sizes only; a block that holds less.
     """
-    return _Resizing(graph, sizes).graph()
+    resizing = _Resizing(graph, sizes)
+    try:
+        return resizing.graph()
+    except GraphError as error:  # of the shapes at these sizes
+        raise TiedToSizeError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class _Resizing:
             attributes["extent"] = self._extent(item["extent"])
         elif item.op in ("slice", "split") and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
             if item.op == "split" or (item["start"], item["stop"], item["step"]) != (0, _old(cut), 1):
-                raise UnsupportedError(f"{item.op} along a dim that is chosen later; wanted one along a fixed dim")
+                raise TiedToSizeError(f"{item.op} along a dim that is chosen later; wanted one along a fixed dim")
             attributes["stop"] = _new(cut)
         return Node(item.op, item.operands, tuple(sorted(attributes.items())))
 
@@ -206,7 +210,7 @@ def _regrouped(factors: Sequence[_Factor], shape: Shape) -> list[Factors]:
     """The factors of a reshaped value's dims; a fixed factor may be split.
 
     Raises:
-        UnsupportedError: the shape splits a size.
+        TiedToSizeError: the shape splits a size.
     """
     left = [factor for factor in factors if factor.old > 1 or not factor.fixed]
     dims: list[Factors] = []
@@ -220,7 +224,7 @@ def _regrouped(factors: Sequence[_Factor], shape: Shape) -> list[Factors]:
                 taken.append(_Factor(wanted, wanted, True))
                 left.insert(0, _Factor(factor.old // wanted, factor.old // wanted, True))
             else:
-                raise UnsupportedError(f"reshape to {text(shape)} splits a dim of {factor.old} that is chosen later")
+                raise TiedToSizeError(f"reshape to {text(shape)} splits a dim of {factor.old} that is chosen later")
         dims.append(tuple(taken))
     return dims
 
@@ -229,13 +233,13 @@ def dense_strides(old: Shape, strides: Shape, new: Shape) -> Shape:
     """Strides of the same order of dims without gaps; 0 stays 0.
 
     Raises:
-        UnsupportedError: the present strides have gaps, whose meaning at another size is unknown.
+        TiedToSizeError: the present strides have gaps, whose meaning at another size is unknown.
     """
     order = sorted((dim for dim, stride in enumerate(strides) if stride), key=lambda dim: (strides[dim], old[dim]))
     result, step, present = [0] * len(old), 1, 1
     for dim in order:
         if old[dim] > 1 and strides[dim] != present:
-            raise UnsupportedError(
+            raise TiedToSizeError(
                 f"got strides {text(strides)} of {text(old)} with gaps; wanted dense ones where sizes are chosen later"
             )
         result[dim] = step
@@ -260,7 +264,7 @@ class _BlockResizing:
                 else:
                     self._split(places, block.types[value].shape[dim], _new(factors))
         if fixed & self._counts.keys():
-            raise UnsupportedError("one grid dim splits a dim that is chosen later together with a fixed one")
+            raise TiedToSizeError("one grid dim splits a dim that is chosen later together with a fixed one")
 
     def _count(self, place: int) -> int:
         return self._old.loop if place == LOOP else self._old.grid[place]
@@ -268,19 +272,19 @@ class _BlockResizing:
     def _split(self, places: Sequence[int], part: int, extent: int) -> None:
         if not places:
             if most(extent) > part:
-                raise UnsupportedError(f"a block holds {part} elements of a dim of up to {most(extent)}; wanted tiles of it")
+                raise TiedToSizeError(f"a block holds {part} elements of a dim of up to {most(extent)}; wanted tiles of it")
             return
         slowest, *others = places
         self._uneven |= LOOP in others
         count = parts_of(extent, part * prod(map(self._count, others)))
         if self._counts.setdefault(slowest, count) != count:
-            raise UnsupportedError("one grid dim splits dims of different sizes")
+            raise TiedToSizeError("one grid dim splits dims of different sizes")
 
     def graph(self) -> Graph:
         """The new block graph.
 
         Raises:
-            UnsupportedError: a layout with gaps.
+            TiedToSizeError: a layout with gaps.
         """
         block = self._old
         grid = tuple(self._counts.get(place, count) for place, count in enumerate(block.grid))
@@ -320,7 +324,7 @@ class _BlockResizing:
             cut = checker.cuts[operands[0]][item["dim"]] if item.op == "mean" and operands[0] in checker.cuts else None
             op = item.op
             if op == "accum_mean" and self._uneven and checker.phases[operands[0]] is Phase.LOOP:
-                raise UnsupportedError("accum_mean over iterations of which some are empty")
+                raise TiedToSizeError("accum_mean over iterations of which some are empty")
             if cut is not None:
                 counts = prod(checker.loop if place == LOOP else checker.grid[place] for place, _ in cut.steps)
                 operands = (append(Node("scale", operands, (("factor", ratio(counts, cut.extent)),)))[0],)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
@@ -198,7 +198,7 @@ def resize(graph: Graph, axes: Axes, sizes: Sequence[int]) -> Graph:
     """The same program with other sizes of its axes.
 
     Raises:
-        UnsupportedError: a shape attribute whose dims are not products of axes.
+        TiedToSizeError: an op has no meaning at these sizes: a concatenation of 1 and 1 is 2, of 2 and 1 is not.
     """
     nodes = []
     for item, values in graph.numbered():
@@ -212,4 +212,7 @@ def resize(graph: Graph, axes: Axes, sizes: Sequence[int]) -> Graph:
                 dim = item["dim"]
                 attributes["times"] = shape[dim] // prod(sizes[axis] for axis in axes.dims[item.operands[0]][dim])
         nodes.append(Node(item.op, item.operands, tuple(sorted(attributes.items()))))
-    return Graph(tuple(nodes))
+    try:
+        return Graph(tuple(nodes))
+    except GraphError as error:  # of the shapes at these sizes
+        raise TiedToSizeError(str(error)) from error

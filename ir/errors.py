@@ -39,3 +39,7 @@ class OptionError(MirageError):
 
 class UnsupportedError(MirageError):
     """A well-formed graph with an op or shape that this stage does not support."""
+
+
+class TiedToSizeError(UnsupportedError):
+    """A graph that has no meaning at other sizes: an op is tied to the present one, or a block holds less."""

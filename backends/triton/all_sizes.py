@@ -10,7 +10,7 @@ from itertools import chain, islice
 from mirage_eg.backends.triton.emit import emit, size_name
 from mirage_eg.backends.triton.schedule import Schedule, Schedules
 from mirage_eg.ir.at_sizes import at_sizes
-from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.sizes import SizeArgument, SizeExpression, SizeRange, divisor, read_dims
@@ -70,6 +70,7 @@ def _stand_ins(
     graph: Graph, names: Sequence[str], ranges: Ranges, fixed: dict[str, int]
 ) -> Iterator[dict[str, SizeExpression]]:
     """Sizes as expressions with numbers at which every dim is cut as it is in general."""
+    tied, found = list[TiedToSizeError](), 0
     choices = [[*islice(_numbers(ranges[name]), place, None, len(names))] for place, name in enumerate(names)]
     for numbers in islice(zip(*choices, strict=False), _CHOICES):
         sizes = {
@@ -78,10 +79,14 @@ def _stand_ins(
         }
         try:
             general = _is_general(at_sizes(graph, {**fixed, **sizes}))
-        except GraphError:  # this number is larger than what a block holds
+        except TiedToSizeError as error:  # perhaps to a smaller number than this one
+            tied.append(error)
             continue
+        found += 1
         if general:
             yield sizes
+    if tied and not found:
+        raise tied[0]
 
 
 def _all_differ(one: Graph, other: Graph) -> bool:

@@ -18,7 +18,7 @@ from mirage_eg.backends.triton.compile import compile_source
 from mirage_eg.backends.triton.schedule import Schedule, fewer_stages, per_kernel
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
-from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
+from mirage_eg.ir.errors import OptionError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import Dim, SizeRange
@@ -155,7 +155,7 @@ class BucketMaker:
         try:
             at_hints = self._primitive_form(self._program)
             return at_hints if at_hints is not None and at_sizes(at_hints, searched) == primitive else primitive
-        except (UnsupportedError, GraphError):
+        except UnsupportedError:
             return primitive
 
     def make(self, ranges: dict[str, SizeRange], tuning: Tuning | None = None) -> Bucket:
@@ -185,7 +185,7 @@ class BucketMaker:
                     seed=self._options.seed,
                     rulebook=self._rulebook,
                 )
-            except (UnsupportedError, GraphError) as error:
+            except UnsupportedError as error:
                 reasons.append(str(error))
                 continue
             if not (written.compile.ok and verdict.equal):
@@ -209,7 +209,7 @@ class BucketMaker:
         try:
             program, sized = at_sizes(self._program, tuned), replace(tuning, ranges=ranges)
             result = tune_known(name, program, self._options, self._result.known, sized)
-        except (UnsupportedError, GraphError):  # an op is tied to the size
+        except UnsupportedError:  # an op is tied to the size
             return []
         return [entry for entry in result.candidates if entry.schedule is not None]
 
@@ -225,7 +225,7 @@ class BucketMaker:
         for entry in candidates[:_TIMED]:
             try:
                 written = self._written(self._lowered(entry), ranges)
-            except (UnsupportedError, GraphError):  # its text depends on the size
+            except UnsupportedError:  # its text depends on the size
                 continue
             if not written.compile.ok:
                 continue
@@ -244,7 +244,7 @@ class BucketMaker:
         for graph, fused, proved in self._graphs(tuned):
             try:
                 us = predict_us(at_sizes(graph, largest), self._device)
-            except (UnsupportedError, GraphError):  # an op is tied to the size
+            except TiedToSizeError:
                 continue
             if graph not in seen:
                 seen.add(graph)
@@ -267,7 +267,7 @@ class BucketMaker:
         """The µGraph with the tiles that it has."""
         try:
             return at_sizes(entry.graph, tuned)
-        except (UnsupportedError, GraphError):  # its tiles hold fewer sizes, or an op is tied to the size
+        except TiedToSizeError:
             return None
 
     def _planned(self, tuned: Sizes, plan: KernelPlan | None = None) -> list[tuple[Graph, bool, bool]]:
@@ -286,7 +286,7 @@ class BucketMaker:
                 (compose(program, it.parts), is_fused(program, it), all(part.kernels.proved for part in it.parts))
                 for it in plans
             ]
-        except (UnsupportedError, GraphError):  # an op is tied to the size
+        except UnsupportedError:  # an op is tied to the size
             return []
 
     def _written(self, entry: Candidate, ranges: Ranges) -> Candidate:

@@ -9,7 +9,7 @@ from math import prod
 
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.axes import Axes, Dims, infer_axes
-from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
@@ -37,7 +37,7 @@ def with_loops(program: Graph, weights: Collection[int]) -> Graph | None:
         longer = at_sizes(_declared(program, dims, named), {dim.name: SEARCHED for dim in named.values()})
         longer = _declared(longer, dims, {})
         expanded, its_axes = _with_axes(longer)
-    except (GraphError, UnsupportedError):
+    except UnsupportedError:
         return None
     is_same = longer.input_types != program.input_types and its_axes.dims == axes.dims
     is_large = sum(prod(kind.shape) for kind in expanded.types) > _MOST_ELEMENTS

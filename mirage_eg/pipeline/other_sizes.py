@@ -13,7 +13,7 @@ from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
 from mirage_eg.backends.evaluator.array_module import array_module
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.ir.axes import Axes, infer_axes, resize
-from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
@@ -199,7 +199,7 @@ class SizedForms:
         found = _sizes_of(self.primitive, {value: item["shape"] for value, item in values.items()})
         try:
             resized = None if found is None else resize(self.primitive, *found)
-        except (UnsupportedError, GraphError):
+        except TiedToSizeError:
             return None
         if resized is None or resized.output_types != program.output_types:
             return None
@@ -227,7 +227,7 @@ class SizedForms:
             return primitive
         try:
             return resize(self.primitive, axes, [max(2, size) for size in sizes])
-        except (UnsupportedError, GraphError):  # a concatenation of 1 and 1 is 2, of 2 and 1 is not
+        except TiedToSizeError:
             return None
 
 

@@ -15,7 +15,7 @@ from mirage_eg.egraph.expression import primes
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.axes import infer_axes
-from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.errors import TiedToSizeError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import SizeExpression, SizeRange, read_dims
@@ -204,7 +204,7 @@ def _proof(program: Graph, graph: Graph, ranges: Ranges, rulebook: Rulebook | No
             continue
         try:
             pair = at_sizes(program, sizes), at_sizes(graph, sizes)
-        except (GraphError, UnsupportedError) as error:
+        except TiedToSizeError as error:
             reason = str(error)
             continue
         if any(block.cuts for block in pair[1].blocks):

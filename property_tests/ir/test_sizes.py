@@ -11,7 +11,7 @@ from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.at_sizes import at_sizes, dims_of, sizes_of
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
-from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, node
 from mirage_eg.ir.ops import Level
@@ -100,7 +100,7 @@ def test_what_is_tied_to_the_present_size_is_refused() -> None:
         at_sizes(graph.graph(), {"n": 8})
     other = new_kernel_graph()
     other.mark_output(other.add(other.new_input((n, 4)), other.new_input((n.hint, 4))))
-    with pytest.raises(GraphError, match="aligned at the last dim"):
+    with pytest.raises(TiedToSizeError, match="aligned at the last dim"):
         at_sizes(other.graph(), {"n": 8})
 
 
@@ -194,3 +194,13 @@ def test_sizes_that_agree_with_features_do_not_mix_with_them(first: int, second:
 def test_a_program_is_written_at_a_prime_size(largest: int) -> None:
     hint = Dim("n", max=largest).hint
     assert hint <= largest and all(hint % number for number in range(2, hint))
+
+
+def test_a_program_without_meaning_at_a_size_is_tied_to_its_own() -> None:
+    graph, n = new_kernel_graph(), Dim("n", min=1, max=64)
+    x = graph.new_input((n, 8))
+    graph.mark_output(graph.add(x, graph.new_input((n.hint, 8))))  # equal extents at the present size only
+    with pytest.raises(TiedToSizeError):
+        at_sizes(graph.graph(), {"n": 7})
+    with pytest.raises(KeyError):  # a mistake of the caller is no property of the program
+        at_sizes(graph.graph(), {"m": 7})
