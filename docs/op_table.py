@@ -195,6 +195,7 @@ _MEANINGS = {
     "axes": "the parts that a value may vary with, or more",
     "below": "the expression is a part of an output",
     "above_zero": "the value is positive wherever it is defined",
+    "not_negative": "the value is at least 0 wherever it is defined",
     "indicator": "the value is 0 or 1 wherever it is defined",
     "part": "a size that stands for a part of an axis",
 }

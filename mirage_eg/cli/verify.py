@@ -18,6 +18,7 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.peak_memory import peak_mib
 from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.evidence import check_floats, verify_candidates
+from mirage_eg.verify.undefined import given_values
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 UNSUPPORTED = "unsupported"
@@ -67,7 +68,8 @@ def run_verify(
             counts[str(verdict.verdict)] += 1
             check = next(checks) if floats else None
             imprecise |= check is not None and not check.ok
-            _print_verdict(index, label, verdict, seconds, check, as_json)
+            given = given_values(program, entry, options.seed) if verdict.equal else None
+            _print_verdict(index, label, verdict, seconds, check, given, as_json)
             if not as_json:
                 _print_proof(verdict)
     if is_list and not as_json:
@@ -99,9 +101,18 @@ def _print_unsupported(index: int, label: str, entry: Unsupported, as_json: bool
         print(f"{label}: {UNSUPPORTED}: {entry.op}")
 
 
-def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, check: FloatCheck | None, as_json: bool) -> None:
+def _print_verdict(
+    index: int,
+    label: str,
+    verdict: Verdict,
+    seconds: float,
+    check: FloatCheck | None,
+    given: str | None,  # to an undefined value
+    as_json: bool,
+) -> None:
     if as_json:
         fields = plain(verdict) | ({} if check is None else {"float_check": plain(check)})
+        fields["undefined"] = {"kept": given is None, "difference": given} if verdict.equal else None
         first = {"index": index, "verdict": fields.pop("verdict"), "evidence": fields.pop("evidence")}
         print(json_line(first | {"bound": fields.pop("error_bound"), "seconds": seconds, "peak_mib": peak_mib()} | fields))
         return
@@ -113,6 +124,8 @@ def _print_verdict(index: int, label: str, verdict: Verdict, seconds: float, che
     if verdict.laws:
         where = f" where both are defined (partial laws: {', '.join(verdict.partial)})" if verdict.partial else ""
         print(f"  proved{where} with the laws {', '.join(verdict.laws)}")
+    if verdict.equal:
+        print(f"  undefined values: {'kept' if given is None else f'given one; {given}'}")
     if verdict.undecided_because is not None:
         print(f"  the tests alone are undecided: {verdict.undecided_because}")
     elif verdict.difference is not None:

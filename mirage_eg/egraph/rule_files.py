@@ -15,9 +15,10 @@ from mirage_eg.ir.errors import RuleError
 
 DOMAINS = ("indexed", "abstract")
 LARGEST_FILE = 100_000  # characters
+UNDEFINED = ("free", "keep")  # what laws may do with a value that is undefined: give it one, or nothing
 
 _LAW_NAME = re.compile(r':name\s+"([^"]*)"')
-_HEADER = re.compile(r"^;+\s*(?P<key>domain|default)\s*:\s*(?P<value>\w+)\s*$", re.IGNORECASE)
+_HEADER = re.compile(r"^;+\s*(?P<key>domain|default|undefined)\s*:\s*(?P<value>\w+)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,9 @@ class RuleFile:
     packaged: bool
 
 
-def chosen_files(domain: str, extra: Sequence[str | Path | RuleFile] = (), without: Sequence[str] = ()) -> list[RuleFile]:
+def chosen_files(
+    domain: str, extra: Sequence[str | Path | RuleFile] = (), without: Sequence[str] = (), undefined: str = UNDEFINED[0]
+) -> list[RuleFile]:
     """The files of `rulebook.load_rules`, in load order."""
     if domain not in DOMAINS:
         raise RuleError(f"got domain {domain!r}, wanted one of {', '.join(DOMAINS)}")
@@ -35,7 +38,11 @@ def chosen_files(domain: str, extra: Sequence[str | Path | RuleFile] = (), witho
     for name in without:
         if name not in packaged:
             check_law_name(name, domain)
-    files = [file for name, file in packaged.items() if name not in without and header(file.text, "default") != "off"]
+    files = [
+        file
+        for name, file in packaged.items()
+        if name not in without and header(file.text, "default") != "off" and header(file.text, "undefined") in (None, undefined)
+    ]
     own = [file for path in extra for file in _find(path, domain, packaged)]
     derived = custom_op_rules(domain, (file.text for file in own))
     files += [*(RuleFile(path, text, True) for path, text in derived), *own]

@@ -90,6 +90,11 @@ class Rulebook:
         """The rulebook without these laws, too; their declarations stay."""
         return replace(self, left_out=self.left_out.union(laws))
 
+    def keeping_undefined(self) -> "Rulebook":
+        """The rulebook without the packaged laws that give an undefined value one."""
+        free = (theory for theory in self.theories if theory.packaged and header(theory.text, "undefined") == "free")
+        return self.leaving_out(law.name for theory in free for law in theory.laws)
+
     @property
     def packaged(self) -> bool:
         """Whether all theories are packaged; other rulebooks run under limits in a separate process."""
@@ -149,17 +154,20 @@ class Rulebook:
         return egraph, rulesets
 
 
-def load_rules(domain: str = "indexed", extra: Sequence[str | Path] = (), without: Sequence[str] = ()) -> Rulebook:
+def load_rules(
+    domain: str = "indexed", extra: Sequence[str | Path] = (), without: Sequence[str] = (), undefined: str = "free"
+) -> Rulebook:
     """The packaged theories of `domain` (`rules/DOMAIN/*.egg`, by name), and then `extra`.
 
-    `without` names packaged theories and laws to leave out. `extra` holds files, folders (without the files whose header names
-    another domain), and names of packaged theories that are off by default. Files that are not packaged are type-checked in a
-    separate process.
+    `without` names packaged theories and laws to leave out. With `undefined` "keep" no packaged law gives an undefined value
+    one: theories whose header says `undefined: keep` take the place of those that say `undefined: free`. `extra` holds files,
+    folders (without the files whose header names another domain), and names of packaged theories that are off by default.
+    Files that are not packaged are type-checked in a separate process.
 
     Raises:
         RuleError: `path:line: the error`.
     """
-    files = chosen_files(domain, extra, without)
+    files = chosen_files(domain, extra, without, undefined)
     laws = set(without).difference(packaged_names(domain))
     if not extra and len(laws) == len(set(without)):
         return _packaged(domain, tuple(files)).leaving_out(laws) if laws else _packaged(domain, tuple(files))

@@ -137,7 +137,12 @@ class BucketMaker:
     def __init__(self, program: Graph, result: Result, options: Options, searched: Sizes) -> None:
         self._program, self._result, self._options = program, result, options
         self._device = options.device_record
-        self._rulebook = load_rules("indexed", options.rules, options.without if options.domain == "indexed" else ())
+        self._rulebook = load_rules(
+            "indexed",
+            options.rules,
+            options.without if options.domain == "indexed" else (),
+            options.undefined_in(program),
+        )
         self._task = instantiation_task(self._rulebook, options)
         self._forms = None if result.searched is None else SizedForms(result.searched)
         primitive = self._primitive_form(at_sizes(program, searched))

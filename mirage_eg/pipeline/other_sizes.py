@@ -243,7 +243,12 @@ class _Maker:
         self.device = options.device_record
         self._program, self._primitive = program, primitive
         self._reference = Reference(program, options.trials, options.seed, array_module(program))
-        self._rulebook: Rulebook = load_rules("indexed", options.rules, options.without if options.domain == "indexed" else ())
+        self._rulebook: Rulebook = load_rules(
+            "indexed",
+            options.rules,
+            options.without if options.domain == "indexed" else (),
+            options.undefined_in(program),
+        )
         self.task = instantiation_task(self._rulebook, options)
         self._prover = Prover(program, self._rulebook)
 

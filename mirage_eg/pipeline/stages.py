@@ -48,7 +48,7 @@ def run_stages(
     `known`: segments of a search for the same program at other sizes, which takes the place of the search.
     """
     options, watch = request.options, Watch(observer)
-    rulebook = load_rules(options.domain, options.rules, options.without)
+    rulebook = load_rules(options.domain, options.rules, options.without, options.undefined_in(request.program))
     check_cache()
     with ExitStack() as stack:
         file = None

@@ -117,7 +117,11 @@ def with_steps(run: Run, candidate: Candidate) -> Candidate:
     verdict = candidate.verdict
     if "proved" not in verdict.evidence or verdict.no_chains_because is not None:
         return candidate
-    rulebook = run.rulebook if run.rulebook.domain == "indexed" else load_rules("indexed")
+    rulebook = (
+        run.rulebook
+        if run.rulebook.domain == "indexed"
+        else load_rules("indexed", undefined=run.options.undefined_in(run.program))
+    )
     with run.watch.stage(STAGE):
         try:
             joint = express_both(run.program, candidate.graph)

@@ -29,11 +29,12 @@ def options_of(settings: Settings) -> tuple[Options, bool]:
     """The options of the search, and whether the key names the GPU here."""
     top = 4 if settings.tune else 1  # µGraphs that are verified: the gate takes the first
     if not gpu_available():
-        return Options(budget=settings.budget, top=top, device="cpu", cache=False), False
+        return Options(budget=settings.budget, top=top, device="cpu", cache=False, undefined="keep"), False
     here = closest_device(gpu_name(), gpu_target())
     target = None if here is not None else gpu_target()
     place = "cuda" if settings.tune else "cpu"
-    return Options(budget=settings.budget, top=top, device=place, gpu=here, target=target, cache=False), True
+    options = Options(budget=settings.budget, top=top, device=place, gpu=here, target=target, cache=False, undefined="keep")
+    return options, True
 
 
 def key_of_segment(

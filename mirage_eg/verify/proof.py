@@ -20,6 +20,7 @@ from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.chain_values import check_values
 from mirage_eg.egraph.sufficient_laws import NOT_SHOWN, PROOF_LIMITS, SufficientLaws
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.dissolve import dissolve, dissolved
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
@@ -66,9 +67,12 @@ class Prover:
     User laws run in a process of their own, which ends with the prover.
     """
 
-    def __init__(self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = PROOF_LIMITS) -> None:
-        self.program = program
-        self.rulebook = rulebook or load_rules("indexed")
+    def __init__(
+        self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = PROOF_LIMITS, keeps: bool = False
+    ) -> None:
+        self.program, self._keeps = program, keeps or has_choices(program)  # undefined values
+        rulebook = rulebook or load_rules("indexed", undefined="keep" if self._keeps else "free")
+        self.rulebook = rulebook.keeping_undefined() if self._keeps else rulebook
         self._laws = SufficientLaws(self.rulebook, limits)
         self._scope = ProofScope(self.rulebook)
         self._laws_of_slices = SufficientLaws(self.rulebook, PARTING_LIMITS)
@@ -82,6 +86,8 @@ class Prover:
 
     def prove(self, candidate: Graph) -> Proof:
         """The proof that `candidate` computes the program, or the reason why there is none."""
+        if not self._keeps and has_choices(candidate):
+            return Prover(self.program, self.rulebook, keeps=True).prove(candidate)
         try:
             joint = express_both(self.program, candidate)
         except UnsupportedError as error:

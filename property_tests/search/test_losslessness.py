@@ -28,7 +28,13 @@ from mirage_eg.search.exhaustive import Exhaustive, Solution, Terms, alphabet_of
 from mirage_eg.search.structure import Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, search
 
-ONE_WAY = ("25_functions", "26_squares", "27_powers", "28_maxima")  # x·x = square(x) and the like, left to right only
+ONE_WAY = (
+    "25_functions",
+    "33_partial",
+    "26_squares",
+    "27_powers",
+    "28_maxima",
+)  # x·x = square(x) and the like, left to right only
 RULES = load_rules("indexed", without=ONE_WAY)
 
 

@@ -1,8 +1,8 @@
 """The claims of a law, evaluated for one assignment: names resolved, side conditions decided, both sides computed.
 
 A law claims that its unions are equal values, that `(set (axes e) A)` names at least the parts that e varies with, that
-`above_zero` holds for positive terms only, `indicator` for zeros and ones, and that `below` holds for subterms of terms for
-which it holds. Other actions have no meaning in the models.
+`above_zero` holds for positive terms only, `not_negative` for those of at least 0, `indicator` for zeros and ones, and that
+`below` holds for subterms of terms for which it holds. Other actions have no meaning in the models.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,17 @@ from mirage_eg.egraph.soundness.models import Model, TensorValue, UndefinedError
 from mirage_eg.ir.errors import RuleError
 
 SORTS = ("E", "String", "i64", "BigRat")  # of variables that an assignment gives random values
-MODELLED = ("axes", "above_zero", "indicator", "below", "part", "members", "extent", "fastest")  # functions and relations
+MODELLED = (
+    "axes",
+    "above_zero",
+    "not_negative",
+    "indicator",
+    "below",
+    "part",
+    "members",
+    "extent",
+    "fastest",
+)  # functions and relations
 Values = Mapping[str, Any]  # of variables: TensorValue, part, int, Fraction, frozenset of parts
 
 
@@ -180,6 +190,10 @@ def false_claim(checkable: CheckableLaw, model: Model, assignment: Values) -> Fa
                 value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
                 if not (value.array > 0).all():
                     return FalseClaim(f"{action.arguments[0]}: it is positive", value, None)
+            case _ if _calls(action.arguments[0], "not_negative"):
+                value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
+                if not (value.array >= 0).all():
+                    return FalseClaim(f"{action.arguments[0]}: it is not negative", value, None)
             case _ if _calls(action.arguments[0], "indicator"):
                 value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
                 if not _is_indicator(value):
@@ -228,6 +242,8 @@ def holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
         return _is_indicator(evaluate(condition.arguments[0], model, values))
     if condition.name == "above_zero":
         return bool((evaluate(condition.arguments[0], model, values).array > 0).all())
+    if condition.name == "not_negative":
+        return bool((evaluate(condition.arguments[0], model, values).array >= 0).all())
     if condition.name == "!=" and isinstance(evaluate(condition.arguments[0], model, values), TensorValue):
         return True  # different classes may have equal values: the law must hold for these, too
     return bool(evaluate(condition, model, values))

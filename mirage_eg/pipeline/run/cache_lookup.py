@@ -56,7 +56,7 @@ def identity(name: str, program: Graph, options: Options) -> dict[str, Any]:
     """The identity of a run: runs with one identity have the same work items with the same results."""
     chosen: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _FREE}
     chosen["gpu"] = asdict(options.device_record)
-    files = chosen_files(options.domain, options.rules, options.without)
+    files = chosen_files(options.domain, options.rules, options.without, options.undefined_in(program))
     return {
         "program": name,
         "graph": sha256(to_json(program).encode()).hexdigest(),

@@ -12,8 +12,10 @@ from typing import Annotated, Any
 from mirage_eg.backends.cost.devices import DEFAULT_TARGET, DEVICES, Device, device_for, find_device
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, warps_of
-from mirage_eg.egraph.rule_files import DOMAINS, check_law_name, packaged_names
+from mirage_eg.egraph.rule_files import DOMAINS, UNDEFINED, check_law_name, packaged_names
+from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.errors import OptionError, RuleError
+from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.executors import check_executor
 from mirage_eg.pipeline.run.option_fields import Option, check_fields, check_int
 
@@ -61,6 +63,13 @@ class Options:
     ] = None
     rules: Annotated[tuple[str, ...], Option("More rules: a file or folder.", metavar="PATH")] = ()
     without: Annotated[tuple[str, ...], Option("A packaged theory or law to leave out.", metavar="THEORY|LAW")] = ()
+    undefined: Annotated[
+        str,
+        Option(
+            "Laws keep a value undefined, as √x·√x for x < 0, or are free to give it one; with choices a program keeps it.",
+            choices=UNDEFINED,
+        ),
+    ] = "free"
     weights: Annotated[
         tuple[str, ...], Option("An input that stays the same from call to call, as 'W*'; may be repeated.", metavar="NAME")
     ] = ()
@@ -125,6 +134,10 @@ class Options:
     def kernels_of_search(self) -> int:
         """Kernels of one structure, which share a split: two where partial results may leave the first."""
         return 2 if self.max_kernels is None else min(2, self.max_kernels)
+
+    def undefined_in(self, program: Graph) -> str:
+        """What laws may do with undefined values of a program; one with choices keeps them (`ir.choices`)."""
+        return "keep" if self.undefined == "keep" or has_choices(program) else "free"
 
     def until(self) -> float:
         """When a stage that begins now has spent the budget, in seconds since 1970; infinite without a budget."""

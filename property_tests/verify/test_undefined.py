@@ -1,0 +1,154 @@
+"""Values that are none: laws keep them so for torch, for programs with choices, and where it is asked; `verify` tells."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_eg as mi
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.cli.verify import run_verify
+from mirage_eg.egraph.rule_files import DOMAINS, header
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.soundness.definedness import definedness
+from mirage_eg.egraph.soundness.unfold import unfolded
+from mirage_eg.ir.choices import has_choices
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.verify.proof import Prover
+from mirage_eg.verify.undefined import given_values
+
+Write = Callable[[Any, Any, Any], Any]
+
+LOSES: dict[str, tuple[Write, Write]] = {  # a program, and what a law of the reals makes of it
+    "exp of log": (lambda g, x, y: g.exp(g.log(x)) + y, lambda g, x, y: x + y),
+    "product of roots": (lambda g, x, y: g.sqrt(x) * g.sqrt(y), lambda g, x, y: g.sqrt(x * y)),
+    "square of a root": (lambda g, x, y: g.square(g.sqrt(x)) + y, lambda g, x, y: x + y),
+    "quotient of roots": (lambda g, x, y: g.sqrt(x) / g.sqrt(y), lambda g, x, y: g.sqrt(x / y)),
+    "inverse roots": (lambda g, x, y: g.rsqrt(x) * g.rsqrt(y), lambda g, x, y: g.rsqrt(x * y)),
+    "product of powers": (lambda g, x, y: g.pow(x, 1.5) * g.pow(y, 1.5), lambda g, x, y: g.pow(x * y, 1.5)),
+}
+KEEPS: dict[str, tuple[Write, Write]] = {  # the structure shows that nothing is lost
+    "roots of squares": (
+        lambda g, x, y: g.sqrt(g.square(x)) * g.sqrt(g.shift(g.square(y), 1)),
+        lambda g, x, y: g.sqrt(g.square(x) * g.shift(g.square(y), 1)),
+    ),
+    "logarithm of what is positive": (lambda g, x, y: g.exp(g.log(g.exp(x))) * y, lambda g, x, y: g.exp(x) * y),
+    "whole powers": (lambda g, x, y: g.pow(x, -3) * g.pow(y, -3), lambda g, x, y: g.pow(x * y, -3)),
+}
+
+
+def program(write: Write) -> Graph:
+    g = mi.new_kernel_graph()
+    g.mark_output(write(g, g.new_input((16, 16), "float32", "x"), g.new_input((16, 16), "float32", "y")))
+    return g.graph()
+
+
+def found(write: Write, undefined: str) -> list[Graph]:
+    options: dict[str, Any] = {"top": 4, "device": "cpu", "jobs": 1, "cache": False, "budget": 4.0}
+    return [result.graph for result in mi.superoptimize(program(write), undefined=undefined, **options)]
+
+
+@pytest.mark.parametrize("name", LOSES)
+def test_what_gives_a_value_to_an_undefined_one_is_found_out(name: str) -> None:
+    before, after = map(program, LOSES[name])
+    given = given_values(before, after, 0)
+    assert given is not None and "where the program gives" in given
+    assert given_values(before, before, 0) is None and given_values(after, before, 0) is None
+
+
+@pytest.mark.parametrize("name", LOSES)
+def test_mugraphs_keep_what_is_undefined_if_asked(name: str) -> None:
+    write, _ = LOSES[name]
+    assert all(given_values(program(write), graph, 0) is None for graph in found(write, "keep"))
+
+
+def test_laws_of_the_reals_are_free_where_nothing_is_asked() -> None:
+    write, _ = LOSES["exp of log"]
+    assert any(given_values(program(write), graph, 0) for graph in found(write, "free"))
+
+
+@pytest.mark.parametrize("name", [*LOSES, *KEEPS])
+def test_a_law_is_used_where_the_structure_shows_that_nothing_is_lost(name: str) -> None:
+    before, after = map(program, (LOSES | KEEPS)[name])
+    kept = Prover(before, load_rules("indexed", undefined="keep")).prove(after)
+    assert kept.proved is (name in KEEPS) and kept.partial == ()
+    assert Prover(before, load_rules("indexed", undefined="free")).prove(after).proved or name == "whole powers"
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_theories_say_whether_their_laws_lose_undefined_values(domain: str) -> None:
+    for undefined in ("free", "keep"):
+        book = load_rules(domain, undefined=undefined)
+        for theory in book.theories:
+            own = header(theory.text, "undefined")
+            if own is None and theory.name[:2] not in ("25", "26", "27", "29"):
+                continue  # all of them: `test_no_packaged_law_gives_an_undefined_value_one`
+            for law in theory.laws:
+                widens = definedness(law, domain, book.signatures, unfolded(law, book.laws, book.signatures)).widens
+                assert (widens is not None) is (own == "free"), law.place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_no_packaged_law_gives_an_undefined_value_one(domain: str) -> None:
+    book = load_rules(domain, undefined="keep")
+    for law in book.laws:
+        assert definedness(law, domain, book.signatures, unfolded(law, book.laws, book.signatures)).widens is None, law.place
+
+
+def guarded(inner: Write) -> Write:
+    """A choice that leaves out a value which is undefined there, beside |x| and x, which laws would make equal through it."""
+    return lambda g, x, y: g.where(g.less(x, 0), inner(g, x, y), g.sqrt(x) * g.sqrt(x)) + g.sqrt(x * x) * y
+
+
+def test_laws_prove_nothing_through_an_undefined_side_of_a_choice() -> None:
+    right, wrong = program(guarded(lambda g, x, y: x)), program(guarded(lambda g, x, y: g.sqrt(x * x)))
+    assert has_choices(right)
+    assert not Prover(right).prove(wrong).proved and not Prover(right, load_rules("indexed")).prove(wrong).proved
+    x, y = np.random.default_rng(0).standard_normal((2, 16, 16))
+    results = mi.superoptimize(right, top=4, device="cpu", jobs=1, cache=False, budget=4.0)
+    [want] = evaluate(right, [x, y], FloatAlgebra())
+    assert np.isfinite(want).all()
+    for result in results:
+        [got] = evaluate(result.graph, [x, y], FloatAlgebra())
+        np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+def test_a_candidate_with_a_choice_is_proved_by_laws_that_keep_undefined_values() -> None:
+    plain = program(lambda g, x, y: g.exp(g.log(x)) + y)
+    candidate = program(lambda g, x, y: g.where(g.less(y, 0), x + y, g.exp(g.log(x)) + y))
+    assert not has_choices(plain) and not Prover(plain).prove(candidate).proved
+
+
+def test_a_softmax_with_a_mask_is_a_choice_and_one_without_is_none() -> None:
+    def softmax(masked: bool) -> Graph:
+        g = mi.new_kernel_graph()
+        x, m = g.new_input((4, 4), "float32", "x"), g.new_input((4, 4), "bool", "m")
+        g.mark_output(g.softmax(x, 1, m) if masked else g.softmax(x, 1))
+        return g.graph()
+
+    assert has_choices(softmax(True)) and not has_choices(softmax(False))
+
+
+@pytest.mark.parametrize(("after", "words"), [(0, "undefined values: kept"), (1, "undefined values: given one; output 0 at [")])
+def test_verify_says_whether_undefined_values_are_kept(
+    after: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = LOSES["square of a root"]
+    path = tmp_path / "candidate.json"
+    path.write_text(mi.to_json(program(write[after])))
+    run_verify(program(write[0]), path, Options(), as_json=False)
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("exponent", [0, 1])
+def test_no_number_to_the_power_of_nought_is_one_as_in_torch(exponent: int) -> None:
+    graph = program(lambda g, x, y: g.pow(x, exponent))
+    x = np.full((16, 16), np.nan)
+    [got] = evaluate(expand(graph), [x, x], FloatAlgebra())
+    assert (got == 1).all() if exponent == 0 else np.isnan(got).all()
