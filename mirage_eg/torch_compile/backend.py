@@ -12,7 +12,7 @@ from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.operator import call_directly
 from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, withdraw_records
 from mirage_eg.torch_compile.settings import Settings, check_mode, settings_of
-from mirage_eg.torch_compile.unexpected_errors import reason_of
+from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
 
 
 def backend(
@@ -39,10 +39,11 @@ def backend(
         if _is_restart(error):
             withdraw_records(before)
             raise
-        reason = reason_of(error)
+        torchs = reason_of_torch(error)
+        reason = torchs or reason_of(error)
         compiled = _whole(gm, example_inputs, settings, mode)
         withdraw_records(before)
-        add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=True))
+        add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=torchs is None))
         return compiled
 
 

@@ -2,7 +2,8 @@
 
 A *kind* says what is run: an element type, in-place variants, special values, modules, or torch.compile. A sample's verdict is
 inside (some op is in a program), outside (none is), refused (with a message of ours), wrong, or crash; unexported if
-torch.export does not take it, and random if eager torch itself gives other values in a second call or leaves memory as it is.
+torch or torch.export does not take it, and random if eager torch itself gives other values in a second call or leaves memory
+as it is.
 """
 
 import sys
@@ -171,7 +172,10 @@ class Unexported(Exception):
 def _checked(run: _Run, sample: Sample, name: str, found: Findings, *, special: bool) -> tuple[str, str]:
     torch.manual_seed(0)
     wanted_tensors, got_tensors = sample.fresh(), sample.fresh()
-    wanted = sample.function(*wanted_tensors)
+    try:
+        wanted = sample.function(*wanted_tensors)
+    except Exception as error:  # noqa: BLE001 - a sample that torch itself does not take
+        return "unexported", f"eager: {_line(error)}"
     if name.startswith(_UNINITIALISED) or _is_random(sample):
         return "random", ""
     try:
@@ -220,7 +224,7 @@ def _imported(sample: Sample, found: Findings, tensors: list[torch.Tensor]) -> t
         raise Unexported(_line(error)) from None
     model = import_program(program)
     found.reasons.update(f"{it.op}: {it.reason}" for it in model.outside)
-    return "inside" if model.segments else "outside", model.run(*tensors)
+    return "inside" if model.segments or not model.outside else "outside", model.run(*tensors)
 
 
 def _compiled(sample: Sample, found: Findings, tensors: list[torch.Tensor]) -> tuple[str, Any]:

@@ -129,3 +129,15 @@ def test_torch_begins_again_with_other_choices_where_it_must() -> None:
         got = torch.compile(layer, backend=backend, options=LIBRARY, dynamic=True)(x, x, x)
         torch.testing.assert_close(got, layer(x, x, x))
     assert [record.fallback for record in graph_records()] == [None]
+
+
+def test_an_error_of_torch_itself_is_no_unexpected_error_of_ours() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: (torch.mm(x, x),))
+    x = torch.randn(2, 3)  # no product with itself
+    with torch.no_grad():
+        left = backend(graph, [x], options=OPTIONS)
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            left(x)
+    [record] = graph_records()
+    assert record.fallback is not None and record.fallback.startswith("torch cannot compile the graph: RuntimeError")
+    assert Compilation(graph_records()).unexpected == 0
