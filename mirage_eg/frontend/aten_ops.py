@@ -1,6 +1,7 @@
 """The ATen ops that import knows: one handler for each overload, by its name in FX graphs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mirage_eg.frontend import (
     aten_convolution,
@@ -15,7 +16,7 @@ from mirage_eg.frontend import (
     aten_rearrangements,
     aten_repeats,
 )
-from mirage_eg.frontend.aten_call import Handler
+from mirage_eg.frontend.aten_call import Call, Handled, Handler
 
 _HANDLERS: dict[str, Handler] = {
     **aten_convolution.HANDLERS,
@@ -30,9 +31,18 @@ _HANDLERS: dict[str, Handler] = {
     **aten_pooling.HANDLERS,
 }
 
-HANDLERS: Mapping[str, Handler] = _HANDLERS | {
+_TYPED: Mapping[str, Handler] = _HANDLERS | {
     name: aten_integers.by_type(_HANDLERS[name], of_integers) for name, of_integers in aten_integers.OF_INTEGERS.items()
 }
+
+
+def _converted(call: Call) -> Handled:
+    """A cast that names its operand `a`: Inductor's decompositions have it."""
+    renamed = {"self": call.take("a"), "dtype": call.take("dtype")}
+    return _TYPED["aten._to_copy.default"](replace(call, arguments=renamed, types={"self": call.types["a"]}))
+
+
+HANDLERS: Mapping[str, Handler] = {**_TYPED, "prims.convert_element_type.default": _converted}
 
 NOT_IN_IR: Mapping[str, str] = {
     **{f"aten.conv3d.{overload}": "a convolution over 3 dims, wanted 1 or 2" for overload in ("default", "padding")},

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, spelled
+from mirage_eg.frontend.aten_two_indices import at_rows_and_columns
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import SizeExpression
@@ -333,11 +334,9 @@ def _index(call: Call) -> Tensor:
             constants = [array for array in arrays if array is not None]
             if given == list(range(given[0], given[-1] + 1)) and all(array.dtype.kind == "i" for array in constants):
                 return _at_places(call, x, constants, given[0])
-        if given == [0, 1] and _counts_up(arrays[0], x.shape[0]) and call.types["indices.1"].shape == x.shape[:1]:
-            rows = call.graph.reshape(call.integers("indices.1"), (x.shape[0],) + (1,) * (len(x.shape) - 1))
-            rows = rows if len(x.shape) == 2 else call.graph.broadcast(rows, (x.shape[0], 1, *x.shape[2:]))
-            return reshaped(call.graph.take_along_dim(x, rows, 1), call.result.shape)
-        raise UnsupportedError(f"indices for {len(given)} dims, wanted one, constants for neighbours, or x[arange(n), index]")
+        if len(given) == 2 and given[1] == given[0] + 1:
+            return at_rows_and_columns(call, x, given[0])
+        raise UnsupportedError(f"indices for {len(given)} dims, wanted one, two neighbours, or constants for neighbours")
     return _taken(call, x, "indices", f"indices.{given[0]}", given[0])
 
 
@@ -354,11 +353,6 @@ def _at_places(call: Call, x: Tensor, arrays: Sequence[Any], dim: int) -> Tensor
     digest = sha256(places.tobytes()).hexdigest()[:16]
     index = call.lift(f"places_{digest}", places.shape, "int64", lambda: places)
     return reshaped(call.graph.gather(flat, index, dim), call.result.shape)
-
-
-def _counts_up(array: Any, count: int) -> bool:
-    """Whether an array is 0, 1, … up to a count."""
-    return array is not None and array.shape == (count,) and bool((array == range(count)).all())
 
 
 def _index_select(call: Call) -> Tensor:
