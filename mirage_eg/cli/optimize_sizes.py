@@ -148,8 +148,18 @@ def run_verify_sizes(
     if as_json:
         sizes = {name: [values.least, values.largest] for name, values in ranges.items()}
         tested = [dict(each) for each in verdict.tested]
-        fields = {"equal": verdict.equal, "sizes": sizes, "proved": verdict.proof.proved, "laws": list(verdict.proof.laws)}
-        print(json_line(fields | {"tested_at": tested, "difference": verdict.difference}))
+        fields = {
+            "verdict": verdict.verdict,
+            "equal": verdict.equal,
+            "sizes": sizes,
+            "proved": verdict.proof.proved,
+            "laws": list(verdict.proof.laws),
+        }
+        print(
+            json_line(
+                fields | {"tested_at": tested, "difference": verdict.difference, "unproved_because": verdict.proof.reason}
+            )
+        )
     else:
         print(f"{path}: {verdict.text}")
         if verdict.proof.laws:

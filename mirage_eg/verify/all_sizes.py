@@ -7,9 +7,10 @@ emptier tiles: sizes around a tile, a prime, the smallest and the largest.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import lcm, prod
+from random import Random
 
 from mirage_eg.egraph.expression import primes
 from mirage_eg.egraph.rulebook import Rulebook
@@ -17,6 +18,7 @@ from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import TiedToSizeError
 from mirage_eg.ir.expand import expand
+from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import SizeExpression, SizeRange, read_dims
 from mirage_eg.verify.float_check import float_check
@@ -27,6 +29,8 @@ from mirage_eg.verify.verdict import Equality, Observer, Verdict
 Ranges = Mapping[str, SizeRange]
 FEW = 1 << 31  # operations of the products of a program that is tested at sizes of choice
 MANY = 1 << 36  # and at those sizes that are always tested: the smallest, and one more than a tile
+DRAWS = 3  # random sizes for a µGraph of ours, where nothing shows it for all sizes
+MOST_SIZES = 64  # that are all tested where there is no proof
 LAWS = ("m · m = m", "Σ m · x over whole tiles = Σ x", "max of x and −∞ = x")  # on masks m, of the last tile
 
 
@@ -36,6 +40,8 @@ class SizesVerdict:
 
     `tested` has the sizes at which it was tested, `left_out` those at which a test takes too long. `proof` was made at sizes
     that all tiles divide, if there are such sizes. `reduced`: the dims that the program sums over, or takes a maximum of.
+    `structure`: what the graphs themselves show for all sizes, where there is no proof (`_structure`). `differs`: whether the
+    test at the size in `difference` says `not equal`.
     """
 
     ranges: tuple[tuple[str, SizeRange], ...]
@@ -44,25 +50,53 @@ class SizesVerdict:
     proof: Proof
     reduced: tuple[str, ...]
     difference: str | None = None  # the first size with a verdict that is not `equal`, and why
+    differs: bool = False
+    structure: str = ""
+    drawn: int = 0  # how many of the sizes in `tested` were drawn at random
+
+    @property
+    def verdict(self) -> Equality:
+        """`equal` if every test says so, and a proof, the structure or tests at every size leave no size open."""
+        if self.differs:
+            return Equality.NOT_EQUAL
+        whole = self.proof.proved or self.structure or self.exhausted
+        return Equality.EQUAL if self.difference is None and self.tested and whole else Equality.UNDECIDED
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it was tested at every size."""
+        return len(self.tested) == prod(len(_sizes_in(values)) for _, values in self.ranges)
 
     @property
     def equal(self) -> bool:
-        """Whether every test says `equal`."""
-        return self.difference is None and bool(self.tested)
+        """Whether the verdict is `equal`."""
+        return self.verdict is Equality.EQUAL
+
+    @property
+    def likely(self) -> bool:
+        """Whether it is `equal`, or every test says so, also at sizes drawn at random.
+
+        A difference that is a polynomial of degree d in a size is zero at d sizes: k draws of N sizes miss it with probability
+        (d / N)^k at most.
+        """
+        return self.equal or (self.difference is None and self.drawn > 0)
 
     @property
     def text(self) -> str:
         """What is vouched for, in one line."""
         span = ", ".join(f"{name} = {values.least} … {values.largest}" for name, values in self.ranges)
-        if not self.equal:
+        if self.difference is not None or not self.tested:
             return f"{span}: not vouched for: {self.difference or 'nothing was tested'}"
-        at = ", ".join(shown(sizes) for sizes in self.tested)
+        at = "every size" if self.exhausted else ", ".join(shown(sizes) for sizes in self.tested)
+        if not self.equal:
+            return f"{span}: undecided but for the sizes that were tested (not proved: {self.proof.reason}; equal at {at})"
         masks = (
             f"masks of {', '.join(self.reduced)} by {', '.join(LAWS)}"
             if self.reduced
             else "masks cut rows off that no other reads"
         )
-        proved = f"proved for every number of tiles; {masks}" if self.proof.proved else f"not proved: {self.proof.reason}"
+        unproved = self.structure or f"not proved: {self.proof.reason}"
+        proved = f"proved for every number of tiles; {masks}" if self.proof.proved else unproved
         return f"{span}: equal ({proved}; tested at {at})"
 
 
@@ -80,8 +114,11 @@ def verify_sizes(
     seed: int = 0,
     rulebook: Rulebook | None = None,
     observe: Observer | None = None,
+    draws: int = 0,
 ) -> SizesVerdict:
     """The verdict on `graph`, a µGraph with the program's named dims, for all sizes in `ranges`.
+
+    Where nothing shows it for all sizes, it is tested at `draws` random ones, too.
 
     Raises:
         GraphError: inputs or outputs of other types than the program's.
@@ -93,12 +130,11 @@ def verify_sizes(
     tested: list[tuple[tuple[str, int], ...]] = []
     left_out: list[tuple[tuple[str, int], ...]] = []
     difference = undecided = None
-    for number, sizes in enumerate((least, *others)):
-        reference = at_sizes(program, dict(sizes))
-        if _operations(reference) > (MANY if number < 2 else FEW):
-            left_out.append(sizes)
-            continue
-        candidate = at_sizes(graph, dict(sizes))
+    differs = False
+
+    def test(sizes: tuple[tuple[str, int], ...]) -> None:
+        nonlocal difference, undecided, differs
+        reference, candidate = at_sizes(program, dict(sizes)), at_sizes(graph, dict(sizes))
         verdict = verify(reference, candidate, trials=trials, seed=seed)
         tested.append(sizes)
         if observe:
@@ -106,13 +142,103 @@ def verify_sizes(
         if verdict.verdict is Equality.UNDECIDED and float_check(reference, candidate, seed).ok:  # of masks, too
             undecided = undecided or f"{shown(sizes)}: {_reason(verdict)}"
         elif verdict.verdict is not Equality.EQUAL:
-            difference = f"{shown(sizes)}: {_reason(verdict)}"
-            break
+            difference, differs = f"{shown(sizes)}: {_reason(verdict)}", verdict.verdict is Equality.NOT_EQUAL
+
+    for number, sizes in enumerate((least, *others)):
+        if _operations(at_sizes(program, dict(sizes))) > (MANY if number < 2 else FEW):
+            left_out.append(sizes)
+        elif difference is None:
+            test(sizes)
     proof = _proof(program, graph, ranges, rulebook) if difference is None else Proof(False, reason="the tests differ")
+    structure = _structure(program, graph, ranges) if not proof.proved and difference is None else ""
+    if not proof.proved and not structure and difference is None:
+        every = [tuple(zip(ranges, sizes, strict=True)) for sizes in _every(ranges)]
+        open_sizes = [sizes for sizes in every if sizes not in tested]
+        if open_sizes and all(_operations(at_sizes(program, dict(sizes))) <= FEW // len(every) for sizes in open_sizes):
+            chosen += open_sizes
+            for sizes in open_sizes:
+                if difference is None:
+                    test(sizes)
+    drawn = 0
+    if not proof.proved and not structure and difference is None:
+        for sizes in _drawn(program, graph, ranges, draws, seed):
+            if difference is None and sizes not in tested:
+                test(sizes)
+                drawn += 1
     if not proof.proved or proof.doubt is not None:  # else it decides what the fields do not
         difference = difference or undecided
     reduced = _reduced(program, ranges)
-    return SizesVerdict(tuple(ranges.items()), tuple(tested), tuple(left_out), proof, reduced, difference)
+    return SizesVerdict(
+        tuple(ranges.items()), tuple(tested), tuple(left_out), proof, reduced, difference, differs, structure, drawn
+    )
+
+
+def _drawn(program: Graph, graph: Graph, ranges: Ranges, draws: int, seed: int) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Random sizes at which a test does not take too long: another µGraph is tested at others."""
+    largest = {name: values.largest for name, values in ranges.items()}
+    while _operations(at_sizes(program, largest)) > FEW:
+        smaller = {name: max(values.least, largest[name] // 2) for name, values in ranges.items()}
+        if smaller == largest:
+            return
+        largest = smaller
+    random = Random(repr((seed, program, graph)))
+    within = {name: replace(values, largest=max(values.least, largest[name])) for name, values in ranges.items()}
+    for _ in range(draws):
+        yield tuple((name, random.choice(_sizes_in(values) or [values.least])) for name, values in within.items())
+
+
+def _structure(program: Graph, graph: Graph, ranges: Ranges) -> str:
+    """Why the tests hold for all sizes without a proof: the ops are the same, or elements of the dims never meet.
+
+    Where no op of either graph reduces, cuts or orders a named dim, each of its elements is computed by itself.
+    """
+    if expand(program).nodes == expand(graph).nodes:
+        return "it has the program's ops"
+    for sizes in _whole_sizes(graph, ranges):
+        try:
+            if all(_is_apart(program, at_sizes(one, sizes)) for one in (program, graph)):
+                return f"no op combines elements of {', '.join(ranges)}"
+        except (GraphError, UnsupportedError):
+            continue
+    return ""
+
+
+def _is_apart(program: Graph, graph: Graph) -> bool:
+    """Whether no op of a graph with the inputs of the program combines elements of the dims that the program names.
+
+    Raises:
+        UnsupportedError: axes that cannot be inferred.
+    """
+    flat = flatten(graph)
+    axes = infer_axes(flat, slices=True)
+    named = {
+        axis
+        for item, value in zip(program.inputs, flat.input_values, strict=True)
+        for place, dim in enumerate(read_dims(item.get("dims"), len(item["shape"])))
+        if dim is not None
+        for axis in axes.dims[value][place]
+    }
+    cut = {
+        axis
+        for item in flat.nodes
+        if item.op in ("slice", "concat")
+        for operand in item.operands
+        for axis in axes.dims[operand][item["dim"]]
+    }
+    for item, values in flat.numbered():
+        if item.op in ("broadcast", "repeat"):  # as many equal elements as a size may be counted
+            named.update(set(axes.of(values[0])).difference(*(axes.of(operand) for operand in item.operands)))
+    return named.isdisjoint(axes.reduced | cut)
+
+
+def _sizes_in(values: SizeRange) -> range:
+    return range(-(-values.least // values.multiple_of) * values.multiple_of, values.largest + 1, values.multiple_of)
+
+
+def _every(ranges: Ranges) -> list[tuple[int, ...]]:
+    """All sizes, if they are few."""
+    sizes = [_sizes_in(values) for values in ranges.values()]
+    return [*product(*sizes)] if prod(map(len, sizes)) <= MOST_SIZES else []
 
 
 def _reduced(program: Graph, ranges: Ranges) -> tuple[str, ...]:
@@ -189,10 +315,9 @@ def _choices(values: SizeRange, tiles: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(size for size in rounded if values.least <= size <= values.largest))
 
 
-def _proof(program: Graph, graph: Graph, ranges: Ranges, rulebook: Rulebook | None) -> Proof:
-    """The proof at sizes that all tiles divide: twice a common multiple, or one."""
+def _whole_sizes(graph: Graph, ranges: Ranges) -> Iterator[dict[str, int]]:
+    """Sizes that all tiles divide: twice a common multiple, or one, or the largest in the range."""
     tiles = tiles_of(graph, ranges)
-    reason = "no size in the range fills all tiles"
     whole = {name: lcm(*tiles[name], values.multiple_of) for name, values in ranges.items()}
     times = {name: (2, 1, values.largest // whole[name]) for name, values in ranges.items()}
     for name, values in ranges.items():
@@ -200,8 +325,14 @@ def _proof(program: Graph, graph: Graph, ranges: Ranges, rulebook: Rulebook | No
             whole[name], times[name] = values.least, (1, 1, 1)
     for chosen in product(*times.values()):  # the largest: a kernel that combines partial results holds that many of them
         sizes = {name: whole[name] * many for name, many in zip(ranges, chosen, strict=True)}
-        if any(size < min(2, ranges[name].largest) for name, size in sizes.items()):
-            continue
+        if all(size >= min(2, ranges[name].largest) for name, size in sizes.items()):
+            yield sizes
+
+
+def _proof(program: Graph, graph: Graph, ranges: Ranges, rulebook: Rulebook | None) -> Proof:
+    """The proof at sizes that all tiles divide."""
+    reason = "no size in the range fills all tiles"
+    for sizes in _whole_sizes(graph, ranges):
         try:
             pair = at_sizes(program, sizes), at_sizes(graph, sizes)
         except TiedToSizeError as error:

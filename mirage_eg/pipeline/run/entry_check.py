@@ -54,7 +54,7 @@ def fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mappin
 
 def _fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mapping[str, SizeRange] | None) -> str | None:
     from mirage_eg.backends.evaluator.array_module import array_module
-    from mirage_eg.verify.all_sizes import verify_sizes
+    from mirage_eg.verify.all_sizes import DRAWS, verify_sizes
     from mirage_eg.verify.evidence import combine_evidence  # loads egglog
     from mirage_eg.verify.float_check import float_checks
     from mirage_eg.verify.proof import Prover
@@ -62,9 +62,9 @@ def _fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mappi
 
     if ranges is not None:
         for rank, candidate in candidates.items():
-            sized = verify_sizes(program, candidate.graph, ranges, trials=1)
-            if not sized.equal:
-                return f"number {rank} does not compute the program: {sized.difference}"
+            sized = verify_sizes(program, candidate.graph, ranges, trials=1, draws=DRAWS)
+            if not sized.likely:
+                return f"number {rank} does not compute the program: {sized.difference or sized.text}"
         return None
     reference = Reference(program, 1, 0, array_module(program))
     for candidate in candidates.values():
