@@ -6,8 +6,8 @@ maxima of tiles are those of the whole (`ir.ragged` refuses ops whose meaning de
 emptier tiles: sizes around a tile, a prime, the smallest and the largest.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm, prod
 from random import Random
@@ -16,7 +16,7 @@ from mirage_eg.egraph.expression import primes
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.axes import infer_axes
-from mirage_eg.ir.errors import TiedToSizeError
+from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
@@ -27,6 +27,7 @@ from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality, Observer, Verdict
 
 Ranges = Mapping[str, SizeRange]
+Sizes = tuple[tuple[str, int], ...]
 FEW = 1 << 31  # operations of the products of a program that is tested at sizes of choice
 MANY = 1 << 36  # and at those sizes that are always tested: the smallest, and one more than a tile
 DRAWS = 3  # random sizes for a µGraph of ours, where nothing shows it for all sizes
@@ -45,8 +46,8 @@ class SizesVerdict:
     """
 
     ranges: tuple[tuple[str, SizeRange], ...]
-    tested: tuple[tuple[tuple[str, int], ...], ...]
-    left_out: tuple[tuple[tuple[str, int], ...], ...]
+    tested: tuple[Sizes, ...]
+    left_out: tuple[Sizes, ...]
     proof: Proof
     reduced: tuple[str, ...]
     difference: str | None = None  # the first size with a verdict that is not `equal`, and why
@@ -126,54 +127,65 @@ def verify_sizes(
     """
     _check_range(graph, ranges)
     chosen = list(dict.fromkeys(tuple(sizes.items()) for sizes in _sizes_to_test(graph, ranges)))
-    least, *others = chosen
-    tested: list[tuple[tuple[str, int], ...]] = []
-    left_out: list[tuple[tuple[str, int], ...]] = []
-    difference = undecided = None
-    differs = False
-
-    def test(sizes: tuple[tuple[str, int], ...]) -> None:
-        nonlocal difference, undecided, differs
-        reference, candidate = at_sizes(program, dict(sizes)), at_sizes(graph, dict(sizes))
-        verdict = verify(reference, candidate, trials=trials, seed=seed)
-        tested.append(sizes)
-        if observe:
-            observe("sizes", len(tested), len(chosen), shown(sizes))
-        if verdict.verdict is Equality.UNDECIDED and float_check(reference, candidate, seed).ok:  # of masks, too
-            undecided = undecided or f"{shown(sizes)}: {_reason(verdict)}"
-        elif verdict.verdict is not Equality.EQUAL:
-            difference, differs = f"{shown(sizes)}: {_reason(verdict)}", verdict.verdict is Equality.NOT_EQUAL
-
-    for number, sizes in enumerate((least, *others)):
-        if _operations(at_sizes(program, dict(sizes))) > (MANY if number < 2 else FEW):
-            left_out.append(sizes)
-        elif difference is None:
-            test(sizes)
-    proof = _proof(program, graph, ranges, rulebook) if difference is None else Proof(False, reason="the tests differ")
-    structure = _structure(program, graph, ranges) if not proof.proved and difference is None else ""
-    if not proof.proved and not structure and difference is None:
-        every = [tuple(zip(ranges, sizes, strict=True)) for sizes in _every(ranges)]
-        open_sizes = [sizes for sizes in every if sizes not in tested]
-        if open_sizes and all(_operations(at_sizes(program, dict(sizes))) <= FEW // len(every) for sizes in open_sizes):
-            chosen += open_sizes
-            for sizes in open_sizes:
-                if difference is None:
-                    test(sizes)
-    drawn = 0
-    if not proof.proved and not structure and difference is None:
-        for sizes in _drawn(program, graph, ranges, draws, seed):
-            if difference is None and sizes not in tested:
-                test(sizes)
-                drawn += 1
+    tests = _Tests(program, graph, trials, seed, observe)
+    for number, sizes in enumerate(chosen):
+        tests.run([sizes], MANY if number < 2 else FEW)
+    proof, structure, drawn = Proof(False, reason="the tests differ"), "", 0
+    if tests.difference is None:
+        proof = _proof(program, graph, ranges, rulebook)
+        structure = "" if proof.proved else _structure(program, graph, ranges)
+    if not proof.proved and not structure:
+        every = _every(ranges)
+        if all(_operations(at_sizes(program, dict(sizes))) <= FEW // len(every) for sizes in every):
+            tests.run(every, FEW)
+        before = len(tests.tested)
+        tests.run(_drawn(program, graph, ranges, draws, seed), FEW)
+        drawn = len(tests.tested) - before
+    difference = tests.difference
     if not proof.proved or proof.doubt is not None:  # else it decides what the fields do not
-        difference = difference or undecided
+        difference = difference or tests.undecided
+    sizes_of_tests = tuple(tests.tested), tuple(tests.left_out)
     reduced = _reduced(program, ranges)
-    return SizesVerdict(
-        tuple(ranges.items()), tuple(tested), tuple(left_out), proof, reduced, difference, differs, structure, drawn
-    )
+    return SizesVerdict(tuple(ranges.items()), *sizes_of_tests, proof, reduced, difference, tests.differs, structure, drawn)
 
 
-def _drawn(program: Graph, graph: Graph, ranges: Ranges, draws: int, seed: int) -> Iterator[tuple[tuple[str, int], ...]]:
+@dataclass(slots=True)
+class _Tests:
+    """The tests of one µGraph, size by size, until one of them differs."""
+
+    program: Graph
+    graph: Graph
+    trials: int
+    seed: int
+    observe: Observer | None
+    tested: list[Sizes] = field(default_factory=list)
+    left_out: list[Sizes] = field(default_factory=list)
+    difference: str | None = None
+    differs: bool = False
+    undecided: str | None = None  # the first size at which the tests decide nothing, and rounding is as it may be
+
+    def run(self, chosen: Iterable[Sizes], most: int) -> None:
+        """Test at these sizes, if that takes at most so many operations."""
+        for sizes in chosen:
+            if self.difference is not None or sizes in self.tested:
+                continue
+            reference = at_sizes(self.program, dict(sizes))
+            if _operations(reference) > most:
+                self.left_out.append(sizes)
+                continue
+            candidate = at_sizes(self.graph, dict(sizes))
+            verdict = verify(reference, candidate, trials=self.trials, seed=self.seed)
+            self.tested.append(sizes)
+            if self.observe:
+                self.observe("sizes", len(self.tested), None, shown(sizes))
+            if verdict.verdict is Equality.UNDECIDED and float_check(reference, candidate, self.seed).ok:  # of masks, too
+                self.undecided = self.undecided or f"{shown(sizes)}: {_reason(verdict)}"
+            elif verdict.verdict is not Equality.EQUAL:
+                self.difference = f"{shown(sizes)}: {_reason(verdict)}"
+                self.differs = verdict.verdict is Equality.NOT_EQUAL
+
+
+def _drawn(program: Graph, graph: Graph, ranges: Ranges, draws: int, seed: int) -> Iterator[Sizes]:
     """Random sizes at which a test does not take too long: another µGraph is tested at others."""
     largest = {name: values.largest for name, values in ranges.items()}
     while _operations(at_sizes(program, largest)) > FEW:
@@ -198,7 +210,7 @@ def _structure(program: Graph, graph: Graph, ranges: Ranges) -> str:
         try:
             if all(_is_apart(program, at_sizes(one, sizes)) for one in (program, graph)):
                 return f"no op combines elements of {', '.join(ranges)}"
-        except (GraphError, UnsupportedError):
+        except (TiedToSizeError, UnsupportedError):
             continue
     return ""
 
@@ -235,10 +247,11 @@ def _sizes_in(values: SizeRange) -> range:
     return range(-(-values.least // values.multiple_of) * values.multiple_of, values.largest + 1, values.multiple_of)
 
 
-def _every(ranges: Ranges) -> list[tuple[int, ...]]:
+def _every(ranges: Ranges) -> list[Sizes]:
     """All sizes, if they are few."""
-    sizes = [_sizes_in(values) for values in ranges.values()]
-    return [*product(*sizes)] if prod(map(len, sizes)) <= MOST_SIZES else []
+    found = [_sizes_in(values) for values in ranges.values()]
+    few = prod(map(len, found)) <= MOST_SIZES
+    return [tuple(zip(ranges, sizes, strict=True)) for sizes in product(*found)] if few else []
 
 
 def _reduced(program: Graph, ranges: Ranges) -> tuple[str, ...]:
