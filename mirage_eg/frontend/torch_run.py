@@ -168,11 +168,20 @@ def _memory(value: Any) -> int | None:
 
 
 def _evaluated(program: Graph, arrays: Sequence[Any]) -> list[Any]:
-    """The results on these arrays. Elements that are not finite are computed again with shifted exponentials, as in kernels."""
+    """The results on these arrays.
+
+    Elements that are not finite are computed again with shifted exponentials, as in kernels; in programs with logarithms all
+    are, since an exponential that underflows has no exact logarithm.
+    """
     plain = WithIntegers(FloatAlgebra(np, program.working_dtype, rounds=True))
-    results = evaluate(program, arrays, plain)
-    if all(np.isfinite(result).all() for result in results):
-        return results
     shifted = ShiftedFloats(plain, keeps_logarithms=True)
-    others = map(shifted.number, evaluate(program, arrays, shifted))
-    return [np.where(np.isfinite(result), result, other) for result, other in zip(results, others, strict=True)]
+    results = None
+    if all(item.op != "log" for item in program.nodes):
+        results = evaluate(program, arrays, plain)
+        if all(np.isfinite(result).all() for result in results):
+            return results
+    others = [shifted.number(result) for result in evaluate(program, arrays, shifted)]
+    if results is None:
+        return others
+    kept = [np.isfinite(result) & np.isfinite(other) for result, other in zip(results, others, strict=True)]
+    return [np.where(*each) for each in zip(kept, results, others, strict=True)]
