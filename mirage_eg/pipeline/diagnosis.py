@@ -52,7 +52,8 @@ def diagnose(found: FailedRun, rulebook: Rulebook, options: Options, device: Dev
     that it needs are sentences.
     """
     ended = found.search.pruned
-    ended["field check"] = sum(entry.equal is False for entry in found.structures)
+    for stage in ("field check", "overflow"):
+        ended[stage] = sum(entry.ended == stage for entry in found.structures)
     ended["tile limits"] = sum(not entry.built for entry in found.structures)
     stage, miss, change = _closest(found, rulebook, options, device)
     counts = {reason: count for reason, count in sorted(ended.items(), key=lambda item: -item[1]) if count}
@@ -74,6 +75,10 @@ def _closest(found: FailedRun, rulebook: Rulebook, options: Options, device: Dev
         return "limits", *_closest_of_search(replace(found, primitive=named), infer_axes(named), rulebook, options)
     if not found.search.all:
         return "search", *_closest_of_search(found, found.axes, rulebook, options)
+    if all(entry.ended == "overflow" for entry in found.structures):
+        plan = min(found.search.all, key=lambda plan: plan.ops)
+        miss = f"a structure of {plan.ops} block ops is equal to the program, and overflows in floats where it does not"
+        return "overflow", miss, "smaller numbers, or a program that subtracts the largest before its exponentials"
     if all(entry.equal is False for entry in found.structures):
         return "field check", *_closest_of_check(found, found.axes, options)
     if not any(entry.kernels for entry in found.structures):

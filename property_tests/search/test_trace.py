@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.expand import expand
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.search.instantiate.instantiate import small_instance
+from mirage_eg.search.partition.segment_search import FieldCheck
 from mirage_eg.search.prune_reasons import STAGES
+from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.search.trace import MOST, Sample, Tracer, trace_text
+from mirage_eg.verify.float_check import float_check
+from mirage_eg.verify.reference import verify
 from property_tests.pipeline.run.test_executors import timeless
 from property_tests.support.programs import attention, three_products
 
@@ -49,10 +57,25 @@ def test_every_candidate_is_counted_at_the_stage_where_it_ended() -> None:
     for reason in ("query", "axes", "leads nowhere", "loads", "ops left", "forced ops", "no loop"):
         assert ended.get(reason, 0) == search["pruned"].get(reason, 0), reason
     assert ended["ranked"] == len(result.candidates)
-    refused = ended["field check"]  # structures, each with its first instance
+    refused = ended.get("field check", 0) + ended.get("overflow", 0)  # structures, each with its first instance
     assert ended["not among top"] + refused == search["instances"] - (search["candidates"] - 1)
     assert set(ended) - {"not tried"} == {line["stage"] for line in lines if "segment" not in line}  # counted, not written
     assert {*ended, *header["candidates_in_segments"]} == set(header["stages"]) <= set(STAGES)
+
+
+def test_what_overflows_ends_by_that_name_and_differs_in_no_field() -> None:
+    program = attention(keys=256)
+    axes = infer_axes(expand(program))
+    rulebook = load_rules("indexed")
+    found = search(expand(program), axes, rulebook, SearchLimits(max_block_ops=9))
+    check = FieldCheck(expand(program), axes, 0, 2)
+    stages = {structure: check.stage_of(structure) for structure in found.structures[:40]}
+    overflowing = [structure for structure, stage in stages.items() if stage == "overflow"]
+    assert overflowing and None in stages.values()
+    for structure in overflowing:
+        pair = small_instance(structure, expand(program), axes)
+        assert verify(*pair).worth_full_size(structure.proved) and float_check(*pair).overflows
+    assert "field" not in STAGES["overflow"] and "overflows" in STAGES["overflow"]
 
 
 def test_candidates_inside_segments_are_counted_where_they_ended() -> None:

@@ -72,13 +72,15 @@ class Searched:
 class Instantiated:
     """A structure with its µGraphs, cheapest first.
 
-    `equal`: the field check; None where no µGraph fits. `built`: the number of µGraphs built. `waiting`: tilings that were not
-    tried, since none is as cheap as the µGraphs kept of this structure or others. `cut`: the time was over.
+    `equal`: the check of its small instance, None where no µGraph fits; `ended`: the stage at which it is not. `built`: the
+    number of µGraphs built. `waiting`: tilings that were not tried, since none is as cheap as the µGraphs that are kept. `cut`:
+    the time was over.
     """
 
     structure: AnyStructure
     kernels: tuple[SegmentKernels, ...] = ()
     equal: bool | None = None
+    ended: str | None = None
     built: int = 0
     cut: bool = False
     waiting: int = 0
@@ -131,13 +133,13 @@ def instantiate(
     spaces = [Instantiation(entry, named.program, axes, limits, task.filters, task.avoided) for entry in structures]
     kernels: list[list[SegmentKernels]] = [[] for _ in structures]
     closed = {i for i, entry in enumerate(structures) if not has_element_types(entry, named.program, axes)}
-    equal = dict.fromkeys(closed, False)
+    ended: dict[int, str | None] = dict.fromkeys(closed, "field check")
     count = 0
     for position, graph, us in best_first(spaces, task.device, task.until, closed):
         structure = structures[position]
-        if position not in equal:
-            equal[position] = check.passes(structure)
-        if not equal[position]:
+        if position not in ended:
+            ended[position] = check.stage_of(structure)
+        if ended[position] is not None:
             closed.add(position)
             continue
         kernels[position].append(_joined(graph, us, structure, named, task.device))
@@ -148,7 +150,15 @@ def instantiate(
             closed.add(position)
     cut = time() >= task.until
     return [
-        Instantiated(structure, tuple(kernels[position]), equal.get(position), space.built, cut, space.waiting)
+        Instantiated(
+            structure,
+            tuple(kernels[position]),
+            ended[position] is None if position in ended else None,
+            ended.get(position),
+            built=space.built,
+            cut=cut,
+            waiting=space.waiting,
+        )
         for position, (structure, space) in enumerate(zip(structures, spaces, strict=True))
     ]
 
@@ -224,7 +234,7 @@ def for_other_sizes(instantiated: Sequence[Instantiated], check: "FieldCheck") -
     for entry in instantiated:
         structure = entry.structure
         kind = type(structure), structure.split
-        if kind not in first and (check.passes(structure) if entry.equal is None else entry.equal):
+        if kind not in first and (check.stage_of(structure) is None if entry.equal is None else entry.equal):
             first[kind] = structure
     return (*dict.fromkeys([*(entry.structure for entry in instantiated if entry.kernels), *first.values()]),)
 
@@ -258,9 +268,7 @@ def trace_structures(tracer: Tracer, found: SearchResult, instantiated: Sequence
             tracer.add("not tried", partial(structure_line, structure))
     for entry in instantiated:
         if not entry.kernels:
-            reason = (
-                "field check" if entry.equal is False else "not among top" if entry.built or entry.waiting else "tile limits"
-            )
+            reason = entry.ended or ("not among top" if entry.built or entry.waiting else "tile limits")
             tracer.add(reason, partial(structure_line, entry.structure))
     tracer.count("not tried", found.count - len(found.all))
 
@@ -370,16 +378,18 @@ class FieldCheck:
         self._has_exponentials = any(item.op == "exp" for item in program.nodes)
         self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=trials, seed=seed))
 
-    def passes(self, structure: AnyStructure) -> bool:
-        """Whether the small instance is equal to the program's, or proved where the field cannot decide, and stays finite.
+    def stage_of(self, structure: AnyStructure) -> str | None:
+        """The stage at which it ends; None if the small instance is equal to the program's, or proved where the field cannot
+        decide, and stays finite.
 
         A product of exponentials is equal to the exponential of a sum, and may be 0 times infinity.
         """
         program, candidate = small_instance(structure, self._program, self._axes)
         reference = self._make(program)
         if not reference.check(candidate).worth_full_size(structure.proved):
-            return False
-        return not self._has_exponentials or not float_checks(reference, [candidate])[0].overflows
+            return "field check"
+        overflows = self._has_exponentials and float_checks(reference, [candidate])[0].overflows
+        return "overflow" if overflows else None
 
 
 @dataclass(slots=True)
