@@ -5,7 +5,8 @@ from types import MappingProxyType
 from typing import Any
 
 from mirage_eg.api import MuGraph, described
-from mirage_eg.frontend.onnx_export import FunctionValues, export_graph
+from mirage_eg.frontend.exponential_groups import FunctionValues
+from mirage_eg.frontend.onnx_export import export_graph
 from mirage_eg.frontend.onnx_import import import_model
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import GraphError

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.triton.numerics import as_kernels_compute
+from mirage_eg.frontend.exponential_groups import FunctionValues, exponential_groups
 from mirage_eg.frontend.onnx_bodies import OnnxBody, OnnxValue, onnx_type, write_node
+from mirage_eg.frontend.onnx_exponentials import ShiftedBody, Value
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.expand import expand_ops
@@ -29,14 +31,6 @@ IR_VERSION = 8  # the first with functions; older runtimes read it
 DOMAIN = "mirage_eg"
 _LARGEST = 2**31 - 2**20  # bytes of initializers in the file itself: a message of protobuf has less than 2 GiB
 _LONGEST = 40  # letters of the ops in a function's name
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionValues:
-    """The values of a graph that one function computes, and those of them that it returns."""
-
-    inside: frozenset[int]
-    results: tuple[int, ...]
 
 
 def export_graph(
@@ -61,7 +55,7 @@ def export_graph(
         raise ProgramError("onnx is not installed; try: pip install 'mirage-eg[onnx]'") from None
     declared = list(inputs) or list(zip(graph.input_names, graph.input_types, strict=True))
     try:
-        return _Model(graph, declared).built(kernels, prologue, arrays)
+        return _Model(graph, declared).built(kernels or exponential_groups(graph), prologue, arrays)
     except UnsupportedError as error:
         raise ProgramError(f"ONNX: {error}") from None
 
@@ -242,7 +236,8 @@ def _function(graph: Graph, kernel: FunctionValues, name: str | None) -> Any:
 
     part = _part(graph, kernel)
     body = OnnxBody(_working(part))
-    values: dict[int, OnnxValue] = {}
+    shifted = ShiftedBody(body)
+    values: dict[int, Value] = {}
     inputs = [f"x{place}" for place in range(len(part.inputs))]
     for value, given in zip(part.input_values, inputs, strict=True):
         kind = part.types[value]
@@ -251,10 +246,10 @@ def _function(graph: Graph, kernel: FunctionValues, name: str | None) -> Any:
         if item.op not in ("input", "output"):
             operands = [values[operand] for operand in item.operands]
             kind = part.types[results[0]]
-            values[results[0]] = OnnxValue(write_node(body, item, operands, kind), kind)
+            values[results[0]] = shifted.value(item, operands, kind)
     outputs = [f"y{place}" for place in range(len(part.outputs))]
     for item, output in zip(part.outputs, outputs, strict=True):
-        body.stored(values[item.operands[0]].name, part.types[item.operands[0]].dtype, output)
+        body.stored(shifted.number(values[item.operands[0]]).name, part.types[item.operands[0]].dtype, output)
     ops = [item.op for item, results in graph.numbered() if not kernel.inside.isdisjoint(results)]
     code = sha256(b"".join(it.SerializeToString(deterministic=True) for it in body.nodes)).hexdigest()[:8]
     words = "_".join(op for op, _ in groupby(ops))
@@ -264,7 +259,7 @@ def _function(graph: Graph, kernel: FunctionValues, name: str | None) -> Any:
 
 
 def _working(part: Graph) -> DType:
-    """The type of floating-point numbers: float64 for exponentials, which kernels shift by maxima and a body does not."""
+    """The type of floating-point numbers: float64 for exponentials, whose logarithms a body adds."""
     return DType.float64 if any(item.op == "exp" for item in part.nodes) else part.working_dtype
 
 
