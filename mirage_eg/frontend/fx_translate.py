@@ -9,7 +9,7 @@ from mirage_eg.frontend.aten_call import Call, TorchType, of_scalars
 from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
 from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
-from mirage_eg.frontend.onnx_barriers import TARGET, operator_of
+from mirage_eg.frontend.onnx_barriers import TARGET, reason_of
 from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import MirageError, UnsupportedError
@@ -71,7 +71,7 @@ class Translation:
                 raise UnsupportedError(chosen)
             return chosen()
         if str(node.target) == TARGET:
-            raise UnsupportedError(f"no operator {operator_of(node.args[1])} is known")
+            raise UnsupportedError(reason_of(node.args[1]))
         handler = HANDLERS.get(str(node.target))
         if handler is None:
             raise UnsupportedError(NOT_IN_IR.get(str(node.target), "no op of the IR computes it"))

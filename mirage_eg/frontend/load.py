@@ -21,7 +21,7 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import MirageError, ProgramError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 
@@ -197,7 +197,7 @@ def _whole_model(path: Path, found: Imported) -> tuple[Graph, Mapping[str, Any]]
 
 def _with_names(path: Path, segment: ImportedSegment, results: Sequence[str], names: OnnxNames) -> Graph:
     """The program with the model's names of inputs, and with its results in order."""
-    program = segment.program
+    program = _in_order(segment.program, list(names.inputs))
     nodes = []
     for item in program.nodes:
         if item.op == "input":
@@ -210,6 +210,23 @@ def _with_names(path: Path, segment: ImportedSegment, results: Sequence[str], na
         if result not in values:
             raise ProgramError(f"{path}: the result {name} is an input that no op reads, or a constant; wanted a computed one")
         nodes.append(node("output", values[result], name=name))
+    return Graph(tuple(nodes))
+
+
+def _in_order(program: Graph, names: Sequence[str]) -> Graph:
+    """The program with the inputs that a model takes in the model's order, and before all else if they are in another."""
+    order = [name for name in names if name in program.input_names]
+    if [name for name in program.input_names if name in order] == order:
+        return program
+    inputs = {item["name"]: item for item in program.nodes if item.op == "input"}
+    values = dict(zip(program.input_names, program.input_values, strict=True))
+    ordered = [*order, *(name for name in inputs if name not in order)]
+    place = {values[name]: number for number, name in enumerate(ordered)}
+    nodes = [inputs[name] for name in ordered]
+    for item, results in program.numbered():
+        if item.op != "input":
+            nodes.append(Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes))
+            place |= {value: len(place) + number for number, value in enumerate(results)}
     return Graph(tuple(nodes))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.onnx_values import Operator, Value, known
+from mirage_eg.frontend.onnx_values import Operator, Value, element_type, known
 from mirage_eg.ir.errors import UnsupportedError
 
 
@@ -16,8 +16,13 @@ def _constant(
     value_floats: Sequence[float] | None = None,
     value_int: int | None = None,
     value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
 ) -> Any:
     from onnx import numpy_helper
+
+    if value_string is not None or value_strings is not None:
+        return np.array(value_strings if value_string is None else value_string, object)
 
     if value is not None:
         return numpy_helper.to_array(value)
@@ -29,14 +34,14 @@ def _constant_of_shape(shape: Value, *, value: Any = None) -> Any:
     from onnx import numpy_helper
 
     filling = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
-    return np.full(known("shape", shape), filling.item(), filling.dtype)
+    return np.broadcast_to(filling.reshape(()), known("shape", shape)).copy()
 
 
-def _eye_like(x: Value, *, dtype: int = 1, k: int = 0) -> Any:
+def _eye_like(x: Value, *, dtype: int = 0, k: int = 0) -> Any:
     from onnx import helper
 
     rows, columns = x.shape
-    return np.eye(rows, columns, k, helper.tensor_dtype_to_np_dtype(dtype))
+    return np.eye(rows, columns, k, helper.tensor_dtype_to_np_dtype(dtype or element_type(x)))
 
 
 def _range(start: Value, limit: Value, delta: Value) -> Any:

@@ -1,12 +1,12 @@
 """ONNX's elementwise operators and reductions as functions of torch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.onnx_values import Operator, Value, known, operand, tensor
+from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, operand, tensor
 
 
 def _torch(name: str) -> Operator:
@@ -73,7 +73,7 @@ def _mean_of(*operands: Value) -> Any:
     return reduce(_binary("add"), operands) / len(operands)
 
 
-def _clip(x: Value, low: Value = None, high: Value = None) -> Any:
+def _clip(x: Tensor, low: Value = None, high: Value = None) -> Any:
     import torch
 
     if low is None and high is None:
@@ -81,47 +81,45 @@ def _clip(x: Value, low: Value = None, high: Value = None) -> Any:
     return torch.clamp(x, known("min", low), known("max", high))
 
 
-def _gelu(x: Value, *, approximate: str = "none") -> Any:
+def _gelu(x: Tensor, *, approximate: str = "none") -> Any:
     import torch
 
     return torch.nn.functional.gelu(x, approximate=approximate)
 
 
-def _leaky_relu(x: Value, *, alpha: float = 0.01) -> Any:
+def _leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Any:
     import torch
 
     return torch.nn.functional.leaky_relu(x, alpha)
 
 
-def _elu(x: Value, *, alpha: float = 1.0) -> Any:
+def _elu(x: Tensor, *, alpha: float = 1.0) -> Any:
     import torch
 
     return torch.nn.functional.elu(x, alpha)
 
 
-def _hard_sigmoid(x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
+def _hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
     return (x * alpha + beta).clamp(0, 1)
 
 
-def _swish(x: Value, *, alpha: float = 1.0) -> Any:
+def _swish(x: Tensor, *, alpha: float = 1.0) -> Any:
     import torch
 
     return torch.nn.functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)
 
 
-def _p_relu(x: Value, slope: Value) -> Any:
+def _p_relu(x: Tensor, slope: Value) -> Any:
     import torch
 
     return torch.where(x < 0, x * operand(slope, x), x)
 
 
 def _reduction(function: Callable[[Any, list[int], bool], Any]) -> Operator:
-    """A reduction over the axes of an attribute or, in later opsets, of an input; over all dims if there are none."""
+    """A reduction over some axes; over all dims if there are none."""
 
-    def over(
-        x: Value, axes_input: Value = None, *, axes: Sequence[int] = (), keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> Any:
-        dims = list(axes) or known("axes", axes_input) or []
+    def over(x: Tensor, axes: Value = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+        dims = known("axes", axes) or []
         if not dims and noop_with_empty_axes:
             return x
         return function(x, dims or list(range(x.ndim)), bool(keepdims))
@@ -144,19 +142,28 @@ def _products(x: Any, dims: list[int], keep: bool) -> Any:
 
 
 def _place_of(largest: bool) -> Operator:
-    def place(x: Value, *, axis: int = 0, keepdims: int = 1) -> Any:
+    def place(x: Tensor, *, axis: int = 0, keepdims: int = 1) -> Any:
         return (x.argmax if largest else x.argmin)(axis, bool(keepdims))
 
     return place
 
 
-def _cumsum(x: Value, axis: Value) -> Any:
-    return x.cumsum(int(known("axis", axis)))
+def _cumsum(x: Tensor, axis: Value) -> Any:
+    return x.cumsum(int(np.asarray(known("axis", axis)).item()), dtype=x.dtype)
 
 
-def _top_k(x: Value, k: Value, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
-    [count] = known("k", k)
-    return tuple(x.topk(count, axis, bool(largest), bool(sorted)))
+def _top_k(x: Tensor, k: Value, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+    """Of equal elements the one of the lower index is first: torch's topk has no order, its stable sort has this one."""
+    count = int(np.asarray(known("k", k)).item())
+    return tuple(it.narrow(axis, 0, count) for it in x.sort(stable=True, dim=axis, descending=bool(largest)))
+
+
+def _hardmax(x: Tensor, *, axis: int = -1) -> Any:
+    """1 at the first maximum along an axis, else 0."""
+    import torch
+
+    places = torch.arange(x.shape[axis], device=x.device).reshape([-1, *[1] * (x.ndim - 1 - axis % x.ndim)])
+    return (x.argmax(axis, keepdim=True) == places).to(x.dtype)
 
 
 def _one_named(names: str, make: Callable[[str], Operator]) -> dict[str, Operator]:
@@ -207,5 +214,6 @@ OPERATORS: Mapping[str, Operator] = {
     "ArgMax": _place_of(True),
     "ArgMin": _place_of(False),
     "CumSum": _cumsum,
+    "Hardmax": _hardmax,
     "TopK": _top_k,
 }

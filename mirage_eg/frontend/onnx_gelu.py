@@ -3,6 +3,8 @@
 from math import isclose, prod, sqrt
 from typing import Any, NamedTuple
 
+from mirage_eg.frontend.onnx_expansion import with_readers
+
 _TOLERANCE = 1e-3  # of constants in float16
 
 
@@ -22,7 +24,7 @@ def with_gelu(graph: Any) -> list[Any]:
         if node.op_type == "Erf" and (match := found.gelu_around(node)) is not None:
             last, x = match
             nodes[nodes.index(last)] = helper.make_node("Gelu", [x], list(last.output))
-    return _with_readers(nodes, {it.name for it in graph.output})
+    return with_readers(nodes, {it.name for it in graph.output})
 
 
 class _Values:
@@ -81,13 +83,3 @@ class _Values:
     def _only_reader(self, name: str, *ops: str) -> Any:
         readers = self.readers.get(name, [])
         return readers[0] if len(readers) == 1 and readers[0].op_type in ops else None
-
-
-def _with_readers(nodes: list[Any], outputs: set[str]) -> list[Any]:
-    """The nodes that the outputs depend on, in order."""
-    needed, kept = set(outputs), []
-    for node in reversed(nodes):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(node.input)
-    return kept[::-1]

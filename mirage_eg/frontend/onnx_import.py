@@ -1,262 +1,145 @@
 """ONNX models in: each node becomes a call of torch, and the importer of PyTorch programs reads what torch.export records.
 
-The nodes run twice: on the meta device, which computes shapes, and all values that depend on constants and shapes alone; then
-under torch.export, without the nodes of known results. Functions of a model, and operators of ONNX that are functions and not
-in the table, are replaced by their bodies.
+A plan says how each node is computed; then the calls of torch run again under torch.export. Nodes that no call can stand for
+run after the others, by an evaluator of ONNX.
 """
 
-import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from math import prod
-from pathlib import Path
+import builtins
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from keyword import iskeyword
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.imported import Imported, OnnxNames
-from mirage_eg.frontend.onnx_barriers import call_node, inferred_types, may_be_opaque
-from mirage_eg.frontend.onnx_constants import CONSTANTS
+from mirage_eg.frontend.imported import Imported, OnnxNames, Outside
+from mirage_eg.frontend.onnx_files import read_model
 from mirage_eg.frontend.onnx_gelu import with_gelu
-from mirage_eg.frontend.onnx_ops import FIRST_RESULT_ALONE, NEUTRAL, OPERATORS, WITHOUT_INFLUENCE
-from mirage_eg.frontend.onnx_values import Value, array, tensor, torch_type
+from mirage_eg.frontend.onnx_nodes import nodes_of
+from mirage_eg.frontend.onnx_plan import Plan, run_steps
+from mirage_eg.frontend.onnx_run import OnnxRun, late_model
+from mirage_eg.frontend.onnx_types import model_types, shape_of_input, symbols
+from mirage_eg.frontend.onnx_values import Value, tensor, torch_type
 from mirage_eg.frontend.torch_export import import_program
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
-
-OLDEST = 13  # opset: from here on axes are inputs and softmax has one axis
-_DOMAINS = ("", "ai.onnx")
-_LARGEST_FILE = 2**31 - 1  # bytes of a message of protobuf
-_MOST_ENTRIES = 2**28  # of an input: torch.export needs an example in memory
 
 
 def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) -> Imported:
     """The programs of an ONNX model, given as a path or an onnx.ModelProto; `dims` gives the extents of its symbolic dims.
 
-    Initializers of floating-point types with more than one element are weights. Nodes that the IR cannot express stay outside,
-    with torch; one that torch cannot compute either is outside as an opaque op, if ONNX infers the shapes of its results.
+    A dim without a name is named by its input and place, as `x.0`. Initializers of floating-point types with more than one
+    element are weights. Nodes that the IR cannot express stay outside, with torch; one that torch cannot compute either is
+    outside as an opaque op, or runs after all others. `run` takes the arrays in the order of the model's inputs, or by name.
 
     Raises:
-        ProgramError: a package is not installed, the model is not valid, a dim has no extent, or a node is not supported.
+        ProgramError: a package is not installed, the model is not valid, a dim has no extent, or operands do not fit.
     """
-    checked = _read(model)
-    exported, weights = _exported(checked, dims)
-    found = import_program(exported)
-    signature = exported.graph_signature
-    names = {node: weights[target] for node, target in signature.inputs_to_parameters.items()}
-    names |= zip(signature.user_inputs, _given(checked.graph), strict=True)
-    return replace(found, onnx_names=OnnxNames(names, tuple(it.name for it in checked.graph.output)))
-
-
-def _read(model: Any) -> Any:
-    """The checked model with its functions inlined and its external data read."""
+    checked = read_model(model)
+    graph = checked.graph
+    given = _given(graph)
+    if unknown := sorted(set(dims) - set(symbols(list(given.values())))):
+        wanted = ", ".join(symbols(list(given.values()))) or "none"
+        raise ProgramError(f"ONNX: got the dim {unknown[0]!r}, wanted one of {wanted}")
+    inputs = {name: _example(it, dims) for name, it in given.items() if _is_torchs(it.type)}
+    known, weights = _initializers(graph)
+    on_meta = {name: tensor(it).to("meta") for name, it in (weights | inputs).items()}
+    plan = Plan(model_types(checked, dims, weights), known | on_meta, given.keys() - inputs.keys())
     try:
-        import onnx
-        import onnx.inliner
-        import torch  # noqa: F401
-        from google.protobuf.message import DecodeError
-    except ImportError as error:
-        raise ProgramError(f"{error.name} is not installed; try: pip install 'mirage-eg[onnx]'") from None
-    path = Path(model) if isinstance(model, str | Path) else None
-    name = path or "model"
-    try:
-        if path is not None:
-            if path.stat().st_size > _LARGEST_FILE:
-                raise ValueError("got 2 GiB or more, of which the weights must be external data")
-            model = onnx.load(path, load_external_data=False)
-        elif not isinstance(model, onnx.ModelProto):
-            raise TypeError(f"got the {type(model).__name__} {str(model)[:40]!r}")
-        onnx.checker.check_model(model if path is None else str(path))
-        external = any(map(onnx.external_data_helper.uses_external_data, _tensors(model)))
-        if external and path is None:
-            raise ValueError("got external data of a model without a file, give its path")
-        opset, newest = _opset(model), onnx.defs.onnx_opset_version()
-        if opset > newest:
-            raise ValueError(f"got opset {opset}, which onnx {onnx.__version__} does not know, wanted at most {newest}")
-        if opset < OLDEST:
-            model = onnx.version_converter.convert_version(model if path is None else onnx.load(path), OLDEST)
-        model = onnx.inliner.inline_local_functions(model)
-        unknown = {node.op_type for node in model.graph.node if node.domain in _DOMAINS} - OPERATORS.keys() - CONSTANTS.keys()
-        bodies = [("", it) for it in sorted(unknown)]
-        _write_defaults(model, unknown)
-        typed = onnx.shape_inference.infer_shapes(model) if unknown else model  # bodies may depend on types
-        model = onnx.inliner.inline_selected_functions(typed, bodies, inline_schema_functions=True)
-        if external and path is not None:
-            onnx.load_external_data_for_model(model, str(path.parent))
-        return model
-    except (OSError, DecodeError, onnx.checker.ValidationError, RuntimeError, TypeError, ValueError) as error:
-        message = " ".join(str(error).split())[:300]
-        raise ProgramError(f"{name}: {message}; wanted an ONNX model of opset {OLDEST} or later") from None
+        for node in nodes_of(with_gelu(graph)):
+            plan.append(node)
+    except UnsupportedError as error:
+        raise ProgramError(f"ONNX: {error}") from None
+    return _Import(graph, given, inputs, weights, plan).imported()
 
 
-def _opset(model: Any) -> int:
-    """The version of ONNX's own operators."""
-    return next((it.version for it in model.opset_import if it.domain in _DOMAINS), 0)
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """A model with its plan: examples of the inputs that torch takes, and the weights."""
 
+    graph: Any
+    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    weights: Mapping[str, Any]
+    plan: Plan
 
-def _write_defaults(model: Any, ops: Set[str]) -> None:
-    """Write the default attributes of these operators into their nodes: ONNX's inliner copies explicit attributes alone."""
-    from onnx import AttributeProto, defs
+    def imported(self) -> Imported:
+        """The programs of the model."""
+        plan, results = self.plan, [it.name for it in self.graph.output]
+        last = late_model(plan, self.graph, self.given, self.weights)
+        fed = [it.name for it in last.graph.input] if last is not None else []
+        from_torch = [name for name in results if self._is_torchs(name)]
+        from_torch += [name for name in fed if name not in (*self.given, *from_torch)]
+        places = {name: _place(name, place) for place, name in enumerate(self.weights)}
+        names = _identifiers(self.inputs)
+        program = self._exported(from_torch, places, names)
+        found = import_program(program)
+        signature = program.graph_signature
+        weight_of = {place: name for name, place in places.items()}
+        nodes = {node: weight_of[target] for node, target in signature.inputs_to_parameters.items()}
+        nodes |= zip(signature.user_inputs, self.inputs, strict=True)
+        constants = {name: it for name, it in plan.values.items() if name in results and isinstance(it, np.ndarray)}
+        run = OnnxRun(found.run, tuple(self.given), names, tuple(from_torch), tuple(results), constants, last, self._shapes())
+        outside = tuple(Outside(it.source.op_type, it.reason, _first(it.source.output), None, 0) for it in plan.late)
+        return replace(
+            found,
+            outside=(*found.outside, *outside),
+            onnx_names=OnnxNames(nodes, tuple(from_torch)),
+            run=run,
+        )
 
-    opset = _opset(model)
-    for node in model.graph.node:
-        if node.op_type in ops and node.domain in _DOMAINS and defs.has(node.op_type, opset, ""):
-            given = {it.name for it in node.attribute}
-            for name, attribute in defs.get_schema(node.op_type, opset, "").attributes.items():
-                if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:
-                    node.attribute.append(attribute.default_value)
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(it.shape) for name, it in self.inputs.items()}
 
+    def _is_torchs(self, name: str) -> bool:
+        """Whether a value is a tensor of torch, or an array that can be one."""
+        if name in self.plan.late_values:
+            return False
+        try:
+            tensor(self.plan.values[name])
+        except UnsupportedError:
+            return False
+        return True
 
-def _tensors(model: Any) -> Iterator[Any]:
-    """All tensors of a model: initializers and attributes."""
-    yield from model.graph.initializer
-    for nodes in (model.graph.node, *(function.node for function in model.functions)):
-        for node in _within(nodes):
-            for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors, *attribute.g.initializer)
+    def _exported(self, results: Sequence[str], places: Mapping[str, str], names: Mapping[str, str]) -> Any:
+        """The calls of torch as torch.export records them."""
+        import torch
 
+        steps, types, weights = self.plan.steps, self.plan.types, self.weights
+        known = {name: it for name, it in self.plan.values.items() if isinstance(it, np.ndarray)}
 
-def _within(nodes: Iterable[Any]) -> Iterator[Any]:
-    """The nodes, and those of the graphs in their attributes."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _within(graph.node)
+        class Model(torch.nn.Module):  # type: ignore[misc]
+            """The steps of the plan; parameters are named as initializers, a dot in a name is an underscore."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                for name, weight in weights.items():
+                    self.register_parameter(places[name], torch.nn.Parameter(tensor(weight), requires_grad=False))
+
+            def forward(self, **arguments: Any) -> Any:
+                given: dict[str, Value] = dict(known)
+                given |= {name: arguments[own] for name, own in names.items()}
+                given |= {name: getattr(self, place) for name, place in places.items()}
+                values = run_steps(steps, given, types)
+                return tuple(tensor(values[name]) for name in results)
+
+        with torch.no_grad():
+            return torch.export.export(Model(), (), {names[name]: it for name, it in self.inputs.items()}, strict=False)
 
 
 def _given(graph: Any) -> dict[str, Any]:
     """The inputs of a graph by name, without initializers."""
-    own = {it.name for it in graph.initializer}
+    own = {it.name for it in graph.initializer} | {it.values.name for it in graph.sparse_initializer}
     return {it.name: it for it in graph.input if it.name not in own}
 
 
-def _exported(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, str]]:
-    """The model as torch.export records it, and the name of the initializer of each parameter."""
-    import torch
-
-    known, weights = _initializers(model.graph)
-    nodes = tuple(_nodes(with_gelu(model.graph)))
-    if any(node.is_barrier for node in nodes):
-        types = inferred_types(model, dims)
-        opsets = tuple(model.opset_import)
-        nodes = tuple(replace(node, types=types, opsets=opsets) if node.is_barrier else node for node in nodes)
-    if problems := sorted({problem for node in nodes if (problem := node.problem())}):
-        raise ProgramError(f"ONNX: {'; '.join(problems[:8])}" + (f"; and {len(problems) - 8} more" if problems[8:] else ""))
-    given = _given(model.graph)
-    places = {name: _identifier(name, place) for place, name in enumerate(weights)}
+def _is_torchs(kind: Any) -> bool:
+    """Whether values of a type can be tensors of torch."""
     try:
-        inputs = {name: _example(it, dims) for name, it in given.items()}
-    except UnsupportedError as error:
-        raise ProgramError(f"ONNX: {error}") from None
-    if unknown := sorted(set(dims) - set(_symbols(given.values()))):
-        raise ProgramError(f"ONNX: got the dim {unknown[0]!r}, wanted one of {', '.join(_symbols(given.values())) or 'none'}")
-
-    class Model(torch.nn.Module):  # type: ignore[misc]
-        """The nodes as calls of torch; parameters are named as initializers, a dot in a name is an underscore."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            for name, weight in weights.items():
-                self.register_parameter(places[name], torch.nn.Parameter(tensor(weight), requires_grad=False))
-
-        def forward(self, **arguments: Any) -> Any:
-            given = known | arguments | {name: getattr(self, place) for name, place in places.items()}
-            values = _run([node for node in nodes if node.outputs[0] not in known], given)
-            return tuple(tensor(values[it.name]) for it in model.graph.output)
-
-    try:
-        with torch.no_grad():
-            on_meta = {name: tensor(it).to("meta") for name, it in (weights | inputs).items()}
-            found = _run(nodes, known | on_meta)
-            known = {name: it for name, it in found.items() if isinstance(it, np.ndarray)}
-            exported = torch.export.export(Model(), (), inputs, strict=False)
-            return exported, {place: name for name, place in places.items()}
-    except UnsupportedError as error:
-        raise ProgramError(f"ONNX: {error}") from None
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ProgramError(f"ONNX: {' '.join(str(error).split())[:300]}") from error
-
-
-def _run(nodes: Sequence["OnnxNode"], values: Mapping[str, Value]) -> dict[str, Value]:
-    """The values with those that nodes compute, each by its name."""
-    found = {"": None, **values}
-    for node in nodes:
-        found |= zip(node.outputs, node.results([found[name] for name in node.inputs]), strict=False)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class OnnxNode:
-    """A node: its operator, the names of inputs and outputs, its attributes, and its form in the file."""
-
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    source: Any
-    types: Mapping[str, Any] = field(default_factory=dict)  # of the values of the model, for a barrier
-    opsets: tuple[Any, ...] = ()  # of the model, likewise
-
-    @property
-    def is_barrier(self) -> bool:
-        """Whether no function computes the node."""
-        return self.op not in OPERATORS and self.op not in CONSTANTS
-
-    def problem(self) -> str | None:
-        """The reason why the node cannot be imported, or None."""
-        if self.is_barrier and not may_be_opaque(self.source, self.types):
-            return f"no operator {self.op} is known"
-        if self.op in FIRST_RESULT_ALONE and any(self.outputs[1:]):
-            return f"{self.op} with more than its first result is not supported"
-        return None
-
-    def results(self, operands: Sequence[Value]) -> Sequence[Value]:
-        """The results for these operands: known ones of known operands, else tensors.
-
-        Raises:
-            UnsupportedError: an input or attribute that the operator's function does not have, or cannot honour.
-        """
-        if self.is_barrier:
-            return call_node(self.source, operands, self.types, self.opsets)
-        function = OPERATORS.get(self.op) or CONSTANTS[self.op]
-        on_host = self.op in OPERATORS and all(it is None or isinstance(it, np.ndarray) for it in operands)
-        if on_host:
-            operands = [tensor(it) for it in operands]
-        attributes = {name: it for name, it in self.attributes.items() if not _is_neutral(name, it)}
-        if self.op == "Conv":
-            attributes.pop("kernel_shape", None)  # that of the weights
-        if self.op == "Split":
-            attributes["results"] = len(self.outputs)
-        try:
-            bound = inspect.signature(function).bind(*operands, **attributes)
-        except TypeError as error:
-            raise UnsupportedError(f"{self.op} {self._place()}: {error}") from None
-        try:
-            result = function(*bound.args, **bound.kwargs)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{self.op} {self._place()}: {error}") from None
-        results = result if isinstance(result, tuple | list) else [result]
-        return [array(it) for it in results] if on_host else results
-
-    def _place(self) -> str:
-        return f"(result {self.outputs[0]})"
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    return name in WITHOUT_INFLUENCE or (name in NEUTRAL and value == NEUTRAL[name])
-
-
-def _nodes(sources: Sequence[Any]) -> Iterator[OnnxNode]:
-    from onnx import helper
-
-    for source in sources:
-        op = source.op_type if source.domain in _DOMAINS else f"{source.domain}::{source.op_type}"
-        attributes = {}
-        for attribute in source.attribute:
-            value = helper.get_attribute_value(attribute)
-            attributes[attribute.name] = value.decode() if isinstance(value, bytes) else value
-        yield OnnxNode(op, tuple(source.input), tuple(source.output), attributes, source)
+        return kind.HasField("tensor_type") and torch_type(kind.tensor_type.elem_type) is not None
+    except UnsupportedError:
+        return False
 
 
 def _initializers(graph: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -267,45 +150,59 @@ def _initializers(graph: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     for it in graph.initializer:
         try:
             arrays[it.name] = numpy_helper.to_array(it)
-        except (ValueError, TypeError) as error:
-            raise ProgramError(f"ONNX: the initializer {it.name}: {error}; wanted {list(it.dims)} numbers") from None
-    weights = {name: it for name, it in arrays.items() if it.size > 1 and it.dtype.kind not in "iub"}
+        except (ValueError, TypeError):
+            raise ProgramError(
+                f"ONNX: got data of another size for the initializer {it.name}, wanted {list(it.dims)} numbers"
+            ) from None
+    arrays |= {it.values.name: _dense(it) for it in graph.sparse_initializer}
+    weights = {name: it for name, it in arrays.items() if it.size > 1 and it.dtype.name in _FLOATS}
     return {name: it for name, it in arrays.items() if name not in weights}, weights
 
 
-def _symbols(inputs: Any) -> list[str]:
-    shapes = (it.type.tensor_type.shape.dim for it in inputs)
-    return list(dict.fromkeys(dim.dim_param for shape in shapes for dim in shape if dim.dim_param))
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def _dense(given: Any) -> Any:
+    """The array of an onnx.SparseTensorProto: indices are places in the flat array, or one in each dim."""
+    from onnx import numpy_helper
+
+    values, indices = numpy_helper.to_array(given.values), numpy_helper.to_array(given.indices)
+    made = np.zeros(tuple(given.dims), values.dtype)
+    if indices.ndim == 1:
+        made.reshape(-1)[indices] = values
+    else:
+        made[tuple(indices.T)] = values
+    return made
 
 
 def _example(value: Any, dims: Mapping[str, int]) -> Any:
-    """A tensor of the meta device's cost: zeros that take one element of memory."""
+    """Zeros of the shape and type of a model's input."""
     import torch
 
-    kind = value.type.tensor_type
-    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
-        raise ProgramError(f"ONNX: the input {value.name} has no shape, wanted a tensor of known rank")
-    shape = []
-    for place, dim in enumerate(kind.shape.dim):
-        extent = dims.get(dim.dim_param) if dim.dim_param else dim.dim_value
-        if not extent:
-            name = dim.dim_param or f"number {place}"
-            raise ProgramError(
-                f"ONNX: the dim {name} of input {value.name} has no extent; give it, for example dims={{'{name}': 8}}"
-            )
-        if extent < 0:
-            raise ProgramError(f"ONNX: got the extent {extent} of dim {place} of input {value.name}, wanted at least 1")
-        shape.append(int(extent))
-    if prod(shape) > _MOST_ENTRIES:
-        raise ProgramError(
-            f"ONNX: got the shape {tuple(shape)} of input {value.name}, wanted at most {_MOST_ENTRIES:,} entries"
-        )
-    return torch.zeros((), dtype=torch_type(kind.elem_type)).expand(shape).contiguous()
+    return torch.zeros(shape_of_input(value, dims), dtype=torch_type(value.type.tensor_type.elem_type))
 
 
-def _identifier(name: str, place: int) -> str:
-    cleaned = "".join(it if it.isalnum() else "_" for it in name)
-    return f"{cleaned}_{place}"
+_TAKEN = frozenset(
+    {"self", "args", "kwargs", "arguments", "torch", "device", "inf", "nan", "fx_pytree", "pytree", *vars(builtins)}
+)
+
+
+def _identifiers(names: Iterable[str]) -> dict[str, str]:
+    """For each name of an input one that Python code may have for a parameter: itself, or its letters with its place."""
+    names = list(names)
+    return {name: name if _is_identifier(name) else _place(f"x_{name}", place) for place, name in enumerate(names)}
+
+
+def _is_identifier(name: str) -> bool:
+    return bool(re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)) and not iskeyword(name) and name not in _TAKEN
+
+
+def _place(name: str, place: int) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}_{place}"
+
+
+def _first(names: Iterable[str]) -> str:
+    return next(name for name in names if name)
 
 
 __all__ = ["import_model"]

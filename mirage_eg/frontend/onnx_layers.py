@@ -1,29 +1,29 @@
 """ONNX's products, normalizations, attention and global pooling as functions of torch."""
 
 from collections.abc import Mapping
+from functools import reduce
 from math import sqrt
 from typing import Any
 
-from mirage_eg.frontend.onnx_values import Operator, Value, known, operand, tensor
+from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, operand
 from mirage_eg.ir.errors import UnsupportedError
 
 
-def _softmax(x: Value, *, axis: int = -1) -> Any:
+def _softmax(x: Tensor, *, axis: int = -1) -> Any:
     import torch
 
     return torch.softmax(x, axis)
 
 
-def _log_softmax(x: Value, *, axis: int = -1) -> Any:
+def _log_softmax(x: Tensor, *, axis: int = -1) -> Any:
     import torch
 
     return torch.log_softmax(x, axis)
 
 
 def _gemm(
-    a: Value, b: Value, c: Value = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
+    a: Tensor, b: Tensor, c: Value = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
 ) -> Any:
-    a, b = tensor(a, b), tensor(b, a)
     product = (a.t() if transA else a) @ (b.t() if transB else b)
     product = product if alpha == 1 else product * alpha
     if c is None or beta == 0:
@@ -32,60 +32,52 @@ def _gemm(
     return product + (c if beta == 1 else c * beta)
 
 
-def _matmul(a: Value, b: Value) -> Any:
-    return tensor(a, b) @ tensor(b, a)
+def _matmul(a: Tensor, b: Tensor) -> Any:
+    return a @ b
 
 
-def _einsum(*operands: Value, equation: str) -> Any:
+def _einsum(*operands: Tensor, equation: str) -> Any:
     import torch
 
-    return torch.einsum(equation.lower(), *operands)
+    return torch.einsum(equation, *operands)
 
 
-def _layer_norm(x: Value, scale: Value, bias: Value = None, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
-    import torch
-
-    shape = tuple(x.shape[axis:])
-    return torch.nn.functional.layer_norm(x, shape, tensor(scale, x).expand(shape), tensor(bias, x), epsilon)
-
-
-def _rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
+def _layer_norm(x: Tensor, scale: Tensor, bias: Tensor = None, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
     import torch
 
     shape = tuple(x.shape[axis:])
-    return torch.nn.functional.rms_norm(x, shape, tensor(scale, x).expand(shape), epsilon)
+    bias = None if bias is None else bias.expand(shape)
+    return torch.nn.functional.layer_norm(x, shape, scale.expand(shape), bias, epsilon)
 
 
-def _group_norm(x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5) -> Any:
+def _rms_norm(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
+    import torch
+
+    shape = tuple(x.shape[axis:])
+    return torch.nn.functional.rms_norm(x, shape, scale.expand(shape), epsilon)
+
+
+def _group_norm(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5) -> Any:
     import torch
 
     if scale.shape[0] != x.shape[1]:
         raise UnsupportedError("scales of groups (opset 18) are deprecated, wanted one of each channel (opset 21)")
-    return torch.nn.functional.group_norm(x, num_groups, tensor(scale, x), tensor(bias, x), epsilon)
+    return torch.nn.functional.group_norm(x, num_groups, scale, bias, epsilon)
 
 
-def _instance_norm(x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Any:
+def _instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5) -> Any:
     import torch
 
-    return torch.nn.functional.instance_norm(x, weight=tensor(scale, x), bias=tensor(bias, x), eps=epsilon)
+    return torch.nn.functional.instance_norm(x, weight=scale, bias=bias, eps=epsilon)
 
 
-def _batch_norm(
-    x: Value,
-    scale: Value,
-    bias: Value,
-    mean: Value,
-    variance: Value,
-    *,
-    epsilon: float = 1e-5,
-) -> Any:
+def _batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float = 1e-5) -> Any:
     import torch
 
-    mean, variance, scale, bias = (tensor(it, x) for it in (mean, variance, scale, bias))
     return torch.nn.functional.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
 
 
-def _lp_norm(x: Value, *, axis: int = -1, p: int = 2) -> Any:
+def _lp_norm(x: Tensor, *, axis: int = -1, p: int = 2) -> Any:
     """0 where the norm is 0."""
     import torch
 
@@ -94,10 +86,10 @@ def _lp_norm(x: Value, *, axis: int = -1, p: int = 2) -> Any:
 
 
 def _attention(
-    query: Value,
-    key: Value,
-    value: Value,
-    mask: Value = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor = None,
     *,
     is_causal: int = 0,
     kv_num_heads: int = 0,
@@ -113,7 +105,6 @@ def _attention(
             it.unflatten(-1, (heads, -1)).transpose(1, 2)
             for it, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
         )
-    mask = None if mask is None else tensor(mask, query)
     if mask is not None and is_causal:
         seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         mask = mask & seen if mask.dtype is torch.bool else mask.masked_fill(~seen, -torch.inf)
@@ -129,18 +120,31 @@ def _attention(
     return result.transpose(1, 2).flatten(2) if packed else result
 
 
-def _global_average(x: Value) -> Any:
+def _global_average(x: Tensor) -> Any:
     return x.mean(tuple(range(2, x.ndim)), keepdim=True)
 
 
-def _global_max(x: Value) -> Any:
+def _global_max(x: Tensor) -> Any:
     return x.amax(tuple(range(2, x.ndim)), keepdim=True)
 
 
-def _dropout(x: Value, ratio: Value = None, training: Value = None) -> Any:
-    if training is not None and known("training_mode", training):
+def _dropout(x: Tensor, ratio: Value = None, training: Value = None, *, results: int) -> Any:
+    """The operand; the mask says that each element stays."""
+    import torch
+
+    if training is not None and known("training_mode", training) and (ratio is None or known("ratio", ratio) != 0):
         raise UnsupportedError("training_mode is set, wanted inference")
-    return x
+    return (x, torch.ones_like(x, dtype=torch.bool))[:results]
+
+
+def _local_response_norm(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Any:
+    """Each channel over a power of the mean square of its neighbours; of an even size one more of them is after it."""
+    import torch
+
+    before = (size - 1) // 2
+    squares = torch.nn.functional.pad(x.square(), [*[0] * (2 * (x.ndim - 2)), before, size - 1 - before])
+    total = reduce(torch.add, (squares.narrow(1, place, x.shape[1]) for place in range(size)))
+    return x / (total * (alpha / size) + bias).pow(beta)
 
 
 OPERATORS: Mapping[str, Operator] = {
@@ -159,4 +163,5 @@ OPERATORS: Mapping[str, Operator] = {
     "GlobalAveragePool": _global_average,
     "GlobalMaxPool": _global_max,
     "Dropout": _dropout,
+    "LRN": _local_response_norm,
 }

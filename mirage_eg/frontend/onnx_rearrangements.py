@@ -5,52 +5,51 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.onnx_values import Operator, Value, known, tensor, torch_type
+from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, tensor, torch_type
 from mirage_eg.ir.errors import UnsupportedError
 
 
-def _reshape(x: Value, shape: Value, *, allowzero: int = 0) -> Any:
+def _reshape(x: Tensor, shape: Value, *, allowzero: int = 0) -> Any:
     wanted = known("shape", shape)
     return x.reshape([x.shape[dim] if extent == 0 and not allowzero else extent for dim, extent in enumerate(wanted)])
 
 
-def _transpose(x: Value, *, perm: Sequence[int] = ()) -> Any:
+def _transpose(x: Tensor, *, perm: Sequence[int] = ()) -> Any:
     return x.permute(*(perm or reversed(range(x.ndim))))
 
 
-def _squeeze(x: Value, axes_input: Value = None, *, axes: Sequence[int] = ()) -> Any:
-    dims = list(axes) or known("axes", axes_input)
+def _squeeze(x: Tensor, axes: Value = None) -> Any:
+    dims = known("axes", axes)
     return x.squeeze(tuple(dims)) if dims else x.squeeze()
 
 
-def _unsqueeze(x: Value, axes_input: Value = None, *, axes: Sequence[int] = ()) -> Any:
-    dims = list(axes) or known("axes", axes_input)
+def _unsqueeze(x: Tensor, axes: Value) -> Any:
+    dims = known("axes", axes)
     rank = x.ndim + len(dims)
     for dim in sorted(dim % rank for dim in dims):
         x = x.unsqueeze(dim)
     return x
 
 
-def _flatten(x: Value, *, axis: int = 1) -> Any:
+def _flatten(x: Tensor, *, axis: int = 1) -> Any:
     rows = x.shape[:axis].numel() if axis else 1
     return x.reshape(rows, -1)
 
 
-def _concat(*operands: Value, axis: int) -> Any:
+def _concat(*operands: Tensor, axis: int) -> Any:
     import torch
 
-    like = next(it for it in operands if not isinstance(it, np.ndarray))
-    return torch.cat([tensor(it, like) for it in operands], axis)
+    return torch.cat(operands, axis)
 
 
-def _split(x: Value, sizes: Value = None, *, axis: int = 0, num_outputs: int = 0, results: int = 0) -> Any:
+def _split(x: Tensor, sizes: Value = None, *, axis: int = 0, num_outputs: int = 0, results: int = 0) -> Any:
     """Parts of these sizes, else equal parts of which the last may be smaller; `results` is the node's number of outputs."""
     if sizes is not None:
         return x.split(known("split", sizes), axis)
     return x.split(-(-x.shape[axis] // (num_outputs or results)), axis)
 
 
-def _slice(x: Value, starts: Value, ends: Value, axes: Value = None, steps: Value = None) -> Any:
+def _slice(x: Tensor, starts: Value, ends: Value, axes: Value = None, steps: Value = None) -> Any:
     first, last = known("starts", starts), known("ends", ends)
     dims = known("axes", axes) or range(len(first))
     for start, stop, dim, step in zip(first, last, dims, known("steps", steps) or [1] * len(first), strict=True):
@@ -64,35 +63,38 @@ def _slice(x: Value, starts: Value, ends: Value, axes: Value = None, steps: Valu
     return x
 
 
-def _gather(x: Value, indices: Value, *, axis: int = 0) -> Any:
+def _gather(x: Tensor, indices: Value, *, axis: int = 0) -> Any:
+    """Indices below 0 count from the end; those that are computed must not be."""
     import torch
 
-    x, axis = tensor(x, indices), axis % x.ndim
+    axis %= x.ndim
     if isinstance(indices, np.ndarray) and indices.ndim == 0:
         return x.select(axis, int(indices))
     if isinstance(indices, np.ndarray):
         indices = tensor(indices % x.shape[axis], x)
+    elif type(indices) is torch.Tensor and indices.device.type == "cpu":  # of a node that is computed at import
+        indices = indices % x.shape[axis]
     if axis == 0 and x.ndim == 2 and x.is_floating_point():
         return torch.nn.functional.embedding(indices, x)
     picked = x.index_select(axis, indices.reshape(-1))
     return picked.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
-def _gather_elements(x: Value, indices: Value, *, axis: int = 0) -> Any:
-    return x.gather(axis, tensor(indices, x))
+def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Any:
+    return x.gather(axis, indices)
 
 
-def _expand(x: Value, shape: Value) -> Any:
+def _expand(x: Tensor, shape: Value) -> Any:
     import torch
 
     return torch.broadcast_to(x, torch.broadcast_shapes(tuple(x.shape), tuple(known("shape", shape))))
 
 
-def _tile(x: Value, repeats: Value) -> Any:
+def _tile(x: Tensor, repeats: Value) -> Any:
     return x.repeat(known("repeats", repeats))
 
 
-def _pad(x: Value, pads: Value, value: Value = None, axes: Value = None, *, mode: str = "constant") -> Any:
+def _pad(x: Tensor, pads: Value, value: Value = None, axes: Value = None, *, mode: str = "constant") -> Any:
     import torch
 
     widths, dims = known("pads", pads), known("axes", axes) or list(range(x.ndim))
@@ -119,28 +121,30 @@ def _where(condition: Value, x: Value, y: Value) -> Any:
     return torch.where(tensor(condition, like), tensor(x, like), tensor(y, like))
 
 
-def _trilu(x: Value, k: Value = None, *, upper: int = 1) -> Any:
+def _trilu(x: Tensor, k: Value = None, *, upper: int = 1) -> Any:
     diagonal = 0 if k is None else int(np.asarray(known("k", k)).item())
     return x.triu(diagonal) if upper else x.tril(diagonal)
 
 
-def _cast(x: Value, *, to: int) -> Any:
+def _cast(x: Tensor, *, to: int) -> Any:
+    if isinstance(to, str):  # before opset 6
+        from onnx import TensorProto
+
+        to = int(TensorProto.DataType.Value(to))
     return x.to(torch_type(to))
 
 
-def _cast_like(x: Value, like: Value) -> Any:
-    return tensor(x, like).to(tensor(like).dtype)
+def _cast_like(x: Tensor, like: Tensor) -> Any:
+    return x.to(like.dtype)
 
 
-def _scatter_elements(x: Value, indices: Value, updates: Value, *, axis: int = 0) -> Any:
-    return x.scatter(axis, tensor(indices, x), tensor(updates, x))
+def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Any:
+    return x.scatter(axis, indices, updates)
 
 
-def _scatter_nd(x: Value, indices: Value, updates: Value) -> Any:
+def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor) -> Any:
     """Indices of the first dims; of two updates for one place the order is not defined."""
-    x = tensor(x, updates)
-    places = tensor(indices, x)
-    return x.index_put(tuple(places.unbind(-1)), tensor(updates, x))
+    return x.index_put(tuple(indices.unbind(-1)), updates)
 
 
 OPERATORS: Mapping[str, Operator] = {
@@ -163,5 +167,6 @@ OPERATORS: Mapping[str, Operator] = {
     "Cast": _cast,
     "CastLike": _cast_like,
     "ScatterElements": _scatter_elements,
+    "Scatter": _scatter_elements,
     "ScatterND": _scatter_nd,
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_eg.frontend.onnx_values import Operator, Value, tensor
+from mirage_eg.frontend.onnx_values import Operator, Tensor, Value
 from mirage_eg.ir.errors import UnsupportedError
 
 
@@ -74,26 +74,29 @@ def _framed(x: Value, dims: Sequence[_Dim]) -> Any:
 
 
 def _conv(
-    x: Value,
-    weight: Value,
-    bias: Value = None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor = None,
     *,
     auto_pad: str = "NOTSET",
     dilations: Sequence[int] = (),
     group: int = 1,
+    kernel_shape: Sequence[int] = (),
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> Any:
     import torch
 
+    if list(kernel_shape or weight.shape[2:]) != list(weight.shape[2:]):
+        raise UnsupportedError(f"kernel_shape = {list(kernel_shape)}, wanted that of the weights {list(weight.shape[2:])}")
     dims = _dims(x, weight.shape[2:], strides, pads, dilations, auto_pad)
     x, padding = (x, [dim.before for dim in dims]) if _is_even(dims) else (_framed(x, dims), [0] * len(dims))
     convolution = getattr(torch.nn.functional, f"conv{len(dims)}d")
-    return convolution(x, tensor(weight, x), tensor(bias, x), list(strides) or 1, padding, list(dilations) or 1, group)
+    return convolution(x, weight, bias, list(strides) or 1, padding, list(dilations) or 1, group)
 
 
 def _max_pool(
-    x: Value,
+    x: Tensor,
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
@@ -107,6 +110,8 @@ def _max_pool(
     dims = _dims(x, kernel_shape, strides, pads, dilations, auto_pad)
     pool, window = getattr(torch.nn.functional, f"max_pool{len(dims)}d"), list(kernel_shape)
     steps, dilation, before = [dim.stride for dim in dims], list(dilations) or 1, [dim.before for dim in dims]
+    if any(2 * max(dim.before, dim.after) > size for dim, size in zip(dims, window, strict=True)):
+        raise UnsupportedError(f"pads = {list(pads)}, wanted at most half of the window {window}")
     if _is_even(dims):
         return pool(x, window, steps, before, dilation, bool(ceil_mode))
     if ceil_mode:
@@ -123,7 +128,7 @@ def _max_pool(
 
 
 def _average_pool(
-    x: Value,
+    x: Tensor,
     *,
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
@@ -140,10 +145,10 @@ def _average_pool(
     dims = _dims(x, kernel_shape, strides, pads, (), auto_pad)
     pool, window = getattr(torch.nn.functional, f"avg_pool{len(dims)}d"), list(kernel_shape)
     steps = [dim.stride for dim in dims]
-    if _is_even(dims):
+    if _is_even(dims) and all(2 * dim.before <= dim.reach for dim in dims):  # torch takes no wider pads
         return pool(x, window, steps, [dim.before for dim in dims], bool(ceil_mode), bool(count_include_pad))
     if ceil_mode:
-        raise UnsupportedError("ceil_mode = 1 with pads that differ on both sides")
+        raise UnsupportedError("ceil_mode = 1 with pads that differ on both sides, or that are wider than half the window")
     z = pool(_framed(x, dims), window, steps)
     if count_include_pad:
         return z

@@ -99,6 +99,8 @@ class Running:
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(value).to(kind.dtype)
         dense = all(isinstance(it, torch.Tensor) and it.layout is torch.strided for it in (value, kind))
+        if dense and value.dtype is not kind.dtype:  # of a node that has the value of another of another type
+            value = value.to(kind.dtype)
         # Strides of 0 are those of an expanded tensor, symbolic ones those of a tensor of a size that depends on values.
         if dense and has_fixed_sizes(node) and value.stride() != kind.stride() and 0 not in kind.stride():
             value = torch.empty_strided(value.shape, kind.stride(), dtype=value.dtype).copy_(value)

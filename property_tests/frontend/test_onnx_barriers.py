@@ -14,14 +14,14 @@ from mirage_eg.ir.errors import ProgramError  # noqa: E402
 IMAGE = (
     '<ir_version: 10, opset_import: ["": 20]> m (float[1, 4, 6, 6] x) => (float[p, q, r, s] y) '
     "<float[4] scales = {{1, 1, 2, 2}}, int64 depth = {{3}}, float[2] values = {{0, 1}}, "
+    "float[1, 1, 2, 2] grid = {{0, 0, 0.5, 1}}, "
     "int64[2] classes = {{2, 0}}> {{ a = Relu(x)\n {}\n c = Exp(b)\n y = Mul(c, c) }}"
 )
 NODES = {
     "Resize": 'b = Resize<mode = "linear">(a, , scales)',
     "DepthToSpace": "b = DepthToSpace<blocksize = 2>(a)",
-    "LRN": "b = LRN<size = 3>(a)",
-    "Hardmax": "b = Hardmax(a)",
     "ConvTranspose": "b = ConvTranspose(a, w)",
+    "GridSample": "b = GridSample(a, grid)",
 }
 
 
@@ -54,29 +54,93 @@ def test_an_unknown_operator_of_known_values_is_computed_at_import() -> None:
     np.testing.assert_allclose(got.double().numpy(), np.exp(2.0) ** 2 * x, rtol=1e-5)
 
 
-@pytest.mark.parametrize("nodes", ["n = NonZero(a)\n f = Cast<to = 1>(n)\n s = ReduceSum(f)\n b = Add(a, s)"])
-def test_an_operator_without_known_shapes_is_refused(nodes: str) -> None:
-    with pytest.raises(ProgramError, match="no operator NonZero is known"):
-        import_model(model(nodes))
+ATTRIBUTES = {
+    "exclusive = 1 is not supported": "n = CumSum<exclusive = 1>(a, depth)",
+    "select_last_index = 1 is not supported": "i = ArgMax<axis = 1, select_last_index = 1>(a)\n n = Cast<to = 1>(i)",
+    "dilations = [2, 2], wanted 1": "n = AveragePool<kernel_shape = [2, 2], dilations = [2, 2]>(a)",
+}
 
 
-def test_a_node_that_reads_values_of_its_surroundings_is_no_barrier() -> None:
+@pytest.mark.parametrize("reason", ATTRIBUTES)
+def test_an_attribute_that_no_function_honours_makes_a_barrier(reason: str) -> None:
+    check(model(ATTRIBUTES[reason] + "\n b = Abs(n)"), reason)
+
+
+LATE = {
+    "NonZero": "n = NonZero(a)\n f = Cast<to = 1>(n)\n s = ReduceMean<keepdims = 0>(f)\n b = Sub(a, s)",
+    "SplitToSequence": "q = SplitToSequence<axis = 1>(a)\n b = SequenceAt(q, depth)",
+    "a computed shape": "s = NonZero(a)\n t = Shape(s)\n f = Cast<to = 1>(t)\n m = ReduceMin(f)\n b = Sub(a, m)",
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_torch_cannot_hold_is_computed_after_the_programs(name: str) -> None:
+    found = check(model(LATE[name]))
+    assert found.programs and any("computed last" in it.reason for it in found.outside)
+
+
+def check(made: Any, reason: str = "") -> Any:
+    """The import, whose results are those of the reference evaluator."""
+    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    found = import_model(made)
+    assert any(reason in it.reason for it in found.outside)
+    wanted = onnx.reference.ReferenceEvaluator(made).run(None, {"x": x})
+    for one, right in zip(found.run(x), wanted, strict=True):
+        np.testing.assert_allclose(one.double().numpy(), right, rtol=1e-5, atol=1e-6)
+    return found
+
+
+def conditional(condition: str) -> Any:
+    """A model with an `If` whose branches read a value around it."""
     then = onnx.parser.parse_graph("g () => (float[1, 4, 6, 6] t) { t = Exp(a) }")
-    made = model("b = Identity(a)")
-    made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "yes"))
-    node = onnx.helper.make_node("If", ["yes"], ["b"], then_branch=then, else_branch=then)
-    made.graph.node[1].CopyFrom(node)
-    with pytest.raises(ProgramError, match="no operator If is known"):
-        import_model(made)
+    other = onnx.parser.parse_graph("h () => (float[1, 4, 6, 6] t) { e = Neg(a)\n t = Abs(e) }")
+    made = model(f"{condition}\n b = Identity(a)")
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(False), "no"))
+    made.graph.node[-3].CopyFrom(onnx.helper.make_node("If", ["k"], ["b"], then_branch=then, else_branch=other))
+    return made
+
+
+def test_the_branch_that_is_known_to_run_is_part_of_the_program() -> None:
+    made = conditional("k = Identity(no)")
+    found = import_model(made)
+    assert len(found.programs) == 1 and not found.outside
+    x = np.ones((1, 4, 6, 6), np.float32)
+    np.testing.assert_allclose(found.run(x)[0].double().numpy(), np.exp(x) ** 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_computed_branch_is_a_barrier_that_reads_what_is_around_it(sign: int) -> None:
+    found = import_model(conditional("z = ReduceSum<keepdims = 0>(x)\n k = IsNaN(z)"))
+    assert "no operator If is known" in [it.reason for it in found.outside]
+    x = np.full((1, 4, 6, 6), float(sign), np.float32)
+    np.testing.assert_allclose(found.run(x)[0].double().numpy(), np.exp(np.maximum(x, 0)) ** 2, rtol=1e-5)
 
 
 def test_an_operator_of_another_domain_with_a_given_shape_is_a_barrier() -> None:
     made = model("b = own.Foo(a)")
     made.opset_import.append(onnx.helper.make_opsetid("own", 1))
-    with pytest.raises(ProgramError, match="no operator own::Foo is known"):
-        import_model(made)
+    found = import_model(made)
+    assert next(it.reason for it in found.outside).startswith("no operator own::Foo is known")
+    assert len(found.programs) == 1
     made.graph.value_info.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [1, 4, 3, 3]))
     found = import_model(made)
     assert len(found.programs) == 2
     assert [it.reason for it in found.outside] == ["no operator own::Foo is known"]
     assert found.programs[1].input_types[0].shape == (1, 4, 3, 3)
+
+
+def test_what_no_evaluator_computes_is_named_when_it_runs() -> None:
+    made = model("b = own.Foo(a)")
+    made.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    with pytest.raises(ProgramError, match="neither onnx's reference evaluator nor onnxruntime computes own::Foo"):
+        import_model(made).run(np.ones((1, 4, 6, 6), np.float32))
+
+
+def test_an_operator_of_onnxruntime_is_a_barrier_that_runs() -> None:
+    pytest.importorskip("onnxruntime")
+    made = model("b = com.microsoft.QuickGelu<alpha = 1.0>(a)")
+    made.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    made.graph.value_info.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [1, 4, 6, 6]))
+    x = np.ones((1, 4, 6, 6), np.float32)
+    [got] = import_model(made).run(x)
+    np.testing.assert_allclose(got.double().numpy(), np.exp(x / (1 + np.exp(-x))) ** 2, rtol=1e-5)

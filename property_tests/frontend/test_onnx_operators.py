@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from mirage_eg.frontend.onnx_import import import_model
-from mirage_eg.ir.errors import ProgramError
 
 onnx = pytest.importorskip("onnx.reference", reason="onnx is not installed") and pytest.importorskip("onnx")
 
@@ -111,20 +110,45 @@ def test_an_operator_is_that_of_the_reference_evaluator(name: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ("y = Clip(x, x, half)", "Clip (result y): min depends on the model's inputs"),
-        (
-            "y = Attention<softcap = 2.0, q_num_heads = 2, kv_num_heads = 2>(x, x, x)",
-            "got an unexpected keyword argument 'softcap'",
-        ),
-        ("y, i = LayerNormalization(x, w)", "LayerNormalization with more than its first result"),
         (
             "a = ReduceMax(x)\n b = Cast<to = 7>(a)\n k = Reshape(b, one)\n y, i = TopK(x, k)",
-            "TopK (result y): k depends on the model's inputs",
+            "TopK: k depends on the model's inputs",
         ),
-        ("y = NonZero(x)", "no operator NonZero is known"),
+        ("y = NonZero(x)", "no operator NonZero is known; the shape of its result y depends on values"),
     ],
 )
-def test_an_unsupported_node_is_named_with_the_reason(nodes: str, message: str) -> None:
-    with pytest.raises(ProgramError) as error:
-        import_model(model(nodes))
-    assert message in str(error.value) and "\n" not in str(error.value)
+def test_an_unsupported_node_is_outside_with_the_reason(nodes: str, message: str) -> None:
+    got, wanted, found = results(model(nodes))
+    assert any(message in it.reason for it in found.outside), found.outside
+    for x, y in zip(got, wanted, strict=False):
+        np.testing.assert_allclose(x.double().numpy(), np.asarray(y, np.float64), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = Attention<softcap = 2.0, q_num_heads = 2, kv_num_heads = 2>(x, x, x)",
+        "m = ReduceMin<keepdims = 0>(x)\n y = Clip(x, m, half)",
+        "y, i = LayerNormalization(x, w)",
+        "a, y = LayerNormalization(x, w)",
+        "y, i = Dropout(x)",
+        "y = Hardmax<axis = 1>(x)",
+        "y = Selu<alpha = 1.6732632, gamma = 1.050701>(x)",
+        "a = Shape(x)\n b = Gather(a, minus)\n c = Concat<axis = 0>(minus, b)\n e = Exp(x)\n y = Reshape(e, c)",
+    ],
+)
+def test_attributes_and_results_that_are_written_out_cost_nothing(nodes: str) -> None:
+    got, wanted, found = results(model(nodes))
+    assert not found.outside
+    for x, y in zip(got, wanted, strict=False):
+        np.testing.assert_allclose(x.double().numpy(), np.asarray(y, np.float64), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_local_response_norm_reads_one_more_channel_after_than_before(size: int) -> None:
+    nodes = f"y = LRN<size = {size}, alpha = 0.5, bias = 2.0>(x)"
+    x = np.random.default_rng(0).standard_normal((2, 4, 6)).astype(np.float32)
+    [got] = import_model(model(nodes)).run(x=x, z=x)
+    squares = np.pad(x**2, [(0, 0), ((size - 1) // 2, size // 2), (0, 0)])
+    total = np.stack([squares[:, c : c + size].sum(1) for c in range(4)], 1)
+    np.testing.assert_allclose(got.numpy(), x / (2 + 0.5 / size * total) ** 0.75, rtol=1e-6)

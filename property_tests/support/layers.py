@@ -62,6 +62,7 @@ FOREIGN = {  # rooms that may import a package from outside the standard library
     "flash_attn": ("backends",),
     "torch": ("backends", "frontend", "optimizer", "pipeline", "torch_compile", "bench"),
     "onnx": ("frontend",),
+    "onnxruntime": ("frontend",),
     "ortools": ("backends", "optimizer", "graph_optimizer"),
     "typer": ("cli",),
     "hypothesis": ("testing",),

@@ -1,0 +1,157 @@
+"""A node of ONNX: its names and attributes, and its results by a function of torch."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.frontend.onnx_constants import CONSTANTS
+from mirage_eg.frontend.onnx_evaluators import operator_name
+from mirage_eg.frontend.onnx_older import with_inputs
+from mirage_eg.frontend.onnx_ops import OLDER, OPERATORS, RANDOM, WITHOUT_INFLUENCE
+from mirage_eg.frontend.onnx_types import ModelTypes, text_of
+from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, array, carried, is_ordinary, tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+_TORCHS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    ZeroDivisionError,
+)  # what torch raises for operands it does not take
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxNode:
+    """A node in its form in the file; the names of the results that nothing reads are empty."""
+
+    source: Any
+    attributes: Mapping[str, Any]
+
+    @property
+    def op(self) -> str:
+        """The operator, with its domain if that is not ONNX's."""
+        return operator_name(self.source)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the results."""
+        return tuple(self.source.output)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a second call may give other results."""
+        return self.op in RANDOM
+
+    def function(self, types: ModelTypes) -> Operator:
+        """The function that computes the node.
+
+        Raises:
+            UnsupportedError: there is none.
+        """
+        before, older = OLDER.get(self.op, (0, None))
+        found = older if older is not None and types.opset("") < before else OPERATORS.get(self.op) or CONSTANTS.get(self.op)
+        if found is None:
+            raise UnsupportedError(f"no operator {self.op} is known")
+        return found
+
+    def results(self, operands: Sequence[Value], types: ModelTypes) -> list[Value]:
+        """The results for these operands by the node's function: known ones of known operands, else tensors.
+
+        Raises:
+            UnsupportedError: the function lacks an input or attribute, cannot honour it, or torch does not take the operands.
+        """
+        function = self.function(types)
+        on_host = self.op not in CONSTANTS and all(it is None or isinstance(it, np.ndarray) for it in operands)
+        if not all(is_ordinary(it) for it in operands if not isinstance(it, np.ndarray)):
+            raise UnsupportedError(f"torch does not compute {self.op} of {', '.join(map(text_of, filter(_given, operands)))}")
+        given, attributes = with_inputs(self.op, [carried(it) for it in operands], self.attributes)
+        bound = self._bound(function, [tensor(it) for it in given] if on_host else given, attributes, types)
+        try:
+            result = function(*bound.args, **bound.kwargs)
+        except UnsupportedError:
+            raise
+        except _TORCHS as error:
+            shown = ", ".join(text_of(it) for it in operands if it is not None)
+            raise UnsupportedError(f"torch does not compute it for the operands {shown or 'none'}") from error
+        found = list(result) if isinstance(result, tuple | list) else [result]
+        others = [text_of(it) for it in found if not isinstance(it, np.ndarray) and not is_ordinary(it)]
+        if others:
+            raise UnsupportedError(f"torch does not compute results of {', '.join(others)}")
+        if any(self.outputs[len(found) :]):
+            raise UnsupportedError(f"{len(self.outputs)} results, wanted at most {len(found)}")
+        found = found[: len(self.outputs)]
+        return [array(it) for it in found] if on_host and not self.is_random else found
+
+    def _bound(
+        self, function: Operator, operands: Sequence[Value], attributes: dict[str, Any], types: ModelTypes
+    ) -> inspect.BoundArguments:
+        """The arguments of the function: without operands left out at the end, and without attributes at their defaults."""
+        signature = inspect.signature(function)
+        parameters = signature.parameters
+        defaults = _defaults(types.schema(self.source))
+        attributes = {
+            name: it
+            for name, it in attributes.items()
+            if name in parameters or not (name in WITHOUT_INFLUENCE or _same(it, defaults.get(name)))
+        }
+        if "results" in parameters:
+            attributes["results"] = len(self.outputs)
+        if unknown := sorted(attributes.keys() - parameters.keys()):
+            raise UnsupportedError(f"{unknown[0]} = {_shown(attributes[unknown[0]])} is not supported")
+        given = list(operands)
+        while given and given[-1] is None:
+            given.pop()
+        try:
+            bound = signature.bind(*given, **attributes)
+        except TypeError:
+            raise UnsupportedError(f"{len(given)} inputs and the attributes {sorted(attributes) or 'none'}") from None
+        like = next((it for it in given if it is not None and not isinstance(it, np.ndarray)), None)
+        for name, it in bound.arguments.items():
+            if parameters[name].annotation is Tensor:
+                every = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+                bound.arguments[name] = tuple(tensor(one, like) for one in it) if every else tensor(it, like)
+        return bound
+
+
+def _given(value: Value) -> bool:
+    return value is not None
+
+
+def _defaults(schema: Any) -> dict[str, Any]:
+    from onnx import AttributeProto
+
+    return {
+        name: _value(attribute.default_value)
+        for name, attribute in (schema.attributes.items() if schema is not None else ())
+        if attribute.default_value.type != AttributeProto.UNDEFINED
+    }
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, int | float | str | list) else f"a {type(value).__name__}"
+
+
+def _value(attribute: Any) -> Any:
+    from onnx import helper
+
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return [it.decode(errors="replace") if isinstance(it, bytes) else it for it in value] if isinstance(value, list) else value
+
+
+def nodes_of(sources: Sequence[Any]) -> Iterator[OnnxNode]:
+    """Nodes in their form in the file, with their attributes read."""
+    for source in sources:
+        yield OnnxNode(source, {attribute.name: _value(attribute) for attribute in source.attribute})
+
+
+__all__ = ["OnnxNode", "nodes_of"]

@@ -1,0 +1,71 @@
+"""Nodes of older opsets: attributes that became inputs, and operators that had another meaning."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.frontend import onnx_elementwise, onnx_layers
+from mirage_eg.frontend.onnx_values import Operator, Tensor, Value
+
+_INPUTS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys((*filter(lambda it: it.startswith("Reduce"), onnx_elementwise.OPERATORS), "Squeeze"), ("axes",)),
+    "Clip": ("min", "max"),
+    "Dropout": ("ratio",),
+    "Pad": ("pads", "value"),
+    "Reshape": ("shape",),
+    "Slice": ("starts", "ends", "axes"),
+    "Split": ("split",),
+    "TopK": ("k",),
+    "Unsqueeze": ("axes",),
+}
+"""Attributes of older opsets that are inputs in later ones, in the order of these inputs after the first."""
+
+
+def with_inputs(op: str, operands: Sequence[Value], attributes: Mapping[str, Any]) -> tuple[list[Value], dict[str, Any]]:
+    """The operands and attributes of a node as in later opsets."""
+    names = _INPUTS.get(op, ())
+    if attributes.keys().isdisjoint(names):
+        return list(operands), dict(attributes)
+    rest = {name: it for name, it in attributes.items() if name not in names}
+    return [operands[0], *(_array(attributes.get(name)) for name in names)], rest
+
+
+def _array(value: Any) -> Any:
+    return None if value is None else np.array(value, np.float32 if isinstance(value, float) else np.int64)
+
+
+def _along_axis(function: Operator) -> Operator:
+    """A function of two operands; the dims of the second are those of the first from an axis on, if there is one."""
+
+    def of_two(x: Tensor, y: Tensor, *, axis: int | None = None, broadcast: int = 0) -> Any:
+        if axis is not None and broadcast:
+            y = y.reshape([*y.shape, *[1] * (x.ndim - axis % x.ndim - y.ndim)])
+        return function(x, y)
+
+    return of_two
+
+
+def _of_rows(function: Operator) -> Operator:
+    """A function along one axis, for which all dims from the axis on are one."""
+
+    def of_rows(x: Tensor, *, axis: int = 1) -> Any:
+        rows = x.shape[: axis % max(x.ndim, 1)].numel()
+        return function(x.reshape(rows, -1), axis=-1).reshape(x.shape)
+
+    return of_rows
+
+
+def _p_relu(x: Tensor, slope: Tensor) -> Any:
+    """One slope for each channel."""
+    return onnx_elementwise.OPERATORS["PRelu"](x, slope.reshape([-1, *[1] * (x.ndim - 2)]) if slope.ndim == 1 else slope)
+
+
+_OF_TWO = ("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater", "Pow")
+OPERATORS: Mapping[str, tuple[int, Operator]] = {
+    **{name: (7, _along_axis(onnx_elementwise.OPERATORS[name])) for name in _OF_TWO},
+    **{name: (13, _of_rows(onnx_layers.OPERATORS[name])) for name in ("Softmax", "LogSoftmax")},
+    "Hardmax": (13, _of_rows(onnx_elementwise.OPERATORS["Hardmax"])),
+    "PRelu": (7, _p_relu),
+}
+"""Operators that once had another meaning, with the opset before which they have it."""

@@ -1,0 +1,178 @@
+"""Which nodes of an ONNX model become calls of torch, which are barriers between programs, and which run last.
+
+The nodes run once on the meta device: shapes are computed, and all values that depend on constants and shapes alone. A node is
+computed by a function of torch, else by the nodes of its definition, if each of these has a function, else by an opaque op.
+Its results must have the types that ONNX infers. *Late* is a node of results that torch cannot hold (a sequence, text) or whose
+shapes depend on values, and each node that reads one: these run after all others, as one model.
+"""
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.frontend.onnx_barriers import call_node, evaluated, reads
+from mirage_eg.frontend.onnx_expansion import body_of, branch_of
+from mirage_eg.frontend.onnx_nodes import OnnxNode, nodes_of
+from mirage_eg.frontend.onnx_types import ModelTypes, shape_of, text_of
+from mirage_eg.frontend.onnx_values import Value, element_type, torch_type
+from mirage_eg.ir.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node with tensors as results; `barrier` is the reason why it is an opaque op, whose `results` have these types."""
+
+    node: OnnxNode
+    barrier: str | None = None
+    results: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, values: Mapping[str, Value], types: ModelTypes) -> dict[str, Value]:
+        """The results by their names."""
+        if self.barrier is None:
+            found = self.node.results([values[name] if name else None for name in self.node.source.input], types)
+        else:
+            read = {name: values[name] for name in reads(self.node.source)}
+            found = call_node(self.node.source, read, self.results, types, self.barrier)
+        return {name: it for name, it in zip(self.node.outputs, found, strict=False) if name}
+
+
+@dataclass(frozen=True, slots=True)
+class LateNode:
+    """A node that runs after all that are calls of torch, and the reason."""
+
+    source: Any
+    reason: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """The steps of a model. `values` has what is known, and tensors of the meta device for the others."""
+
+    types: ModelTypes
+    values: MutableMapping[str, Value]
+    late_values: set[str] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    late: list[LateNode] = field(default_factory=list)
+    whole: bool = False  # whether each node must have a function
+    count: int = 0
+
+    def append(self, node: OnnxNode) -> None:
+        """Find how a node is computed.
+
+        Raises:
+            UnsupportedError: its operands do not fit.
+        """
+        names = reads(node.source)
+        if after := [name for name in names if name in self.late_values]:
+            self._defer(node, f"reads {after[0]}, which is computed last")
+            return
+        read = {name: self.values[name] for name in names}
+        misfit = None
+        try:
+            kinds = self.types.of_node(node.source, read)
+        except UnsupportedError as error:
+            kinds, misfit = {}, error
+        try:
+            self._call(node, kinds)
+            return
+        except UnsupportedError as error:
+            reason = str(error)
+        if self._expand(node, read):
+            return
+        if self.whole:
+            raise UnsupportedError(reason)
+        if misfit is not None:
+            raise UnsupportedError(f"{node.op} ({self._place(node)}): {reason}; {misfit}")
+        reason = reason if reason.startswith("no operator") else f"{node.op}: {reason}"
+        try:
+            self._be_opaque(node, read, kinds, reason)
+        except UnsupportedError as error:
+            self._defer(node, f"{reason}; {error}" if reads(node.source) else reason)
+
+    def _place(self, node: OnnxNode) -> str:
+        return f"result {next((name for name in node.outputs if name), 'none')}"
+
+    def _call(self, node: OnnxNode, kinds: Mapping[str, Any]) -> None:
+        """Compute a node by its function, whose results must be of the types that ONNX infers."""
+        found = Step(node).run(self.values, self.types)
+        for name, value in found.items():
+            if name in kinds:
+                wanted = kinds[name].tensor_type.elem_type, shape_of(kinds[name])
+                if wanted != (element_type(value), tuple(value.shape)):
+                    raise UnsupportedError(f"torch gives {text_of(value)}, ONNX infers {_text(kinds[name])}")
+        self._keep(Step(node), found)
+
+    def _keep(self, step: Step, found: Mapping[str, Value]) -> None:
+        if step.node.is_random:
+            found = {name: it.to("meta") for name, it in found.items()}
+        if not all(isinstance(it, np.ndarray) for it in found.values()):
+            self.steps.append(step)
+        self.values.update(found)
+
+    def _expand(self, node: OnnxNode, read: Mapping[str, Value]) -> bool:
+        """Compute a node by the nodes that it stands for; whether there are such."""
+        self.count += 1
+        prefix = f"{next(name for name in node.outputs if name)}/{self.count}/"
+        known: dict[str, Any] = {}
+        if node.op == "If" and isinstance(read[node.source.input[0]], np.ndarray):
+            nodes, known = branch_of(node.source, read[node.source.input[0]], prefix)
+            whole = self.whole
+        else:
+            nodes, whole = body_of(node.source, read, self.types, prefix), True
+        if not nodes:
+            return False
+        inner = Plan(self.types, ChainMap(known, self.values), self.late_values, whole=whole)
+        try:
+            for it in nodes_of(nodes):
+                inner.append(it)
+        except UnsupportedError:
+            if not whole:
+                raise
+            return False
+        self.values.update(known)
+        self.steps += inner.steps
+        self.late += inner.late
+        return True
+
+    def _be_opaque(self, node: OnnxNode, read: Mapping[str, Value], kinds: Mapping[str, Any], reason: str) -> None:
+        if read and all(isinstance(it, np.ndarray) for it in read.values()):
+            found = dict(zip(node.outputs, evaluated(node.source, read, self.types), strict=True))
+            if not all(isinstance(it, np.ndarray) for name, it in found.items() if name):
+                raise UnsupportedError("its result is no tensor")
+            self.values.update((name, it) for name, it in found.items() if name)
+            return
+        missing = [name for name in node.outputs if name and name not in kinds]
+        if missing or not read:
+            raise UnsupportedError(
+                f"the shape of its result {missing[0]} depends on values" if missing else "it has no operands"
+            )
+        for name in filter(None, node.outputs):
+            torch_type(kinds[name].tensor_type.elem_type)
+        step = Step(node, reason, {name: kinds[name] for name in node.outputs if name})
+        self._keep(step, step.run(self.values, self.types))
+
+    def _defer(self, node: OnnxNode, reason: str) -> None:
+        if self.whole:
+            raise UnsupportedError(reason)
+        self.late.append(LateNode(node.source, reason))
+        self.late_values.update(name for name in node.outputs if name)
+
+
+def _text(kind: Any) -> str:
+    from onnx import TensorProto
+
+    return f"{TensorProto.DataType.Name(kind.tensor_type.elem_type)}{list(shape_of(kind))}"
+
+
+def run_steps(steps: Sequence[Step], values: Mapping[str, Value], types: ModelTypes) -> dict[str, Value]:
+    """The values with those that the steps compute."""
+    found = dict(values)
+    for step in steps:
+        found |= step.run(found, types)
+    return found
+
+
+__all__ = ["LateNode", "Plan", "Step", "run_steps"]
