@@ -5,13 +5,14 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter, time
+from time import perf_counter
 
 from mirage_eg.bench.search import PUBLISHED
 from mirage_eg.bench.search_programs import SearchProgram
 from mirage_eg.egraph.expression import Split, express, splits
 from mirage_eg.egraph.oracle import build_oracle
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
+from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.search.exhaustive import Exhaustive, alphabet_of
 from mirage_eg.search.structure_search import SearchLimits, search, split_choices
@@ -92,13 +93,13 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """What the work items of a cell share; `until` is in seconds since 1970, of each item where `share` is not 1."""
+    """What the work items of a cell share; `share`: the seconds of each item."""
 
     part: SearchProgram
     rulebook: Rulebook
     pruned: bool
     limits: SearchLimits
-    until: float
+    until: Deadline
     share: float
 
 
@@ -110,7 +111,7 @@ def _cell(part: SearchProgram, method: str, processes: int, ops: int, limit: flo
     start = perf_counter()
     with Workers(None, processes) as workers:
         share = min(1.0, processes / len(choices))
-        common = _Cell(part, rulebook, pruned, limits, time() + limit, share * limit)
+        common = _Cell(part, rulebook, pruned, limits, after(limit), share * limit)
         results = [result for _, result in workers.run("paper", search_each, common, choices)]
     seconds = perf_counter() - start
     complete = all(entry[2] for entry in results)
@@ -123,7 +124,7 @@ def search_each(common: _Cell, choices: Sequence[Split]) -> Iterator[tuple[int, 
     part = common.part
     program, axes = part.named.program, part.axes
     for split in choices:
-        left = max(0.01, min(common.until - time(), common.share))
+        left = max(0.01, min(common.until.left(), common.share))
         if common.pruned:
             found = search(program, axes, common.rulebook, replace(common.limits, seconds=left), choices=[split])
             yield found.visited, found.count, found.complete

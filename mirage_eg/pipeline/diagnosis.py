@@ -7,12 +7,11 @@ other limits or for parts of the program. Its limits are states, not time: the s
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
-from math import inf
-from time import time
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -42,7 +41,7 @@ class FailedRun:
     structures: Sequence[Instantiated]  # with the field check
     rejected: Sequence[Verdict]  # at full size
     compile_errors: Sequence[str]  # of fused candidates
-    until: float = inf  # seconds since 1970; searches of the diagnosis end then
+    until: Deadline = NEVER  # searches of the diagnosis end then
 
 
 def diagnose(found: FailedRun, rulebook: Rulebook, options: Options, device: Device) -> Diagnosis:
@@ -179,7 +178,7 @@ def _largest_part(found: FailedRun, rulebook: Rulebook, options: Options) -> str
     """The longest part that fits fused kernels: all that a value is computed of, or all that is computed of a value."""
     program, limits = found.primitive, _limits(options, options.max_block_ops, found.until)
     total = _ops(program)
-    written = takewhile(lambda _: time() < found.until, _parts(program))
+    written = takewhile(lambda _: not found.until.passed(), _parts(program))
     parts = sorted(((_ops(part), text, part) for text, part in written), key=lambda entry: (-entry[0], entry[1]))
     parts = [entry for entry in parts if 1 < entry[0] < total][: HEURISTICS.diagnosis_parts]
     for ops, text, part in parts:
@@ -199,11 +198,11 @@ def _fuses(part: Graph, rulebook: Rulebook, limits: SearchLimits) -> bool:
     return bool(found.structures or found.split_reductions)
 
 
-def _limits(options: Options, most: int, until: float) -> SearchLimits:
+def _limits(options: Options, most: int, until: Deadline) -> SearchLimits:
     limits = SearchLimits(
         most, max_states=HEURISTICS.diagnosis_states, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs
     )
-    return replace(limits, seconds=until - time())
+    return replace(limits, seconds=until.left())
 
 
 def _ops(program: Graph) -> int:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from time import time
 from types import MappingProxyType
 
 from mirage_eg.backends.cost.devices import Device
@@ -80,9 +79,10 @@ class Partitioner:
     ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
         task = segment_task(run)
-        limits = replace(task.limits, max_states=HEURISTICS.segment_states, max_alike=HEURISTICS.segment_alike)
+        limits = replace(task.limits, max_alike=HEURISTICS.segment_alike)
         limits = replace(limits, saturation=saturation_limits(options, Limits(nodes=HEURISTICS.segment_nodes)))
-        self._task = replace(task, limits=limits, until=options.until(), trace=MOST_OF_SEGMENT if run.tracer else 0)
+        task = replace(task, limits=limits, segment_states=HEURISTICS.segment_states, until=options.until())
+        self._task = replace(task, trace=MOST_OF_SEGMENT if run.tracer else 0)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
         most = options.max_kernels and options.max_kernels + shared_launches(primitive)
         self._bounds = replace(HEURISTICS.partition, segments=segments, max_kernels=most, until=self._task.until)
@@ -127,7 +127,7 @@ class Partitioner:
 
     def _progress(self, searched: int, best_us: float) -> bool:
         self._run.watch.observer("kernels", searched, None, f"segments searched, best {best_us:.1f} µs predicted")
-        return time() < self._task.until
+        return not self._task.until.passed()
 
     def plans(self) -> PlanSearch:
         """The cheapest plans, without block graphs that are avoided."""

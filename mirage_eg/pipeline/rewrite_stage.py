@@ -8,11 +8,12 @@ bound is below the best µGraph that was found as written.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from time import perf_counter, time
+from time import perf_counter
 
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.graph_optimizer.joint_extraction import CLOSE, JointExtraction
 from mirage_eg.graph_optimizer.substitution import Substitution, Substitutions, substitutions
+from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.plurals import counted
@@ -74,13 +75,13 @@ def search_rewritten(
         seconds = perf_counter() - begin - sum(it.seconds for it in summaries)
         summaries.append(_summary(run, found, extraction, bound_us, as_written_us, None if us == inf else us, seconds))
         groups += searched
-        if not searched or time() >= until:
+        if not searched or until.passed():
             break
         best_us = min(best_us, us)
     return RewrittenSearch(tuple(groups), tuple(summaries), choices)
 
 
-def _cheapest(run: Run, equal: Substitutions, until: float) -> Substitution | None:
+def _cheapest(run: Run, equal: Substitutions, until: Deadline) -> Substitution | None:
     """The cheapest program by prices that are known, and by those of kernels that are searched for it."""
     with run.watch.stage("rewrite"):
 
@@ -88,7 +89,7 @@ def _cheapest(run: Run, equal: Substitutions, until: float) -> Substitution | No
             it = equal.extraction
             text = f"{counted(it.looked_up, 'kernel')} of rewritten programs searched"
             run.watch.observer("rewrite", it.looked_up, HEURISTICS.rewritten_kernels, text)
-            return time() < until
+            return not until.passed()
 
         seconds = min(HEURISTICS.rewrite_seconds, run.options.budget or inf)
         return equal.cheapest(seconds, HEURISTICS.rewritten_kernels, is_time_left)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
-from time import perf_counter, time
+from time import perf_counter
 
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.triton.warps import with_warps
@@ -140,7 +140,7 @@ def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResul
         watch.observer("search", done, len(choices), f"{counted(states, 'state')}, {counted(structures, 'structure')}")
 
     def is_final(searched: Searched) -> bool:
-        return time() < task.until or searched.found.complete
+        return not task.until.passed() or searched.found.complete
 
     stage = "search" if run.tracer is None else "traced search"
     common = (replace(task, limits=limits), program, axes)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 from math import inf, prod
-from time import time
 from unittest.mock import patch
 
 import pytest
@@ -19,6 +18,7 @@ from mirage_eg.egraph.expression import Split, parts_of
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.deadline import after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import as_given
@@ -170,7 +170,7 @@ def test_a_budget_that_ends_behind_the_search_leaves_structures_unchecked() -> N
     plans, program, axes = some_plans()
     with Workers(None, 1) as workers:
         run = run_of(program, Options(device="cpu"), workers)
-        task = replace(segment_task(run), until=time())
+        task = replace(segment_task(run), until=after(0))
         made = instantiate(run, task, as_given(program), axes, plans)
     assert all(entry.cut and entry.equal is None and not entry.built for entry in made)
     assert ["the budget was spent" in note for note in run.watch.notes] == [True]

@@ -4,9 +4,8 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from pathlib import Path
-from time import time
 from typing import Annotated, Any
 
 from mirage_eg.backends.cost.devices import DEFAULT_TARGET, DEVICES, Device, device_for, find_device
@@ -14,6 +13,7 @@ from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, warps_of
 from mirage_eg.egraph.rule_files import DOMAINS, UNDEFINED, check_law_name, packaged_names
 from mirage_eg.ir.choices import has_choices
+from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.executors import check_executor
@@ -139,9 +139,9 @@ class Options:
         """What laws may do with undefined values of a program; one with choices keeps them (`ir.choices`)."""
         return "keep" if self.undefined == "keep" or has_choices(program) else "free"
 
-    def until(self) -> float:
-        """When a stage that begins now has spent the budget, in seconds since 1970; infinite without a budget."""
-        return inf if self.budget is None else time() + self.budget
+    def until(self) -> Deadline:
+        """When a stage that begins now has spent the budget."""
+        return after(self.budget)
 
     @property
     def device_record(self) -> Device:

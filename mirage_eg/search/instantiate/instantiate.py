@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import cycle, islice
 from math import inf, prod
-from time import time
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
@@ -16,6 +15,7 @@ from mirage_eg.backends.cost.roofline_model import predict_us, skipping_masks, w
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, resize
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ElementTypeError
 from mirage_eg.ir.graph import Graph
@@ -101,13 +101,13 @@ def _holds(larger: Tiling, smaller: Tiling) -> bool:
 
 
 def best_first(
-    instantiations: Sequence["Instantiation"], device: Device, until: float = inf, closed: Collection[int] = ()
+    instantiations: Sequence["Instantiation"], device: Device, until: Deadline = NEVER, closed: Collection[int] = ()
 ) -> Iterator[tuple[int, Graph, float]]:
     """The µGraphs of several structures that fit, cheapest first: position of the instantiation, µGraph, microseconds.
 
     Branch and bound: choices are built in the order of their lower bounds, and a µGraph is given once no lower bound that is
     left is below its time. A lower bound is replaced by the cost of the tiles once a block graph of the same form is known. The
-    compiler is asked of those that are given alone. From `until` on (seconds since 1970) no more are built. The caller may
+    compiler is asked of those that are given alone. From `until` on no more are built. The caller may
     extend `closed` meanwhile: no further µGraphs of these positions are wanted.
     """
     built: list[tuple[float, int, int, int, Choice, Graph]] = []
@@ -125,12 +125,12 @@ def best_first(
     choices = [
         (choice.us, position, number, False, choice)
         for position, instantiation in enumerate(instantiations)
-        if time() < until
+        if not until.passed()
         for number, choice in enumerate(instantiation.choices(device))
     ]
     heapify(choices)
     count = 0
-    while choices and time() < until:
+    while choices and not until.passed():
         least, position, number, is_exact, choice = choices[0]
         yield from ready(least)
         if position in closed:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from math import inf
 from operator import itemgetter
-from time import time
 
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
@@ -34,7 +34,7 @@ class PartitionLimits:
     max_searched: int = 320  # segments; a decoder layer searches 78
     close: float = 1.02  # a plan within this of the bound ends the search: the cost model is no finer
     max_plans: int = 8
-    until: float = inf  # seconds since 1970; states found later have the smallest segment alone
+    until: Deadline = NEVER  # states found later have the smallest segment alone
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
 
 
@@ -58,7 +58,7 @@ def _left_out(limits: PartitionLimits, used: SegmentLimits, parts: int, cut: boo
     if used.max_ops < wanted.max_ops:
         yield f"kernels of more than {used.max_ops} ops"
     if cut:
-        end = "the budget was spent" if time() >= limits.until else f"{counted(limits.max_states, 'state')}"
+        end = "the budget was spent" if limits.until.passed() else f"{counted(limits.max_states, 'state')}"
         yield f"kernels of several ops after {end}"
 
 
@@ -70,7 +70,7 @@ class PlanGraph:
         self.states: list[list[Edge]] = []
         self.searched: dict[int, tuple[PlanPart, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
-        self.plan_until = (time() + limits.until) / 2  # when another kind of plan is tried, if there is none
+        self.plan_until = limits.until.halfway()  # when another kind of plan is tried, if there is none
         self.end = -1  # the position of the state that needs nothing; other states without edges are dead ends
         ops = sum(map(counts, program.nodes))
         own = windows(program, limits.window if ops > limits.deep else ops)
@@ -79,7 +79,7 @@ class PlanGraph:
         tried += [(tighter(limits.segments), own) for tighter in _TIGHTER]
         tried += [(tried[-1][0], windows(program, limits.segments.max_ops))]
         for number, (segments, parts) in enumerate(tried, 1):
-            is_last = number == len(tried) or time() >= limits.until
+            is_last = number == len(tried) or limits.until.passed()
             if self._expand(Segmenter(program, segments, parts), limits, is_last):
                 self.left_out = tuple(_left_out(limits, segments, 1 + max(parts or (0,)), self.cut))
                 self.cut |= number > 1
@@ -103,7 +103,7 @@ class PlanGraph:
             if not needed:
                 self.end = place
             else:
-                full = len(places) >= limits.max_states or time() >= limits.until
+                full = len(places) >= limits.max_states or limits.until.passed()
                 if full and not anyway:
                     return False
                 self.cut |= full

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from math import inf, prod
-from time import time
+from math import prod
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import flops_of_product
@@ -20,6 +19,7 @@ from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
@@ -47,16 +47,17 @@ class Task:
 
     rulebook: Rulebook
     device: Device
-    limits: SearchLimits  # `max_states`: of all splits together, in equal shares
+    limits: SearchLimits
     filters: Filters
     seed: int
     trials: int = 2
+    segment_states: int | None = None  # of all splits of a segment together; None: `limits` has those of each
     split_reductions: int | None = None  # of each split, smallest first
     each: int = 1  # µGraphs of one structure
     keep: int = 1  # µGraphs of one kernel, and of two
     ask_compiler: bool = True  # the compiler, whether a µGraph fits
     avoided: frozenset[Graph] = frozenset()  # block graphs that do not compile
-    until: float = inf  # seconds since 1970; structures and µGraphs found until then are kept
+    until: Deadline = NEVER  # structures and µGraphs found until then are kept
     trace: int = 0  # lines of each stage; 0: no trace
 
 
@@ -104,14 +105,14 @@ class Found:
 
 
 def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) -> Iterator[Searched]:
-    """The structures of each split; here the limit of states is that of one split."""
+    """The structures of each split."""
     task, program, axes = common
     limits = replace(task.limits, max_block_ops=task.limits.max_block_ops + uncounted_ops(program))
     with oracle_builder(task.rulebook, limits.saturation) as build_one:
         build = share_renamed(build_one, task.rulebook)
         for split in choices:
             tracer = Tracer(task.trace) if task.trace else None
-            left = replace(limits, seconds=task.until - time())
+            left = replace(limits, seconds=task.until.left())
             found = traced_search(program, axes, task.rulebook, left, split, build, tracer)
             few = replace(found, split_reductions=found.split_reductions[: task.split_reductions])
             yield Searched(few, () if tracer is None else tracer.result())
@@ -148,7 +149,7 @@ def instantiate(
             break
         if len(kernels[position]) == task.each:
             closed.add(position)
-    cut = time() >= task.until
+    cut = task.until.passed()
     return [
         Instantiated(
             structure,
@@ -200,8 +201,10 @@ def _find_as_given(task: Task, program: Graph) -> Found:
         if own is not None:
             return Found(best_kernels(task, program, instantiate(task, named, axes, [own], check)), structures=1, tried=(own,))
     choices = _worthwhile(named.program, axes, task.limits)
-    shared = replace(task.limits, max_states=max(SEARCH.fewest_segment_states, task.limits.max_states // len(choices)))
-    searched = [*search_splits((replace(task, limits=shared), named.program, axes), choices)]
+    limits = task.limits
+    if task.segment_states is not None:
+        limits = replace(limits, max_states=max(SEARCH.fewest_segment_states, task.segment_states // len(choices)))
+    searched = [*search_splits((replace(task, limits=limits), named.program, axes), choices)]
     found = merged([entry.found for entry in searched])
     instantiated = [
         entry
@@ -217,7 +220,7 @@ def _find_as_given(task: Task, program: Graph) -> Found:
         found.visited,
         found.count,
         tuple(sorted(found.pruned.items())),
-        time() >= task.until,
+        task.until.passed(),
         tracer.result(),
         any(record.saturation.stopped for record in found.records),
         for_other_sizes(instantiated, check),

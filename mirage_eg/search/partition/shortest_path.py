@@ -17,7 +17,6 @@ holds the larger.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from time import time
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
@@ -125,7 +124,7 @@ def _search(
             return bound, True
         if best - bound <= (limits.close - 1) * us < inf:
             return bound, best <= bound
-        if best == inf and most is None and time() >= graph.plan_until:
+        if best == inf and most is None and graph.plan_until.passed():
             if not limits.segments.every_boundary:
                 break
             most_ops = max(1, most_ops // 2)

@@ -18,6 +18,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
+from mirage_eg.ir.deadline import after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.elementwise_structure import elementwise_structure
@@ -77,7 +78,7 @@ def gram() -> Graph:
 
 def task_with(filters: Filters | None = None) -> Task:
     bounds = SearchLimits(max_states=2_000, max_alike=2, saturation=Limits(nodes=10_000))
-    return Task(load_rules("indexed"), H100, bounds, filters or Filters(), seed=0)
+    return Task(load_rules("indexed"), H100, bounds, filters or Filters(), seed=0, segment_states=2_000)
 
 
 def cut(
@@ -446,8 +447,7 @@ def test_smaller_kernels_are_tried_where_half_of_the_budget_gives_no_plan(
 ) -> None:
     """Each search takes a second, and no block graph holds two elementwise ops, between which a boundary is no better."""
     now = 0.0
-    for module in ("shortest_path", "plan_graph"):
-        monkeypatch.setattr(f"mirage_eg.search.partition.{module}.time", lambda: now)
+    monkeypatch.setattr("mirage_eg.ir.deadline.monotonic", lambda: now)
     program = KernelGraph()
     value = program.exp(program.square(program.new_input((4, 4))))
     for _ in range(12):
@@ -462,7 +462,7 @@ def test_smaller_kernels_are_tried_where_half_of_the_budget_gives_no_plan(
         kernels = SegmentKernels(graph, 5.0, 1, True, True)
         return [(PlanPart(s, s.inputs, kernels),) if not apart <= s.nodes and now < seconds else () for s in segments]
 
-    limits = PartitionLimits(SegmentLimits(max_ops=14), until=seconds)
+    limits = PartitionLimits(SegmentLimits(max_ops=14), until=after(seconds))
     assert partition(graph, find, lower_bound, limits, lambda *_: now < seconds).plans
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.ir.builder import Tensor, new_kernel_graph
+from mirage_eg.ir.deadline import after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
@@ -100,7 +101,7 @@ def test_ways_through_windows_compute_the_program() -> None:
 
 def test_after_the_budget_each_state_has_its_smallest_segment() -> None:
     program = mlp(5)
-    primitive, found, _ = cut(program, until=0.0)
+    primitive, found, _ = cut(program, until=after(0))
     assert found.states <= 1 + len(primitive.kernels)
     assert found.left_out[-1] == "kernels of several ops after the budget was spent" and not found.complete
     assert all(Reference(program).check(compose(primitive, plan.parts)).equal for plan in found.plans)
