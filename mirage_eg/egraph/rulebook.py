@@ -4,6 +4,7 @@ A theory is one .egg file. The loader parses it, allows declarations and laws on
 the same name, and type-checks each command by itself, so that every error message has `path:line`.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,10 @@ READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments in the oracle'
 
 CHECKING_SECONDS = 30.0
 MOST_ERRORS = 20  # that one run prints
+
+_EGGLOG = logging.getLogger("egglog")  # it logs each rule that it reads, at level INFO
+if _EGGLOG.level == logging.NOTSET:
+    _EGGLOG.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)

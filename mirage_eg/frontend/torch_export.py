@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import getitem
 from pathlib import Path
 from pickle import PickleError, UnpicklingError
@@ -256,10 +256,38 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage:
         return coverage(import_program(model))
     try:
         with torch.no_grad():
-            program = torch.export.export(model, args, kwargs, strict=False)
+            program = torch.export.export(_of_tensors(model), args, kwargs, strict=False)
     except (RuntimeError, ValueError, TypeError) as error:
         raise ProgramError(f"explain: torch.export: {_why_not_exported(error)}") from error
     return coverage(import_program(program))
+
+
+def _of_tensors(model: Any) -> Any:
+    """The model with the tensors of its results alone: torch.export does not take a cache, say."""
+    import torch
+
+    class OfTensors(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return tuple(_tensors_in(self.model(*args, **kwargs), set()))
+
+    return OfTensors()
+
+
+def _tensors_in(value: Any, seen: set[int]) -> Iterator[Any]:
+    """The tensors in containers, and in the attributes of other objects."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif id(value) not in seen and not isinstance(value, (str, bytes, type, torch.nn.Module)):
+        seen.add(id(value))
+        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple, set)) else None
+        for part in vars(value).values() if parts is None and hasattr(value, "__dict__") else parts or ():
+            yield from _tensors_in(part, seen)
 
 
 def _why_not_exported(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.operator import call_directly
-from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, withdraw_records
+from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, noting_calls, withdraw_records
 from mirage_eg.torch_compile.settings import Settings, check_mode, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
 
@@ -29,10 +29,10 @@ def backend(
     reason, nodes, before = _left_whole(example_inputs), len(gm.graph.nodes), len(graph_records())
     if reason is not None:
         add_record(GraphRecord(new_number(), nodes, fallback=reason))
-        return _whole(gm, example_inputs, settings, mode)
+        return noting_calls(_whole(gm, example_inputs, settings, mode), graph_records()[before:])
     try:
         with_segments = _with_eager if settings.rest == "eager" else _with_inductor
-        return with_segments(gm, example_inputs, settings, mode)
+        return noting_calls(with_segments(gm, example_inputs, settings, mode), graph_records()[before:])
     except OptionError:
         raise
     except Exception as error:  # a model that torch compiles must not fail here; the record and the log say why

@@ -4,14 +4,14 @@ from typing import Any
 
 from mirage_eg.frontend import torch_export
 from mirage_eg.frontend.coverage import Coverage
-from mirage_eg.torch_compile.records import Compilation, graph_records
+from mirage_eg.torch_compile.records import Compilation, graph_records, watched_graphs
 
 
 def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage | Compilation:
     """A record that prints as a table.
 
     Of a model that `torch.compile` returned: it is called with the arguments, without gradients, and the record has the graphs
-    that this call compiles, or all of the process if it compiles none. Of another torch module, or an ExportedProgram without
+    that this call runs. Of another torch module, or an ExportedProgram without
     further arguments: segments and ops outside, as import sees them.
 
     Raises:
@@ -21,10 +21,9 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage | Compilation:
         return torch_export.explain(model, *args, **kwargs)
     import torch
 
-    before = len(graph_records())
-    with torch.no_grad():
+    with torch.no_grad(), watched_graphs() as called:
         model(*args, **kwargs)
-    return Compilation(graph_records()[before:] or graph_records())
+    return Compilation(tuple(record for record in graph_records() if record.number in called))
 
 
 def _is_compiled(model: Any) -> bool:

@@ -2,8 +2,12 @@
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
+from typing import Any
 
 from mirage_eg.frontend.imported import Outside
 
@@ -176,6 +180,33 @@ def graph_records() -> tuple[GraphRecord, ...]:
     return tuple(_GRAPHS)
 
 
+_WATCHES: list[set[int]] = []
+
+
+@contextmanager
+def watched_graphs() -> Iterator[set[int]]:
+    """The numbers of the graphs that are called meanwhile."""
+    called: set[int] = set()
+    _WATCHES.append(called)
+    try:
+        yield called
+    finally:
+        _WATCHES.remove(called)
+
+
+def noting_calls(compiled: Callable[..., Any], records: Sequence[GraphRecord]) -> Callable[..., Any]:
+    """The function of compiled graphs, whose calls `watched_graphs` notes."""
+    numbers = [record.number for record in records]
+
+    @wraps(compiled)
+    def run(*arguments: Any) -> Any:
+        for called in _WATCHES:
+            called.update(numbers)
+        return compiled(*arguments)
+
+    return run
+
+
 def new_number() -> int:
     """The number of the next graph."""
     return len(_GRAPHS) + 1
@@ -205,5 +236,7 @@ __all__ = [
     "buckets_of",
     "graph_records",
     "new_number",
+    "noting_calls",
+    "watched_graphs",
     "withdraw_records",
 ]

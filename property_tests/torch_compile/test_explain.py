@@ -1,0 +1,99 @@
+"""`explain`: the graphs of the model that is asked for, also of models whose results hold caches; the log stays short."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import mirage_eg as mi
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.records import graph_records
+from property_tests.support.library_segments import library_segments
+from property_tests.support.torch_cases import WIDTH, breaks, norm, projected
+
+OPTIONS = {"gate": "off", "cache": "off", "rest": "eager", "min_ops": 1}
+
+
+class Kept:
+    """A cache: no tensor, and nothing that torch knows."""
+
+    def __init__(self, x: Any) -> None:
+        self.layers = [{"keys": x, "itself": self}]
+
+
+class WithCache(nn.Module):
+    """Returns numbers with a cache, in some container."""
+
+    def __init__(self, container: Any) -> None:
+        super().__init__()
+        self.container = container
+
+    def forward(self, x: Any) -> Any:
+        return self.container(projected(x), Kept(norm(x) * 2), None)
+
+
+CONTAINERS = {
+    "tuple": lambda *parts: parts,
+    "dict": lambda *parts: dict(zip("abc", parts, strict=True)),
+    "alone": lambda *parts: parts[1],
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_cache_in_the_results_is_explained(container: str) -> None:
+    found = mi.torch.explain(WithCache(CONTAINERS[container]), torch.randn(8, WIDTH))
+    assert "segment" in str(found) and "outside" not in str(found)
+
+
+def test_a_published_model_with_its_cache_is_explained() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 97}
+    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, num_key_value_heads=2)).eval()
+    assert "segment" in str(mi.torch.explain(model, torch.randint(0, 90, (1, 8))))
+
+
+def test_a_compiled_model_has_its_own_graphs_however_often_it_is_asked() -> None:
+    x = torch.randn(8, WIDTH)
+    one, other = (torch.compile(it, backend=backend, options=OPTIONS) for it in (projected, breaks))
+    with library_segments():
+        with torch.no_grad():
+            one(x)
+            other(x)
+        assert len(graph_records()) == 3
+        for _ in range(2):
+            assert [it.number for it in mi.torch.explain(one, x).graphs] == [1]
+            assert [it.number for it in mi.torch.explain(other, x).graphs] == [2, 3]
+
+
+def test_a_function_of_another_backend_has_no_graphs() -> None:
+    x = torch.randn(8, WIDTH)
+    with library_segments(), torch.no_grad():
+        torch.compile(projected, backend=backend, options=OPTIONS)(x)
+        assert mi.torch.explain(torch.compile(norm, backend="eager"), x).graphs == ()
+
+
+SCRIPT = """
+import logging
+logging.basicConfig(level=logging.INFO)
+import mirage_eg as mi
+p = mi.new_kernel_graph()
+p.mark_output(p.relu(p.matmul(p.new_input((16, 16), name="x"), p.new_input((16, 16), name="w"))))
+mi.superoptimize(p, budget=2)
+"""
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_at_level_info_no_rules_are_logged_unless_asked_for(asked: bool, tmp_path: Path) -> None:
+    own = "logging.getLogger('egglog').setLevel(logging.INFO)\nimport mirage_eg" if asked else "import mirage_eg"
+    code = SCRIPT.replace("import mirage_eg", own, 1)
+    environment = os.environ | {"MIRAGE_EG_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("INFO:egglog" in done.stderr) is asked
