@@ -15,6 +15,7 @@ from mirage_eg.backends.evaluator.with_integers import WithIntegers
 from mirage_eg.frontend.fx_partition import Analysis, Place, escaping
 from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, call, has_fixed_sizes, is_empty, numpy_of
 from mirage_eg.frontend.imported import Constant, ImportedSegment
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.ir.graph import Graph
 
@@ -170,20 +171,15 @@ def _memory(value: Any) -> int | None:
 
 
 def _evaluated(program: Graph, arrays: Sequence[Any]) -> list[Any]:
-    """The results on these arrays.
+    """The results on these arrays, with shifted exponentials, as in kernels.
 
-    Elements that are not finite are computed again with shifted exponentials, as in kernels; in programs with logarithms all
-    are, since an exponential that underflows has no exact logarithm.
+    They round to no narrow type, so programs with narrow types have them only where plain ones are not finite.
     """
     plain = WithIntegers(FloatAlgebra(np, program.working_dtype, rounds=True))
     shifted = ShiftedFloats(plain, keeps_logarithms=True)
-    results = None
-    if all(item.op != "log" for item in program.nodes):
-        results = evaluate(program, arrays, plain)
-        if all(np.isfinite(result).all() for result in results):
-            return results
     others = [shifted.number(result) for result in evaluate(program, arrays, shifted)]
-    if results is None:
+    if program.dtypes.isdisjoint((DType.float16, DType.bfloat16)):
         return others
+    results = evaluate(program, arrays, plain)
     kept = [np.isfinite(result) & np.isfinite(other) for result, other in zip(results, others, strict=True)]
     return [np.where(*each) for each in zip(kept, results, others, strict=True)]
