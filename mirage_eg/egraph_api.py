@@ -203,7 +203,6 @@ class EGraph:
 
         Raises:
             OptionError: a text is no term; the domain is abstract, in which equal terms need not be equal functions.
-            ChainError: the checker refuses a step: a law or mirage_eg is wrong.
         """
         if not self._is_indexed:
             raise OptionError(f"prove: got the domain {self.rulebook.domain}, wanted indexed, whose equalities are proofs")
@@ -215,6 +214,8 @@ class EGraph:
         if isinstance(laws, str):
             return Equivalence(False, reason=laws)
         found = chains_between(joint, laws, self.rulebook, self.names)
+        if found.refused is not None:
+            return Equivalence(False, reason=found.refused)
         return Equivalence(True, next(iter(found.chains), None), found.missing)
 
     def view(self, marked: Collection[str] = (), boxes: int = 40) -> EGraphView:

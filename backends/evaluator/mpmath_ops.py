@@ -89,6 +89,20 @@ _PACKAGED: Mapping[str, Callable[..., Number]] = {
 }
 
 
+# Rows that are exact on rationals: a comparison at a computed point (7x = 22) must not depend on rounding.
+RATIONAL: Mapping[str, Callable[..., Fraction]] = {
+    **{name: _PACKAGED[name] for name in ("add", "sub", "mul", "div", "maximum", "minimum", "abs", "square")},
+    "less": lambda x, y: Fraction(x < y),
+    "less_equal": lambda x, y: Fraction(x <= y),
+    "equal": lambda x, y: Fraction(x == y),
+    "relu": lambda x: max(x, Fraction(0)),
+    "leaky_relu": lambda x, slope: x if x > 0 else slope * x,
+    "clamp": lambda x, low, high: min(max(x, low), high),
+    "scale": lambda x, factor: x * factor,
+    "shift": lambda x, offset: x + offset,
+}
+
+
 def _custom(spec: OpSpec) -> Callable[..., Number]:
     return spec.exactly or partial(_exactly_by_definition, spec.name)
 

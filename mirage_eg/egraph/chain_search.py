@@ -31,10 +31,14 @@ _Match = dict[str, Any]  # of variables: numbers of terms, and constants
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """A chain for each pair of outputs, or the reason why there is none to show, or only a part of the proof."""
+    """A chain for each pair of outputs, or the reason why there is none to show, or only a part of the proof.
+
+    `refused`: the reason why the checker does not accept the proof.
+    """
 
     chains: tuple[ProofChain, ...] = ()
     missing: str | None = None
+    refused: str | None = None
 
 
 def find_chains(

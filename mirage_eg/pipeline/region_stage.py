@@ -130,14 +130,21 @@ def _choices(regions: Sequence[SearchedRegion], max_kernels: int | None) -> list
 
 
 def _with_steps(run: Run, choices: Sequence[Choice]) -> list[Choice]:
-    """The choices with the proof of each region in steps, made once for each µGraph of a region."""
+    """The choices with the proof of each region in steps, made once for each µGraph of a region.
+
+    The last choice has the library form of each region: it replaces a µGraph of which nothing but a refused proof spoke.
+    """
     verdicts: dict[tuple[Graph, Graph], Verdict] = {}
     for choice in choices:
         for program, entry in choice.items():
             if (program, entry.graph) not in verdicts:
                 verdicts[program, entry.graph] = with_steps(replace(run, program=program), entry).verdict
     return [
-        {program: replace(entry, verdict=verdicts[program, entry.graph]) for program, entry in choice.items()}
+        {
+            program: replace(chosen, verdict=verdicts[program, chosen.graph])
+            for program, entry in choice.items()
+            for chosen in [entry if verdicts[program, entry.graph].equal else choices[-1][program]]
+        }
         for choice in choices
     ]
 

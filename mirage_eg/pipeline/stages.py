@@ -6,6 +6,7 @@ from math import inf
 from pathlib import Path
 
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.soundness.false_laws import without_false_laws
 from mirage_eg.frontend.custom_op_check import check_custom_ops
 from mirage_eg.graph_optimizer.region_cuts import values_to_cut_at
 from mirage_eg.ir.custom_ops import REGISTRY
@@ -26,7 +27,7 @@ from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
 from mirage_eg.pipeline.tune_stage import timed_and_ordered
-from mirage_eg.pipeline.verify_stage import Verified, at_full_size, with_steps
+from mirage_eg.pipeline.verify_stage import Verified, at_full_size, first_with_steps
 from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.search.partition.segments import Segment, segment_program
@@ -56,6 +57,9 @@ def run_stages(
             file = stack.enter_context(closing(Checkpoint(checkpoint, request.identity, resume)))
         work = Work(stack.enter_context(Workers(options.executor, options.jobs)), file)
         device = options.device_record
+        with watch.stage("laws"):
+            rulebook, notes = without_false_laws(rulebook)
+            watch.notes += notes
         run = Run(request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer)
         return _run(run, tuning or Tuning(), known)
 
@@ -70,8 +74,7 @@ def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment]) -> Result:
     with at_full_size(run) as full_size:
         searched = search_program(run, full_size, tuning, known)
     whole, finalists = searched.whole, searched.finalists
-    first, *others = timed_and_ordered(run, finalists.verified.equal)
-    candidates = [with_steps(run, first), *others]
+    candidates = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
     not_verified = []  # times of fused µGraphs, where --top left none of them
     if not any(entry.fused for entry in finalists.candidates):
         not_verified = [entry.predicted_us for entries in finalists.pool for entry in entries if entry.fused]

@@ -23,7 +23,7 @@ from mirage_eg.pipeline.run.result import NOT_CHECKED, Candidate
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.transforms.whole_products import whole_products
-from mirage_eg.verify.evidence import combine_evidence
+from mirage_eg.verify.evidence import combine_evidence, with_chains
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Proof, Prover, express_both, proof_in_steps
 from mirage_eg.verify.reference import Reference
@@ -113,7 +113,7 @@ class FullSize:
 
 
 def with_steps(run: Run, candidate: Candidate) -> Candidate:
-    """A proved candidate with its proof in steps."""
+    """A proved candidate with its proof in steps; it is only tested if the checker refuses the proof."""
     verdict = candidate.verdict
     if "proved" not in verdict.evidence or verdict.no_chains_because is not None:
         return candidate
@@ -130,7 +130,14 @@ def with_steps(run: Run, candidate: Candidate) -> Candidate:
             found = Chains(missing=f"cannot be translated: {error}")
     if not found.chains and not verdict.laws:
         found = Chains(missing="the search proves the structure, and no proof of the µGraph at full size was tried or found")
-    return replace(candidate, verdict=replace(verdict, chains=found.chains, no_chains_because=found.missing))
+    return replace(candidate, verdict=with_chains(verdict, found))
+
+
+def first_with_steps(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, the first with its proof in steps, without those of which nothing but a refused proof spoke."""
+    first, *others = candidates
+    checked = with_steps(run, first)
+    return first_with_steps(run, others) if others and not checked.verdict.equal else [checked, *others]
 
 
 def _starts_from_a_proved_partition(program: Graph) -> bool:

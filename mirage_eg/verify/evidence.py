@@ -1,26 +1,27 @@
 """Combine the evidence on candidates: random tests, and proofs from the loaded laws.
 
-A proof and a `not equal` contradict each other: a law or mirage_eg is wrong, and an error stops everything. A proof holds for
-real numbers, and a proof by partial laws where both graphs are defined; neither covers elements that are not finite.
+A proof and a `not equal` contradict each other: a law or mirage_eg is wrong, and the verdict stays `not equal` and says so. A
+proof holds for real numbers, and a proof by partial laws where both graphs are defined; neither covers elements that are not
+finite. A proof of which the checker refuses a step proves nothing.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 from time import perf_counter
 
 from mirage_eg.backends.evaluator.array_module import array_module
+from mirage_eg.egraph.chain_search import Chains
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.ir.errors import GraphError, MirageError
+from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality, FloatCheck, Observer, Verdict
 
-
-class ContradictionError(MirageError):
-    """The laws prove two graphs equal, and the tests find a difference."""
+log = logging.getLogger(__name__)
 
 
 def verify_candidates(
@@ -40,8 +41,6 @@ def verify_candidates(
     Raises:
         GraphError: the inputs or outputs of a candidate have other types than the program's.
         UnsupportedError: the program divides by zero almost everywhere.
-        ContradictionError: a candidate is proved and not equal.
-        ChainError: a step of a proof is refused by the checker.
     """
     watch = observe or (lambda stage, done, total, note: None)
     reference = Reference(program, trials, seed, array_module(program))
@@ -57,11 +56,21 @@ def verify_candidates(
         start = perf_counter()
         combined = combine_evidence(verdict, name, prover.prove(candidate))
         if steps and "proved" in combined.evidence:
-            found = prover.chains(candidate)
-            combined = replace(combined, chains=found.chains, no_chains_because=found.missing)
+            combined = with_chains(combined, prover.chains(candidate))
         results.append((combined, seconds + perf_counter() - start))
         watch("prove", len(results), len(candidates), "")
     return results
+
+
+def with_chains(verdict: Verdict, found: Chains) -> Verdict:
+    """A proved verdict with its proof in steps; the verdict of the tests alone, if the checker refuses the proof."""
+    if found.refused is None:
+        return replace(verdict, chains=found.chains, no_chains_because=found.missing)
+    tested = tuple(it for it in verdict.evidence if it != "proved")
+    decided = Equality.UNDECIDED if not tested and verdict.verdict is Equality.EQUAL else verdict.verdict
+    return replace(
+        verdict, verdict=decided, evidence=tested or ("tested",), laws=(), partial=(), unproved_because=found.refused
+    )
 
 
 def check_floats(
@@ -85,10 +94,12 @@ def combine_evidence(verdict: Verdict, name: str, proof: Proof, searched: bool =
             names = f" (partial laws: {', '.join(proof.partial)})" if proof.partial else ""
             return replace(verdict, unproved_because=f"the laws show it only where both are defined{names}")
         by = f"the laws {', '.join(proof.laws)}" if proof.proved else "the laws of the search"
-        raise ContradictionError(
-            f"{name}: proved equal by {by}, but differs at {verdict.difference}: "
-            "a law is unsound or mirage_eg is wrong; mirage-eg rules check tests the laws"
+        because = (
+            f"proved equal by {by}, but it differs at {verdict.difference}: a law is unsound or mirage_eg is wrong; "
+            "mirage-eg rules check tests the laws"
         )
+        log.warning("%s: %s", name, because)
+        return replace(verdict, unproved_because=because)
     if verdict.verdict is Equality.UNDECIDED and proof.doubt is not None:
         return replace(verdict, unproved_because=proof.doubt)
     if verdict.verdict is Equality.UNDECIDED:  # the tests are undecided, and the proof decides

@@ -153,9 +153,11 @@ def proof_in_steps(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook, n
     """
     found = chains_between(joint.both, laws, rulebook, names)
     several = len(found.chains) > 1
-    if joint.parting is None or found.missing is not None:
+    if joint.parting is None or found.missing is not None or found.refused is not None:
         return replace(found, chains=_named(found.chains, "output")) if several else found
     parted = chains_between(joint.parting, laws, rulebook, names)
+    if parted.refused is not None:
+        return parted
     if parted.missing is not None:
         reason = f"the steps are those of the parts; the laws of slices prove the partition, without steps: {parted.missing}"
         return Chains(_named(found.chains, "part"), reason)
@@ -170,21 +172,18 @@ def _named(chains: Sequence[ProofChain], claim: str) -> tuple[ProofChain, ...]:
 def chains_between(joint: Expression, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:
     """A chain of steps by these laws for each pair of outputs, replayed by the checker and tested in the model of the laws.
 
-    `names` are those of the inputs.
-
-    Raises:
-        ChainError: the checker or the model refuses a chain of packaged laws: a law or mirage_eg is wrong.
+    `names` are those of the inputs. A proof of which the checker or the model refuses a chain is `refused` as a whole: one of
+    its laws or mirage_eg is wrong.
     """
     found = find_chains(joint, laws, rulebook, names, CHAIN_LIMITS)
     own = {law.name for theory in rulebook.theories if not theory.packaged for law in theory.laws}
     for chain in found.chains:
-        check_chain(chain, rulebook)
         try:
+            check_chain(chain, rulebook)
             check_values(chain, rulebook)
         except ChainError as error:
-            if own.isdisjoint(chain.laws):
-                raise
-            return Chains(missing=f"a law of the user is false: {error}")
+            cause = "" if own.isdisjoint(chain.laws) else "a law of the user is false: "
+            return Chains(refused=f"the proof fails its check: {cause}{error}")
     return found
 
 

@@ -11,6 +11,7 @@ from mirage_eg.egraph.expression import Expression, Term, op_of
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.soundness.definedness import Definedness, definedness
+from mirage_eg.egraph.soundness.false_laws import refutation
 from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
@@ -52,16 +53,12 @@ class ProofScope:
 
     def _objection(self, law: Law) -> str | None:
         """The reason why a law is no evidence: it cannot be tested, is refuted, or narrows."""
-        from mirage_eg.egraph.soundness.check_law import check_law  # takes a tenth of a second to import
-
-        book = self.rulebook
         try:
-            forms = unfolded(law, book.laws, book.signatures)
-            counterexample = check_law(law, book.domain, book.signatures, forms=forms).counterexample
+            false = refutation(law, self.rulebook)
         except RuleError as error:
             return str(error)
-        if counterexample is not None:
-            return f"{law.place}: law {law.name!r} is false: {'; '.join(str(counterexample).splitlines())}"
+        if false is not None:
+            return false
         found = self._definedness(law.name)
         return f"{law.place}: law {law.name!r} narrows: {found.narrows}" if found is not None and found.narrows else None
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from mirage_eg.api import superoptimize
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.cli.verify import run_verify
-from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.chain_checker import ChainError
+from mirage_eg.egraph.chain_search import Chains
+from mirage_eg.egraph.proof_chain import ProofChain
+from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dissolve import dissolved
@@ -27,7 +31,8 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.testing import EVERY, TAME, as_program, block_graphs, every_mutant
-from mirage_eg.verify.evidence import ContradictionError, verify_candidates
+from mirage_eg.verify import proof as proof_module
+from mirage_eg.verify.evidence import verify_candidates, with_chains
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference, verify
 from mirage_eg.verify.verdict import Equality
@@ -207,7 +212,7 @@ def test_each_kind_of_evidence_is_said_once(tmp_path: Path, capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out)["undecided_because"] is None
 
 
-def test_a_proof_against_a_not_equal_stops_everything(tmp_path: Path) -> None:
+def test_a_proof_against_a_difference_leaves_not_equal_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "wrong.egg").write_text('; domain: indexed\n(rewrite (Sub x y) (Add x y) :ruleset equivalence :name "a lie")\n')
 
     def graph(op: str) -> Graph:
@@ -215,8 +220,43 @@ def test_a_proof_against_a_not_equal_stops_everything(tmp_path: Path) -> None:
         program.mark_output(program.op(op, program.new_input((4, 4)), program.new_input((4, 4))))
         return program.graph()
 
-    with pytest.raises(ContradictionError, match="0: proved equal by the laws a lie, but differs at out0"):
-        verify_candidates(graph("sub"), {"0": graph("add")}, rulebook=load_rules("indexed", [tmp_path / "wrong.egg"]))
+    wrong = load_rules("indexed", [tmp_path / "wrong.egg"])
+    [(verdict, _)] = verify_candidates(graph("sub"), {"0": graph("add")}, rulebook=wrong)
+    assert (verdict.verdict, verdict.evidence) == (Equality.NOT_EQUAL, ("tested",))
+    assert "proved equal by the laws a lie, but it differs at out0" in str(verdict.unproved_because)
+    assert "a law is unsound" in str(verdict.unproved_because)
+
+
+def with_refused_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(chain: ProofChain, rulebook: Rulebook) -> int:
+        raise ChainError("step 1 (a law): the term has another value in the model")
+
+    monkeypatch.setattr(proof_module, "check_values", refuse)
+
+
+def test_a_proof_that_fails_its_check_costs_the_word_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = KernelGraph()
+    x, y = graph.new_input((4, 4)), graph.new_input((4, 4))
+    graph.mark_output(graph.mul(x, y))
+    turned = KernelGraph()
+    x, y = turned.new_input((4, 4)), turned.new_input((4, 4))
+    turned.mark_output(turned.mul(y, x))
+    [(before, _)] = verify_candidates(graph.graph(), {"0": turned.graph()})
+    assert before.evidence == ("proved", "tested")
+    with_refused_proof(monkeypatch)
+    [(after, _)] = verify_candidates(graph.graph(), {"0": turned.graph()})
+    assert (after.verdict, after.evidence, after.laws, after.chains) == (Equality.EQUAL, ("tested",), (), ())
+    assert after.unproved_because == "the proof fails its check: step 1 (a law): the term has another value in the model"
+
+
+def test_a_refused_proof_alone_leaves_the_verdict_undecided() -> None:
+    graph = KernelGraph()
+    graph.mark_output(graph.relu(graph.new_input((4, 4))))
+    tested = verify(graph.graph(), graph.graph())
+    alone = replace(tested, verdict=Equality.EQUAL, evidence=("proved",), laws=("a law",))
+    assert with_chains(alone, Chains(refused="why")).verdict is Equality.UNDECIDED
+    assert with_chains(alone, Chains(refused="why")).unproved_because == "why"
+    assert with_chains(alone, Chains()).verdict is Equality.EQUAL
 
 
 def rotated_in_a_block(sign: int = -1, shift: int = 2) -> Graph:

@@ -6,6 +6,7 @@ constants of the law, have many magnitudes and both signs, and some tensors have
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Context
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -28,6 +29,10 @@ SIZES = (1, 2, 3, 1, 2, 3, *range(4, 10))  # of a part, as often as listed
 MOST_ENTRIES = 27  # of a tensor
 MOST_CONSTANTS = 4  # of a law: random values include their neighbours, and those of their sums and products
 MOST_COMBINED = 24  # neighbours of sums and products
+CLOSE = tuple(Fraction(1, 10**exponent) for exponent in range(1, 13))  # to a constant: a condition just beside its bound
+FAR_EXTENTS = tuple(base**exponent for base, most in ((2, 30), (10, 9)) for exponent in range(1, most + 1))
+LONG_PARTS = 12  # assignments for a law in which a tensor varies with a part of more values than usual
+MOST_LONG = 2_048  # values of such a part
 
 Sizes = dict[str, int]
 Values = dict[str, Any]
@@ -96,6 +101,7 @@ class RandomAssignments:
     checkable: CheckableLaw
     parts: tuple[str, ...]
     near: tuple[Fraction, ...]  # neighbours of the law's constants
+    close: tuple[Fraction, ...]  # numbers just beside them
     indicators: frozenset[str] = frozenset()  # variables that must be 0 or 1
 
     @classmethod
@@ -105,7 +111,8 @@ class RandomAssignments:
         near = _neighbours(constants) | set(sorted(_neighbours(_combined(constants)), key=_complexity)[:MOST_COMBINED])
         parts: tuple[str, ...] = PARTS if domain == "indexed" and _uses_parts(checkable) else ()
         parts = INDEX_PARTS if uses_indices(checkable) else parts
-        return cls(checkable, parts, tuple(sorted(near, key=_complexity)), frozenset(_indicators(checkable)))
+        close = tuple(it + sign * step for it in dict.fromkeys((*constants, Fraction(0))) for step in CLOSE for sign in (1, -1))
+        return cls(checkable, parts, tuple(sorted(near, key=_complexity)), close, frozenset(_indicators(checkable)))
 
     def next(self, random: Random) -> tuple[Sizes, Values]:
         """Sizes of the parts, and a value for each free variable of the law."""
@@ -115,11 +122,33 @@ class RandomAssignments:
         sizes = {}
         for part in random.sample(self.parts, len(self.parts)):
             sizes[part] = min(random.choice(SIZES), max(1, MOST_ENTRIES // prod(sizes.values())))
+        constant: frozenset[str] = frozenset()
+        if self.parts and random.random() < 0.25:
+            constant = frozenset(random.sample(self.parts, random.randint(1, len(self.parts))))
+            sizes |= {part: random.choice(self._extents()) for part in sorted(constant)}
         sizes = {part: sizes[part] for part in self.parts}
-        return sizes, self._values(random, sizes, {})
+        return sizes, self._values(random, sizes, {}, constant)
 
-    def _values(self, random: Random, sizes: Sizes, chosen: Values) -> Values:
-        """A value for each free variable; `chosen` are known."""
+    def long(self, random: Random) -> Iterator[tuple[Sizes, Values]]:
+        """Assignments with one part that has about as many values as a constant of the law says, or twice as many."""
+        if not self.parts or self.parts == INDEX_PARTS:
+            return
+        extents = [it * factor for it in self._extents() if it not in FAR_EXTENTS for factor in (1, 2)] or FAR_EXTENTS
+        extents = [it for it in extents if MOST_ENTRIES < it <= MOST_LONG]
+        names = [name for name, sort in self.checkable.variables.items() if sort == "String"]
+        for _ in range(LONG_PARTS if extents and names else 0):
+            indices = dict(zip(names, random.sample(self.parts * len(names), len(names)), strict=True))
+            long = random.choice([*indices.values()])
+            sizes = {part: random.choice(extents) if part == long else 1 for part in self.parts}
+            yield sizes, self._values(random, sizes, indices)
+
+    def _extents(self) -> list[int]:
+        """Extents of a part that no tensor varies with: of all magnitudes, half of them near the constants of the law."""
+        near = sorted({n for it in self.near if it > 0 for n in (int(it), int(it) + 1, int(1 / it)) if n > 0})
+        return [*FAR_EXTENTS, *near * max(1, len(FAR_EXTENTS) // max(1, len(near)))]
+
+    def _values(self, random: Random, sizes: Sizes, chosen: Values, constant: frozenset[str] = frozenset()) -> Values:
+        """A value for each free variable; `chosen` are known, and none varies with the parts in `constant`."""
         names = iter(random.sample(self.parts, len(self.parts)) if random.random() < 0.7 else ())
         wide = random.random() < 0.5
         values: Values = {}
@@ -132,13 +161,14 @@ class RandomAssignments:
                 case "i64":
                     values[name] = random.choice(self._whole([it for it in values.values() if isinstance(it, int)]))
                 case "BigRat":
-                    values[name] = random.choice(self._rationals([it for it in values.values() if isinstance(it, Fraction)]))
+                    drawn = self._rationals([it for it in values.values() if isinstance(it, Fraction)])
+                    values[name] = random.choice(drawn if random.random() < 0.85 else self.close)
                 case _:
-                    values[name] = self._tensor(random, sizes, wide, name in self.indicators)
+                    values[name] = self._tensor(random, sizes, wide, name in self.indicators, constant)
         return values
 
-    def _tensor(self, random: Random, sizes: Sizes, wide: bool, indicator: bool) -> RandomTensor:
-        varies = tuple(random.random() < 0.5 for _ in sizes)
+    def _tensor(self, random: Random, sizes: Sizes, wide: bool, indicator: bool, constant: frozenset[str]) -> RandomTensor:
+        varies = tuple(random.random() < 0.5 and part not in constant for part in sizes)
         declared = tuple(flag or random.random() < 0.25 for flag in varies)
         count = prod(size for size, flag in zip(sizes.values(), varies, strict=True) if flag)
         if indicator:
@@ -159,7 +189,7 @@ class RandomAssignments:
     def _whole(self, earlier: Sequence[int]) -> list[int]:
         """Numbers of summands, half of them multiples of an earlier one."""
         near = {int(abs(it)) for it in self.near if it.denominator == 1}
-        independent = [*range(1, 13), *range(1, 13), *sorted(near - {0}), *range(13, 101, 11)]
+        independent = [*range(1, 13), *range(1, 13), *sorted(near - {0}), *range(13, 101, 11), *self._extents()[::4]]
         multiples = [it * factor for it in earlier for factor in range(1, 6)]
         return [*independent, *multiples * (len(independent) // max(1, len(multiples)))]
 
@@ -176,19 +206,25 @@ class RandomAssignments:
         for name, value in values.items():
             match value:
                 case RandomTensor(entries=entries):
-                    for position, entry in enumerate(entries):
+                    for entry in dict.fromkeys(entries):  # equal ones together
+                        for number in _simpler_numbers(entry, numbers):
+                            changed = tuple(number if it == entry else it for it in entries)
+                            yield sizes, values | {name: replace(value, entries=changed)}
+                    for position, entry in enumerate(entries if len(set(entries)) < len(entries) <= MOST_ENTRIES else ()):
                         for number in _simpler_numbers(entry, numbers):
                             changed = (*entries[:position], number, *entries[position + 1 :])
                             yield sizes, values | {name: replace(value, entries=changed)}
                 case Fraction():
                     yield from ((sizes, values | {name: number}) for number in _simpler_numbers(value, numbers))
                 case int():
-                    yield from ((sizes, values | {name: number}) for number in range(1, value))
+                    yield from ((sizes, values | {name: number}) for number in _fewer(value))
 
 
 def _simpler_numbers(value: Fraction, numbers: Sequence[Fraction]) -> Iterator[Fraction]:
-    """The numbers simpler than a value, the simplest first."""
-    return (it for it in numbers if _complexity(it) < _complexity(value))
+    """The numbers simpler than a value, the simplest first; then the value with fewer digits, of a value with many."""
+    yield from (it for it in numbers if _complexity(it) < _complexity(value))
+    rounded = (Fraction(Context(prec=digits).divide(value.numerator, value.denominator)) for digits in range(1, 17))
+    yield from (it for it in rounded if it and _complexity(it) < _complexity(value))
 
 
 def _uses_parts(checkable: CheckableLaw) -> bool:
@@ -210,10 +246,14 @@ def _smaller(sizes: Sizes, values: Values) -> Iterator[tuple[Sizes, Values]]:
     """Assignments with fewer entries."""
     tensors = {name: value for name, value in values.items() if isinstance(value, RandomTensor)}
     for dim, part in enumerate(sizes):  # a smaller part
-        for left in [[index] for index in range(sizes[part])] if sizes[part] > 1 else []:
-            yield _with_part(sizes, values, tensors, dim, part, left)
-        for gone in range(sizes[part] if sizes[part] > 2 else 0):
-            yield _with_part(sizes, values, tensors, dim, part, [index for index in range(sizes[part]) if index != gone])
+        size = sizes[part]
+        if not any(tensor.varies[dim] for tensor in tensors.values()):
+            yield from ((sizes | {part: fewer}, values) for fewer in _fewer(size))
+            continue
+        for index in range(size) if 1 < size <= MOST_ENTRIES else ():
+            yield _with_part(sizes, values, tensors, dim, part, [index])
+        for start, stop in _runs(size) if size > 2 else ():
+            yield _with_part(sizes, values, tensors, dim, part, [*range(start), *range(stop, size)])
     for name, tensor in tensors.items():  # one tensor varies with one part less
         for dim, part in enumerate(sizes):
             flags, declared = (flags[:dim] + (False,) + flags[dim + 1 :] for flags in (tensor.varies, tensor.declared))
@@ -222,6 +262,23 @@ def _smaller(sizes: Sizes, values: Values) -> Iterator[tuple[Sizes, Values]]:
                 yield sizes, values | {name: replace(cut, varies=flags, declared=declared)}
             if tensor.declared[dim] and not tensor.varies[dim]:
                 yield sizes, values | {name: replace(tensor, declared=declared)}
+
+
+def _fewer(size: int) -> Iterator[int]:
+    """Smaller numbers, the smallest first, then those that are smaller by a half, a quarter, …"""
+    yield from range(1, min(size, 4))
+    step = size // 2
+    while step:
+        yield size - step
+        step //= 2
+
+
+def _runs(size: int) -> Iterator[tuple[int, int]]:
+    """Runs of values that may be left out: halves, then quarters, …, then single values."""
+    length = size // 2
+    while length:
+        yield from ((start, min(size, start + length)) for start in range(0, size, length))
+        length = length // 2 if length > 1 else 0
 
 
 def _with_part(

@@ -3,18 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from mirage_eg.backends.evaluator.field_semantics import ELEMENTWISE
-from mirage_eg.egraph.expression import op_of
-from mirage_eg.egraph.laws import Law, applications, patterns, wording
+from mirage_eg.egraph.laws import Law, wording
 from mirage_eg.egraph.oracle import Limits, Oracle, check_saturated, oracle_builder
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules, raise_errors
 from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.egraph.soundness.boundaries import unmodelled_ops
 from mirage_eg.egraph.soundness.check_law import EXAMPLES, Finding, Truth, check_law
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
 from mirage_eg.egraph.soundness.consequence import reaches, sides
@@ -23,7 +21,6 @@ from mirage_eg.egraph.soundness.growth import Size, oracles, sizes, targets
 from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_collapse, lint_guards, lint_law
 from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.plurals import counted
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
@@ -124,8 +121,7 @@ def _passes(findings: Sequence[Finding], lints: Sequence[Lint]) -> bool:
 
 def _note_field(law: Law) -> Iterator[Lint]:
     """A note on ops that obey other laws in the finite field, for all constants."""
-    ops = {op_of(application.name) for pattern in patterns(law) for application in applications(pattern)}
-    unmodelled = sorted(op for op in ops if op is not None and _is_unmodelled(op))
+    unmodelled = sorted(unmodelled_ops(law))
     if unmodelled and any(action.kind == "union" for action in law.actions):
         yield Lint(
             Severity.NOTE,
@@ -150,11 +146,6 @@ def _lint_definedness(law: Law, forms: Sequence[Law], rulebook: Rulebook, theory
             law.place,
             f"widens: {found.widens}, where the other side is defined; a proof by it holds where both are",
         )
-
-
-def _is_unmodelled(op: str) -> bool:
-    semantics = ELEMENTWISE.get(op)
-    return semantics is not None and semantics.unfaithful({name: Fraction(1, 3) for name in OPS[op].attributes})
 
 
 def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress) -> Iterator[Lint]:

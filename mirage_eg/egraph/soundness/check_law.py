@@ -4,9 +4,10 @@ Refuted means: both sides are defined, the side conditions hold, and the sides d
 A law whose constants have many digits is computed with more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain, groupby, islice
 from random import Random
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 from mirage_eg.backends.evaluator import mpmath_ops
 from mirage_eg.egraph.laws import Law, Signature, variables
 from mirage_eg.egraph.soundness.assignments import RandomAssignments, RandomTensor, Sizes, Values, constants_of
+from mirage_eg.egraph.soundness.boundaries import Boundaries, has_boundaries
 from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim, inlined
 from mirage_eg.egraph.soundness.indices import uses_indices
-from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Model, TensorValue, UndefinedError
+from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Model, TensorValue, UndefinedError, as_mpf
 from mirage_eg.ir.errors import RuleError
 
 EXAMPLES = 1_500  # assignments for a law
@@ -121,7 +123,7 @@ def _arithmetics(checkable: CheckableLaw) -> tuple[Arithmetic, Arithmetic]:
 def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], examples: int, seed: int) -> Finding:
     checkable = checkable_law(law, signatures)
     first, second = _arithmetics(checkable)
-    assignments, random = RandomAssignments.of(checkable, domain), Random(seed)
+    draws, random = RandomAssignments.of(checkable, domain), Random(seed)
 
     def refutation(sizes: Sizes, values: Values) -> FalseClaim | None:
         wrong = _evaluate(checkable, domain, first, sizes, values)
@@ -133,25 +135,30 @@ def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
         except UndefinedError:
             return False
 
-    trials, attempts = 0, examples
+    def trials(tried: Iterable[tuple[Sizes, Values]]) -> Iterator[tuple[Sizes, Values] | None]:
+        """For each assignment at which the law claims something: the assignment if it refutes the law, else None."""
+        for assignment in tried:
+            try:
+                yield assignment if refutation(*assignment) is not None else None
+            except UndefinedError:
+                continue
+
+    attempts = examples
     if uses_indices(checkable):
         examples = min(examples, INDEX_EXAMPLES)
         attempts = examples * INDEX_ATTEMPTS
-    for _ in range(attempts):
-        if trials == examples:
-            break
-        assignment = assignments.next(random)
-        try:
-            wrong = refutation(*assignment)
-        except UndefinedError:
-            continue
-        trials += 1
-        if wrong is not None:
-            sizes, values = assignments.shrink(*assignment, refutes)
+    tried: Iterator[tuple[Sizes, Values] | None] = islice(trials(draws.next(random) for _ in range(attempts)), examples)
+    if has_boundaries(checkable):
+        beyond = chain(draws.long(random), Boundaries.of(checkable, domain).assignments(draws, random))
+        tried = chain(tried, trials(beyond))
+    count = 0
+    for count, refuting in enumerate(tried, 1):
+        if refuting is not None:
+            sizes, values = draws.shrink(*refuting, refutes)
             wrong = refutation(sizes, values)
             assert wrong is not None
-            return Finding(law, Truth.REFUTED, trials, _counterexample(wrong, checkable, sizes, values))
-    return Finding(law, Truth.HELD, trials)
+            return Finding(law, Truth.REFUTED, count, _counterexample(wrong, checkable, sizes, values))
+    return Finding(law, Truth.HELD, count)
 
 
 def _counterexample(
@@ -188,7 +195,9 @@ def _side(value: Any, sizes: Mapping[str, int], digits: int) -> str:
     match value:
         case TensorValue():
             parts = [part for part, extent in zip(sizes, value.array.shape, strict=True) if extent > 1]
-            text = _show(value.array.reshape([extent for extent in value.array.shape if extent > 1]), digits)
+            with mpmath.workdps(2 * digits):
+                numbers = np.asarray(np.frompyfunc(as_mpf, 1, 1)(value.array), dtype=object)
+            text = _show(numbers.reshape([extent for extent in value.array.shape if extent > 1]), digits)
             return f"{text} over [{', '.join(parts)}]" if parts else text
         case frozenset():
             return "{" + ", ".join(sorted(value)) + "}"
@@ -201,7 +210,9 @@ def _side(value: Any, sizes: Mapping[str, int], digits: int) -> str:
 def _show(value: Any, digits: int = 10) -> str:
     match value.tolist() if isinstance(value, np.ndarray) else value:
         case list() as entries:
-            return "[" + ", ".join(_show(entry, digits) for entry in entries) + "]"
+            runs = [(text, len([*run])) for text, run in groupby(_show(entry, digits) for entry in entries)]
+            texts = (f"{text} ({count} times)" if count > 4 else ", ".join([text] * count) for text, count in runs)
+            return f"[{', '.join(texts)}]"
         case mpmath.mpf() as number:
             return str(mpmath.nstr(number, digits)).removesuffix(".0")
         case entry:

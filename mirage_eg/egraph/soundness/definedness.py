@@ -17,11 +17,18 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from mirage_eg.backends.evaluator import floating_point
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Pattern, Signature, variables
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, evaluate, holds, inlined, is_expression
 from mirage_eg.egraph.soundness.indices import fitting, uses_indices
-from mirage_eg.egraph.soundness.models import MANY_DIGITS, Array, MeaninglessError, Model, TensorValue, UndefinedError
+from mirage_eg.egraph.soundness.models import (
+    MANY_DIGITS,
+    Array,
+    MaskedFloat64,
+    MeaninglessError,
+    Model,
+    TensorValue,
+    UndefinedError,
+)
 from mirage_eg.ir.ops import OPS
 
 SETTINGS = 32  # choices of constants and of the parts that variables vary with; in the first choice nothing varies
@@ -44,22 +51,6 @@ class Definedness:
     def partial(self) -> bool:
         """Whether the sides of the law are not defined alike."""
         return self.narrows is not None or self.widens is not None
-
-
-class _Masked:
-    """Float64 with not-a-number for undefined values."""
-
-    def array(self, entries: Array) -> Array:
-        return np.asarray(entries, dtype=np.float64)
-
-    def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-        with np.errstate(all="ignore"):
-            result = floating_point.ELEMENTWISE[op](np, *operands, **attributes)
-            read = np.isfinite(sum(operands[1:], operands[0])) | OPS[op].selects
-            return np.where(read & np.isfinite(result), result, np.nan)
-
-    def equal(self, left: Array, right: Array) -> bool:
-        return bool(np.allclose(left, right, equal_nan=True))
 
 
 class _Exact:
@@ -253,4 +244,4 @@ def _text(values: Mapping[str, Any], undefined: Apply) -> str:
     return f"{undefined} is undefined at {', '.join(f'{name} = {value}' for name, value in entries.items())}"
 
 
-_MASKED, _EXACT = _Masked(), _Exact()
+_MASKED, _EXACT = MaskedFloat64(), _Exact()

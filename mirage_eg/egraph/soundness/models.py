@@ -19,6 +19,7 @@ from mirage_eg.egraph.expression import CONSTANT, INDEX_TERMS, op_of, parts_in
 from mirage_eg.ir.ops import OPS, Kind
 
 Array = Any
+_MOST_BITS_OF_RATIONALS = 4_096  # longer ones are rounded
 
 
 class UndefinedError(ArithmeticError):
@@ -74,6 +75,26 @@ class Float64:
         return bool(np.all(np.abs(left - right) <= 1e-9 * np.maximum(np.abs(left), np.abs(right)) + 1e-300))
 
 
+class MaskedFloat64:
+    """Float64 with not-a-number for undefined values: many samples at once."""
+
+    def array(self, entries: Array) -> Array:
+        """The nearest float64."""
+        return np.asarray(entries, dtype=np.float64)
+
+    def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+        """By the table of `backends.evaluator.floating_point`; undefined where an operand is, but of a selection."""
+        with np.errstate(all="ignore"):
+            result = floating_point.ELEMENTWISE[op](np, *operands, **attributes)
+            read = () if OPS[op].selects else operands
+            defined = np.logical_and.reduce(np.broadcast_arrays(*map(np.isfinite, (*read, result))))
+            return np.where(defined, result, np.nan)
+
+    def equal(self, left: Array, right: Array) -> bool:
+        """Nearly, and undefined at the same samples."""
+        return bool(np.allclose(left, right, equal_nan=True))
+
+
 @dataclass(frozen=True, slots=True)
 class ManyDigits:
     """mpmath's numbers; numbers beyond 2^±most_bits count as overflows, so that a subtraction keeps some digits."""
@@ -83,34 +104,52 @@ class ManyDigits:
 
     def array(self, entries: Array) -> Array:
         """Exact rationals."""
-        with mpmath.workdps(self.digits):
-            return np.asarray(np.frompyfunc(mpmath_ops.number, 1, 1)(np.asarray(entries, dtype=object)), dtype=object)
+        return np.asarray(np.frompyfunc(Fraction, 1, 1)(np.asarray(entries, dtype=object)), dtype=object)
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-        """By the table of `backends.evaluator.mpmath_ops`."""
+        """By the tables of `backends.evaluator.mpmath_ops`: exact while all numbers are short rationals."""
+        exactly, nearly = mpmath_ops.RATIONAL.get(op), mpmath_ops.ELEMENTWISE[op]
 
         def compute(*numbers: Any) -> Any:
             try:
-                return self._in_range(mpmath_ops.ELEMENTWISE[op](*numbers, **attributes))
+                if exactly is not None and all(isinstance(it, Fraction) for it in numbers):
+                    return self._in_range(self._short(exactly(*numbers, **attributes)))
+                return self._in_range(nearly(*map(as_mpf, numbers), **attributes))
             except (ZeroDivisionError, OverflowError):
                 raise UndefinedError(op) from None
 
         with mpmath.workdps(self.digits):
             return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands), dtype=object)
 
+    def _short(self, number: Fraction) -> Any:
+        bits = number.numerator.bit_length() + number.denominator.bit_length()
+        return number if bits <= _MOST_BITS_OF_RATIONALS else as_mpf(number)
+
     def _in_range(self, number: Any) -> Any:
-        if not mpmath.isfinite(number):
+        if isinstance(number, Fraction):
+            magnitude = number.numerator.bit_length() - number.denominator.bit_length()
+        elif mpmath.isfinite(number):
+            magnitude = mpmath.mag(number)
+        else:
             raise UndefinedError("not a finite number")
-        if self.most_bits is not None and number and abs(mpmath.mag(number)) > self.most_bits:
+        if self.most_bits is not None and number and abs(magnitude) > self.most_bits:
             raise UndefinedError("overflow")
         return number
 
     def equal(self, left: Array, right: Array) -> bool:
         """To half of the digits, counted from 1 where the numbers are smaller, since differences lose digits."""
+
+        def near(x: Any, y: Any) -> bool:
+            return x == y or bool(abs(as_mpf(x) - as_mpf(y)) <= bound * max(1, abs(as_mpf(x)), abs(as_mpf(y))))
+
         with mpmath.workdps(self.digits):
             bound = mpmath.mpf(10) ** (-self.digits // 2)
-            near = np.frompyfunc(lambda x, y: abs(x - y) <= bound * max(1, abs(x), abs(y)), 2, 1)(left, right)
-            return bool(np.all(near))
+            return bool(np.all(np.frompyfunc(near, 2, 1)(left, right)))
+
+
+def as_mpf(number: Any) -> Any:
+    """A rational with the digits of mpmath's context."""
+    return mpmath_ops.number(number) if isinstance(number, Fraction) else number
 
 
 def _finite(result: Array, is_finite: Callable[[Array], Array]) -> Array:
