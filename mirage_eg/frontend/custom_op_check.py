@@ -26,13 +26,14 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
-_SHAPE = (16, 64)
-_EDGES = (0.0, 1.0, -1.0, 1e-6, -1e-6, 30.0, -30.0, 100.0, -100.0, 1e4, -1e4)
+_SHAPE = (128, 128)
+_EDGES = (0.0, 1.0, -1.0, 1e-6, -1e-6, 30.0, -30.0, 100.0, -100.0, 1e4, -1e4, 1e6, -1e6)
+_GRID = 16.0  # the numbers of a fine grid are up to so large
 _TOLERANCE = 1e-4  # of the value; a wrong formula is further off
 _NEAR_ZERO = 1e-5  # of the largest value for inputs up to 1: what float32 loses by cancellation
 _FLOAT32_FACTOR = 100  # times the error of the reference itself in float32
 _EXACT_TOLERANCE = 1e-9  # of `exactly`, which is compared with float64
-_EXACT_SAMPLES = 64
+_EXACT_SAMPLES = 256
 
 Setting = tuple[OpSpec, tuple[tuple[str, Fraction], ...]]  # an op with values of its attributes
 Array = Any
@@ -109,7 +110,8 @@ def _check(spec: OpSpec, attributes: Mapping[str, Fraction], run: RunProgram) ->
 def _check_exact(spec: OpSpec, attributes: tuple[tuple[str, Fraction], ...]) -> None:
     """Compare `exactly` with `numbers`."""
     given = dict(attributes)
-    operands = [x.ravel()[:_EXACT_SAMPLES] for x in _inputs(spec.arity)]
+    every = np.r_[:_EXACT_SAMPLES, _EXACT_SAMPLES : prod(_SHAPE) : prod(_SHAPE) // _EXACT_SAMPLES]  # edges are first
+    operands = [x.ravel()[every] for x in _inputs(spec.arity)]
     wanted = _reference(spec, given, operands)
     for place in np.flatnonzero(np.isfinite(wanted)):
         numbers = [float(x[place]) for x in operands]
@@ -144,10 +146,16 @@ def _place(spec: OpSpec, numbers: list[Any], attributes: Mapping[str, Fraction])
 
 
 def _inputs(arity: int) -> list[Array]:
-    """For each operand random float32 numbers of both signs, magnitudes from 10⁻³ to 16, and the edges in combination."""
+    """For each operand float32 numbers of both signs: a fine grid, magnitudes from 10⁻³ to 10⁶, and the edges in combination.
+
+    Of several operands each has the grid in an order of its own.
+    """
     random = np.random.default_rng(0)
     count = prod(_SHAPE)
-    operands = random.choice([-1.0, 1.0], (arity, count)) * 10 ** random.uniform(-3, np.log10(16), (arity, count))
+    operands = random.choice([-1.0, 1.0], (arity, count)) * 10 ** random.uniform(-3, 6, (arity, count))
+    grid = np.linspace(-_GRID, _GRID, count // 2)
+    for operand in range(arity):
+        operands[operand, count // 2 :] = grid if arity == 1 else random.permutation(grid)
     edges = np.array([*_edges(arity)]).T
     operands[:, 1 : 1 + edges.shape[1]] = edges
     operands[:, 0] = 1

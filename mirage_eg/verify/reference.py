@@ -17,6 +17,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import with_own_threads
 from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.exact_numbers import AMPLIFIED, amplification, cancels, exact_outputs, work_of
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
@@ -24,7 +25,7 @@ from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, EXTREMES, CheckState, Wait
-from mirage_eg.verify.compare import LEAST_COVERAGE, compare_numbers, compare_residues, with_spread
+from mirage_eg.verify.compare import LEAST_COVERAGE, compare_numbers, compare_residues, sizes_of, with_spread
 from mirage_eg.verify.error_bound import ErrorBound, longest_reduction
 from mirage_eg.verify.index_cover import counts_places, index_cover, moves_by_indices
 from mirage_eg.verify.random_inputs import USUAL, FieldTrial, FloatTrial, RandomInputs
@@ -36,6 +37,7 @@ MAX_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take fo
 MAXIMA = 8  # comparisons in float64 for each operand of a maximum, where the field cannot tell that all operands were read
 MAX_NUMBERS = 1 << 28  # random numbers for these comparisons, at most
 NUMBERS_AT_ONCE = 1 << 20
+EXACT_WORK = 1 << 18  # operations on exact numbers, at most
 ROUNDOFF = 2.0**-46  # relative error of an op in float64
 
 OnProgress = Callable[[int, int], None]  # checks done, of how many
@@ -191,6 +193,9 @@ class Reference:
         Ops that the field does not model may be undefined, or differ, on other inputs only.
         """
         self._compare_on(USUAL[0], states, subgraphs)
+        for state in states:
+            if state.subgraph is None and state.float_difference is None and state.error is not None:
+                self._compare_exactly(state)
         for name in USUAL[1:]:
             self._compare_on(name, [state for state in states if state.error is None], subgraphs)
         self._compare_on("positive", [state for state in states if state.suspected], subgraphs)
@@ -258,6 +263,28 @@ class Reference:
         tolerance = self._tolerance(state)
         sizes = with_spread(xp, trial.sizes, moved, tolerance)
         return compare_numbers(xp, state.names, got, trial.outputs, sizes, tolerance, domain_of(trial.name))()
+
+    def _compare_exactly(self, state: CheckState) -> None:
+        """Where terms cancel, float64 does not tell: exact numbers do, or the verdict is undecided if they take too long."""
+        graphs, xp = (self.inputs.primitive, state.candidate), self.xp
+        if max(map(amplification, graphs)) < AMPLIFIED:
+            return
+        trial = self.inputs.wide_numbers(USUAL[0])
+        with state:
+            if not any(cancels(graph, trial.inputs, xp, self.inputs.slice_elements) for graph in graphs):
+                return
+            if max(map(work_of, graphs)) > EXACT_WORK or xp is not np:
+                state.untried = "terms cancel there, and exact numbers take too long"
+                return
+            try:
+                want, got = (exact_outputs(graph, trial.inputs) for graph in graphs)
+            except UnsupportedError as error:
+                state.untried = f"terms cancel there, and {error}"
+                return
+            outputs, found = ([x.astype(np.float64) for x in side] for side in (want, got))
+            sizes = sizes_of(np, outputs)
+            numbers = compare_numbers(np, state.names, found, outputs, sizes, self._tolerance(state), "exact numbers")
+        state.record_floats(numbers)
 
     def _compare_maxima(self, state: CheckState) -> None:
         """Compare in float64 as often as the longest maximum needs; suspected if that takes too many random numbers."""

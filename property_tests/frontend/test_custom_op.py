@@ -69,6 +69,22 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "gives 0 at x = -1",
     ),
     "other exact numbers": ({"exactly": lambda x: 2 * x}, "`exactly` gives 2 at x = 1, where `numbers` gives 0.841345"),
+    "wrong beyond a hundred thousand": (
+        {"triton": "tl.where({x} > 2e5, 0.0, 0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476)))"},
+        "Triton expression .* gives 0 at x = ",
+    ),
+    "wrong below minus ten thousand": (
+        {"torch": "torch.where({x} < -2e4, {x}, torch.nn.functional.gelu({x}))"},
+        "torch expression .* gives -",
+    ),
+    "wrong in a narrow window": (
+        {"torch": "torch.where(abs({x} - 3.3) < 0.01, {x} + 1, torch.nn.functional.gelu({x}))"},
+        "torch expression .* gives 4.* at x = 3.",
+    ),
+    "other exact numbers far out": (
+        {"exactly": lambda x: x * mpmath.ncdf(x) if x < 5000 else x + 1},
+        "`exactly` gives",
+    ),
     "no such function": ({"triton": "tl.geluu({x})"}, "Triton expression 'tl.geluu.*fails: .*geluu"),
     "an unknown name": ({"torch": "{x} * alpha"}, "torch expression .*fails: .*alpha"),
     "nothing finite": ({"numbers": lambda xp, x: x / 0 * 0, "keeps_zero": False}, "no finite value"),
