@@ -9,7 +9,7 @@ from mirage_eg.egraph.laws import Signature
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.rule_errors import RULESETS
-from mirage_eg.egraph.rule_files import DOMAINS, LARGEST_FILE, header, packaged_files
+from mirage_eg.egraph.rule_files import DOMAINS, LARGEST_FILE, header, packaged_files, theory_name
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.sandbox import ADDRESS_SPACE
 from mirage_eg.ir.builder import KernelGraph
@@ -35,10 +35,13 @@ _FIELD = {  # by the function of the field's table
     "_scale": "exact",
     "_shift": "exact",
     "_cast": "exact: the field does not round",
-    "_where": "exact for indicators: m·x + (1 − m)·y",
+    "_where": "exact for indicators; what is not chosen may be undefined",
+    "_fill": "exact; the operand may be undefined",
     "_exp": "ω^x for a random ω: exp(x + y) = exp(x) · exp(y) holds",
     "_sigmoid": "exact in exp",
     "_silu": "exact in exp",
+    "_expm1": "exact in exp",
+    "_logarithm": "as written with log",
     "_sqrt": "a root: √(x·y) = √x·√y holds, √(x²) is x or −x",
     "_rsqrt": "the reciprocal of the root",
     "_abs": "the root of the square",
@@ -144,6 +147,7 @@ one. `mirage-eg rules list --laws` prints all laws.
 | `(Const 1/2)` | a constant expression |
 | `; domain: indexed` | header: the domain of the file, {" or ".join(DOMAINS)} |
 | `; default: off` | header of a packaged theory that `--rules NAME` loads |
+| `; undefined: free`, `keep` | header of a packaged theory that takes part with this option |
 
 Sorts: `E` is an expression, `BigRat` a rational, `i64` a whole number, `String` a name of a part of an axis, `Parts` a set of
 parts.
@@ -162,8 +166,14 @@ A file has at most {LARGEST_FILE:,} characters. The e-graph of a run with laws o
 
 
 def _off(domain: str) -> list[str]:
-    files = packaged_files(domain)
-    return [file.path.rpartition("/")[2].removesuffix(".egg") for file in files if header(file.text, "default") == "off"]
+    on = {theory.path for theory in load_rules(domain).theories}
+    return [theory_name(file.path) for file in packaged_files(domain) if file.path not in on]
+
+
+def _default(text: str) -> str:
+    """When a packaged theory takes part."""
+    undefined = header(text, "undefined")
+    return f"`undefined: {undefined}`" if undefined else header(text, "default") or "on"
 
 
 def _domain(domain: str, book: Rulebook) -> str:
@@ -171,8 +181,7 @@ def _domain(domain: str, book: Rulebook) -> str:
     for name, signature in book.signatures.items():
         kinds[signature.kind].append((f"`{_declared(name, signature)}`", _meaning(name)))
     theories = [
-        (f"`{theory.name}`", _sentence(theory.text), str(len(theory.laws)), header(theory.text, "default") or "on")
-        for theory in book.theories
+        (f"`{theory.name}`", _sentence(theory.text), str(len(theory.laws)), _default(theory.text)) for theory in book.theories
     ]
     return f"""## The {domain} domain
 
@@ -212,7 +221,7 @@ def _meaning(name: str) -> str:
 
 def _sentence(text: str) -> str:
     """The first sentence of the comments at the head of a rule file, without the header lines."""
-    lines = [line.lstrip("; ") for line in _comments(text) if not re.match(r";+\s*(domain|default)\s*:", line)]
+    lines = [line.lstrip("; ") for line in _comments(text) if not re.match(r";+\s*(domain|default|undefined)\s*:", line)]
     return re.split(r"(?<=[.:;]) ", " ".join(lines))[0].rstrip(".:;")
 
 

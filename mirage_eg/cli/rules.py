@@ -42,13 +42,13 @@ def list_rules(
     """Print the theories of a domain, and with --laws every law."""
 
     def job() -> int:
-        from mirage_eg.egraph.rule_files import header, packaged_files, theory_name
+        from mirage_eg.egraph.rule_files import packaged_files, theory_name
         from mirage_eg.egraph.rulebook import load_rules
 
         options = Options(domain=domain, rules=tuple(rules or ()))
-        off = [theory_name(file.path) for file in packaged_files(domain) if header(file.text, "default") == "off"]
         loaded = load_rules(domain, options.rules)
         on = {theory.path for theory in loaded.theories}
+        off = [theory_name(file.path) for file in packaged_files(domain) if file.path not in on]
         theories = [*loaded.theories, *(theory for theory in load_rules(domain, off).theories if theory.path not in on)]
         if as_json:
             print(json_line([plain(theory) | {"sha256": theory.sha256, "on": theory.path in on} for theory in theories]))
