@@ -38,14 +38,13 @@ class EqualSearch:
 def search_equal(run: Run, what: str, program: Graph, to_given: ToGiven, known: Mapping[Graph, Found]) -> EqualSearch:
     """Search a program of primitive ops that computes the program of a run. `known`: segments that were searched."""
     work = replace(run.work, part=f"{run.work.part}{what} ")
-    inner = replace(run, name=f"{run.name}, {what}", program=program, work=work, tracer=None)
-    notes = len(run.watch.notes)
-    whole = search_whole_program(inner, program)
-    partitioner = Partitioner(inner, program, whole, known)
-    plans = partitioner.plans()
-    if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
-        plans = partitioner.compiling(plans, Compiler(inner))
-    run.watch.notes[notes:] = [f"{what}: {note}" for note in run.watch.notes[notes:]]
+    with run.watch.part(what) as watch:
+        inner = replace(run, name=f"{run.name}, {what}", program=program, work=work, tracer=None, watch=watch)
+        whole = search_whole_program(inner, program)
+        partitioner = Partitioner(inner, program, whole, known)
+        plans = partitioner.plans()
+        if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
+            plans = partitioner.compiling(plans, Compiler(inner))
     return EqualSearch(
         tuple(tuple(of_given(entry, to_given) for entry in entries) for entries in pool(whole.candidates, plans.candidates)),
         plans.partition,

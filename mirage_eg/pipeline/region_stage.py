@@ -90,11 +90,11 @@ def _search(run: Run, programs: Sequence[Graph], tuning: Tuning) -> Iterator[Sea
         run.watch.observer("regions", position, len(ops), f"{ops[program]} ops, {len(numbers)} times")
         budget = run.options.budget and run.options.budget * ops[program] / total
         options, work = replace(run.options, budget=budget, max_kernels=None), replace(run.work, part=f"{name} ")
-        inner = replace(run, name=f"{run.name}, {name}", program=program, options=options, work=work)
-        notes, begin = len(run.watch.notes), perf_counter()
-        with at_full_size(inner) as full_size:
-            searched = search_program(inner, full_size, tuning)
-        run.watch.notes[notes:] = [f"{name}: {note}" for note in run.watch.notes[notes:]]
+        begin = perf_counter()
+        with run.watch.part(name) as watch:
+            inner = replace(run, name=f"{run.name}, {name}", program=program, options=options, work=work, watch=watch)
+            with at_full_size(inner) as full_size:
+                searched = search_program(inner, full_size, tuning)
         candidates = ordered(searched.finalists.verified.equal, options)
         if run.tracer is not None:
             trace_plans(run.tracer, searched.primitive, searched.finalists.plans)

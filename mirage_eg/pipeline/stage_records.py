@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
@@ -35,8 +36,20 @@ class Watch:
         raise_if_stopped()
         begin = perf_counter()
         self.observer(name, 0, None, "")
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - begin
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - begin
+
+    @contextmanager
+    def part(self, name: str) -> Iterator["Watch"]:
+        """The watch of a part of the run: with the same clock and observer, and with notes that name the part in the end."""
+        inner = copy(self)
+        inner.notes = []
+        try:
+            yield inner
+        finally:
+            self.notes += [f"{name}: {note}" for note in inner.notes]
 
     def total(self) -> float:
         """Seconds since the start."""

@@ -60,11 +60,9 @@ def compile_graph(module: Any, parameters: Mapping[str, Any], settings: Settings
     record = GraphRecord(new_number(), nodes, tuple(records), outside)
     add_record(record)
     if settings.report is not None:
-        write_reports(settings.report, record, [found for found in _FOUND.values() if found.key in {it.key for it in records}])
+        keys = dict.fromkeys(it.key for it in records if it.key)
+        write_reports(settings.report, record, [store_of(settings).by_key(key) for key in keys])
     return record
-
-
-_FOUND: dict[str, FoundSegment] = {}
 
 
 def _gated(
@@ -127,7 +125,6 @@ def _record(
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
-    _FOUND[segment.key] = segment
     if segment.candidate is None and not segment.result.plans:
         return SegmentRecord(
             key=segment.key,
