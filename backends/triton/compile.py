@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
+from mirage_eg.backends.triton.bounded_ptxas import Bound, bounded_ptxas
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.targets import TARGETS, Target
@@ -186,9 +187,11 @@ def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> 
     raise_if_stopped()
     started = time.perf_counter()
     target = device.name
+    bound = Bound()
     try:
         gpu = GPUTarget(device.backend, device.arch, device.warp_size)
-        compiled = triton.compile(text.source, target=gpu, options=text.options)
+        with bounded_ptxas(bound):
+            compiled = triton.compile(text.source, target=gpu, options=text.options)
     # The stages of Triton's compiler raise its own errors, MLIR's (RuntimeError), and errors of checks in Python.
     except (
         TritonError,
@@ -200,7 +203,8 @@ def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> 
         IndexError,
         KeyError,
     ) as error:
-        return KernelCompile(name, target, False, None, None, None, _one_line(error), time.perf_counter() - started), None
+        why = bound.problem or _one_line(error)
+        return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     except OSError as error:  # its cache cannot be written
         raise OptionError(
             f"{cache_folder()}: Triton cannot write its cache: {error.strerror or error}; try: another TRITON_CACHE_DIR"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import floor, inf
 from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.triton.bounded_ptxas import SECONDS, at_most
 from mirage_eg.backends.triton.compile import KernelCompile, cache_folder, compile_source
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages, per_kernel
@@ -17,6 +18,7 @@ from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, CompileRecord
 from mirage_eg.pipeline.stage_records import Run
 
 STAGE = "compile"
+_FEWEST_SECONDS = 5  # for one kernel, where the budget is over
 
 
 def check_cache() -> None:
@@ -74,7 +76,8 @@ class Compiler:
             ok += compiled.record.ok
             self.run.watch.observer(STAGE, done, len(new), f"{ok} compiled")
 
-        compiled = self.run.work.run(STAGE, _compile, (self.run.program, self.run.device.target), items, progress)
+        most = max(_FEWEST_SECONDS, floor(min(SECONDS, self.seconds_left)))  # of the CPU, for ptxas
+        compiled = self.run.work.run(STAGE, _compile, (self.run.program, self.run.device.target, most), items, progress)
         self.memo.update({(entry.graph, entry.source): result for entry, result in zip(new, compiled, strict=True)})
 
 
@@ -86,13 +89,15 @@ def optimized(candidate: Candidate, device: Device) -> Candidate:
     return replace(candidate, graph=result.graph, found=candidate.graph, optimized=result)
 
 
-def _compile(common: tuple[Graph, str], items: Sequence[tuple[Graph, tuple[str, Schedules] | None]]) -> Iterator[Compiled]:
-    program, target = common
+def _compile(common: tuple[Graph, str, int], items: Sequence[tuple[Graph, tuple[str, Schedules] | None]]) -> Iterator[Compiled]:
+    program, target, most = common
     for graph, tuned in items:
-        if tuned is not None:
-            yield Compiled(*tuned, CompileRecord(target, tuple(compile_source(tuned[0], target))))
-        else:
-            yield _written(program, graph, target)
+        with at_most(most):
+            if tuned is not None:
+                compiled = Compiled(*tuned, CompileRecord(target, tuple(compile_source(tuned[0], target))))
+            else:
+                compiled = _written(program, graph, target)
+        yield compiled
 
 
 _DEFAULT = Schedule()
