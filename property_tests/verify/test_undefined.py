@@ -34,8 +34,8 @@ LOSES: dict[str, tuple[Write, Write]] = {  # a program, and what a law of the re
 }
 KEEPS: dict[str, tuple[Write, Write]] = {  # the structure shows that nothing is lost
     "roots of squares": (
-        lambda g, x, y: g.sqrt(g.square(x)) * g.sqrt(g.shift(g.square(y), 1)),
-        lambda g, x, y: g.sqrt(g.square(x) * g.shift(g.square(y), 1)),
+        lambda g, x, y: g.sqrt(g.square(x)) / g.sqrt(g.shift(g.square(y), 1)),
+        lambda g, x, y: g.sqrt(g.square(x) / g.shift(g.square(y), 1)),
     ),
     "logarithm of what is positive": (lambda g, x, y: g.exp(g.log(g.exp(x))) * y, lambda g, x, y: g.exp(x) * y),
     "whole powers": (lambda g, x, y: g.pow(x, -3) * g.pow(y, -3), lambda g, x, y: g.pow(x * y, -3)),
@@ -78,6 +78,18 @@ def test_a_law_is_used_where_the_structure_shows_that_nothing_is_lost(name: str)
     kept = Prover(before, load_rules("indexed", undefined="keep")).prove(after)
     assert kept.proved is (name in KEEPS) and kept.partial == ()
     assert Prover(before, load_rules("indexed", undefined="free")).prove(after).proved or name == "whole powers"
+
+
+def test_a_product_of_norms_keeps_its_range() -> None:
+    def cosine(g: mi.KernelGraph, x: mi.Tensor, y: mi.Tensor) -> mi.Tensor:
+        norms = (g.sqrt(g.sum(g.square(each), 1)) for each in (x, y))
+        return g.sum(x * y, 1) / g.mul(*norms)
+
+    options: dict[str, Any] = {"top": 4, "device": "cpu", "jobs": 1, "cache": False, "budget": 8.0}
+    for undefined, keeps in (("keep", True), ("free", False)):
+        fused = [it.candidate for it in mi.superoptimize(program(cosine), undefined=undefined, **options) if it.candidate.fused]
+        assert fused and all(it.float_check.ok is keeps for it in fused)
+        assert all(it.float_check.leaves_domain is not keeps for it in fused)
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
