@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, JsonError
@@ -36,9 +36,18 @@ _SPARSE = (("input", "dims"), ("input", "tile"), ("input", "weight"))  # attribu
 _RATIONAL = re.compile(r"-?[0-9]{1,1000}(/[0-9]{1,1000})?")
 
 
-def to_json(graph: Graph) -> str:
+class BeingWritten(Protocol):
+    """A program to which ops are still added."""
+
+    def graph(self) -> Graph:
+        """The program so far."""
+        ...
+
+
+def to_json(graph: Graph | BeingWritten) -> str:
     """The graph as readable JSON text, one node a line where it fits; `from_json` gives an equal graph."""
-    return _layout({"format": FORMAT, "version": VERSION, "graph": to_data(graph)}) + "\n"
+    whole = graph if isinstance(graph, Graph) else graph.graph()
+    return _layout({"format": FORMAT, "version": VERSION, "graph": to_data(whole)}) + "\n"
 
 
 def from_json(text: str | bytes, source: str = "graph") -> Graph:

@@ -91,7 +91,7 @@ class EGraph:
         arguments = (rulebook, found.expression, limits, without)
         self.oracle: Oracle = self._run(saturate, arguments, "saturation")
         self._forms = Forms(self.oracle, self.names)
-        self._laws = SufficientLaws(rulebook, excluded=without)
+        self._laws = SufficientLaws(rulebook, excluded=without, recent=0)
 
     def _run(self, function: Callable[..., Any], arguments: Sequence[Any], task: str) -> Any:
         """In this process, or with laws of the user, which may not end, in one with limits."""

@@ -1,5 +1,7 @@
 """`mirage-eg rules minimize | synthesize`: drop the laws that follow from others, and find laws from ops alone."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,8 +124,8 @@ def synthesize(
             return _enumerate_tensor_terms(names, size, seed, as_json)
         if domain == "tensor":
             return _synthesize_tensor_laws(names, size, seed, out, as_json)
-        with progress() as observer:
-            found = run(names, size, domain, seed, observer)
+        with progress() as observer, _left_if_stopped(out, domain) as keep:
+            found = run(names, size, domain, seed, observer, keep)
         write_atomically(out, rule_text(found))
         if as_json:
             print(json_line(plain(found) | {"out": out}))
@@ -149,13 +151,33 @@ def _enumerate_tensor_terms(ops: list[str], size: int, seed: int, as_json: bool)
     return 0
 
 
+@contextmanager
+def _left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
+    """A function that adds laws to the file OUT.partial.egg, which is removed at the end and left by a stopped synthesis."""
+    partial = out.with_name(f"{out.stem}.partial.egg")
+    lines: dict[str, None] = {}
+
+    def add(line: str) -> None:
+        lines[line] = None
+        head = [f"; domain: {domain}", "; default: off", "; Stopped before the end: some of these laws follow from others."]
+        write_atomically(partial, "\n".join([*head, *lines]) + "\n")
+
+    try:
+        yield add
+    except KeyboardInterrupt:
+        if lines:
+            raise KeyboardInterrupt(f"{partial} has the {counted(len(lines), 'law')} found so far") from None
+        raise
+    partial.unlink(missing_ok=True)
+
+
 def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_json: bool) -> int:
     from mirage_eg.synthesis.tensor.rule_file import tensor_rule_text
     from mirage_eg.synthesis.tensor.synthesize import synthesize_tensor_laws
     from mirage_eg.synthesis.tensor.term import text
 
-    with progress() as observer:
-        found = synthesize_tensor_laws(ops, size, seed, observer)
+    with progress() as observer, _left_if_stopped(out, "tensor") as keep:
+        found = synthesize_tensor_laws(ops, size, seed, observer, keep)
     write_atomically(out, tensor_rule_text(found))
     refuted = [f"{text(it.equation[0])} = {text(it.equation[1])}: {it.counterexample}" for it in found.refuted]
     ill_typed, tested = ([f"{text(left)} = {text(right)}" for left, right in it] for it in (found.ill_typed, found.tested))

@@ -20,7 +20,7 @@ from egglog import bindings
 
 from mirage_eg.egraph.expression import INDEX_TERMS, REDUCTIONS, Constant, Expression, Term, index_name, parts_in
 from mirage_eg.egraph.growing_laws import blame, culprits, growth_shares
-from mirage_eg.egraph.laws import Law
+from mirage_eg.egraph.laws import Law, Literal, applications, patterns
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook, is_added
 from mirage_eg.egraph.sandbox import Worker, in_worker
@@ -390,7 +390,7 @@ def _saturate(
     start, processor_start = perf_counter(), thread_time()
 
     def is_late() -> bool:  # processor time is slower to read
-        return perf_counter() - start > limits.seconds < thread_time() - processor_start
+        return perf_counter() - start > limits.seconds and thread_time() - processor_start > limits.seconds
 
     if schedule is None:
         iterations = _together(egraph, ruleset, limits.iterations, matches)
@@ -447,13 +447,19 @@ def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Valu
     return table, numbers, sorts
 
 
+def _names_a_part(law: Law) -> bool:
+    """Whether a law says the name of a part of a loop or grid."""
+    constants = (it for pattern in patterns(law) for call in applications(pattern) for it in call.arguments)
+    return any(isinstance(it, Literal) and str(it.value).endswith((".g", ".l")) for it in constants)
+
+
 def share_renamed(build: BuildOracle, rulebook: Rulebook) -> BuildOracle:
     """`build` with one saturation for all targets of the indexed domain that are equal up to the names of parts.
 
     A reduced axis that is split over the grid has the same laws as one that is looped.
     """
-    if rulebook.domain != "indexed" or any(f'.{part}"' in theory.text for theory in rulebook.theories for part in "gl"):
-        return build  # parts of the abstract domain are sizes; a law may name a part
+    if rulebook.domain != "indexed" or any(map(_names_a_part, rulebook.laws)):
+        return build  # parts of the abstract domain are sizes
     memo: dict[Expression, Oracle] = {}
 
     def build_shared(target: Expression) -> Oracle:

@@ -48,7 +48,7 @@ def _input_names(renamed: Renamed, count: int) -> tuple[str, ...]:
     names = []
     for place in renamed.inputs:
         copies[place] += 1
-        name = renamed.given[place]["name"]
+        name = renamed.given[place].get("name") or f"x{place}"
         names.append(name if copies[place] == 1 else f"{name}_{copies[place]}")
     are_different = len(set(names)) == len(names) == count
     return tuple(names) if are_different else tuple(f"x{position}" for position in range(count))

@@ -22,10 +22,13 @@ RECENT_SETS = 2  # sets of laws of the latest proofs that are tried first: µGra
 class SufficientLaws:
     """Sufficient sets of laws of one rulebook for equalities of terms; `nodes` counts the e-nodes of all saturations.
 
-    The laws named in `excluded` are never used.
+    The laws named in `excluded` are never used. With `recent` 0 an answer does not depend on earlier questions.
     """
 
-    def __init__(self, rulebook: Rulebook, limits: Limits = PROOF_LIMITS, excluded: Collection[str] = ()) -> None:
+    def __init__(
+        self, rulebook: Rulebook, limits: Limits = PROOF_LIMITS, excluded: Collection[str] = (), recent: int = RECENT_SETS
+    ) -> None:
+        self.recent = recent
         self.rulebook, self.limits, self.excluded = rulebook, limits, frozenset(excluded)
         equations = (law.name for law in rulebook.laws if any(action.kind == "union" for action in law.actions))
         self.equations = tuple(name for name in equations if name not in self.excluded)
@@ -36,7 +39,7 @@ class SufficientLaws:
     def find(self, joint: Expression) -> tuple[str, ...] | str:
         """A sufficient set of laws for the first half of the outputs to equal the second half; else the reason why not."""
         reason = NOT_SHOWN
-        for laws in (*[*reversed(self._sets)][:RECENT_SETS], self.equations):
+        for laws in (*[*reversed(self._sets)][: self.recent], self.equations):
             without = self.others(laws)
             try:
                 oracle = self._saturate(joint, without)

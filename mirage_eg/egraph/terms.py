@@ -35,6 +35,11 @@ def term(number: int) -> bindings.Var:
     return bindings.Var(_SPAN, term_name(number))
 
 
+def variable(number: int) -> bindings.Var:
+    """A variable of a rule that stands for a term of a program, by the term's number."""
+    return bindings.Var(_SPAN, f"v{number}_")
+
+
 def define(number: int, value: bindings._Expr) -> bindings.ActionCommand:
     """The command that gives a term its number."""
     return bindings.ActionCommand(bindings.Let(_SPAN, term_name(number), value))

@@ -10,7 +10,7 @@ from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union, variable
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
 from mirage_eg.ir.ops import OPS, Kind
@@ -53,7 +53,7 @@ class ProgramTerms:
                 yield define(values[0], call("In", inputs) if item.op == "input" else self._term(item, values[0]))
                 inputs += item.op == "input"
             else:
-                kernel = self._other(item, values[0])
+                kernel = self._other(item, values[0], [term(i) for i in item.operands])
                 for place, value in enumerate(values):
                     yield define(value, call("Result", place, kernel))
             for value in values:
@@ -93,17 +93,17 @@ class ProgramTerms:
         self.names[text] = Node(item.op, (), item.attributes)
         return text
 
-    def _other(self, item: Node, value: int) -> bindings.Call:
+    def _other(self, item: Node, value: int, operands: Sequence[bindings.Var]) -> bindings.Call:
         # A kernel graph of the program is known by its place.
         place = f"at {value}" if "graph" in item.mapping else ""
-        return call("Other", self._name(item, place), _terms(item.operands))
+        return call("Other", self._name(item, place), _terms(operands))
 
     def text(self, item: Node, value: int) -> str:
         """An op of the program in egglog's text, its operands as v0_, v1_, …: variables of a rule."""
-        return str(self._term(item, value)).replace("$t", "v")
+        return str(self._term(item, value, variable))
 
-    def _term(self, item: Node, value: int) -> bindings.Call:
-        operands = [term(i) for i in item.operands]
+    def _term(self, item: Node, value: int, named: Callable[[int], bindings.Var] = term) -> bindings.Call:
+        operands = [named(i) for i in item.operands]
         shapes = [self.program.types[i] for i in item.operands]
         if len(operands) == 1 and may_be_no_op(item) and shapes[0] == self.program.types[value]:
             return call("NoOp", self._name(item), operands[0])
@@ -121,7 +121,7 @@ class ProgramTerms:
             case "slice" if item["step"] == 1:
                 return call("Slice", item["dim"], item["start"], item["stop"], operands[0])
             case "concat" if len({kind.dtype for kind in shapes}) == 1:
-                return call("Concat", item["dim"], _terms(item.operands))
+                return call("Concat", item["dim"], _terms(operands))
             case "sum" | "mean":
                 return call(item.op.capitalize(), item["dim"], operands[0])
             case "matmul":
@@ -136,7 +136,7 @@ class ProgramTerms:
                 return call("Unary", self._name(item), operands[0])
             case Kind.ELEMENTWISE, 2:
                 return call("Binary", self._name(item), *operands)
-        return self._other(item, value)
+        return self._other(item, value, operands)
 
     def _kernels(self) -> Iterator[Any]:
         """Which convolutions have no groups, and which equal one of the program with a larger kernel, zeros around theirs."""
@@ -235,8 +235,8 @@ def _vector(numbers: Sequence[int]) -> bindings.Call:
     return call("vec-of", *numbers) if numbers else call("vec-empty")
 
 
-def _terms(values: Sequence[int]) -> bindings.Call:
-    return call("vec-of", *map(term, values)) if values else call("vec-empty")
+def _terms(values: Sequence[bindings.Var]) -> bindings.Call:
+    return call("vec-of", *values) if values else call("vec-empty")
 
 
 __all__ = ["NumberedENode", "ProgramTerms", "append_enode", "may_be_no_op"]

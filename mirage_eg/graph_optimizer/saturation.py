@@ -15,12 +15,13 @@ from time import perf_counter, thread_time
 
 from egglog import bindings
 
+from mirage_eg.egraph.rule_commands import ruleset_of
 from mirage_eg.egraph.terms import run_once, table_sizes
 from mirage_eg.graph_optimizer.group_laws import group_laws
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
 
-_LAW = ("(rewrite ", "(rule ")  # of rules/simplify; a birewrite would make two programs of every chain of elementwise ops
+_ONE_WAY = (bindings.RewriteCommand, bindings.RuleCommand)  # a birewrite would make two programs of every elementwise chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +103,22 @@ def _once(egraph: bindings.EGraph, ruleset: str, matches: Counter[str]) -> bool:
 @cache
 def _commands(extra: tuple[str, ...]) -> tuple[bindings._Command, ...]:
     """The laws as commands, which any e-graph runs."""
-    return tuple(bindings.EGraph().parse_program(_rules(extra), "rules/graph"))
-
-
-def _rules(extra: tuple[str, ...]) -> str:
     folder = resources.files("mirage_eg") / "rules"
-    own = [
-        file.read_text(encoding="utf-8")
-        for file in sorted((folder / "graph").iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".egg")
-    ]
+    files = sorted((folder / "graph").iterdir(), key=lambda file: file.name)
+    own = "\n".join(file.read_text(encoding="utf-8") for file in files if file.name.endswith(".egg"))
     shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
-    laws = [line for line in shared.splitlines() if line.startswith(_LAW) and ":ruleset simplify" in line]
-    return "\n".join([*own, *laws, group_laws(), tensor_laws(extra)])
+    derived = "\n".join([group_laws(), tensor_laws(extra)])
+    return (*_parsed(own, "rules/graph"), *one_way_laws(shared), *_parsed(derived, "rules/graph"))
 
 
-__all__ = ["ProgramSaturation", "SaturationLimits", "extended", "saturate"]
+def one_way_laws(text: str) -> tuple[bindings._Command, ...]:
+    """The rewrites and rules of the ruleset `simplify`, however their lines are broken."""
+    laws = _parsed(text, "rules/simplify")
+    return tuple(law for law in laws if isinstance(law, _ONE_WAY) and ruleset_of(law) == "simplify")
+
+
+def _parsed(text: str, path: str) -> list[bindings._Command]:
+    return bindings.EGraph().parse_program(text, path)
+
+
+__all__ = ["ProgramSaturation", "SaturationLimits", "extended", "one_way_laws", "saturate"]

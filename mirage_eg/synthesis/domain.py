@@ -19,6 +19,9 @@ Type = Hashable  # of a term: terms of one type have the same columns
 Progress = Callable[[str, int, int | None, str], None]  # stage, done, total, note
 
 
+OnLaw = Callable[[str], None]  # the line of a law as soon as it is found, before laws that follow from others are dropped
+
+
 def no_progress(stage: str, done: int, total: int | None, note: str) -> None:
     """For callers without a display."""
 

@@ -11,7 +11,7 @@ from mirage_eg.egraph.laws import Law, Pattern, applications
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.synthesis.check import FoundLaw, RejectedLaw, check
 from mirage_eg.synthesis.derivation import Laws, Meetings, Question, SaturationEffort, Session, is_equation, questions, reached
-from mirage_eg.synthesis.domain import Progress, no_progress
+from mirage_eg.synthesis.domain import OnLaw, Progress, no_progress
 from mirage_eg.synthesis.enumeration import enumerate_terms, equations
 from mirage_eg.synthesis.indexed import IndexedDomain, chosen_ops
 from mirage_eg.synthesis.term_pair import TermPair, ops, rank
@@ -57,7 +57,12 @@ class Synthesis:
 
 
 def synthesize(
-    ops: Iterable[str], size: int = 3, domain: str = "indexed", seed: int = 0, on_progress: Progress = no_progress
+    ops: Iterable[str],
+    size: int = 3,
+    domain: str = "indexed",
+    seed: int = 0,
+    on_progress: Progress = no_progress,
+    on_law: OnLaw = lambda line: None,
 ) -> Synthesis:
     """Find laws over `ops` whose sides have up to `size` ops each.
 
@@ -79,7 +84,7 @@ def synthesize(
     found = enumerate_terms(language, size, seed, on_progress)
     pairs = sorted(equations(found, on_progress), key=lambda it: rank(it, language.specials(it)))
     candidates, unwritable = _candidates(language, pairs)
-    known, failures = _kept(language, candidates, on_progress)
+    known, failures = _kept(language, candidates, on_progress, on_law)
     kept = _backward(language, known, on_progress)
     shipped = tuple(law for law in language.rulebook.laws if _is_over(law, language.ops, size))
     laws = tuple(it.law for it in kept)
@@ -121,7 +126,7 @@ def _questions(law: Law, language: IndexedDomain) -> tuple[Question, ...]:
 
 
 def _kept(
-    language: IndexedDomain, candidates: Sequence[tuple[TermPair, Law]], on_progress: Progress
+    language: IndexedDomain, candidates: Sequence[tuple[TermPair, Law]], on_progress: Progress, on_law: OnLaw
 ) -> tuple[list[FoundLaw], list[RejectedLaw]]:
     """The laws that hold and that the laws kept before them do not derive."""
     known: list[FoundLaw] = []
@@ -148,6 +153,7 @@ def _kept(
                 known.append(checked)
                 every.add(checked.law)
                 if not checked.cancels:
+                    on_law(checked.law.text)
                     kept.add(checked.law)
                     derivable.add(checked.law)
                     decided = [old or new for old, new in zip(decided, derivable.answers(), strict=True)]

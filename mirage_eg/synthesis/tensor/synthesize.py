@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.synthesis.derivation import SaturationEffort
-from mirage_eg.synthesis.domain import Progress, no_progress
+from mirage_eg.synthesis.domain import OnLaw, Progress, no_progress
 from mirage_eg.synthesis.tensor.derivability import TensorSession, questions
 from mirage_eg.synthesis.tensor.enumeration import TensorTerms, enumerate_tensor_terms
 from mirage_eg.synthesis.tensor.generalize import abstracted, generalized, holds
@@ -86,7 +86,11 @@ class TensorSynthesis:
 
 
 def synthesize_tensor_laws(
-    ops: Iterable[str], size: int = 3, seed: int = 0, on_progress: Progress = no_progress
+    ops: Iterable[str],
+    size: int = 3,
+    seed: int = 0,
+    on_progress: Progress = no_progress,
+    on_law: OnLaw = lambda line: None,
 ) -> TensorSynthesis:
     """Find laws over ops of whole tensors whose sides have up to `size` different ops each.
 
@@ -98,7 +102,7 @@ def synthesize_tensor_laws(
     renamed = sorted({canonical(*it) for it in found.equations(on_progress) if it[0] != it[1]}, key=rank)
     terms, classes, pairs = found.terms, found.classes, sum(map(len, found.pairs))
     del found  # the e-graphs below need its memory
-    decided = _decided(renamed, seed, on_progress)
+    decided = _decided(renamed, seed, on_progress, on_law)
     writable = sorted((it for it in decided.general if rewrites(it)), key=_constants)
     kept = _minimized(writable, on_progress)
     laws = []
@@ -148,22 +152,28 @@ class _Decided:
     tested: list[Equation]
 
 
-def _decided(candidates: Sequence[Equation], seed: int, on_progress: Progress) -> _Decided:
+def _decided(candidates: Sequence[Equation], seed: int, on_progress: Progress, on_law: OnLaw) -> _Decided:
     """Prove each candidate or its abstraction, and generalize what is proved."""
     decided = _Decided(0, [], [], [], [])
     general: dict[Equation, Equation] = {}
+
+    def generalize(equation: Equation) -> None:
+        general[equation] = generalized(equation)
+        for line in _lines(general[equation]):
+            on_law(line)
+
     for done, equation in enumerate(candidates):
         on_progress("normal forms", done, len(candidates), f"{decided.proved} proved, {len(decided.refuted)} refuted")
         wide = abstracted(equation)
         if wide not in general and holds(wide):
-            general[wide] = generalized(wide)
+            generalize(wide)
         if wide in general:
             decided.proved += 1
             continue
         try:
             if proved(equation) is not None:
                 decided.proved += 1
-                general[equation] = generalized(equation)
+                generalize(equation)
                 continue
             difference = counterexample(equation, seed)
         except IllTyped:
