@@ -188,7 +188,10 @@ class ShiftedFloats:
         """x as one array, out of range or not."""
         if isinstance(x, Logarithm):
             return self.plain.elementwise("add", [x.array, x.log], {})
-        return self._relative(x, 0) if isinstance(x, Shifted) else x
+        if not isinstance(x, Shifted):
+            return x
+        with np.errstate(all="ignore"):
+            return x.array * self.plain.xp.exp(self._counted(x))
 
     def _wide(self, operands: Sequence[Value]) -> list[Array]:
         return [self.number(x).astype(self._type(), copy=False) for x in operands]
@@ -219,7 +222,7 @@ class ShiftedFloats:
         """The logarithms, −∞ where a factor of 0 leaves nothing."""
         return self.plain.xp.where(x.array != 0, x.log, -np.inf)
 
-    def _relative(self, x: Shifted, log: Any) -> Array:
+    def _relative(self, x: Shifted, log: Array) -> Array:
         """The number divided by exp(log), by 1 where that is 0: then so is the number."""
         with np.errstate(all="ignore"):
             return x.array * self.plain.xp.exp(self._counted(x) - self.plain.xp.where(log == -np.inf, 0, log))

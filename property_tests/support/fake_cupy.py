@@ -22,6 +22,9 @@ class FakeCupy:
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
 
+    def where(self, condition: np.ndarray, x: Any, y: Any) -> np.ndarray:
+        return np.where(condition.astype(bool), x, y)  # CuPy's refuses a condition of Python
+
     def ElementwiseKernel(self, parameters: str, result: str, operation: str, name: str, preamble: str) -> "_Kernel":
         return _Kernel(self, parameters, operation, name, preamble)
 
