@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
+from math import isfinite
 from typing import Any
 
 from mirage_eg.ir.arguments import Number, exact
@@ -116,9 +117,18 @@ class Call:
         return None if self.take(name) is None else self.tensor(name)
 
     def operand(self, name: str) -> Tensor | Fraction:
-        """A tensor, or a number kept exact."""
+        """A tensor, or a number: kept exact, or as a constant where it is infinite or not-a-number."""
         value = self.take(name)
-        return self.tensor(name) if name in self.types else _number(name, value)
+        if name in self.types:
+            return self.tensor(name)
+        return _number(name, value) if not isinstance(value, float) or isfinite(value) else self._constant(value)
+
+    def _constant(self, value: float) -> Tensor:
+        import numpy as np
+
+        dtype = next((kind.dtype for kind in self.types.values() if kind.dtype in FLOATING), self.result.dtype)
+        shape = (1,) if self.result.shape else ()  # of the smallest rank: the result of two scalars is one
+        return self.lift(f"number_{spelled(value)}_{dtype}_{len(shape)}", shape, dtype, lambda: np.full(shape, value))
 
     def number(self, name: str) -> Fraction:
         """A finite number, kept exact."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from math import isinf
 from typing import Any
 
 from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, spelled
@@ -14,14 +13,7 @@ Operand = Tensor | Fraction
 
 
 def _comparison(compare: Callable[[KernelGraph, Tensor, Operand], Tensor]) -> Handler:
-    return lambda call: compare(call.graph, call.tensor("self"), _compared_with(call))
-
-
-def _compared_with(call: Call) -> Operand:
-    """The other operand of a comparison, which may be an infinite number."""
-    value: Any = call.take("other")
-    is_infinite = isinstance(value, float) and isinf(value)
-    return number_input(call, value, call.types["self"].dtype) if is_infinite else call.operand("other")
+    return lambda call: compare(call.graph, call.tensor("self"), call.operand("other"))
 
 
 def _swapped(op: str) -> Callable[[KernelGraph, Tensor, Operand], Tensor]:
@@ -56,7 +48,7 @@ def _not(call: Call) -> Tensor:
 def _equal(call: Call) -> Tensor:
     """Of tensors of torch's type bool: 1 where both or none is true."""
     if not call.is_indicator("self"):
-        return call.graph.equal(call.tensor("self"), _compared_with(call))
+        return call.graph.equal(call.tensor("self"), call.operand("other"))
     if call.is_indicator("other"):
         return 1 - _xor(call)
     number = call.take("other")

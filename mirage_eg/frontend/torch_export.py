@@ -115,7 +115,7 @@ def functional(program: Any) -> Any:
             with catch_warnings():
                 simplefilter("ignore", FutureWarning)  # torch's, of how it copies the specification of its own inputs
                 return program.run_decompositions(decomposed)
-        except (RuntimeError, ValueError, TypeError) as error:  # as of a tensor that the model changes and does not register
+        except (AssertionError, RuntimeError, ValueError, TypeError) as error:  # as of an argument whose strides it changes
             message = " ".join(str(error).split())[:300]
             raise ProgramError(f"torch.export: the program cannot be made functional: {message}") from error
     return program

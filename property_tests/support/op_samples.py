@@ -83,6 +83,11 @@ def subjects(kind: str) -> dict[str, Any]:
     return {f"{it.name}.{it.variant_test_name}".rstrip("."): it for it in taken}
 
 
+def tenth(kind: str) -> dict[str, Any]:
+    """Every tenth op or module of a kind, always the same ones."""
+    return dict(sorted(subjects(kind).items())[KINDS.index(kind) :: 10])
+
+
 def samples_of(kind: str, subject: Any) -> Iterator[Sample]:
     """The first samples of an op or module."""
     torch.manual_seed(0)

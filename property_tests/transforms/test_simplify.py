@@ -59,6 +59,8 @@ HALF = Fraction(1, 2)
 CLEANED: dict[str, tuple[Callable[[KernelGraph, Tensor], Tensor], list[str]]] = {
     "scales merge": (lambda p, x: p.scale(p.scale(x, HALF), HALF), ["scale"]),
     "scales cancel": (lambda p, x: p.scale(p.scale(x, HALF), 2), []),
+    "inverse factors": (lambda p, x: p.mul(p.scale(p.exp(x), 4), p.scale(x, Fraction(1, 4))), ["exp", "mul"]),
+    "common factors": (lambda p, x: p.div(p.scale(p.exp(x), HALF), p.scale(x, HALF)), ["exp", "div"]),
     "scale by one": (lambda p, x: p.exp(p.scale(x, 1)), ["exp"]),
     "shifts cancel": (lambda p, x: p.shift(p.shift(x, HALF), -HALF), []),
     "shift by zero": (lambda p, x: p.exp(p.shift(x, 0)), ["exp"]),
@@ -103,6 +105,8 @@ KEPT: dict[str, Callable[[KernelGraph, Tensor], Tensor]] = {
     "cast to a narrower type and back": lambda p, x: p.cast(p.cast(x, "bfloat16"), "float16"),
     "cast": lambda p, x: p.cast(p.exp(p.cast(x, "float32")), "float16"),
     "choice of two": lambda p, x: p.where(p.less(x, p.exp(x)), x, p.silu(x)),
+    "factors that are not inverse": lambda p, x: p.mul(p.scale(p.exp(x), 4), p.scale(x, HALF)),
+    "factors that are not common": lambda p, x: p.div(p.scale(p.exp(x), 4), p.scale(x, HALF)),
     "scale of a shift": lambda p, x: p.scale(p.shift(x, HALF), 2),
     "reshapes of operands that broadcast": lambda p, x: p.mul(p.reshape(x, (6, 4)), p.reshape(p.sum(x, 2), (6, 1))),
 }
