@@ -200,7 +200,8 @@ def _checked(run: _Run, sample: Sample, name: str, found: Findings, *, special: 
         ("result", got, wanted, exact),
         ("argument", got_tensors, wanted_tensors, exact_tensors),
     ):
-        if why := differs(ours, torchs, exacts, special=special, strides=run is _compiled):
+        how = {"special": special, "strides": run is _compiled, "by_norm": name.startswith("linalg.")}
+        if why := differs(ours, torchs, exacts, **how):
             return "wrong", f"{what}: {why}"
     if run is _compiled and (why := _aliases_differ(got, got_tensors, wanted, wanted_tensors)):
         return "wrong", why
@@ -249,10 +250,11 @@ def _compiled(sample: Sample, found: Findings, tensors: list[torch.Tensor]) -> t
     return "inside" if any(graph.segments for graph in graph_records()) else "outside", got
 
 
-def differs(got: Any, wanted: Any, exact: Any, *, special: bool, strides: bool) -> str:
+def differs(got: Any, wanted: Any, exact: Any, *, special: bool, strides: bool, by_norm: bool = False) -> str:
     """How a result differs from torch's, and from torch's in float64; empty if it does not.
 
-    With `special`, by the contract for numbers that are none (docs/verification.md).
+    With `special`, by the contract for numbers that are none (docs/verification.md); with `by_norm`, errors are relative to the
+    largest finite element, as those of the algorithms of linear algebra are.
     """
     ours, structure = pytree.tree_flatten(got)
     torchs, other = pytree.tree_flatten(wanted)
@@ -263,12 +265,12 @@ def differs(got: Any, wanted: Any, exact: Any, *, special: bool, strides: bool) 
         if not isinstance(y, torch.Tensor):
             if x != y and not (x != x and y != y):
                 return f"got {x!r}, wanted {y!r}"
-        elif why := _tensor_differs(x, y, z if isinstance(z, torch.Tensor) else y, special=special, strides=strides):
+        elif why := _tensor_differs(x, y, z if isinstance(z, torch.Tensor) else y, special, strides, by_norm):
             return why
     return ""
 
 
-def _tensor_differs(x: Any, y: torch.Tensor, z: torch.Tensor, *, special: bool, strides: bool) -> str:
+def _tensor_differs(x: Any, y: torch.Tensor, z: torch.Tensor, special: bool, strides: bool, by_norm: bool) -> str:
     if not isinstance(x, torch.Tensor):
         return f"got {type(x).__name__}, wanted a tensor"
     if x.shape != y.shape or x.dtype != y.dtype or x.layout != y.layout:
@@ -287,14 +289,15 @@ def _tensor_differs(x: Any, y: torch.Tensor, z: torch.Tensor, *, special: bool, 
     x, y, z = x.to(wide), y.to(wide), z.to(wide)
     if y.is_complex():
         x, y, z = (torch.view_as_real(it.resolve_conj()) for it in (x, y, z))
-    near = _near(x, y) | _near(x, z)
+    least = max([1.0, *y[y.isfinite()].abs().tolist()]) if by_norm else 1.0
+    near = _near(x, y, least) | _near(x, z, least)
     if special:
         near |= ~y.isfinite() & ~x.isfinite() & (y.isnan() | z.isfinite() | z.isnan())
     return "" if near.all() else f"got {_some(x, y, ~near)}"
 
 
-def _near(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.isclose(x, y, 1e-4, 1e-5, equal_nan=True)
+def _near(x: torch.Tensor, y: torch.Tensor, size: float) -> torch.Tensor:
+    return torch.isclose(x, y, 1e-4, 1e-5 * size, equal_nan=True)
 
 
 def _some(x: torch.Tensor, y: torch.Tensor, bad: torch.Tensor) -> str:
