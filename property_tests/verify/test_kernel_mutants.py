@@ -76,12 +76,12 @@ def drawn(graph: Graph, seed: int) -> list[np.ndarray]:
     return inputs
 
 
-def assert_no_wrong_mutant_is_equal(graph: Graph, most: int) -> int:
+def assert_no_wrong_mutant_is_equal(graph: Graph, most: int, draws_of_each: int = DRAWS) -> int:
     """Returns how many were refused."""
     reference = Reference(graph)
     every = list(kernel_mutants(graph))
     mutants = every[:: max(1, len(every) // most)]
-    draws = [drawn(graph, seed) for seed in range(DRAWS)]
+    draws = [drawn(graph, seed) for seed in range(draws_of_each)]
     wanted = [evaluate(graph, inputs, FloatAlgebra()) for inputs in draws]
     refused = 0
     for mutant in mutants:
@@ -138,7 +138,7 @@ SMALL = ("rmsnorm", "gqa", "lora")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_no_wrong_change_of_a_workload_is_equal(name: str) -> None:
-    assert assert_no_wrong_mutant_is_equal(expand(WORKLOADS[name](1)), 40) >= 10
+    assert assert_no_wrong_mutant_is_equal(expand(WORKLOADS[name](1)), 12, 3) >= 4
 
 
 @pytest.mark.slow
