@@ -65,7 +65,9 @@ class ShiftedFloats:
         return self.plain.shape(x) if _is_number(x) else np.broadcast_shapes(x.array.shape, x.log.shape)
 
     def elementwise(self, op: str, operands: Sequence[Value], attributes: Attributes) -> Value:
-        """Homogeneous ops on both parts; others on the number."""
+        """Homogeneous ops on both parts; others on the number; a fill on the shape."""
+        if op == "fill":
+            return self.plain.elementwise(op, [x if _is_number(x) else self._parts(x)[0] for x in operands], attributes)
         if op == "exp":
             [x] = self._wide(operands)
             return Shifted((x != -np.inf).astype(x.dtype), x)

@@ -13,6 +13,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.reference import verify
@@ -131,6 +132,14 @@ def test_a_choice_in_the_field_is_undefined_where_the_chosen_side_is(joins: bool
     assert chosen.undefined is not None
     assert chosen.undefined.tolist() == [False, True, True, False]
     assert chosen.residues[[0, 3]].tolist() == [3, 10]
+
+
+def test_a_fill_in_the_shape_of_a_far_exponential_computes_no_exponential() -> None:
+    g = mi.new_kernel_graph()
+    g.mark_output(g.fill(g.exp(g.new_input((4,), "float32", "x")), 2.5))
+    algebra = ShiftedFloats(FloatAlgebra(working=DType.float32))
+    [got] = evaluate(g.graph(), [np.full(4, 1e4, np.float32)], algebra)  # a warning would be an error
+    assert got.tolist() == [2.5] * 4
 
 
 def test_a_fill_is_its_number_whatever_its_operand_is() -> None:
