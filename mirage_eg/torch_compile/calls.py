@@ -65,7 +65,8 @@ _RUNNING: dict[str, Callable[[Sequence[Any]], list[Any]]] = {}  # what a call of
 def run_segment(inputs: Sequence[Any], key: str) -> list[Any]:
     """The results of a segment by its key.
 
-    After an unexpected error in a call torch computes the segment, in this call and all later ones.
+    After an unexpected error in a call torch computes the segment, in this call and all later ones. Where torch's own ops
+    raise an error, too, as for an index out of range, that is the error of the call, and of this call alone.
 
     Raises:
         MirageError: no such segment in this process or in the cache.
@@ -80,9 +81,11 @@ def run_segment(inputs: Sequence[Any], key: str) -> list[Any]:
         call = segment_call(key)
         if run is not call or _is_out_of_memory(error):  # torch itself
             raise
-        add_failed_call(key, reason_of(error))
-        _RUNNING[key] = call.by_torch
-        return call.by_torch(inputs)
+        failed = error
+    results = call.by_torch(inputs)  # an error of torch's is that of the user's call
+    add_failed_call(key, reason_of(failed))
+    _RUNNING[key] = call.by_torch
+    return results
 
 
 def _is_out_of_memory(error: Exception) -> bool:

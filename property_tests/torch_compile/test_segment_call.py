@@ -152,3 +152,27 @@ def test_out_of_memory_in_a_call_is_raised_and_later_calls_run_kernels(monkeypat
         assert found.used == 1 and not found.unexpected
         monkeypatch.setattr(SegmentCall, "by_torch", fails)
         torch.testing.assert_close(fast(x), projected(x))
+
+
+OUT_OF_RANGE = {
+    "index": lambda x, places: x[places] * 2 + 1,
+    "embedding": lambda x, places: torch.nn.functional.embedding(places, x) * 2 + 1,
+    "gather": lambda x, places: torch.gather(x, 0, places[:, None]) * 2 + 1,
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_an_error_of_torch_itself_is_that_of_the_call_alone(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    function, x = OUT_OF_RANGE[name], torch.randn(8, WIDTH)
+    good, bad = torch.tensor([1, 7]), torch.tensor([1, 9])
+    with torch.no_grad(), library_segments(), caplog.at_level(logging.WARNING, "mirage_eg.torch"):
+        fast = torch.compile(function, backend=backend, options=LIBRARY)
+        torch.testing.assert_close(fast(x, good), function(x, good))
+        with pytest.raises((IndexError, RuntimeError)) as wanted:
+            function(x, bad)
+        with pytest.raises(type(wanted.value)) as got:
+            fast(x, bad)
+        torch.testing.assert_close(fast(x, good), function(x, good))
+    assert str(got.value) == str(wanted.value) and caplog.messages == []
+    found = Compilation(graph_records())
+    assert found.used == 1 and not found.unexpected
