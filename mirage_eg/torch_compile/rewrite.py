@@ -122,7 +122,7 @@ class _Writer:
         import torch
 
         calls = [it for it in self.graph.nodes if it.op == "call_function" and has_fixed_sizes(it) and not is_mutable(it)]
-        for node in calls:
+        for node in [it for it in calls if not it.is_impure()]:  # a token of an effect is empty, and orders it
             read = read_of(node)
             for source in [it for it in node.all_input_nodes if it.op == "call_function" and it not in read]:
                 value = source.meta["val"]

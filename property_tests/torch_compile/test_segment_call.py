@@ -176,3 +176,25 @@ def test_an_error_of_torch_itself_is_that_of_the_call_alone(name: str, caplog: p
     assert str(got.value) == str(wanted.value) and caplog.messages == []
     found = Compilation(graph_records())
     assert found.used == 1 and not found.unexpected
+
+
+FACTORED = {
+    "cholesky": lambda x: torch.linalg.cholesky(x * 2) * 2 + 1,
+    "inverse": lambda x: torch.linalg.inv(torch.relu(x) * 2) * 2 + 1,
+    "both": lambda x: torch.linalg.cholesky(torch.linalg.inv(x) * 2) * 2 + 1,
+}
+
+
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize("name", FACTORED)
+def test_checks_of_linear_algebra_are_made_beside_segments(name: str, rest: str) -> None:
+    function = FACTORED[name]
+    good, bad = torch.eye(6) * 2 + 0.1, -torch.ones(6, 6)
+    with torch.no_grad(), library_segments():
+        fast = torch.compile(function, backend=backend, options=LIBRARY | {"rest": rest})
+        torch.testing.assert_close(fast(good), function(good))
+        for one in (function, fast):
+            with pytest.raises(torch.linalg.LinAlgError):
+                one(bad)
+    found = Compilation(graph_records())
+    assert found.used >= 1 and not found.fallbacks and not found.unexpected
