@@ -90,8 +90,7 @@ def outcome(case: Any, kept: int | None = None) -> Outcome:
             got = [_numpy(it) for it in found.run(*given)]
             if case.name in RANDOM:
                 got = [np.where(True, right, it).astype(it.dtype) for it, right in zip(got, wanted, strict=True)]
-            narrow = any(getattr(it, "dtype", None) == np.float16 for it in wanted)
-            Runner.assert_similar_outputs(wanted, got, max(case.rtol, 2**-9 if narrow else 0.0), case.atol)
+            _compare(wanted, got, case)
     except AssertionError as error:
         return Outcome("wrong", _line(error))
     except MirageError as error:
@@ -101,6 +100,18 @@ def outcome(case: Any, kept: int | None = None) -> Outcome:
     if found.outside:
         return Outcome("outside", "; ".join(dict.fromkeys(f"{it.op}: {it.reason}" for it in found.outside)))
     return Outcome("inside" if found.segments else "constant")
+
+
+def _compare(wanted: Any, got: Any, case: Any) -> None:
+    if isinstance(wanted, list | tuple):
+        assert isinstance(got, list | tuple) and len(got) == len(wanted), f"got {got}, wanted {wanted}"
+        for one, right in zip(got, wanted, strict=True):
+            _compare(right, one, case)
+    elif wanted is None:
+        assert got is None, f"got {got}, wanted none"
+    else:
+        narrow = 2**-9 if np.asarray(wanted).dtype == np.float16 else 0.0
+        Runner.assert_similar_outputs([np.asarray(wanted)], [got], max(case.rtol, narrow), case.atol)
 
 
 def with_constants(model: Any, given: list[Any], kept: int) -> Any:
