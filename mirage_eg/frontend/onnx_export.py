@@ -18,6 +18,7 @@ from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.frontend.exponential_groups import FunctionValues, exponential_groups
 from mirage_eg.frontend.onnx_bodies import OnnxBody, OnnxValue, onnx_type, write_node
 from mirage_eg.frontend.onnx_exponentials import ShiftedBody, Value
+from mirage_eg.frontend.onnx_indicators import returned_indicators
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.expand import expand_ops
@@ -137,8 +138,10 @@ class _Model:
             self.declared = [pair for pair in self.declared if pair[0] != name]
 
     def _name_outputs(self) -> None:
-        for item, name in zip(self.graph.outputs, self.graph.output_names, strict=True):
-            self.names.setdefault(item.operands[0], name)
+        bools = returned_indicators(self.graph)
+        for item, name, is_bool in zip(self.graph.outputs, self.graph.output_names, bools, strict=True):
+            if not is_bool or self.graph.types[item.operands[0]].dtype is DType.bool:
+                self.names.setdefault(item.operands[0], name)
 
     def _append_kernels(self, kernels: Sequence[FunctionValues]) -> None:
         """Functions and views that outputs need, in the order of the graph."""
@@ -185,11 +188,16 @@ class _Model:
 
     def _outputs(self) -> list[Any]:
         declarations = []
-        for item, name in zip(self.graph.outputs, self.graph.output_names, strict=True):
+        bools = returned_indicators(self.graph)
+        for item, name, is_bool in zip(self.graph.outputs, self.graph.output_names, bools, strict=True):
             [value] = item.operands
-            if self.names[value] != name:  # an input, or an output twice
+            kind = self.graph.types[value]
+            if is_bool and kind.dtype is not DType.bool:
+                kind = TensorType(kind.shape, DType.bool)
+                self.body.append("Cast", self.names[value], results=[name], to=onnx_type(DType.bool))
+            elif self.names[value] != name:  # an input, or an output twice
                 self.body.append("Identity", self.names[value], results=[name])
-            declarations.append(_declaration(name, self.graph.types[value]))
+            declarations.append(_declaration(name, kind))
         return declarations
 
     def _inner(self) -> Iterator[int]:

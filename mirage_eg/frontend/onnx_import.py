@@ -89,6 +89,13 @@ class _Import:
             run=run,
         )
 
+    def _returned_casts(self, results: Sequence[str]) -> dict[str, str]:
+        """Results that are bools as floating-point numbers, with the names of these bools."""
+        nodes = [step.node.source for step in self.plan.steps if step.node.op == "Cast" and step.barrier is None]
+        pairs = {node.output[0]: node.input[0] for node in nodes if node.output[0] in results}
+        kinds = {name: (str(self.plan.values[x].dtype), str(self.plan.values[name].dtype)) for name, x in pairs.items()}
+        return {name: pairs[name] for name, (of, to) in kinds.items() if of == "torch.bool" and "float" in to}
+
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(it.shape) for name, it in self.inputs.items()}
 
@@ -108,6 +115,7 @@ class _Import:
 
         steps, types, weights = self.plan.steps, self.plan.types, self.weights
         known = {name: it for name, it in self.plan.values.items() if isinstance(it, np.ndarray)}
+        casts = self._returned_casts(results)
 
         class Model(torch.nn.Module):  # type: ignore[misc]
             """The steps of the plan; parameters are named as initializers, a dot in a name is an underscore."""
@@ -122,6 +130,8 @@ class _Import:
                 given |= {name: arguments[own] for name, own in names.items()}
                 given |= {name: getattr(self, place) for name, place in places.items()}
                 values = run_steps(steps, given, types)
+                for name, condition in casts.items():  # numbers: the IR has no difference between bool and 0 or 1
+                    values[name] = torch.where(values[condition], 1.0, 0.0).to(values[name].dtype)
                 return tuple(tensor(values[name]) for name in results)
 
         with torch.no_grad():

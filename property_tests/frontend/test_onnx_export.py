@@ -307,3 +307,29 @@ def test_a_model_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, 
     (tmp_path / "folder.onnx").mkdir()
     code, out, error = run_command(capsys, "rewrite", "gated_mlp", "--out", str(tmp_path / "folder.onnx"))
     assert (code, out, error.count("\n")) == (2, "", 1) and "got the folder" in error
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind"),
+    [
+        ("y = Less(x, z)", "BOOL"),
+        ("l = Less(x, z)\n y = Not(l)", "BOOL"),
+        ("l = Less(x, z)\n e = Equal(x, z)\n y = Or(l, e)", "BOOL"),
+        ("l = Less(x, z)\n e = Equal(x, z)\n a = And(l, e)\n y = Xor(a, e)", "BOOL"),
+        ("l = Less(x, z)\n y = Cast<to = 1>(l)", "FLOAT"),
+        ("l = Less(x, z)\n c = Cast<to = 1>(l)\n y = Add(c, c)", "FLOAT"),
+        ("y = Max(x, z)", "FLOAT"),
+    ],
+)
+def test_a_result_that_is_true_or_false_is_exported_as_one(nodes: str, kind: str) -> None:
+    text = f'<ir_version: 10, opset_import: ["": 18]> m (float[3] x, float[3] z) => ({kind.lower()}[3] y) {{ {nodes} }}'
+    original = onnx.parser.parse_model(text)
+    found = mi.onnx.import_model(original)
+    assert not found.outside
+    model = mi.onnx.export_model(found.programs[0], {name: found.array(name) for name in found.constants})
+    assert onnx.TensorProto.DataType.Name(model.graph.output[0].type.tensor_type.elem_type) == kind
+    arrays = {"x": np.array([1, 2, 3], np.float32), "z": np.array([2, 2, 2], np.float32)}
+    [wanted] = ran(original, arrays)
+    [got] = ran(model, arrays)
+    assert got.dtype == wanted.dtype
+    np.testing.assert_array_equal(got, wanted)

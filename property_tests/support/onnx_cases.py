@@ -118,8 +118,11 @@ def with_constants(model: Any, given: list[Any], kept: int) -> Any:
     """The model with all inputs but the first ones as initializers, where they are arrays."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    names = [it.name for it in model.graph.input]
-    del made.graph.input[kept:]
+    made.ir_version = max(4, made.ir_version)  # in older models an initializer is an input, too
+    own = {it.name for it in model.graph.initializer}
+    names = [it.name for it in model.graph.input if it.name not in own][: len(given)]
+    del made.graph.input[:]
+    made.graph.input.extend(it for it in model.graph.input if it.name in names[:kept])
     made.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(it), name) for name, it in zip(names[kept:], given[kept:], strict=True)
     )
