@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # property_tests is in no pa
 
 from property_tests.support.onnx_cases import RANDOM, Outcome, cases, outcome  # noqa: E402 - torch reads the variables at its import
 
-OUT = Path(__file__).parents[1] / "docs" / "measurements" / "onnx_suite.jsonl"
+OUT = Path("results", "onnx_suite.jsonl")
 RESULTS = ("inside", "outside", "constant", "refused", "wrong", "crash")
 
 

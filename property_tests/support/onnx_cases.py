@@ -98,8 +98,13 @@ def outcome(case: Any, kept: int | None = None) -> Outcome:
     except Exception as error:  # noqa: BLE001 - the suite counts what nobody expects
         return Outcome("crash", f"{type(error).__name__}: {_line(error)}")
     if found.outside:
-        return Outcome("outside", "; ".join(dict.fromkeys(f"{it.op}: {it.reason}" for it in found.outside)))
+        return Outcome("outside", "; ".join(dict.fromkeys(_reason(it.op, it.reason) for it in found.outside)))
     return Outcome("inside" if found.segments else "constant")
+
+
+def _reason(op: str, reason: str) -> str:
+    named = op.startswith("mirage_eg.") or reason.startswith((f"{op}:", "no operator"))
+    return reason if named else f"{op}: {reason}"
 
 
 def _compare(wanted: Any, got: Any, case: Any) -> None:
