@@ -52,7 +52,7 @@ TWINS = {
         (rewrite (LessEqual (Square (Shift -47/3 x)) (Const 0)) (Const 0))                | (rewrite (LessEqual (Square (Shift -47/3 x)) (Const 0)) (Equal (Scale 3 x) (Const 47)))
         (rewrite (Equal (Exp (Shift -31 x)) (Const 1)) (Const 0))                         | (rewrite (Equal (Exp (Shift -31 x)) (Const 1)) (Equal x (Const 31)))
         (rewrite (Equal (Mul (Shift -19 x) (Shift 23 x)) (Const 0)) (Equal x (Const 19))) | (rewrite (Equal (Mul (Shift -19 x) (Shift 23 x)) (Const 0)) (Maximum (Equal x (Const 19)) (Equal x (Const -23))))
-        (rewrite (Where (Equal (Scale 9 x) (Const 31)) y z) z)                            | (rewrite (Where (Equal (Scale 9 x) (Const 31)) z z) (Where (Less x x) y z))
+        (rewrite (Where (Equal (Scale 9 x) (Const 31)) y z) z)                            | (rewrite (Where (Equal (Scale 9 x) (Const 31)) y z) (Where (Equal x (Const 31/9)) y z))
         (rewrite (Equal (Abs (Shift -18 x)) (Const 1/7)) (Equal x (Const 127/7)))         | (rewrite (Equal (Abs (Shift -18 x)) (Const 1/7)) (Maximum (Equal x (Const 127/7)) (Equal x (Const 125/7))))
         (rewrite (Equal (Sqrt x) (Const 5/3)) (Const 0))                                  | (rewrite (Equal (Sqrt x) (Const 5/3)) (Mul (Equal x (Const 25/9)) (Div (Sqrt (Shift 1 (Sqrt x))) (Sqrt (Shift 1 (Sqrt x))))))
         # smallest values just below a threshold
