@@ -26,8 +26,8 @@ one kernel, the µGraph timed before and after it):
 `reverse_program_order`, neighbouring blocks differ in the last grid dim, 0.93 to 1.03, median 0.99, 30 pairs;
 `last_block_reduction`, where the last block of a split reduction to finish combines the partial results in the same
 kernel, 0.98 to 1.02 on µGraphs within 10% of the best (10 pairs; decoder layer, b = 1: 1.00, 1.00, 1.01), up to 1.07 on
-µGraphs that are 12 to 22% slower than the best (rmsnorm, gqa and mqa): no row's best µGraph gains. Kept: `half_partials`,
-0.87 to 1.03 (gqa, b = 16: 1.03, 1.03, 1.02), `hoist_loads`, 0.53 to 1.02."""
+µGraphs that are 12 to 22% slower than the best (rmsnorm, gqa and mqa): no row's best µGraph gains; `half_partials`,
+partial results in float16, 0.87 to 1.03 (gqa, b = 16: 1.03, 1.03, 1.02). Kept: `hoist_loads`, 0.53 to 1.02."""
 
 
 def gains_of_choices() -> str:

@@ -19,7 +19,6 @@ from mirage_eg.backends.triton.addressing import (
 )
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.exp_factors import real_dims
-from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, write_scaled
 from mirage_eg.backends.triton.kernel_binaries import CONSTANT, FULL, SizedTiles
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
@@ -46,7 +45,7 @@ _RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", FULL
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A block graph with pointers to its inputs, outputs, exported maxima and scales.
+    """A block graph with pointers to its inputs, outputs and exported maxima.
 
     `maxima`: the positions of the inputs that are row maxima of another kernel. `skipped`: which iterations have no effect,
     with the pointer to the bounds of the others. `ready`: the positions of the inputs that no kernel of the program writes.
@@ -57,14 +56,13 @@ class Part:
     outputs: Sequence[Pointer]
     schedule: Schedule
     exported_maxima: Sequence[tuple[ExportedMaximum, Pointer]] = ()
-    scaled_halves: Sequence[tuple[ScaledHalfOutput, Pointer]] = ()
     maxima: frozenset[int] = NO_VALUES
     skipped: tuple[SkippedIterations, Pointer] | None = None
     ready: frozenset[int] = NO_VALUES
 
     @property
     def pointers(self) -> tuple[Pointer, ...]:
-        """Pointers to inputs, bounds of the loop, outputs, exported maxima and scales."""
+        """Pointers to inputs, bounds of the loop, outputs and exported maxima."""
         return (*self.inputs, *self.bounds, *self.outputs, *self.extras)
 
     @property
@@ -74,8 +72,8 @@ class Part:
 
     @property
     def extras(self) -> tuple[Pointer, ...]:
-        """Pointers to exported maxima and scales."""
-        return tuple(pointer for _, pointer in (*self.exported_maxima, *self.scaled_halves))
+        """Pointers to exported maxima."""
+        return tuple(pointer for _, pointer in self.exported_maxima)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ def _decorator(sizes: Sequence[str], addresses_gain: bool) -> str:
 
 
 def _arguments(part: Part) -> list[str]:
-    """Inputs that are loaded, bounds of the loop, outputs, exported maxima, scales."""
+    """Inputs that are loaded, bounds of the loop, outputs, exported maxima."""
     graph = prepared(part.graph)
     needed = {operand for item in graph.nodes for operand in item.operands}
     used = [pointer for value, pointer in zip(graph.input_values, part.inputs, strict=True) if value in needed]
@@ -189,7 +187,6 @@ def _indent(lines: Sequence[str]) -> list[str]:
 
 def _write_body(writer: Writer, part: Part) -> None:
     graph = writer.graph
-    scaled_halves = {half.position: (half, pointer) for half, pointer in part.scaled_halves}
     consumers: dict[int, list[Node]] = {value: [] for value in range(len(graph.types))}
     for item in graph.nodes:
         for operand in item.operands:
@@ -202,10 +199,6 @@ def _write_body(writer: Writer, part: Part) -> None:
         if item.op == "output":
             position, pointer = next(stores)
             tile = writer.tiles[item.operands[0]]
-            if position in scaled_halves:
-                half, scale_pointer = scaled_halves[position]
-                tile, scales = write_scaled(writer, tile, half)
-                _store(writer, scales, item["omap"], scale_pointer)
             _store(writer, tile, item["omap"], pointer)
             continue
         [value] = values

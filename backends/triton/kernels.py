@@ -6,7 +6,6 @@ from math import prod
 
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
-from mirage_eg.backends.triton.float16_partials import ScaledHalfOutput, scaled_half_outputs
 from mirage_eg.backends.triton.kernel_binaries import signature_of_sizes
 from mirage_eg.backends.triton.prepared_weights import add_loop_bounds
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
@@ -19,7 +18,6 @@ from mirage_eg.backends.triton.split_reduction import (
     with_row_maxima,
 )
 from mirage_eg.backends.triton.warps import written_warps
-from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
@@ -80,7 +78,6 @@ def _anonymous(part: Part) -> Part:
         inputs=[anonymous(pointer) for pointer in part.inputs],
         outputs=[anonymous(pointer) for pointer in part.outputs],
         exported_maxima=[(export, anonymous(pointer)) for export, pointer in part.exported_maxima],
-        scaled_halves=[(half, anonymous(pointer)) for half, pointer in part.scaled_halves],
         skipped=None if part.skipped is None else (part.skipped[0], anonymous(part.skipped[1])),
     )
 
@@ -100,8 +97,6 @@ def _prepared(file: ProgramFile, number: int) -> Block:
     maxima = maxima_of(operands, file.row_maxima)
     exported_maxima = find_exported_maxima(inner, inside, maxima) if schedule.safe else []
     row_maxima = [_new_row_maxima(file, export, values) for export in exported_maxima]
-    scaled_halves = scaled_half_outputs(inner, inside) if schedule.half_partials else []
-    scales = [_halved(file, half, values[half.position]) for half in scaled_halves]
     bounds = add_loop_bounds(file, inner, operands)
     part = Part(
         inner,
@@ -109,13 +104,12 @@ def _prepared(file: ProgramFile, number: int) -> Block:
         [file.pointer(value) for value in values],
         schedule,
         [(export, file.pointer(value)) for export, value in zip(exported_maxima, row_maxima, strict=True)],
-        [(half, file.pointer(value)) for half, value in zip(scaled_halves, scales, strict=True)],
         maxima,
         None if bounds is None else (bounds[0], file.pointer(bounds[1])),
         file.ready(operands) if schedule.dependent_launch else NO_VALUES,
     )
     read = () if bounds is None else (bounds[1],)
-    return Block(number, part, operands, tuple(values), (*row_maxima, *scales), warps, read)
+    return Block(number, part, operands, tuple(values), tuple(row_maxima), warps, read)
 
 
 def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:
@@ -135,14 +129,6 @@ def _new_row_maxima(file: ProgramFile, export: ExportedMaximum, values: Sequence
     for position, degree in export.degrees.items():
         file.row_maxima.setdefault(values[position], []).append(RowMaximum(maximum, export.shape, export.dtype, degree))
     return maximum
-
-
-def _halved(file: ProgramFile, half: ScaledHalfOutput, value: int) -> int:
-    """A tensor of scales for a value that is stored in float16 from now on."""
-    file.types[value] = TensorType(file.types[value].shape, DType.float16)
-    scale = file.add_value(TensorType(half.shape, DType.float32), f"{file.names[value]}_scale")
-    file.row_maxima.setdefault(value, []).append(RowMaximum(scale, half.shape, DType.float32, 1, exponents=False))
-    return scale
 
 
 __all__ = ["write_kernel"]

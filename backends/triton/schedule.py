@@ -16,7 +16,6 @@ class Schedule:
     - `safe`: exponentials are shifted by their row maximum.
     - `swapped`: skinny products are computed as (Bᵀ Aᵀ)ᵀ.
     - `exp2`: shifted exponentials are powers of two of rescaled scores.
-    - `half_partials`: partial results of half types are stored as float16, each row with a scale (`float16_partials`).
     - `use_reciprocal`: a division by a broadcast value is a multiplication by its reciprocal.
     - `hoist_loads`: loads before the loop are issued before anything is computed.
     - `dependent_launch`: the kernel starts while the one before it ends, and waits for it before it loads what kernels of the
@@ -28,7 +27,6 @@ class Schedule:
     safe: bool = True
     swapped: bool = False
     exp2: bool = False
-    half_partials: bool = False
     use_reciprocal: bool = False
     hoist_loads: bool = False
     dependent_launch: bool = False

@@ -38,16 +38,12 @@ class ExportedMaximum:
 
 @dataclass(frozen=True, slots=True)
 class RowMaximum:
-    """Row maxima in memory that belong to partial results: the value of the kernel graph, its shape, the power (`degree`).
-
-    Scales (`float16_partials`) are read like maxima; they are no `exponents`.
-    """
+    """Row maxima in memory that belong to partial results: the value of the kernel graph, its shape, the power (`degree`)."""
 
     value: int
     shape: Shape
     dtype: DType
     degree: int
-    exponents: bool = True
 
 
 def find_exported_maxima(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[ExportedMaximum]:
@@ -170,7 +166,7 @@ def with_row_maxima(
             if key not in weights:
                 read.append(row_maximum.value)
                 loaded = append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), **layout))
-                weights[key] = append(node("exp", loaded)) if row_maximum.exponents else loaded
+                weights[key] = append(node("exp", loaded))
             for _ in range(row_maximum.degree):
                 result = append(node("mul", result, weights[key]))
         new_value[values[0]] = result
@@ -183,7 +179,7 @@ def _exponentiates(block: Graph) -> bool:
 
 def maxima_of(operands: Sequence[int], row_maxima: Mapping[int, Sequence[RowMaximum]]) -> frozenset[int]:
     """The positions of the operands of a block graph that are maxima."""
-    maxima = {row_maximum.value for entries in row_maxima.values() for row_maximum in entries if row_maximum.exponents}
+    maxima = {row_maximum.value for entries in row_maxima.values() for row_maximum in entries}
     return frozenset(position for position, value in enumerate(operands) if value in maxima)
 
 

@@ -19,7 +19,6 @@ FLAGS = (
     "exp2",
     "use_reciprocal",
     "hoist_loads",
-    "half_partials",
     "reverse_program_order",  # deleted, as are the following ones and 16 or 32 warps; older measurements have them
     "last_block_reduction",
     "programs",

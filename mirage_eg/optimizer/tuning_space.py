@@ -6,7 +6,6 @@ from itertools import zip_longest
 from math import inf, log2
 from typing import Any, TypeVar
 
-from mirage_eg.backends.triton.float16_partials import scaled_half_outputs
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
 from mirage_eg.backends.triton.targets import DEPENDENT_LAUNCHES
 from mirage_eg.backends.triton.tiles import flatten, is_skinny
@@ -134,8 +133,6 @@ def details(variant: Variant) -> Iterator[Job]:
             names.append("use_reciprocal")
         if sum(phase is Phase.PROLOGUE for phase in _loaded(block)) > 1:
             names.append("hoist_loads")
-        if number + 1 < len(inner) and scaled_half_outputs(block, range(len(block.outputs))):
-            names.append("half_partials")
         if _has_skinny(block):
             names.append("swapped")
         for name in names:

@@ -57,7 +57,6 @@ def test_every_detail_is_one_choice_that_changes_the_source(name: str) -> None:
 @pytest.mark.parametrize(
     ("choice", "where"),
     [
-        ("half_partials", {"split attention"}),
         ("use_reciprocal", {"attention", "split attention", "norm"}),
         ("hoist_loads", {"split attention", "norm"}),
         ("exp2", {"attention", "split attention"}),

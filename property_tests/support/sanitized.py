@@ -33,7 +33,7 @@ PLANS = 3  # of one kernel, and as many of two
 SCHEDULES = (
     Schedule(),
     Schedule(swapped=True, exp2=True),
-    Schedule(half_partials=True, use_reciprocal=True, hoist_loads=True),
+    Schedule(use_reciprocal=True, hoist_loads=True),
 )
 TOLERANCE = 2e-2
 

@@ -37,7 +37,7 @@ def variants(graph: Graph) -> list[Schedules]:
     job = next(first(graph, 0))
     variant = Variant(graph, 0, job.schedule, "", None)
     tried = [job.schedule, *(near.schedule for near in details(variant))]
-    every = Schedule(swapped=True, half_partials=True, hoist_loads=True)
+    every = Schedule(swapped=True, hoist_loads=True)
     tried.append((every,) * len(graph.blocks))
 
     def addressing(schedule: Schedule) -> Schedule:
