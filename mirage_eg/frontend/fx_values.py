@@ -28,9 +28,10 @@ def type_of(node: Fx) -> TorchType | None:
 
 
 def is_empty(node: Fx) -> bool:
-    """Whether a node's value is a tensor without elements."""
-    shape = getattr(node.meta.get("val"), "shape", ())
-    return _is_fixed(shape) and 0 in shape
+    """Whether a node's value is a dense tensor without elements."""
+    value = node.meta.get("val")
+    shape = getattr(value, "shape", ())
+    return _is_fixed(shape) and 0 in shape and str(getattr(value, "layout", "")) == "torch.strided"
 
 
 def has_fixed_sizes(node: Fx) -> bool:

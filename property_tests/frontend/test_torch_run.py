@@ -90,6 +90,13 @@ def test_sparse_values_pass_between_nodes_outside() -> None:
     assert torch.equal(model.run(x), x @ (x + 1))
 
 
+def test_a_sparse_result_without_elements_keeps_its_layout() -> None:
+    x = torch.zeros(0, 3)
+    result = imported(lambda x: x.to_sparse(), x).run(x)
+    assert result.layout is torch.sparse_coo
+    assert result.shape == (0, 3)
+
+
 EMPTY: dict[str, Callable[..., Any]] = {
     "a sum of nothing": lambda x, y: torch.sum(x, 0) + y,
     "a product over nothing": lambda x, y: x.t() @ x * 2 + y,

@@ -27,6 +27,7 @@ from property_tests.support.torch_import import AsModule
 SAMPLES = 8
 KINDS = ("float32", "int64", "bool", "in-place", "special", "modules", "compile")
 _DTYPES = {"float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
+_KEEP_INFINITIES = ("max", "min", "logsumexp", "mask", "where", "clamp", "add", "mul")  # parts of names of ops
 _UNINITIALISED = ("empty", "new_empty", "resize_")  # starts of names of ops whose results nobody wrote
 
 
@@ -196,11 +197,12 @@ def _checked(run: _Run, sample: Sample, name: str, found: Findings, *, special: 
         exact = sample.function(*exact_tensors)
     except Exception:  # noqa: BLE001 - torch does not take every op in float64 with the other arguments
         exact, exact_tensors = wanted, wanted_tensors
+    keeps = any(part in name for part in _KEEP_INFINITIES)
     for what, ours, torchs, exacts in (
         ("result", got, wanted, exact),
         ("argument", got_tensors, wanted_tensors, exact_tensors),
     ):
-        how = {"special": special, "strides": run is _compiled, "by_norm": name.startswith("linalg.")}
+        how = {"special": special, "strides": run is _compiled, "by_norm": name.startswith("linalg."), "keeps": keeps}
         if why := differs(ours, torchs, exacts, **how):
             return "wrong", f"{what}: {why}"
     if run is _compiled and (why := _aliases_differ(got, got_tensors, wanted, wanted_tensors)):
@@ -250,11 +252,13 @@ def _compiled(sample: Sample, found: Findings, tensors: list[torch.Tensor]) -> t
     return "inside" if any(graph.segments for graph in graph_records()) else "outside", got
 
 
-def differs(got: Any, wanted: Any, exact: Any, *, special: bool, strides: bool, by_norm: bool = False) -> str:
+def differs(
+    got: Any, wanted: Any, exact: Any, *, special: bool, strides: bool, by_norm: bool = False, keeps: bool = True
+) -> str:
     """How a result differs from torch's, and from torch's in float64; empty if it does not.
 
-    With `special`, by the contract for numbers that are none (docs/verification.md); with `by_norm`, errors are relative to the
-    largest finite element, as those of the algorithms of linear algebra are.
+    With `special`, by the contract for numbers that are none (docs/verification.md), with `keeps` infinities are the same ones.
+    With `by_norm`, errors are relative to the largest finite element, as those of the algorithms of linear algebra are.
     """
     ours, structure = pytree.tree_flatten(got)
     torchs, other = pytree.tree_flatten(wanted)
@@ -265,12 +269,12 @@ def differs(got: Any, wanted: Any, exact: Any, *, special: bool, strides: bool, 
         if not isinstance(y, torch.Tensor):
             if x != y and not (x != x and y != y):
                 return f"got {x!r}, wanted {y!r}"
-        elif why := _tensor_differs(x, y, z if isinstance(z, torch.Tensor) else y, special, strides, by_norm):
+        elif why := _tensor_differs(x, y, z if isinstance(z, torch.Tensor) else y, special, strides, by_norm, keeps):
             return why
     return ""
 
 
-def _tensor_differs(x: Any, y: torch.Tensor, z: torch.Tensor, special: bool, strides: bool, by_norm: bool) -> str:
+def _tensor_differs(x: Any, y: torch.Tensor, z: torch.Tensor, special: bool, strides: bool, by_norm: bool, keeps: bool) -> str:
     if not isinstance(x, torch.Tensor):
         return f"got {type(x).__name__}, wanted a tensor"
     if x.shape != y.shape or x.dtype != y.dtype or x.layout != y.layout:
@@ -292,7 +296,7 @@ def _tensor_differs(x: Any, y: torch.Tensor, z: torch.Tensor, special: bool, str
     least = max([1.0, *y[y.isfinite()].abs().tolist()]) if by_norm else 1.0
     near = _near(x, y, least) | _near(x, z, least)
     if special:
-        near |= ~y.isfinite() & ~x.isfinite() & (y.isnan() | z.isfinite() | z.isnan())
+        near |= ~y.isfinite() & ~x.isfinite() & (y.isnan() | ~z.isinf() | (not keeps))
     return "" if near.all() else f"got {_some(x, y, ~near)}"
 
 
