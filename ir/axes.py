@@ -27,6 +27,9 @@ class Axes:
     sizes: tuple[int, ...]
     dims: tuple[Dims, ...]
     reduced: frozenset[int]  # axes that some op sums over or takes a mean or maximum of
+    indexed: frozenset[int] = (
+        frozenset()
+    )  # axes whose indices an op tells apart: cut by slices, or of ops without axis inference
 
     def of(self, value: int) -> frozenset[int]:
         """All axes of a value."""
@@ -63,6 +66,8 @@ def infer_axes(graph: Graph, *, repeats: bool = False, barriers: bool = False, s
             if not barriers:
                 raise UnsupportedError(f"node {position}: {item.op}: {error}") from None
             dims += [tuple(map(inference.new, graph.types[value].shape)) for value in values]
+            touched = [dims[value] for value in (*item.operands, *values)]
+            inference.indexed.update(atom for value in touched for dim in value for atom in dim)
     return inference.finish(dims, repeats)
 
 
@@ -79,6 +84,7 @@ class _Inference:
         self.parent: list[int] = []
         self.parts: dict[int, tuple[int, ...]] = {}
         self.reduced: set[int] = set()
+        self.indexed: set[int] = set()
 
     def new(self, extent: int) -> Dim:
         """A fresh axis, or none for an extent of 1."""
@@ -172,7 +178,9 @@ class _Inference:
 
     def cut(self, cut: int, operands: Sequence[Dims], shape: Shape) -> Dims:
         others = self.broadcast([(*dims[:cut], (), *dims[cut + 1 :]) for dims in operands])
-        return (*others[:cut], self.new(shape[cut]), *others[cut + 1 :])
+        result = (*others[:cut], self.new(shape[cut]), *others[cut + 1 :])
+        self.indexed.update(atom for dims in (*operands, result) for atom in dims[cut])
+        return result
 
     def finish(self, dims: Sequence[Dims], repeats: bool) -> Axes:
         found = [tuple(tuple(self.leaves(dim)) for dim in value) for value in dims]
@@ -183,8 +191,8 @@ class _Inference:
             flat = [axis for dim in value_dims for axis in dim]
             if len(flat) != len(set(flat)) and not repeats:
                 raise UnsupportedError(f"value %{value} has one axis in two dims")
-        reduced = frozenset(number[atom] for reduced in self.reduced for atom in self.leaves([reduced]))
-        return Axes(tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order), renamed, reduced)
+        reduced, indexed = (frozenset(number[atom] for atom in self.leaves([*own])) for own in (self.reduced, self.indexed))
+        return Axes(tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order), renamed, reduced, indexed)
 
 
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"

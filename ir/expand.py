@@ -20,6 +20,14 @@ def expand(graph: Graph) -> Graph:
     return _expanded(graph, custom=False) if REGISTRY or graph.depends_on_sizes else _known(graph)
 
 
+def values_expanded(graph: Graph) -> tuple[int, ...]:
+    """For each value of a graph the value that it is in `expand(graph)`."""
+    if _is_primitive(graph, custom=False):
+        return tuple(range(len(graph.types)))
+    _, places = _written(graph, lambda item: _is_kept(item, custom=False), lambda value: _expanded(value, custom=False))
+    return tuple(places[value] for value in range(len(graph.types)))
+
+
 def expand_custom(graph: Graph) -> Graph:
     """`expand`, and custom ops without a Triton expression as the ops of their definitions."""
     return _expanded(graph, custom=True)
@@ -29,16 +37,19 @@ def expand_ops(graph: Graph, ops: Collection[str]) -> Graph:
     """The same kernel graph with these derived ops written out, the others kept; `graph` itself where it has none."""
     if not any(item.op in ops for item in graph.nodes):
         return graph
-    return _written(graph, lambda item: item.op not in ops, lambda value: value)
+    return _written(graph, lambda item: item.op not in ops, lambda value: value)[0]
 
 
 def _expanded(graph: Graph, custom: bool) -> Graph:
     if _is_primitive(graph, custom):
         return graph
-    return _written(graph, lambda item: _is_kept(item, custom), lambda value: _expanded(value, custom), custom)
+    return _written(graph, lambda item: _is_kept(item, custom), lambda value: _expanded(value, custom), custom)[0]
 
 
-def _written(graph: Graph, kept: Callable[[Node], bool], inner: Callable[[Graph], Graph], custom: bool = False) -> Graph:
+def _written(
+    graph: Graph, kept: Callable[[Node], bool], inner: Callable[[Graph], Graph], custom: bool = False
+) -> tuple[Graph, dict[int, int]]:
+    """The graph with other ops than the kept ones written out, and the place of each of its values."""
     checker = Checker(graph.level, graph.grid, graph.loop)
     nodes: list[Node] = []
     place: dict[int, int] = {}
@@ -62,7 +73,7 @@ def _written(graph: Graph, kept: Callable[[Node], bool], inner: Callable[[Graph]
         else:
             attributes = {key: inner(value) if isinstance(value, Graph) else value for key, value in item.attributes}
             place.update(zip(values, append(node(item.op, *operands, **attributes)), strict=True))
-    return Graph.of_checked(nodes, checker, graph.threads)
+    return Graph.of_checked(nodes, checker, graph.threads), place
 
 
 def lowered_by(op: str, attributes: Mapping[str, Any]) -> Graph | None:

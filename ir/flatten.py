@@ -44,6 +44,8 @@ class Flat:
     checker: Checker = field(default_factory=lambda: Checker(Level.KERNEL))
     nodes: list[Node] = field(default_factory=list)
     values: dict[Node, int] = field(default_factory=dict)  # of ops
+    bodies: list[tuple[Graph, list[int]]] = field(default_factory=list)
+    """The appended graphs in primitive ops, each before the graphs inside it, with the value of each of their values."""
 
     def apply(self, name: str, /, *operands: int, **attributes: Any) -> int:
         """The value of an op; an output has none and gives -1."""
@@ -80,6 +82,7 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
     values: list[int] = []
     outputs: list[int] = []
     given = iter(inputs)
+    flat.bodies.append((graph, values))
     for item in graph.nodes:
         operands = [values[i] for i in item.operands]
         match OPS[item.op].kind:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from math import prod
 
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
-from mirage_eg.backends.evaluator.array_module import array_module
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.ir.axes import Axes, infer_axes, resize
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
@@ -38,10 +37,9 @@ from mirage_eg.search.partition.segments import SegmentLimits, segment_program
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence
-from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Prover
-from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Observer
 
 
@@ -242,7 +240,7 @@ class _Maker:
     def __init__(self, program: Graph, primitive: Graph, options: Options) -> None:
         self.device = options.device_record
         self._program, self._primitive = program, primitive
-        self._reference = Reference(program, options.trials, options.seed, array_module(program))
+        self._reference = BlockReference(program, options.trials, options.seed)
         self._rulebook: Rulebook = load_rules(
             "indexed",
             options.rules,
@@ -275,7 +273,7 @@ class _Maker:
         made = replace(written, verdict=verdict)
         if not made.compile.ok or not verdict.equal or (proved and not made.proved):
             return None
-        [check] = float_checks(self._reference, [made.graph])
+        [check] = self._reference.float_checks([made.graph])
         return replace(made, float_check=check) if check.ok else None
 
     def compiled(self, entry: Candidate) -> Candidate:

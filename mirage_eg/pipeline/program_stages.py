@@ -84,7 +84,6 @@ def _finalists(
     measurements: tuple[Measurement, ...] = ()
     chosen: Sequence[Candidate] = ()
     if run.on_gpu:
-        full_size.ready()  # drawing inputs on the GPU would disturb the measurements
         groups = [[library], *diverse_by_kind(candidates)]
         tuned = tune_candidates(run, groups, {**plans.choices, **others.choices}, started)
         measurements = tuned.measurements

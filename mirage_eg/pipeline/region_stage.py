@@ -28,16 +28,15 @@ from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
 from mirage_eg.pipeline.tune_stage import timed_and_ordered
-from mirage_eg.pipeline.verify_stage import Finalists, Verified, at_full_size, with_steps
+from mirage_eg.pipeline.verify_stage import Finalists, FullSize, Verified, with_steps
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition
 from mirage_eg.search.structure_search import merged
 from mirage_eg.transforms.simplify import Simplification
+from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.composition import compose_float_checks, compose_verdicts
-from mirage_eg.verify.float_check import float_checks
-from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Verdict
 
 
@@ -93,8 +92,7 @@ def _search(run: Run, programs: Sequence[Graph], tuning: Tuning) -> Iterator[Sea
         begin = perf_counter()
         with run.watch.part(name) as watch:
             inner = replace(run, name=f"{run.name}, {name}", program=program, options=options, work=work, watch=watch)
-            with at_full_size(inner) as full_size:
-                searched = search_program(inner, full_size, tuning)
+            searched = search_program(inner, FullSize.of(inner), tuning)
         candidates = ordered(searched.finalists.verified.equal, options)
         if run.tracer is not None:
             trace_plans(run.tracer, searched.primitive, searched.finalists.plans)
@@ -185,17 +183,16 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], regions: Sequence[S
         devices = dict.fromkeys(region.searched.finalists.verified.computed_on for region in regions)
         return Verified(tuple(candidates), (), {}, ", ".join(devices))
     with run.watch.stage("verify"):
-        reference = Reference(run.program, run.options.trials, run.options.seed, array_module(run.program))
+        reference = BlockReference(run.program, run.options.trials, run.options.seed)
         graphs = [entry.graph for entry in candidates]
         tested = [verdict for verdict, _ in reference.check_all(graphs)]
         checked = [
             replace(entry, verdict=_of_whole(verdict, entry.verdict)) for verdict, entry in zip(tested, candidates, strict=True)
         ]
         equal, rejected = ([entry for entry in checked if entry.verdict.equal is sign] for sign in (True, False))
-        checks = float_checks(reference, [entry.graph for entry in equal])
+        checks = reference.float_checks([entry.graph for entry in equal])
         equal = [replace(entry, float_check=check) for entry, check in zip(equal, checks, strict=True)]
-        reference.inputs.forget()
-    return Verified(tuple(equal), tuple(rejected), {}, evaluator_device(reference.xp))
+    return Verified(tuple(equal), tuple(rejected), {}, evaluator_device(array_module(run.program)))
 
 
 def _of_whole(tested: Verdict, composed: Verdict) -> Verdict:

@@ -27,7 +27,7 @@ from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
 from mirage_eg.pipeline.tune_stage import timed_and_ordered
-from mirage_eg.pipeline.verify_stage import Verified, at_full_size, first_with_steps
+from mirage_eg.pipeline.verify_stage import FullSize, Verified, first_with_steps
 from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.search.partition.segments import Segment, segment_program
@@ -71,8 +71,7 @@ def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment]) -> Result:
             run.watch.notes += check_custom_ops(run.program)
     if not known and len(segments := _regions(run)) > 1:
         return run_regions(run, segments, tuning)
-    with at_full_size(run) as full_size:
-        searched = search_program(run, full_size, tuning, known)
+    searched = search_program(run, FullSize.of(run), tuning, known)
     whole, finalists = searched.whole, searched.finalists
     candidates = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
     not_verified = []  # times of fused µGraphs, where --top left none of them

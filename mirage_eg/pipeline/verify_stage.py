@@ -4,12 +4,10 @@ All of it runs in this process: inputs of full size are large, and are in memory
 they are drawn in the background while the search runs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
-from mirage_eg.backends.evaluator.cpu_threads import background_task
 from mirage_eg.egraph.chain_search import Chains
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.errors import RuleError, UnsupportedError
@@ -23,12 +21,11 @@ from mirage_eg.pipeline.run.result import NOT_CHECKED, Candidate
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.transforms.whole_products import whole_products
+from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence, with_chains
-from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.proof import Proof, Prover, express_both, proof_in_steps
-from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.slice_proof import partition_is_proved
-from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
+from mirage_eg.verify.subgraph_check import Subgraph
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 STAGE = "verify"
@@ -64,11 +61,15 @@ class Finalists:
 
 @dataclass(frozen=True, slots=True)
 class FullSize:
-    """The program of a run at full size: its reference, and a function that waits until the inputs are drawn."""
+    """The program of a run at full size, against which its finalists are checked."""
 
     run: Run
-    reference: Reference
-    ready: Callable[[], None]
+    reference: BlockReference
+
+    @classmethod
+    def of(cls, run: Run) -> "FullSize":
+        """That of a run, by its trials and seed."""
+        return cls(run, BlockReference(run.program, run.options.trials, run.options.seed))
 
     def verify(self, finalists: Sequence[Candidate], primitive: Graph, parts: Mapping[PlanPart, Subgraph]) -> Verified:
         """Finalists in random fields, with what the indexed laws prove of them, and a float check of each that is equal.
@@ -76,31 +77,32 @@ class FullSize:
         The kernels `parts` are checked where they are in `primitive`, the program in primitive ops.
         """
         item = (tuple((entry.graph, entry.proved_by_search) for entry in finalists), primitive, tuple(parts.values()))
-        subgraphs = SubgraphCheck(primitive, item[-1]) if parts else None
         wanted = tuple[list[Checked], list[Verdict]]
         with self.run.watch.stage(STAGE):
-            checked, inside = self.run.work.once(STAGE, item, lambda: self._verify(finalists, subgraphs), wanted)
+            checked, inside = self.run.work.once(STAGE, item, lambda: self._verify(finalists, primitive, item[-1]), wanted)
         candidates = [
             replace(entry, verdict=verdict, float_check=check or NOT_CHECKED)
             for entry, (verdict, check) in zip(finalists, checked, strict=True)
         ]
         equal, rejected = (tuple(entry for entry in candidates if entry.verdict.equal is sign) for sign in (True, False))
-        return Verified(equal, rejected, dict(zip(parts, inside, strict=True)), evaluator_device(self.reference.xp))
+        device = evaluator_device(array_module(self.run.program))
+        return Verified(equal, rejected, dict(zip(parts, inside, strict=True)), device)
 
-    def _verify(self, finalists: Sequence[Candidate], subgraphs: SubgraphCheck | None) -> tuple[list[Checked], list[Verdict]]:
+    def _verify(
+        self, finalists: Sequence[Candidate], primitive: Graph, parts: Sequence[Subgraph]
+    ) -> tuple[list[Checked], list[Verdict]]:
         rulebook = self.run.rulebook
         searched = rulebook.packaged and _starts_from_a_proved_partition(self.reference.program)
         prover = Prover(self.reference.program, rulebook if rulebook.domain == "indexed" else None)
         proofs = [prover.prove(entry.graph) if prover.nodes <= HEURISTICS.proof_nodes else NOT_TRIED for entry in finalists]
-        self.ready()
 
         def progress(done: int, total: int) -> None:  # fields are the first half of the work
             self.run.watch.observer(STAGE, done * len(finalists) // total, 2 * len(finalists), "fields")
 
-        tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress, subgraphs)]
+        tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress)]
         verdicts = [
             combine_evidence(verdict, f"candidate {position}", proof, entry.proved_by_search and searched)
-            for position, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=False))
+            for position, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=True))
         ]
         equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
 
@@ -108,8 +110,9 @@ class FullSize:
             count = len(finalists) + done * len(finalists) // total
             self.run.watch.observer(STAGE, count, 2 * len(finalists), f"{len(equal)} equal, floats")
 
-        checks = iter(float_checks(self.reference, equal, progress_of_floats))
-        return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], tested[len(finalists) :]
+        checks = iter(self.reference.float_checks(equal, progress_of_floats))
+        inside = self.reference.check_parts(primitive, parts)
+        return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], inside
 
 
 def with_steps(run: Run, candidate: Candidate) -> Candidate:
@@ -149,19 +152,3 @@ def _starts_from_a_proved_partition(program: Graph) -> bool:
         return partition_is_proved(plain, whole_products(plain), load_rules("indexed"))
     except RuleError:
         return False
-
-
-@contextmanager
-def at_full_size(run: Run) -> Iterator[FullSize]:
-    """The verification of candidates of a run; inputs are drawn in the background, unless an earlier run has verified.
-
-    Raises:
-        UnsupportedError: the program is too large.
-    """
-    reference = Reference(run.program, run.options.trials, run.options.seed, array_module(run.program))
-    if run.work.has(STAGE):
-        yield FullSize(run, reference, lambda: None)
-    else:
-        with background_task(reference.compute_ahead) as ready:
-            yield FullSize(run, reference, ready)
-    reference.inputs.forget()

@@ -11,14 +11,13 @@ from dataclasses import replace
 from math import isfinite
 from time import perf_counter
 
-from mirage_eg.backends.evaluator.array_module import array_module
 from mirage_eg.egraph.chain_search import Chains
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.float_check import float_checks
+from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.proof import Proof, Prover
-from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.reference import check_types
 from mirage_eg.verify.verdict import Equality, FloatCheck, Observer, Verdict
 
 log = logging.getLogger(__name__)
@@ -43,10 +42,10 @@ def verify_candidates(
         UnsupportedError: the program divides by zero almost everywhere.
     """
     watch = observe or (lambda stage, done, total, note: None)
-    reference = Reference(program, trials, seed, array_module(program))
+    reference = BlockReference(program, trials, seed)
     for name, candidate in candidates.items():
         try:
-            reference.check_types(candidate)
+            check_types(program, candidate)
         except GraphError as error:
             raise GraphError(f"{name}: {error}") from None
     tested = reference.check_all(list(candidates.values()), lambda done, total: watch("verify", done, total, ""))
@@ -78,11 +77,8 @@ def check_floats(
 ) -> list[FloatCheck]:
     """The float check of each named candidate."""
     watch = observe or (lambda stage, done, total, note: None)
-    return float_checks(
-        Reference(program, 1, seed, array_module(program)),
-        list(candidates.values()),
-        lambda done, total: watch("floats", done, total, ""),
-    )
+    reference = BlockReference(program, 1, seed)
+    return reference.float_checks(list(candidates.values()), lambda done, total: watch("floats", done, total, ""))
 
 
 def combine_evidence(verdict: Verdict, name: str, proof: Proof, searched: bool = False) -> Verdict:

@@ -23,7 +23,7 @@ from mirage_eg.verify.compare import compare_numbers, with_spread
 from mirage_eg.verify.error_bound import longest_reduction
 from mirage_eg.verify.far_inputs import FAR, NOT_A_NUMBER, far_names
 from mirage_eg.verify.random_inputs import FloatTrial
-from mirage_eg.verify.reference import OnProgress, Reference
+from mirage_eg.verify.reference import OnProgress, Reference, check_types
 from mirage_eg.verify.verdict import Difference, FloatCheck
 from mirage_eg.verify.zeros import ZEROS, domain_of, has_case_at_zero
 
@@ -54,7 +54,7 @@ def float_checks(
     whole among them, an error above `MASKED_ERROR` and the tolerance is refused even where the program in its own types has it.
     """
     for candidate in candidates:
-        reference.check_types(candidate)
+        check_types(reference.program, candidate)
     return _Checker(reference).check_all(candidates, on_progress)
 
 

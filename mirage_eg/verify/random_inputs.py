@@ -111,15 +111,6 @@ class RandomInputs:
         most = STACKED_ELEMENTS if self._xp is np else STACKED_ON_GPU
         return max(1, min(trials, most // sum(prod(kind.shape) for kind in types)))
 
-    def compute_ahead(self, trials: int) -> None:
-        """Compute the trials that many candidates are compared on, as far as they fit into memory together."""
-        stacked = self.stacked(trials)
-        for first in range(0, trials if self._keep else 1, stacked):
-            self.field(first, min(stacked, trials - first), share=True)
-        if self._keep:
-            self.numbers("zero-mean", share=True)
-            self.far("large")
-
     def field(
         self, first: int, count: int = 1, share: bool = False, joins: bool = False, everywhere: bool = False
     ) -> FieldTrial:

@@ -75,11 +75,6 @@ class Reference:
         for first in range(0, self.trials, self._stacked):
             self.inputs.field(first, min(self._stacked, self.trials - first))
 
-    @with_own_threads
-    def compute_ahead(self) -> None:
-        """Compute in advance what fits into memory together, before there are candidates."""
-        self.inputs.compute_ahead(self.trials)
-
     def check(self, candidate: Graph) -> Verdict:
         """Equal if neither the field nor float64 finds a difference."""
         [(verdict, _)] = self.check_all([candidate])
@@ -94,7 +89,7 @@ class Reference:
         `subgraphs` belongs to a program with the same inputs.
         """
         for candidate in candidates:
-            self.check_types(candidate)
+            check_types(self.program, candidate)
         program, names = self.inputs.primitive, self.program.output_names
         states = [CheckState(program, candidate, names, self.trials) for candidate in candidates]
         if subgraphs:
@@ -367,15 +362,16 @@ class Reference:
             float_error=state.error,
         )
 
-    def check_types(self, candidate: Graph) -> None:
-        """Raise a GraphError unless the candidate has the input and output types of the program."""
-        if candidate.input_types != self.program.input_types:
-            raise GraphError(
-                f"got a candidate that takes {', '.join(map(str, candidate.input_types))}; "
-                f"wanted the program's inputs in order: {', '.join(map(str, self.program.input_types))}"
-            )
-        if candidate.output_types != self.program.output_types:
-            raise GraphError(
-                f"got a candidate that gives {', '.join(map(str, candidate.output_types))}; "
-                f"wanted the program's outputs in order: {', '.join(map(str, self.program.output_types))}"
-            )
+
+def check_types(program: Graph, candidate: Graph) -> None:
+    """Raise a GraphError unless the candidate has the input and output types of the program."""
+    if candidate.input_types != program.input_types:
+        raise GraphError(
+            f"got a candidate that takes {', '.join(map(str, candidate.input_types))}; "
+            f"wanted the program's inputs in order: {', '.join(map(str, program.input_types))}"
+        )
+    if candidate.output_types != program.output_types:
+        raise GraphError(
+            f"got a candidate that gives {', '.join(map(str, candidate.output_types))}; "
+            f"wanted the program's outputs in order: {', '.join(map(str, program.output_types))}"
+        )

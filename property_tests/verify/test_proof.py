@@ -170,7 +170,7 @@ def test_a_transposed_square_is_not_taken_for_the_square() -> None:
     assert not Prover(view(False)).prove(view(True)).proved
 
 
-def test_a_proof_decides_what_the_tests_leave_undecided() -> None:
+def test_what_is_undefined_everywhere_is_proved_and_tested_in_its_parts() -> None:
     def graph(swapped: bool) -> Graph:
         program = KernelGraph()
         x, y = program.new_input((4, 4)), program.new_input((4, 4))
@@ -178,10 +178,10 @@ def test_a_proof_decides_what_the_tests_leave_undecided() -> None:
         program.mark_output(program.sqrt(program.shift(program.scale(square, -1), -1)))
         return program.graph()
 
-    # Not a number everywhere: no test says anything.
+    # Not a number everywhere: no test of the whole says anything.
     assert Reference(graph(False)).check(graph(True)).verdict is Equality.UNDECIDED
     [(verdict, _)] = verify_candidates(graph(False), {"0": graph(True)})
-    assert verdict.equal and verdict.evidence == ("proved",)
+    assert verdict.equal and verdict.evidence == ("proved", "tested")
 
 
 def test_each_kind_of_evidence_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

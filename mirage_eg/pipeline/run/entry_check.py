@@ -53,12 +53,10 @@ def fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mappin
 
 
 def _fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mapping[str, SizeRange] | None) -> str | None:
-    from mirage_eg.backends.evaluator.array_module import array_module
     from mirage_eg.verify.all_sizes import DRAWS, verify_sizes
+    from mirage_eg.verify.block_reference import BlockReference
     from mirage_eg.verify.evidence import combine_evidence  # loads egglog
-    from mirage_eg.verify.float_check import float_checks
     from mirage_eg.verify.proof import Prover
-    from mirage_eg.verify.reference import Reference
 
     if ranges is not None:
         for rank, candidate in candidates.items():
@@ -66,9 +64,7 @@ def _fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mappi
             if not sized.likely:
                 return f"number {rank} does not compute the program: {sized.difference or sized.text}"
         return None
-    reference = Reference(program, 1, 0, array_module(program))
-    for candidate in candidates.values():
-        reference.check_types(candidate.graph)
+    reference = BlockReference(program, 1)
     graphs = [candidate.graph for candidate in candidates.values()]
     prover = Prover(program)
     for rank, (verdict, _) in zip(candidates, reference.check_all(graphs), strict=True):
@@ -76,7 +72,7 @@ def _fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mappi
             verdict = combine_evidence(verdict, f"number {rank}", prover.prove(candidates[rank].graph))
         if not verdict.equal:
             return f"number {rank} does not compute the program: {verdict.difference or verdict.undecided_because}"
-    for (rank, candidate), check in zip(candidates.items(), float_checks(reference, graphs), strict=True):
+    for (rank, candidate), check in zip(candidates.items(), reference.float_checks(graphs), strict=True):
         if candidate.float_check.ok and not check.ok:
             return f"number {rank} does not compute the program as its types round: {check.problem}"
     return None

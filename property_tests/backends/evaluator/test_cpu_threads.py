@@ -11,40 +11,17 @@ from threading import Barrier, Event, Timer, get_ident
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from mirage_eg.backends.evaluator.cpu_threads import StoppedError, background_task, do_all, raise_if_stopped, with_own_threads
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.work_items import Work
-from mirage_eg.testing import EVERY, as_program, block_graphs
-from mirage_eg.verify.float_check import float_checks
-from mirage_eg.verify.reference import Reference
 
 
 def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
-
-
-@settings(max_examples=30)  # four verdicts each
-@given(block=block_graphs(EVERY, attempts=8), trials=st.integers(1, 3))
-def test_what_is_drawn_ahead_gives_the_same_verdict(block: Graph, trials: int) -> None:
-    program = as_program(block)
-    try:
-        alone = Reference(program, trials).check_all([program, program])
-    except UnsupportedError:
-        with background_task(Reference(program, trials).compute_ahead) as ready, pytest.raises(UnsupportedError):
-            ready()
-        return
-    reference = Reference(program, trials)
-    with background_task(reference.compute_ahead) as ready:
-        ready()
-        assert [verdict for verdict, _ in reference.check_all([program, program])] == [verdict for verdict, _ in alone]
-    assert float_checks(reference, [program]) == float_checks(Reference(program, trials), [program])
 
 
 def test_work_beside_is_done_by_one_other_thread() -> None:

@@ -1,0 +1,156 @@
+"""The reference check in proportion to a block: at the values that program and µGraph share, and at few indices of each axis.
+
+A µGraph is cut where its kernels read and write values of the program (`cuts`); each pair of a part and its kernels is checked
+at few indices of the axes that no op tells apart (`restriction`). A pair that has no restriction is checked at its own size. If
+a pair is not equal, the cut may be wrong, or the part is undefined on inputs that the program never gives it: then the µGraph
+is checked as a whole. Pairs that several µGraphs have are checked once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from mirage_eg.backends.evaluator.array_module import array_module
+from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
+from mirage_eg.ir.graph import Graph
+from mirage_eg.verify.composition import compose_float_checks, compose_verdicts
+from mirage_eg.verify.cuts import Pair, pairs_of
+from mirage_eg.verify.float_check import float_checks
+from mirage_eg.verify.reference import OnProgress, Reference, check_types
+from mirage_eg.verify.restriction import Restriction
+from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
+from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
+
+_KEPT = 1 << 24  # elements of a program whose random inputs stay in memory
+
+Timed = tuple[Verdict, float]  # a verdict, and the seconds that it took
+
+
+class BlockReference:
+    """A program against which many candidates are checked."""
+
+    def __init__(self, program: Graph, trials: int = 2, seed: int = 0) -> None:
+        self.program, self._trials, self._seed = program, trials, seed
+        self._parts: dict[Graph, _Part] = {}
+        self._pairs: dict[Graph, tuple[Pair, ...]] = {}
+        self._verdicts: dict[Pair, Timed] = {}
+        self._floats: dict[Pair, FloatCheck] = {}
+
+    def check(self, candidate: Graph) -> Verdict:
+        """The verdict on one candidate."""
+        [(verdict, _)] = self.check_all([candidate])
+        return verdict
+
+    def check_all(self, candidates: Sequence[Graph], on_progress: OnProgress = lambda done, total: None) -> list[Timed]:
+        """The verdict on each candidate, and the seconds that it took.
+
+        Raises:
+            GraphError: a candidate takes or gives other types than the program.
+            UnsupportedError: the program divides by zero almost everywhere.
+        """
+        results = []
+        for candidate in candidates:
+            check_types(self.program, candidate)
+        for number, candidate in enumerate(candidates):
+            results.append(self._checked(candidate))
+            on_progress(number + 1, len(candidates))
+        return results
+
+    def check_parts(self, primitive: Graph, subgraphs: Sequence[Subgraph]) -> list[Verdict]:
+        """The verdict on µGraphs of parts of the program in primitive ops; those that random inputs of their own do not
+        call equal are checked on the program's values."""
+        if not subgraphs:
+            return []
+        inside = SubgraphCheck(primitive, subgraphs)
+        verdicts = {part: self._verdict(Pair(inside.standalone(part), part.graph))[0] for part in subgraphs}
+        left = [part for part, verdict in verdicts.items() if not verdict.equal]
+        if left:
+            reference = Reference(self.program, self._trials, self._seed, array_module(self.program))
+            again = reference.check_all([], subgraphs=SubgraphCheck(primitive, left))
+            verdicts |= {part: verdict for part, (verdict, _) in zip(left, again, strict=True)}
+        return [verdicts[part] for part in subgraphs]
+
+    def float_checks(self, candidates: Sequence[Graph], on_progress: OnProgress = lambda done, total: None) -> list[FloatCheck]:
+        """The float check of each candidate."""
+        results = []
+        for number, candidate in enumerate(candidates):
+            whole = Pair(self.program, candidate)
+            checks = [self._float_check(pair) for pair in self._cut(candidate) or (whole,)]
+            composed = compose_float_checks(checks)
+            results.append(composed if composed.ok else self._float_check(whole))
+            on_progress(number + 1, len(candidates))
+        return results
+
+    def _cut(self, candidate: Graph) -> tuple[Pair, ...]:
+        if candidate not in self._pairs:
+            self._pairs[candidate] = pairs_of(self.program, candidate, self._seed)
+        return self._pairs[candidate]
+
+    def _checked(self, candidate: Graph) -> Timed:
+        whole = Pair(self.program, candidate)
+        timed = list[Timed]()
+        for pair in self._cut(candidate):
+            timed.append(self._verdict(pair))
+            if not timed[-1][0].equal:
+                return self._verdict(whole)
+        if len(timed) == 1 and timed == [self._verdicts.get(whole)]:
+            return timed[0]
+        return _composed([verdict for verdict, _ in timed], self._trials, self._seed), sum(seconds for _, seconds in timed)
+
+    def _verdict(self, pair: Pair) -> Timed:
+        if pair not in self._verdicts:
+            part, kernels = self._part(pair.program), pair.kernels
+            small = part.restriction.of(kernels)
+            [(verdict, seconds)] = part.reference(small is not None).check_all([kernels if small is None else small.graph])
+            if small is not None and verdict.difference is not None:
+                verdict = replace(verdict, difference=small.moved(verdict.difference))
+            part.forget_large()
+            self._verdicts[pair] = verdict, seconds
+        return self._verdicts[pair]
+
+    def _float_check(self, pair: Pair) -> FloatCheck:
+        if pair not in self._floats:
+            part, kernels = self._part(pair.program), pair.kernels
+            small = part.restriction.of(kernels)
+            [check] = float_checks(part.reference(small is not None), [kernels if small is None else small.graph])
+            part.forget_large()
+            self._floats[pair] = check
+        return self._floats[pair]
+
+    def _part(self, program: Graph) -> "_Part":
+        if program not in self._parts:
+            self._parts[program] = _Part(program, self._trials, self._seed)
+        return self._parts[program]
+
+
+class _Part:
+    """A part of the program with its random inputs, at few indices and at its own size; both are drawn when they are needed."""
+
+    def __init__(self, program: Graph, trials: int, seed: int) -> None:
+        self.restriction = Restriction(program)
+        self._program, self._trials, self._seed = program, trials, seed
+        self._references: dict[bool, Reference] = {}
+
+    def reference(self, restricted: bool) -> Reference:
+        """The reference at few indices, or at the program's own size."""
+        if restricted not in self._references:
+            program = (self.restriction.program if restricted else None) or self._program
+            self._references[restricted] = Reference(program, self._trials, self._seed, array_module(program))
+        return self._references[restricted]
+
+    def forget_large(self) -> None:
+        """Drop random inputs that take much memory."""
+        for reference in self._references.values():
+            if sum(prod(kind.shape) for kind in reference.program.input_types) > _KEPT:
+                reference.inputs.forget()
+
+
+def _composed(verdicts: Sequence[Verdict], trials: int, seed: int) -> Verdict:
+    """The verdict on kernels each of which is equal; none is left where all are the ops of the program."""
+    if not verdicts:
+        return Verdict(Equality.EQUAL, trials, *PRIMES[:2], seed, 0.0, "the kernels are the ops of the program", 1.0)
+    reason = f"the largest bound of {len(verdicts)} different kernels, each checked on inputs of its own"
+    return replace(compose_verdicts(verdicts), evidence=("tested",), bound_reason=reason)
+
+
+__all__ = ["BlockReference"]

@@ -1,0 +1,135 @@
+"""A µGraph and its program, cut at values that both compute: pairs of smaller ones, which decide about the whole.
+
+If each kernel computes from its operands what the program computes from the same values, then, kernel by kernel, all these
+values are equal, and so are the outputs. Which values of the program a kernel reads and computes is a guess: the values that
+agree in a random field at sizes of 2 and 3. A wrong guess gives a pair that is not equal, and then the whole is checked; so
+nothing here is trusted but the composition itself.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
+from mirage_eg.verify.random_inputs import RandomInputs
+from mirage_eg.verify.restriction import JointAxes
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A part of a program, and the kernels that compute it from the same inputs."""
+
+    program: Graph
+    kernels: Graph
+
+
+def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
+    """The pairs whose composition are program and µGraph; one pair where no value between is known to both."""
+    primitive = expand(program)
+    same = _same_values(primitive, candidate, seed)
+    while same:
+        found = _cut(primitive, candidate, same)
+        if not isinstance(found, int):
+            return found
+        del same[found]
+    return (Pair(program, candidate),)
+
+
+def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
+    """For inner values of the µGraph the values of the program that seem to be the same."""
+    try:
+        joint = JointAxes(program, candidate)
+        fixed = joint.axes.indexed
+        sizes = [size if axis in fixed else min(size, 2 + axis % 2) for axis, size in enumerate(joint.axes.sizes)]
+        small, kernels = joint.at(sizes)
+        trial = RandomInputs(small, seed).field(0)
+    except (GraphError, UnsupportedError):
+        return {}
+    known, found = dict[tuple[object, ...], int](), dict[int, int]()
+    for graph, whole in ((small, program), (kernels, candidate)):
+        inner = [value for item, values in graph.numbered() if item.op != "input" for value in values]
+        every = Graph((*(item for item in graph.nodes if item.op != "output"), *(node("output", value) for value in inner)))
+        components = trial.algebra.read(evaluate(every, trial.inputs, trial.algebra, stack=trial.algebra.stack))
+        for value, component in zip(inner, components, strict=True):
+            undefined = None if component.undefined is None else component.undefined.tobytes()
+            key = (whole.types[value], component.residues.tobytes(), undefined)
+            if graph is small:
+                known.setdefault(key, value)
+            elif key in known:
+                found[value] = known[key]
+    return {value: other for value, other in found.items() if value not in _ends(candidate)}
+
+
+def _cut(program: Graph, candidate: Graph, same: dict[int, int]) -> tuple[Pair, ...] | int:
+    """The pairs, or a value that is no cut: what the µGraph computes from it the program computes from others."""
+    ends = dict(zip(_ends(candidate), _ends(program), strict=True))
+    known = dict(zip(candidate.input_values, program.input_values, strict=True)) | same
+    known |= {value: other for value, other in ends.items() if candidate.types[value] == program.types[other]}
+    numbered, pairs, done = tuple(candidate.numbered()), list[Pair](), set[int]()
+    left = [*ends]
+    while left:
+        place = candidate.makers[left.pop()]
+        item, values = numbered[place]
+        if place in done or item.op == "input":
+            continue
+        done.add(place)
+        makes = [value for value in values if value in ends or value in known]
+        reads = sorted(_read_by(candidate, place, known))
+        kernels = part_of(candidate, reads, makes)
+        own = part_of(program, [known[value] for value in reads], [known.get(value, ends.get(value, -1)) for value in makes])
+        if own is None or kernels is None or own.output_types != kernels.output_types:
+            return next(value for value in (*reads, *makes, *same) if value in same)
+        left += reads
+        if own != kernels:
+            pairs.append(Pair(own, kernels))
+    return tuple(pairs)
+
+
+def _ends(graph: Graph) -> list[int]:
+    return [item.operands[0] for item in graph.outputs]
+
+
+def _read_by(graph: Graph, place: int, known: Collection[int]) -> set[int]:
+    """The known values from which a node's are computed."""
+    reads, left = set[int](), [*graph.nodes[place].operands]
+    while left:
+        value = left.pop()
+        if value in known:
+            reads.add(value)
+        else:
+            left += graph.nodes[graph.makers[value]].operands
+    return reads
+
+
+def part_of(graph: Graph, reads: Sequence[int], makes: Sequence[int]) -> Graph | None:
+    """The part of a kernel graph that computes some values from others, as a graph; None if it reads further inputs."""
+    needed, inside = set(makes), list[tuple[Node, range]]()
+    for item, values in reversed([*graph.numbered()]):
+        if not needed.difference(reads).isdisjoint(values):
+            if item.op == "input":
+                return None
+            inside.append((item, values))
+            needed.update(item.operands)
+    nodes, places = list[Node](), dict[int, int]()
+    for value in reads:
+        kind = graph.types[value]
+        places.setdefault(value, len(nodes))
+        nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"x{len(nodes)}"))
+    count = len(nodes)
+    for item, values in reversed(inside):
+        nodes.append(Node(item.op, tuple(places[operand] for operand in item.operands), item.attributes))
+        for value in values:
+            places.setdefault(value, count)
+            count += 1
+    dtypes = {item.operands[0]: item.get("dtype") for item in graph.outputs}
+    for number, value in enumerate(makes):
+        dtype = dtypes.get(value)
+        given = {} if dtype is None else {"dtype": dtype}
+        nodes.append(node("output", places[value], name=f"out{number}", **given))
+    return Graph(tuple(nodes))
+
+
+__all__ = ["Pair", "pairs_of", "part_of"]

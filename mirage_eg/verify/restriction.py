@@ -1,0 +1,247 @@
+"""Fewer indices of axes that no op tells apart: a program and its µGraphs on such indices decide about all of them.
+
+No op of a program combines or distinguishes the indices of an axis that it neither reduces nor cuts: it computes the same
+function at each of them. Axis inference over program and µGraph together (`ir.flatten`, `ir.axes`) finds these axes, down to
+the parts that grids, loops and tiles make of them. Take any of the indices of each part, the same ones in both graphs: both
+compute on them what they compute there as a whole. So graphs that are equal on every choice of indices are equal; and all
+choices of so many indices are one pair of graphs, at smaller sizes. Axes that are reduced, cut or walked by ops without axis
+inference keep their sizes, and where a value has an axis twice two indices of each part are taken, equal and different ones.
+
+A graph with parts of unequal extents, or whose axes do not fit the program's, has no restriction. Part of the trusted core.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from mirage_eg.ir.axes import Axes, Dims, infer_axes, resize
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.expand import expand, values_expanded
+from mirage_eg.ir.flatten import Flat, append
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import Level
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.verify.verdict import Difference
+
+KEPT = 16  # indices of an axis at most; a power of 2
+_PARTED = 2  # indices of a part at least, so that several blocks, iterations and elements of a tile are among them
+
+
+Places = tuple[tuple[int, ...], ...]  # for each dim of a tensor the indices that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Restricted:
+    """A µGraph at the kept indices, and what they are in its inputs and outputs."""
+
+    graph: Graph
+    inputs: tuple[Places, ...]
+    outputs: tuple[Places, ...]
+
+    def moved(self, difference: Difference) -> Difference:
+        """A difference of the outputs, with the index of its element in the whole output."""
+        places = self.outputs[self.graph.output_names.index(difference.output)]
+        return replace(difference, index=tuple(kept[at] for kept, at in zip(places, difference.index, strict=True)))
+
+
+class Restriction:
+    """A program at fewer indices of its axes, and µGraphs at the same indices."""
+
+    def __init__(self, program: Graph) -> None:
+        self._primitive = expand(program)
+        self._axes = _axes_of(self._primitive)
+        self._sizes = () if self._axes is None else tuple(_kept(self._axes))
+
+    @cached_property
+    def program(self) -> Graph | None:
+        """The program in primitive ops at the kept indices; None where all are kept."""
+        if self._axes is None or self._sizes == self._axes.sizes:
+            return None
+        try:
+            return resize(self._primitive, self._axes, self._sizes)
+        except (GraphError, UnsupportedError):
+            return None
+
+    def of(self, candidate: Graph) -> Restricted | None:
+        """A µGraph of the program at the kept indices, or None."""
+        if self.program is None or self._axes is None:
+            return None
+        try:
+            joint = JointAxes(self._primitive, candidate)
+            sizes = _joint_sizes(self._axes, self._sizes, joint)
+            return None if sizes is None else Restricted(joint.at(sizes)[1], *joint.places(sizes))
+        except (GraphError, UnsupportedError):
+            return None
+
+
+class JointAxes:
+    """The axes of a program in primitive ops and a µGraph together, in the parts that grids, loops and tiles make."""
+
+    def __init__(self, program: Graph, candidate: Graph) -> None:
+        """Raises UnsupportedError where the two use an index in contradictory ways, or a block graph is ragged."""
+        self.flat = flat = Flat()
+        inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
+        outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
+        for pair in zip(*outputs, strict=True):  # equal indices of both are one index
+            flat.apply("maximum", *pair)
+        nodes = (*flat.nodes, *(node("output", value) for values in outputs for value in values))
+        self.axes = infer_axes(Graph(nodes), repeats=True, barriers=True, slices=True)
+        self.values = flat.bodies[0][1]  # those of the program
+        self._graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
+
+    def at(self, sizes: Sequence[int]) -> tuple[Graph, Graph]:
+        """Program and µGraph at other sizes of the axes.
+
+        Raises:
+            UnsupportedError: a grid dim splits dims whose sizes differ then.
+        """
+        rebuilt, bodies = _Rebuilt(self.flat, self.axes, sizes), iter(self.flat.bodies)
+        program, candidate = (rebuilt.kernel_graph(graph, bodies) for graph in self._graphs)
+        return program, candidate
+
+    def places(self, sizes: Sequence[int]) -> tuple[tuple[Places, ...], tuple[Places, ...]]:
+        """The kept indices of inputs and outputs."""
+        dims, whole = self.axes.dims, self.axes.sizes
+        inputs, outputs = (
+            tuple(tuple(_kept_of(dim, sizes, whole) for dim in dims[value]) for value in values)
+            for values in (self._inputs, self._outputs)
+        )
+        return inputs, outputs
+
+
+def _kept_of(dim: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
+    """The first indices of each axis of a dim, as indices of the dim."""
+    kept = [0]
+    for axis in dim:
+        kept = [place * whole[axis] + digit for place in kept for digit in range(sizes[axis])]
+    return tuple(kept)
+
+
+def _joint_sizes(axes: Axes, kept: Sequence[int], joint: JointAxes) -> list[int] | None:
+    """The kept number of indices of each joint axis: the parts of an axis of the program make up its kept indices."""
+    parts: dict[int, tuple[int, ...]] = {}
+    extents = joint.axes.sizes
+    for own, value in zip(axes.dims, joint.values, strict=True):
+        for dim, parted in zip(own, joint.axes.dims[value], strict=True):
+            left = list(parted)
+            for axis in dim:
+                taken: list[int] = []
+                while prod(extents[it] for it in taken) < axes.sizes[axis]:
+                    taken.append(left.pop(0))
+                if parts.setdefault(axis, tuple(taken)) != tuple(taken):
+                    return None
+    restricted = {axis for axis in parts if kept[axis] < axes.sizes[axis]}
+    fixed = joint.axes.reduced | joint.axes.indexed | {it for axis in parts.keys() - restricted for it in parts[axis]}
+    sizes: dict[int, int] = {}
+    for axis in restricted:
+        shares = _shares(kept[axis], [extents[it] for it in parts[axis]])
+        if shares is None or fixed & {*parts[axis]}:
+            return None
+        for it, share in zip(parts[axis], shares, strict=True):
+            if sizes.setdefault(it, share) != share:
+                return None
+    return [sizes.get(axis, size) for axis, size in enumerate(extents)]
+
+
+def _axes_of(program: Graph) -> Axes | None:
+    try:
+        return infer_axes(program, repeats=True, barriers=True, slices=True)
+    except UnsupportedError:
+        return None
+
+
+def _kept(axes: Axes) -> Iterator[int]:
+    fixed = axes.reduced | axes.indexed | _thrice(axes.dims)
+    for axis, size in enumerate(axes.sizes):
+        yield size if size < KEPT or axis in fixed else min(KEPT, 1 << (size.bit_length() - 2))
+
+
+def _thrice(dims: Sequence[Dims]) -> set[int]:
+    """Axes that a value has more often than a part has indices at least."""
+    counts = (Counter(axis for dim in value for axis in dim) for value in dims)
+    return {axis for count in counts for axis, times in count.items() if times > _PARTED}
+
+
+def _shares(size: int, extents: Sequence[int]) -> list[int] | None:
+    """A number of indices of each part, `size` in all; None if they cannot make it."""
+    shares = [min(extent, _PARTED) for extent in extents]
+    grown = True
+    while prod(shares) < size and grown:
+        grown = False
+        for place in reversed(range(len(shares))):
+            if prod(shares) < size and 2 * shares[place] <= extents[place]:
+                shares[place] *= 2
+                grown = True
+    return shares if prod(shares) == size else None
+
+
+Body = tuple[Graph, list[int]]
+
+
+class _Rebuilt:
+    """Graphs of all levels with the extents that their values have at other sizes of the axes."""
+
+    def __init__(self, flat: Flat, axes: Axes, sizes: Sequence[int]) -> None:
+        self._flat, self._axes, self._sizes = flat, axes, sizes
+
+    def _extents(self, value: int) -> Shape:
+        return tuple(prod(self._sizes[axis] for axis in dim) for dim in self._axes.dims[value])
+
+    def kernel_graph(self, graph: Graph, bodies: Iterator[Body]) -> Graph:
+        """A kernel graph whose expanded form is the next of these bodies; its derived ops stay."""
+        _, values = next(bodies)
+        return self._rebuilt(graph, [values[place] for place in values_expanded(graph)], bodies, (), 0)
+
+    def _inside(self, bodies: Iterator[Body], shapes: Sequence[Shape], lead: int) -> Graph:
+        """The next of these bodies; `shapes` are those of the tensors that it reads."""
+        graph, values = next(bodies)
+        return self._rebuilt(graph, values, bodies, shapes, len(graph.grid) + 1 if graph.level is Level.BLOCK else lead)
+
+    def _rebuilt(
+        self, graph: Graph, values: Sequence[int], bodies: Iterator[Body], shapes: Sequence[Shape], lead: int
+    ) -> Graph:
+        inside = graph.level is not Level.KERNEL
+        counts = self._counts(graph, values, lead) if graph.level is Level.BLOCK else (*graph.grid, graph.loop)
+        given, nodes = iter(shapes), list[Node]()
+        for item, own in graph.numbered():
+            attributes = item.mapping
+            if "strides" in attributes:
+                del attributes["strides"]
+            if "graph" in attributes:
+                read = [self._extents(values[operand])[lead:] for operand in item.operands]
+                attributes["graph"] = self._inside(bodies, read, lead)
+            elif own:
+                extents = self._extents(values[own[0]])[lead:]
+                if "tile" in attributes:
+                    attributes["tile"] = extents
+                if "shape" in attributes:
+                    attributes["shape"] = next(given) if item.op == "input" and inside else extents
+                if "columns" in attributes:
+                    attributes["columns"] = extents[item["dim"]]
+                if "times" in attributes:
+                    attributes["times"] = extents[item["dim"]] // self._extents(values[item.operands[0]])[lead:][item["dim"]]
+            nodes.append(Node(item.op, item.operands, tuple(sorted(attributes.items()))))
+        rebuilt = Graph(tuple(nodes), graph.level, tuple(counts[:-1]), counts[-1], graph.threads)
+        if any(kind.shape != self._extents(value)[lead:] for kind, value in zip(rebuilt.types, values, strict=True)):
+            raise UnsupportedError("a grid dim that no tile varies with splits a dim of other sizes")
+        return rebuilt
+
+    def _counts(self, graph: Graph, values: Sequence[int], lead: int) -> list[int]:
+        """The extents of grid and loop.
+
+        Raises:
+            UnsupportedError: two values vary with one of them along axes of different sizes.
+        """
+        counts = [*graph.grid, graph.loop]
+        for place, count in enumerate(counts):
+            varying = {self._extents(value)[place] for value in values if self._flat.shape(value)[:lead][place] == count > 1}
+            if len(varying) > 1:
+                raise UnsupportedError("one grid dim splits dims of different sizes")
+            counts[place] = varying.pop() if varying else count
+        return counts
+
+
+__all__ = ["KEPT", "JointAxes", "Restricted", "Restriction"]
