@@ -1,8 +1,4 @@
-"""Verification at full size: finalists and the kernels inside them against the program, on random inputs.
-
-All of it runs in this process: inputs of full size are large, and are in memory once. They do not depend on the candidates, so
-they are drawn in the background while the search runs.
-"""
+"""Verification of finalists and of the kernels inside them against the program, on random inputs, in this process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

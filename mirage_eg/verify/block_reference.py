@@ -103,7 +103,7 @@ class BlockReference:
             small = part.restriction.of(kernels)
             [(verdict, seconds)] = part.reference(small is not None).check_all([kernels if small is None else small.graph])
             if small is not None and verdict.difference is not None:
-                verdict = replace(verdict, difference=small.moved(verdict.difference))
+                verdict = replace(verdict, difference=small.moved(verdict.difference, pair.program.output_names))
             part.forget_large()
             self._verdicts[pair] = verdict, seconds
         return self._verdicts[pair]

@@ -41,10 +41,13 @@ class Restricted:
     inputs: tuple[Places, ...]
     outputs: tuple[Places, ...]
 
-    def moved(self, difference: Difference) -> Difference:
-        """A difference of the outputs, with the index of its element in the whole output."""
-        places = self.outputs[self.graph.output_names.index(difference.output)]
-        return replace(difference, index=tuple(kept[at] for kept, at in zip(places, difference.index, strict=True)))
+    def moved(self, difference: Difference, names: Sequence[str]) -> Difference:
+        """A difference of the outputs, which have these names, with the index of its element in the whole output."""
+        return replace(difference, index=self.index(names.index(difference.output), difference.index))
+
+    def index(self, output: int, place: Sequence[int]) -> tuple[int, ...]:
+        """The index in the whole output of an element at the kept ones."""
+        return tuple(kept[at] for kept, at in zip(self.outputs[output], place, strict=True))
 
 
 class Restriction:

@@ -15,13 +15,17 @@ from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.verify.restriction import Restriction
 
 _SPECIAL = (0.0, np.nan, np.inf, -np.inf)
 _SHARE = 1 / 16  # of the entries of an input
 
 
-def given_values(program: Graph, candidate: Graph, seed: int) -> str | None:
+def given_values(whole: Graph, whole_candidate: Graph, seed: int) -> str | None:
     """The first element that is finite in the candidate alone, as text; None if there is none on these inputs."""
+    restriction = Restriction(whole)
+    small = restriction.of(whole_candidate)
+    program, candidate = (whole, whole_candidate) if small is None else (restriction.program or whole, small.graph)
     bounds = whole_inputs(program)
     for trial, special in enumerate(_SPECIAL):
         generator = np.random.default_rng((seed, trial))
@@ -38,7 +42,8 @@ def given_values(program: Graph, candidate: Graph, seed: int) -> str | None:
             places = np.argwhere(~np.isfinite(want) & np.isfinite(have))
             if len(places):
                 at = tuple(map(int, places[0]))
-                return f"output {output} at {list(at)}: {have[at]:.6g}, where the program gives {want[at]:.6g}"
+                element = at if small is None else small.index(output, at)
+                return f"output {output} at {list(element)}: {have[at]:.6g}, where the program gives {want[at]:.6g}"
     return None
 
 
