@@ -14,6 +14,7 @@ from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.restriction import JointAxes
 
@@ -60,7 +61,18 @@ def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
                 known.setdefault(key, value)
             elif key in known:
                 found[value] = known[key]
-    return {value: other for value, other in found.items() if value not in _ends(candidate)}
+    ends, exponents = _ends(candidate), _exponents(program)
+    return {value: other for value, other in found.items() if value not in ends and other not in exponents}
+
+
+def _exponents(program: Graph) -> set[int]:
+    """Values from which an exponent is computed element by element: a mask that absorbs scores is wrong where it is added, and
+    behind a cut nobody would know."""
+    found = set[int]()
+    for item, values in reversed([*program.numbered()]):
+        if item.op == "exp" or (found.intersection(values) and OPS[item.op].kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
+            found.update(item.operands)
+    return found
 
 
 def _cut(program: Graph, candidate: Graph, same: dict[int, int]) -> tuple[Pair, ...] | int:

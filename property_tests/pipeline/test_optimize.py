@@ -24,8 +24,8 @@ from mirage_eg.optimizer.tuning_space import first
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.verify.float_check import float_checks
-from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.block_reference import BlockReference
+from mirage_eg.verify.reference import OnProgress
 from mirage_eg.verify.verdict import Difference, Equality, FloatCheck
 from property_tests.support.programs import PROGRAMS, attention, rms_linear
 from property_tests.support.timeless import timeless
@@ -194,11 +194,13 @@ def test_where_the_first_is_inexact_the_next_one_is_verified_and_comes_first(mon
     program = attention(keys=256)
     first = run(program, top=1).candidates[0]
 
-    def checked(reference: Reference, graphs: Sequence[Graph]) -> list[FloatCheck]:
-        checks = float_checks(reference, graphs)
+    float_checks = BlockReference.float_checks
+
+    def checked(reference: BlockReference, graphs: Sequence[Graph], on_progress: OnProgress) -> list[FloatCheck]:
+        checks = float_checks(reference, graphs, on_progress)
         return [replace(check, ok=graph != first.graph) for graph, check in zip(graphs, checks, strict=True)]
 
-    monkeypatch.setattr("mirage_eg.pipeline.verify_stage.float_checks", lambda *given: checked(*given[:2]))
+    monkeypatch.setattr(BlockReference, "float_checks", checked)
     result = run(program, top=1)
     assert any("the next ones were verified" in note for note in result.report.data()["notes"])
     best, library, last = result.candidates

@@ -152,6 +152,8 @@ def _attributes(random: Random, name: str, shape: Shape) -> dict[str, Any]:
             return {"slope": random.choice(CONSTANTS)}
         case "elu":
             return {"alpha": random.choice(CONSTANTS)}
+        case "fill":
+            return {"value": random.choice(CONSTANTS)}
         case "shift":
             return {"offset": random.choice(CONSTANTS)}
         case _:
