@@ -175,7 +175,7 @@ class Call:
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 _NO_DEFAULT = object()
-_DIMS = frozenset(("dim", "dims", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination"))
+_DIMS = frozenset(("dim", "dims", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination", "dimension"))
 
 
 def of_scalars(handler: Handler) -> Handler:

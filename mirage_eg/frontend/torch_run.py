@@ -103,7 +103,13 @@ class Running:
         if dense and value.dtype is not kind.dtype:  # of a node that has the value of another of another type
             value = value.to(kind.dtype)
         # Strides of 0 are those of an expanded tensor, symbolic ones those of a tensor of a size that depends on values.
-        if dense and has_fixed_sizes(node) and value.stride() != kind.stride() and 0 not in kind.stride():
+        if (
+            dense
+            and has_fixed_sizes(node)
+            and value.shape == kind.shape
+            and value.stride() != kind.stride()
+            and 0 not in kind.stride()
+        ):
             value = torch.empty_strided(value.shape, kind.stride(), dtype=value.dtype).copy_(value)
         return value
 

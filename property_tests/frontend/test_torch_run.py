@@ -115,3 +115,11 @@ def test_tensors_without_elements_leave_no_node_outside(name: str) -> None:
     for one, other in zip(*(it if isinstance(it, tuple) else (it,) for it in (got, wanted)), strict=True):
         assert torch.equal(one, other)
         assert one.dtype == other.dtype
+
+
+def test_a_value_of_another_shape_than_torch_records_passes_as_it_is() -> None:
+    """torch's own kernel returns this loss with a mask whose shape is not that of its meta function."""
+    loss = torch.nn.MultiLabelMarginLoss()
+    x, target = torch.linspace(-3, 5, 10), torch.tensor([7, 6, 7, 0, 2, 5, 5, 1, 4, 7])
+    model = imported(lambda x, target: loss(x, target), x, target)
+    assert torch.equal(model.run(x, target), loss(x, target))

@@ -32,6 +32,7 @@ ALONG: dict[str, Callable[[Any, int], Any]] = {
     "stack": lambda x, dim: torch.stack([x, x + 1], dim),
     "gather": lambda x, dim: torch.gather(x, dim, torch.tensor(0)),
     "movedim": lambda x, dim: x.movedim(dim, 0),
+    "unfold": lambda x, dim: x.unfold(dim, 1, 1),
     "unsqueeze": lambda x, dim: x.unsqueeze(dim),
 }
 
