@@ -236,12 +236,13 @@ def _imported(sample: Sample, found: Findings, tensors: list[torch.Tensor]) -> t
 
 
 def _compiled(sample: Sample, found: Findings, tensors: list[torch.Tensor]) -> tuple[str, Any]:
+    from mirage_eg.torch_compile.backend import backend
     from mirage_eg.torch_compile.records import forget_records, graph_records
 
     torch._dynamo.reset()
     forget_records()
     options = {"search": "offline", "rest": "eager", "min_ops": 1, "gate": "off"}
-    got = torch.compile(sample.function.function, backend="mirage_eg", options=options)(*tensors)
+    got = torch.compile(sample.function.function, backend=backend, options=options)(*tensors)
     for graph in graph_records():
         found.reasons.update(f"{it.op}: {it.reason}" for it in graph.outside)
         if graph.fallback:
