@@ -119,8 +119,9 @@ def _sign(call: Call, x: Tensor) -> Tensor:
 
 
 def _prelu(call: Call) -> Tensor:
+    """x where it is positive, else x · weight; a selection, so that no slope reaches a positive number."""
     x, g = call.tensor("self"), call.graph
-    return g.relu(x) - g.relu(-x) * call.tensor("weight")
+    return g.where(g.less(-x, 0), x, x * call.tensor("weight"))
 
 
 def _leaky_relu(call: Call) -> Tensor:

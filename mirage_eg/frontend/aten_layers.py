@@ -49,6 +49,17 @@ def _added_product(left: str, right: str) -> Handler:
     return added
 
 
+def _outer(x: Tensor, y: Tensor) -> Tensor:
+    return reshaped(x, (*x.shape, 1)) * y
+
+
+def _added_outer(call: Call) -> Tensor:
+    """beta · self + (alpha · vec1) ⊗ vec2, in this order, as torch."""
+    x, y, alpha, beta = call.tensor("vec1"), call.tensor("vec2"), call.number("alpha"), call.number("beta")
+    z, added = _outer(x if alpha == 1 else x * alpha, y), call.tensor("self")
+    return z if beta == 0 else z + (added if beta == 1 else added * beta)
+
+
 def _trailing(call: Call, x: Tensor) -> tuple[int, ...]:
     shape = tuple(call.take("normalized_shape"))
     if x.shape[len(x.shape) - len(shape) :] != shape:
@@ -335,6 +346,8 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.dot.default": _matmul("self", "tensor"),
     "aten.addmm.default": _added_product("mat1", "mat2"),
     "aten.addmv.default": _added_product("mat", "vec"),
+    "aten.addr.default": _added_outer,
+    "aten.outer.default": lambda call: _outer(call.tensor("self"), call.tensor("vec2")),
     "aten.baddbmm.default": _added_product("batch1", "batch2"),
     "aten.layer_norm.default": _layer_norm,
     "aten.native_layer_norm.default": _native_layer_norm,

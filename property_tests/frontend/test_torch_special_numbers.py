@@ -70,6 +70,15 @@ ROWS: dict[str, Function] = {
     "logsumexp": lambda x: x.logsumexp(-1),
     "log_softmax": lambda x: x.log_softmax(-1),
 }
+SLOPES: dict[str, Function] = {
+    "slopes that are no numbers": lambda x: f.prelu(x, torch.tensor([NAN, INF, -INF, 0.5])),
+    "a slope for all": lambda x: f.prelu(x, torch.tensor([INF])),
+}
+OUTER: dict[str, Function] = {
+    "a factor before an outer product": lambda x: torch.addr(x[:, :3], x[:, 0] * 1e30, x[0, :3] * 1e30, beta=2, alpha=1e-35),
+    "a summand that does not count": lambda x: torch.addr(torch.tensor(NAN), x[:, 0], x[0], beta=0, alpha=0.5),
+    "an outer product": lambda x: torch.outer(x[0], x[:, 1]),
+}
 FACTORS: dict[str, Function] = {
     "a divisor below the normal numbers": lambda x: x / 1e-40,
     "two large factors": lambda x: x * 1e20 * 1e20,
@@ -77,8 +86,9 @@ FACTORS: dict[str, Function] = {
     "small factors": lambda x: x * 1e30 * 1e-30 * 1e-30,
 }
 CASES = [
-    *((name, function, SPECIAL) for group in (MAXIMA, COMPARED, ORDERED, ROWS) for name, function in group.items()),
+    *((name, function, SPECIAL) for group in (MAXIMA, COMPARED, ORDERED, ROWS, SLOPES) for name, function in group.items()),
     *((f"{name} of large numbers", function, LARGE) for name, function in ROWS.items()),
+    *((name, function, LARGE) for name, function in OUTER.items()),
     *((name, function, SMALL) for name, function in FACTORS.items()),
 ]
 
