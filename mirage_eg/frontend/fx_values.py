@@ -52,9 +52,30 @@ def read_of(node: Fx) -> list[Fx]:
 
 
 def operands_of(node: Fx) -> list[Fx]:
-    """The nodes whose tensors a node reads; an empty part of a concatenation adds nothing to it."""
-    operands: list[Fx] = [it for it in node.all_input_nodes if not is_size(it.meta.get("val"))]
-    return [it for it in operands if not is_empty(it)] if str(node.target) == "aten.cat.default" else operands
+    """The nodes whose values a node reads; an empty part of a concatenation adds nothing to it.
+
+    An expression of sizes stands for what it is computed from, for nothing if it has named dims; `item` gives a value.
+    """
+    operands: dict[Fx, None] = {}
+    seen, pending = set(), list(reversed(node.all_input_nodes))
+    while pending:
+        one = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if not is_size(one.meta.get("val")) or _gives_value(one):
+            operands[one] = None
+        elif one.op == "placeholder" or str(one.target).startswith("aten.sym_"):
+            if NAMED not in one.meta:
+                operands |= dict.fromkeys(one.all_input_nodes or [one])
+        else:
+            pending += reversed(one.all_input_nodes)
+    return [it for it in operands if not is_empty(it)] if str(node.target) == "aten.cat.default" else list(operands)
+
+
+def _gives_value(size: Fx) -> bool:
+    """Whether a node reads a size off elements, not off shapes or other sizes."""
+    return hasattr(size.target, "_schema") and not str(size.target).startswith("aten.sym_")
 
 
 def types_of_results(node: Fx) -> list[TorchType]:

@@ -93,6 +93,8 @@ class Running:
             return torch.empty(source.meta["val"].shape, dtype=source.meta["val"].dtype)
         if source.op == "get_attr" and source.name not in self.state:  # a graph that a control-flow op calls
             return attribute_of(source)
+        if source.name not in values and self.found.place.get(source) is Place.DROPPED:  # a size, or an expression of sizes
+            values[source.name] = call(source, lambda operand: self._value(operand, values, host))
         if source.name not in values:
             values[source.name] = self.constants[source.name].array() if source.name in self.constants else host[source]
         value: Any = values[source.name]

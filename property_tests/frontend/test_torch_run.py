@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from mirage_eg.frontend.torch_export import import_program
 from property_tests.support.torch_import import imported
 
 CHANGES: dict[str, Callable[..., Any]] = {
@@ -68,6 +69,75 @@ def test_sizes_that_depend_on_values_stay_outside_and_run(name: str) -> None:
     assert "symbolic shape" in " ".join(it.reason for it in model.outside)
     for other in (x, torch.tensor([1.0, 0.0, 0.0, 5.0])):  # of other sizes
         assert torch.equal(model.run(other), DEPENDENT[name](other))
+
+
+def as_size(number: Any) -> Any:
+    """A number of a tensor that torch.export takes for an extent."""
+    size = number.item()
+    torch._check(size >= 0)
+    torch._check(size < 100)
+    return size
+
+
+NUMBERS: dict[str, Callable[..., Any]] = {
+    "of an argument": lambda x: x.max().item(),
+    "of a value in a program": lambda x: ((x * 2).sum() * 3, (x * 2).sum().item()),
+    "an expression of them": lambda x: x.max().item() * 2 + x.min().item(),
+    "a list of them": lambda x: (x * 2).tolist(),
+    "an extent": lambda x: torch.zeros(as_size((x * 2).sum())) + 1,
+    "a bound": lambda x: (x[: as_size((x - 1).max())], x + 1),
+    "a factor": lambda x: x * x.max().item(),
+    "a size": lambda x: (x.nonzero().shape[0], x + 1),
+    "an expression of sizes": lambda x: x.nonzero().shape[0] * 2 + x.shape[0],
+    "a truth": lambda x: ((x * 2).sum() > 20).item(),
+    "parts by indices": lambda x: torch.tensor_split(x, x[1:3] + 1),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_depend_on_values_are_computed_where_they_are_used(name: str) -> None:
+    x = torch.tensor([0, 1, 2, 3])
+    model = imported(NUMBERS[name], x)
+    for other in (x, torch.tensor([1, 0, 2, 4])):
+        got, wanted = model.run(other), NUMBERS[name](other)
+        assert str(got) == str(wanted)
+        assert len(model.outside) > 0
+
+
+SIZES: dict[str, Callable[..., Any]] = {
+    "a result": lambda x: (x.shape[0], x + 1),
+    "an expression": lambda x: x.shape[0] * 2 + 1,
+    "numbers up to it": lambda x: torch.arange(x.shape[0])[:, None] + x,
+    "a shape": lambda x: torch.fft.fft(x).real.reshape(x.shape[0] * 3),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_of_arguments_that_change_are_read_off_the_arguments(name: str) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return SIZES[name](x)
+
+    sizes = {"x": {0: torch.export.Dim("n", min=2, max=64)}}
+    model = import_program(torch.export.export(Model(), (torch.ones(4, 3),), dynamic_shapes=sizes, strict=False))
+    for extent in (4, 7):
+        x = torch.arange(3.0 * extent).reshape(extent, 3)
+        assert str(model.run(x)) == str(SIZES[name](x))
+
+
+def test_a_number_of_a_parameter_is_a_constant() -> None:
+    weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(as_size(self.weight.sum().long())) + x
+
+    model = import_program(torch.export.export(Model(), (torch.ones(1),), strict=False))
+    assert torch.equal(model.run(torch.ones(1)), torch.ones(5))
 
 
 def test_calls_with_effects_run_in_their_order() -> None:
