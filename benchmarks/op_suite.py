@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # property_tests is in no pa
 from property_tests.support.op_samples import KINDS, check, subjects, tenth
 
 OUT = Path(__file__).parents[1] / "docs" / "measurements" / "op_suite.jsonl"
-VERDICTS = ("inside", "outside", "refused", "unexported", "random", "wrong", "crash")
+VERDICTS = ("inside", "outside", "refused", "unexported", "random", "excused", "wrong", "crash")
 Job = tuple[str, str]
 
 
