@@ -1,4 +1,4 @@
-"""The end of work, by a clock of this process alone; on its way to another process or host it is the seconds that are left."""
+"""The end of work, by a clock of this process alone; sent to another process or host it is the seconds that are left."""
 
 from dataclasses import dataclass
 from math import inf

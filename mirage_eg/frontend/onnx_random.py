@@ -1,4 +1,4 @@
-"""ONNX's random operators as functions of torch, whose generator draws the numbers: a seed of the model has no influence."""
+"""ONNX's random operators as functions of torch, whose generator gives the numbers: a seed of the model has no influence."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

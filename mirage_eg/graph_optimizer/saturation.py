@@ -21,7 +21,7 @@ from mirage_eg.graph_optimizer.group_laws import group_laws
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
 
-_ONE_WAY = (bindings.RewriteCommand, bindings.RuleCommand)  # a birewrite would make two programs of every elementwise chain
+_DIRECTED = (bindings.RewriteCommand, bindings.RuleCommand)  # a birewrite would make two programs of every elementwise chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +108,17 @@ def _commands(extra: tuple[str, ...]) -> tuple[bindings._Command, ...]:
     own = "\n".join(file.read_text(encoding="utf-8") for file in files if file.name.endswith(".egg"))
     shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
     derived = "\n".join([group_laws(), tensor_laws(extra)])
-    return (*_parsed(own, "rules/graph"), *one_way_laws(shared), *_parsed(derived, "rules/graph"))
+    return (*_parsed(own, "rules/graph"), *directed_laws(shared), *_parsed(derived, "rules/graph"))
 
 
-def one_way_laws(text: str) -> tuple[bindings._Command, ...]:
+def directed_laws(text: str) -> tuple[bindings._Command, ...]:
     """The rewrites and rules of the ruleset `simplify`, however their lines are broken."""
     laws = _parsed(text, "rules/simplify")
-    return tuple(law for law in laws if isinstance(law, _ONE_WAY) and ruleset_of(law) == "simplify")
+    return tuple(law for law in laws if isinstance(law, _DIRECTED) and ruleset_of(law) == "simplify")
 
 
 def _parsed(text: str, path: str) -> list[bindings._Command]:
     return bindings.EGraph().parse_program(text, path)
 
 
-__all__ = ["ProgramSaturation", "SaturationLimits", "extended", "one_way_laws", "saturate"]
+__all__ = ["ProgramSaturation", "SaturationLimits", "directed_laws", "extended", "saturate"]

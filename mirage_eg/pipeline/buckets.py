@@ -37,7 +37,7 @@ from mirage_eg.pipeline.search_stage import is_fused
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import KernelPlan
 from mirage_eg.search.partition.known_segments import plans_of_known
-from mirage_eg.verify.all_sizes import DRAWS, SizesVerdict, verify_sizes
+from mirage_eg.verify.all_sizes import RANDOM_SIZES, SizesVerdict, verify_sizes
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.verdict import FloatCheck, Observer
 
@@ -189,7 +189,7 @@ class BucketMaker:
                     trials=self._options.trials,
                     seed=self._options.seed,
                     rulebook=self._rulebook,
-                    draws=DRAWS,
+                    random_sizes=RANDOM_SIZES,
                 )
             except UnsupportedError as error:
                 reasons.append(str(error))

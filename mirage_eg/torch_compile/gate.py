@@ -63,7 +63,7 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
     errors = kept.errors
     base = replace(base, error=errors.ours, torch_error=errors.torch)
     if isnan(errors.allowed):
-        reason = f"torch's own result is {errors.torch:.1e} from float64 on random inputs, which cannot judge kernels then"
+        reason = f"torch's own result is {errors.torch:.1e} from float64 on random inputs, which says nothing of kernels then"
         return replace(base, decision=Decision.UNDECIDED, reason=reason)
     if not errors.ours <= errors.allowed:
         reason = (

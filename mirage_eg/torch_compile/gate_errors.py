@@ -1,7 +1,7 @@
 """How wrong a segment's kernels are, and torch's own ops, against the program in float64.
 
 Kernels may be `max_error` times as wrong as torch, plus one unit in the last place of the largest element, in the coarsest
-type to which the program rounds on the way to the result. Where torch itself is far from the program, at a sort of equal
+type to which the program rounds before the result. Where torch itself is far from the program, at a sort of equal
 scores, say, it is no measure: then nothing is said about the kernels.
 """
 
@@ -56,7 +56,7 @@ def _has_finite(results: Sequence[Any]) -> bool:
 
 
 def coarsest_types(program: Graph) -> list[Any]:
-    """Of each result the torch type of the fewest digits to which the program rounds on the way to it, its own included."""
+    """Of each result the torch type of the fewest digits to which the program rounds before it, its own included."""
     import torch
 
     coarsest: list[Any] = [None] * len(program.types)  # of each value; None where nothing is rounded

@@ -90,7 +90,7 @@ class GateTimes:
 class GateErrors:
     """Largest differences from float64, of the largest element: of our kernels and of torch; and what is allowed.
 
-    NaN is allowed where torch's own is too large to judge ours.
+    NaN is allowed where torch's own is too large to say anything of ours.
     """
 
     ours: float

@@ -30,7 +30,7 @@ Ranges = Mapping[str, SizeRange]
 Sizes = tuple[tuple[str, int], ...]
 FEW = 1 << 31  # operations of the products of a program that is tested at sizes of choice
 MANY = 1 << 36  # and at those sizes that are always tested: the smallest, and one more than a tile
-DRAWS = 3  # random sizes for a µGraph of ours, where nothing shows it for all sizes
+RANDOM_SIZES = 3  # random sizes for a µGraph of ours, where nothing shows it for all sizes
 MOST_SIZES = 64  # that are all tested where there is no proof
 LAWS = ("m · m = m", "Σ m · x over whole tiles = Σ x", "max of x and −∞ = x")  # on masks m, of the last tile
 
@@ -77,8 +77,8 @@ class SizesVerdict:
     def likely(self) -> bool:
         """Whether it is `equal`, or every test says so, also at sizes drawn at random.
 
-        A difference that is a polynomial of degree d in a size is zero at d sizes: k draws of N sizes miss it with probability
-        (d / N)^k at most.
+        A difference that is a polynomial of degree d in a size is zero at d sizes: k random ones of N sizes miss it
+        with probability (d / N)^k at most.
         """
         return self.equal or (self.difference is None and self.drawn > 0)
 
@@ -115,11 +115,11 @@ def verify_sizes(
     seed: int = 0,
     rulebook: Rulebook | None = None,
     observe: Observer | None = None,
-    draws: int = 0,
+    random_sizes: int = 0,
 ) -> SizesVerdict:
     """The verdict on `graph`, a µGraph with the program's named dims, for all sizes in `ranges`.
 
-    Where nothing shows it for all sizes, it is tested at `draws` random ones, too.
+    Where nothing shows it for all sizes, it is tested at `random_sizes` random ones, too.
 
     Raises:
         GraphError: inputs or outputs of other types than the program's.
@@ -139,7 +139,7 @@ def verify_sizes(
         if all(_operations(at_sizes(program, dict(sizes))) <= FEW // len(every) for sizes in every):
             tests.run(every, FEW)
         before = len(tests.tested)
-        tests.run(_drawn(program, graph, ranges, draws, seed), FEW)
+        tests.run(_drawn(program, graph, ranges, random_sizes, seed), FEW)
         drawn = len(tests.tested) - before
     difference = tests.difference
     if not proof.proved or proof.doubt is not None:  # else it decides what the fields do not
@@ -185,7 +185,7 @@ class _Tests:
                 self.differs = verdict.verdict is Equality.NOT_EQUAL
 
 
-def _drawn(program: Graph, graph: Graph, ranges: Ranges, draws: int, seed: int) -> Iterator[Sizes]:
+def _drawn(program: Graph, graph: Graph, ranges: Ranges, random_sizes: int, seed: int) -> Iterator[Sizes]:
     """Random sizes at which a test does not take too long: another µGraph is tested at others."""
     largest = {name: values.largest for name, values in ranges.items()}
     while _operations(at_sizes(program, largest)) > FEW:
@@ -195,7 +195,7 @@ def _drawn(program: Graph, graph: Graph, ranges: Ranges, draws: int, seed: int) 
         largest = smaller
     random = Random(repr((seed, program, graph)))
     within = {name: replace(values, largest=max(values.least, largest[name])) for name, values in ranges.items()}
-    for _ in range(draws):
+    for _ in range(random_sizes):
         yield tuple((name, random.choice(_sizes_in(values) or [values.least])) for name, values in within.items())
 
 

@@ -84,7 +84,7 @@ class JointAxes:
     """The axes of a program in primitive ops and a µGraph together, in the parts that grids, loops and tiles make."""
 
     def __init__(self, program: Graph, candidate: Graph) -> None:
-        """Raises UnsupportedError where the two use an index in contradictory ways, or a block graph is ragged."""
+        """Raises UnsupportedError where the two use an index contradictorily, or a block graph is ragged."""
         self.flat = flat = Flat()
         inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
         outputs = [append(flat, graph, inputs) for graph in (program, candidate)]

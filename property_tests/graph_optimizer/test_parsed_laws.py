@@ -4,7 +4,7 @@ import mirage_eg as mi
 from mirage_eg.egraph.oracle import share_renamed
 from mirage_eg.egraph.rulebook import read_rules
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
-from mirage_eg.graph_optimizer.saturation import one_way_laws
+from mirage_eg.graph_optimizer.saturation import directed_laws
 from mirage_eg.ir.node import node
 
 ON_TWO_LINES = """(ruleset simplify)
@@ -19,12 +19,12 @@ ON_TWO_LINES = """(ruleset simplify)
 
 
 def test_a_law_on_two_lines_takes_part_in_rewriting() -> None:
-    assert len(one_way_laws(ON_TWO_LINES)) == 2
+    assert len(directed_laws(ON_TWO_LINES)) == 2
 
 
 def test_the_laws_are_those_of_the_same_file_on_single_lines() -> None:
     joined = ON_TWO_LINES.replace("\n         x", " x").replace("\n        ((", " ((")
-    assert [*map(str, one_way_laws(ON_TWO_LINES))] == [*map(str, one_way_laws(joined))]
+    assert [*map(str, directed_laws(ON_TWO_LINES))] == [*map(str, directed_laws(joined))]
 
 
 def test_only_a_law_that_names_a_part_keeps_saturations_apart() -> None:

@@ -31,7 +31,7 @@ def test_a_run_goes_on_without_a_false_law_and_names_it(tmp_path: Path) -> None:
     assert result.candidates[0].fused and result.candidates[0].verdict.equal
     [note] = [note for note in result.report.notes if "is false" in note]
     assert "my.egg:3: law 'tanh twice' is false: (Tanh (Tanh x)) = (Tanh x); x = 1; left:  0.642" in note
-    assert note.endswith("the run goes on without it")
+    assert note.endswith("the run continues without it")
 
 
 def test_only_the_false_laws_are_left_out(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_what_only_exhaustive_search_finds_rests_on_a_law_that_is_missing(
     assert missing["no law proves it"] < without["no law proves it"]
 
 
-def test_guided_search_with_one_way_laws_returns_only_proved_structures() -> None:
+def test_guided_search_with_directed_laws_returns_only_proved_structures() -> None:
     program = new_kernel_graph()
     x = program.new_input((2, 3), name="x")
     program.mark_output(program.square(program.div(x, program.exp(x))))
@@ -259,14 +259,14 @@ def test_guided_search_with_one_way_laws_returns_only_proved_structures() -> Non
     assert agreed
 
 
-def test_one_way_laws_prune_a_product_of_equals_if_the_program_has_a_square() -> None:
+def test_directed_laws_prune_a_product_of_equals_if_the_program_has_a_square() -> None:
     agreed, missing = compare(row_sums(), 4, load_rules("indexed"))
     assert agreed and missing["proved by a one-way law, from the other side"]
 
 
 @settings(max_examples=5)
 @given(program=elementwise_programs())
-def test_pruned_by_one_way_laws_has_a_twin_of_no_more_ops_in_random_programs(program: Graph) -> None:
+def test_pruned_by_directed_laws_has_a_twin_of_no_more_ops_in_random_programs(program: Graph) -> None:
     compare(program, 3, load_rules("indexed"))
 
 

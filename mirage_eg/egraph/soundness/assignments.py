@@ -29,7 +29,7 @@ SIZES = (1, 2, 3, 1, 2, 3, *range(4, 10))  # of a part, as often as listed
 MOST_ENTRIES = 27  # of a tensor
 MOST_CONSTANTS = 4  # of a law: random values include their neighbours, and those of their sums and products
 MOST_COMBINED = 24  # neighbours of sums and products
-CLOSE = tuple(Fraction(1, 10**exponent) for exponent in range(1, 13))  # to a constant: a condition just beside its bound
+CLOSE = tuple(Fraction(1, 10**exponent) for exponent in range(1, 13))  # to a constant: a condition near its bound
 FAR_EXTENTS = tuple(base**exponent for base, most in ((2, 30), (10, 9)) for exponent in range(1, most + 1))
 LONG_PARTS = 12  # assignments for a law in which a tensor varies with a part of more values than usual
 MOST_LONG = 2_048  # values of such a part
@@ -101,7 +101,7 @@ class RandomAssignments:
     checkable: CheckableLaw
     parts: tuple[str, ...]
     near: tuple[Fraction, ...]  # neighbours of the law's constants
-    close: tuple[Fraction, ...]  # numbers just beside them
+    close: tuple[Fraction, ...]  # numbers near them
     indicators: frozenset[str] = frozenset()  # variables that must be 0 or 1
 
     @classmethod

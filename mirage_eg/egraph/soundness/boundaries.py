@@ -1,10 +1,10 @@
 """Assignments at the boundaries of a law: where an inner term passes a number or another term, and where it is smallest.
 
-A random assignment misses a boundary that lies far out (clamp(log|x|, ±40)), one that is a single point (7x = 22), and a gap
+A random assignment misses a boundary that is far out (clamp(log|x|, ±40)), one that is a single point (7x = 22), and a gap
 between a smallest value and a threshold. Along a line, one number moves through all magnitudes, so each difference of two terms
 of the law, or of a term and a constant of it, is a function of one number. Its zeros are enclosed by bisection on the floats
 between two points of different sign, and its smallest magnitudes by the same division. The line is then tested at these points,
-beside them, and between them. Sampled in float64; each assignment is decided in many digits (`check_law`).
+next to them, and between them. Sampled in float64; each assignment is decided in many digits (`check_law`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _ROOTS = 24  # enclosed on a line
 _PAIRS = 24  # of terms whose difference is followed on a line
 _SECTIONS = 64  # of an interval, in each step
 _NARROWINGS = 11  # of an interval around a smallest magnitude: it halves five times in each
-STARTS = 20  # draws for a line
+STARTS = 20  # trials for a line
 _SAMPLE = "sample"  # the part of the points, which no law names
 _FACTORS = (*map(Fraction, (1, 1, 1, -1, 2)), Fraction(1, 2))
 _DENOMINATORS = (1, 12, 1_000, 10**6)  # of the rational that a zero is taken for
@@ -120,11 +120,11 @@ class Boundaries:
         steps = tuple((name, term) for term, name in terms.items())
         return cls(checkable, domain, steps, tuple(united), tuple(dict.fromkeys(first)), tuple(dict.fromkeys(others)))
 
-    def assignments(self, draws: RandomAssignments, random: Random) -> Iterator[tuple[Sizes, Values]]:
+    def assignments(self, generated: RandomAssignments, random: Random) -> Iterator[tuple[Sizes, Values]]:
         """Assignments on LINES lines, those at which the sides differ in float64 first."""
         start: tuple[Sizes, Values] | None = None
         for _ in range(LINES):
-            line = _line(*(start or self._start(draws, random)), random)
+            line = _line(*(start or self._start(generated, random)), random)
             if line is None:
                 return
             first = random.sample(self.first, min(len(self.first), _PAIRS))
@@ -133,12 +133,14 @@ class Boundaries:
             yield from (line.at(point) for point in points)
             start = line.at(nearest) if nearest is not None and random.random() < 0.6 else None
 
-    def _start(self, draws: RandomAssignments, random: Random) -> tuple[Sizes, Values]:
-        """An assignment at which the conditions on numbers hold, if one of STARTS draws is one; half of them beside a bound."""
+    def _start(self, generated: RandomAssignments, random: Random) -> tuple[Sizes, Values]:
+        """An assignment at which the conditions on numbers hold, if one of STARTS trials is one; half of them near a bound."""
         for _ in range(STARTS):
-            sizes, values = draws.next(random)
+            sizes, values = generated.next(random)
             if random.random() < 0.5:
-                values |= {name: random.choice(draws.close) for name, value in values.items() if isinstance(value, Fraction)}
+                values |= {
+                    name: random.choice(generated.close) for name, value in values.items() if isinstance(value, Fraction)
+                }
             if self._permits(sizes, values):
                 break
         return sizes, values
@@ -164,12 +166,12 @@ class Boundaries:
         known = self._zeros(line, [*first, *others], grid, random)
         near = np.concatenate([known + step for step in _STEPS])
         grid = np.unique(np.concatenate([grid, near[np.abs(near) <= _key(np.array([_FARTHEST]))[0]]]))
-        important = self._zeros(line, first, grid, random)  # also beside those: log(log x) has values from 1 on
+        important = self._zeros(line, first, grid, random)  # also next to those: log(log x) has values from 1 on
         known = np.union1d(known, important)
         differences, differ = self._values(line, first, _number(grid))
         places = np.flatnonzero(differ)[_some(random, int(differ.sum()), SUSPECTED)]
-        beside = np.concatenate([known, known - 1, known + 1, (known[1:] + known[:-1]) // 2])
-        points = _exact(grid[places]) + _sampled(_exact(important), TESTED, random) + _sampled(_exact(beside), TESTED, random)
+        near = np.concatenate([known, known - 1, known + 1, (known[1:] + known[:-1]) // 2])
+        points = _exact(grid[places]) + _sampled(_exact(important), TESTED, random) + _sampled(_exact(near), TESTED, random)
         nearest = None
         if len(differences):
             row = np.abs(differences[random.randrange(len(differences))])

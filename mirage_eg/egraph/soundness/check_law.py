@@ -123,7 +123,7 @@ def _arithmetics(checkable: CheckableLaw) -> tuple[Arithmetic, Arithmetic]:
 def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], examples: int, seed: int) -> Finding:
     checkable = checkable_law(law, signatures)
     first, second = _arithmetics(checkable)
-    draws, random = RandomAssignments.of(checkable, domain), Random(seed)
+    generated, random = RandomAssignments.of(checkable, domain), Random(seed)
 
     def refutation(sizes: Sizes, values: Values) -> FalseClaim | None:
         wrong = _evaluate(checkable, domain, first, sizes, values)
@@ -147,14 +147,14 @@ def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
     if uses_indices(checkable):
         examples = min(examples, INDEX_EXAMPLES)
         attempts = examples * INDEX_ATTEMPTS
-    tried: Iterator[tuple[Sizes, Values] | None] = islice(trials(draws.next(random) for _ in range(attempts)), examples)
+    tried: Iterator[tuple[Sizes, Values] | None] = islice(trials(generated.next(random) for _ in range(attempts)), examples)
     if has_boundaries(checkable):
-        beyond = chain(draws.long(random), Boundaries.of(checkable, domain).assignments(draws, random))
+        beyond = chain(generated.long(random), Boundaries.of(checkable, domain).assignments(generated, random))
         tried = chain(tried, trials(beyond))
     count = 0
     for count, refuting in enumerate(tried, 1):
         if refuting is not None:
-            sizes, values = draws.shrink(*refuting, refutes)
+            sizes, values = generated.shrink(*refuting, refutes)
             wrong = refutation(sizes, values)
             assert wrong is not None
             return Finding(law, Truth.REFUTED, count, _counterexample(wrong, checkable, sizes, values))

@@ -1,4 +1,4 @@
-"""The laws of users that numbers refute: a run goes on without them, and names each with its counterexample."""
+"""The laws of users that numbers refute: a run continues without them, and names each with its counterexample."""
 
 from contextlib import suppress
 
@@ -19,7 +19,7 @@ def without_false_laws(rulebook: Rulebook) -> tuple[Rulebook, tuple[str, ...]]:
         with suppress(RuleError):
             if (text := refutation(law, rulebook, examples)) is not None:
                 refuted[law.name] = text
-    notes = tuple(f"{text}; the run goes on without it" for text in refuted.values())
+    notes = tuple(f"{text}; the run continues without it" for text in refuted.values())
     return rulebook.leaving_out(refuted) if refuted else rulebook, notes
 
 

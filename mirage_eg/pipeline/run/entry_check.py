@@ -53,14 +53,14 @@ def fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mappin
 
 
 def _fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mapping[str, SizeRange] | None) -> str | None:
-    from mirage_eg.verify.all_sizes import DRAWS, verify_sizes
+    from mirage_eg.verify.all_sizes import RANDOM_SIZES, verify_sizes
     from mirage_eg.verify.block_reference import BlockReference
     from mirage_eg.verify.evidence import combine_evidence  # loads egglog
     from mirage_eg.verify.proof import Prover
 
     if ranges is not None:
         for rank, candidate in candidates.items():
-            sized = verify_sizes(program, candidate.graph, ranges, trials=1, draws=DRAWS)
+            sized = verify_sizes(program, candidate.graph, ranges, trials=1, random_sizes=RANDOM_SIZES)
             if not sized.likely:
                 return f"number {rank} does not compute the program: {sized.difference or sized.text}"
         return None

@@ -109,11 +109,11 @@ class _Dataflow:
         own = self.ancestors[position] | 1 << position
         after = self.descendants[position] & ~own
         grown = True
-        while grown:  # results beside it that read what comes after it come after it, too
+        while grown:  # results outside it that read what comes after it come after it, too
             grown = False
-            for beside in _bits(self.all & ~own & ~after):
-                if self.ancestors[beside] & after:
-                    after |= (self.ancestors[beside] | 1 << beside) & ~own
+            for other in _bits(self.all & ~own & ~after):
+                if self.ancestors[other] & after:
+                    after |= (self.ancestors[other] | 1 << other) & ~own
                     grown = True
         return None if self.readers_of_ancestors[position] & after else self.all & ~after
 
