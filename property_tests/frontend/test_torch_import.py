@@ -264,7 +264,7 @@ def test_explain_says_why_a_model_is_not_exported(tmp_path: Path) -> None:
         mi.torch.explain(torch.nn.Linear(3, 4), torch.randn(5))
 
 
-@pytest.mark.filterwarnings("ignore:The tensor attribute self.state")
+@pytest.mark.filterwarnings("ignore:The tensor attribute self.(model.)?state")
 def test_a_tensor_that_a_model_replaces_without_registering_it_is_named() -> None:
     class Recurrent(torch.nn.Module):
         def __init__(self) -> None:

@@ -110,7 +110,7 @@ def test_verify_prints_undecided_and_the_sizes(tmp_path: Path, capsys: pytest.Ca
 
 def test_sizes_drawn_at_random_find_a_factor_that_is_one_elsewhere() -> None:
     ranges = {"n": SizeRange(2, 100)}
-    wrong = verify_sizes(over_keys(weighted), over_keys(times_one_at(1)), ranges, draws=3)
+    wrong = verify_sizes(over_keys(weighted), over_keys(times_one_at(1)), ranges, random_sizes=3)
     assert wrong.verdict is Equality.NOT_EQUAL and not wrong.likely
-    right = verify_sizes(over_keys(weighted), over_keys(shifted), ranges, draws=3)
+    right = verify_sizes(over_keys(weighted), over_keys(shifted), ranges, random_sizes=3)
     assert right.likely and not right.equal and right.drawn > 0
