@@ -159,7 +159,7 @@ class ShiftedFloats:
 
     def library(self, row: Op, operands: Sequence[Value], lead: int, attributes: Attributes) -> Value:
         """Of numbers."""
-        return self.plain.library(row, self._wide(operands), lead, attributes)
+        return self.plain.library(row, list(map(self.number, operands)), lead, attributes)
 
     def view(self, x: Value, shape: Shape, move: Callable[[Array], Array]) -> Value:
         """Of both parts."""

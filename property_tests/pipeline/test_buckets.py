@@ -256,7 +256,9 @@ def test_the_binary_for_full_tiles_has_no_mask_of_a_size(name: str) -> None:
         compiled = {record.kernel: kernel.asm["ttir"] for record, kernel in compile_module(module, "sm_90", resources=False)}
     assert [record.kernel for record in compile_source(made(name).buckets[1].candidate.source, "sm_90")] == ["O_kernel"]
     masks = {binary: text.count("arith.cmpi") + text.count("arith.select") for binary, text in compiled.items()}
-    assert masks["O_kernel at full tiles"] < masks["O_kernel"] and "arith.select" not in compiled["O_kernel at full tiles"]
+    assert masks["O_kernel at full tiles"] < masks["O_kernel"]
+    selects = {binary: text.count("arith.select") for binary, text in compiled.items()}  # one is that of a peak of −∞
+    assert selects["O_kernel at full tiles"] < max(1, selects["O_kernel"])
 
 
 @pytest.mark.parametrize("name", ["parallel", "reduced"])
