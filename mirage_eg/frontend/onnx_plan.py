@@ -22,7 +22,7 @@ from mirage_eg.ir.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ModelStep:
     """A node with tensors as results; `barrier` is the reason why it is an opaque op, whose `results` have these types."""
 
     node: OnnxNode
@@ -54,7 +54,7 @@ class Plan:
     types: ModelTypes
     values: MutableMapping[str, Value]
     late_values: set[str] = field(default_factory=set)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ModelStep] = field(default_factory=list)
     late: list[LateNode] = field(default_factory=list)
     whole: bool = False  # whether each node must have a function
     count: int = 0
@@ -97,15 +97,15 @@ class Plan:
 
     def _call(self, node: OnnxNode, kinds: Mapping[str, Any]) -> None:
         """Compute a node by its function, whose results must be of the types that ONNX infers."""
-        found = Step(node).run(self.values, self.types)
+        found = ModelStep(node).run(self.values, self.types)
         for name, value in found.items():
             if name in kinds:
                 wanted = kinds[name].tensor_type.elem_type, shape_of(kinds[name])
                 if wanted != (element_type(value), tuple(value.shape)):
                     raise UnsupportedError(f"torch gives {text_of(value)}, ONNX infers {_text(kinds[name])}")
-        self._keep(Step(node), found)
+        self._keep(ModelStep(node), found)
 
-    def _keep(self, step: Step, found: Mapping[str, Value]) -> None:
+    def _keep(self, step: ModelStep, found: Mapping[str, Value]) -> None:
         if step.node.is_random:
             found = {name: it.to("meta") for name, it in found.items()}
         if not all(isinstance(it, np.ndarray) for it in found.values()):
@@ -151,7 +151,7 @@ class Plan:
             )
         for name in filter(None, node.outputs):
             torch_type(kinds[name].tensor_type.elem_type)
-        step = Step(node, reason, {name: kinds[name] for name in node.outputs if name})
+        step = ModelStep(node, reason, {name: kinds[name] for name in node.outputs if name})
         self._keep(step, step.run(self.values, self.types))
 
     def _defer(self, node: OnnxNode, reason: str) -> None:
@@ -167,7 +167,7 @@ def _text(kind: Any) -> str:
     return f"{TensorProto.DataType.Name(kind.tensor_type.elem_type)}{list(shape_of(kind))}"
 
 
-def run_steps(steps: Sequence[Step], values: Mapping[str, Value], types: ModelTypes) -> dict[str, Value]:
+def run_steps(steps: Sequence[ModelStep], values: Mapping[str, Value], types: ModelTypes) -> dict[str, Value]:
     """The values with those that the steps compute."""
     found = dict(values)
     for step in steps:
@@ -175,4 +175,4 @@ def run_steps(steps: Sequence[Step], values: Mapping[str, Value], types: ModelTy
     return found
 
 
-__all__ = ["LateNode", "Plan", "Step", "run_steps"]
+__all__ = ["LateNode", "ModelStep", "Plan", "run_steps"]

@@ -191,6 +191,7 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], regions: Sequence[S
         ]
         equal, rejected = ([entry for entry in checked if entry.verdict.equal is sign] for sign in (True, False))
         checks = reference.float_checks([entry.graph for entry in equal])
+        reference.forget()
         equal = [replace(entry, float_check=check) for entry, check in zip(equal, checks, strict=True)]
     return Verified(tuple(equal), tuple(rejected), {}, evaluator_device(array_module(run.program)))
 

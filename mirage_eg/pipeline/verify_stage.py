@@ -81,6 +81,7 @@ class FullSize:
             for entry, (verdict, check) in zip(finalists, checked, strict=True)
         ]
         equal, rejected = (tuple(entry for entry in candidates if entry.verdict.equal is sign) for sign in (True, False))
+        self.reference.forget()
         device = evaluator_device(array_module(self.run.program))
         return Verified(equal, rejected, dict(zip(parts, inside, strict=True)), device)
 

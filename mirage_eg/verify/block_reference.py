@@ -17,7 +17,7 @@ from mirage_eg.verify.composition import compose_float_checks, compose_verdicts
 from mirage_eg.verify.cuts import Pair, pairs_of
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import OnProgress, Reference, check_types
-from mirage_eg.verify.restriction import Restriction
+from mirage_eg.verify.restriction import IndexRestriction
 from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
@@ -81,6 +81,11 @@ class BlockReference:
             on_progress(number + 1, len(candidates))
         return results
 
+    def forget(self) -> None:
+        """Drop all random inputs; memory of a GPU goes back to its device, for the kernels of the program."""
+        for part in self._parts.values():
+            part.forget()
+
     def _cut(self, candidate: Graph) -> tuple[Pair, ...]:
         if candidate not in self._pairs:
             self._pairs[candidate] = pairs_of(self.program, candidate, self._seed)
@@ -127,7 +132,7 @@ class _Part:
     """A part of the program with its random inputs, at few indices and at its own size; both are drawn when they are needed."""
 
     def __init__(self, program: Graph, trials: int, seed: int) -> None:
-        self.restriction = Restriction(program)
+        self.restriction = IndexRestriction(program)
         self._program, self._trials, self._seed = program, trials, seed
         self._references: dict[bool, Reference] = {}
 
@@ -137,6 +142,11 @@ class _Part:
             program = (self.restriction.program if restricted else None) or self._program
             self._references[restricted] = Reference(program, self._trials, self._seed, array_module(program))
         return self._references[restricted]
+
+    def forget(self) -> None:
+        """Drop all random inputs."""
+        for reference in self._references.values():
+            reference.inputs.forget()
 
     def forget_large(self) -> None:
         """Drop random inputs that take much memory."""

@@ -50,7 +50,7 @@ class Restricted:
         return tuple(kept[at] for kept, at in zip(self.outputs[output], place, strict=True))
 
 
-class Restriction:
+class IndexRestriction:
     """A program at fewer indices of its axes, and µGraphs at the same indices."""
 
     def __init__(self, program: Graph) -> None:
@@ -247,4 +247,4 @@ class _Rebuilt:
         return counts
 
 
-__all__ = ["KEPT", "JointAxes", "Restricted", "Restriction"]
+__all__ = ["KEPT", "IndexRestriction", "JointAxes", "Restricted"]

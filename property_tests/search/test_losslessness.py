@@ -266,7 +266,7 @@ def test_directed_laws_prune_a_product_of_equals_if_the_program_has_a_square() -
 
 @settings(max_examples=5)
 @given(program=elementwise_programs())
-def test_pruned_by_directed_laws_has_a_twin_of_no_more_ops_in_random_programs(program: Graph) -> None:
+def test_pruned_by_one_way_laws_has_a_twin_of_no_more_ops_in_random_programs(program: Graph) -> None:
     compare(program, 3, load_rules("indexed"))
 
 

@@ -17,7 +17,7 @@ from mirage_eg.testing import EVERY, as_program, block_graphs, every_mutant
 from mirage_eg.verify import restriction
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.reference import Reference
-from mirage_eg.verify.restriction import Places, Restriction
+from mirage_eg.verify.restriction import IndexRestriction, Places
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.hand_written import (
     Pair,
@@ -55,7 +55,7 @@ def _values(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_restriction_computes_what_the_whole_computes_at_its_indices(name: str) -> None:
     pair = PAIRS[name]
-    found = Restriction(pair.program)
+    found = IndexRestriction(pair.program)
     for candidate in (pair.mugraph, pair.program):
         small = found.of(candidate)
         assert small is not None and found.program is not None
@@ -87,7 +87,7 @@ def test_random_blocks_are_the_same_function_at_fewer_indices(block: Graph) -> N
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(restriction, "_kept", lambda axes: _halved(axes))
-        found = Restriction(program)
+        found = IndexRestriction(program)
         small = found.of(mugraph)
     event("restricted" if small else "not restricted")
     if small is None:
@@ -133,7 +133,7 @@ def _mean_program(rows: int, columns: int) -> KernelGraph:
 
 
 def test_reduced_axes_keep_their_sizes() -> None:
-    program = Restriction(_mean_program(64, 300).graph()).program
+    program = IndexRestriction(_mean_program(64, 300).graph()).program
     assert program is not None and [kind.shape for kind in program.input_types] == [(16, 300), (300, 16)]
 
 
@@ -148,7 +148,7 @@ def test_axes_whose_indices_an_op_tells_apart_keep_their_sizes(op: str) -> None:
         "flip": lambda: graph.flip(x, (0,)),
     }[op]()
     graph.mark_output(graph.relu(made))
-    program = Restriction(graph.graph()).program
+    program = IndexRestriction(graph.graph()).program
     shape = (64, 16) if op == "slice" else (64, 128)
     assert (program or graph.graph()).input_types[0].shape == shape
 
@@ -167,5 +167,5 @@ def test_a_program_without_axes_is_checked_at_its_own_size() -> None:
     x = graph.new_input((64, 64), "float32", "x")
     graph.mark_output(graph.sum(x @ graph.transpose(x, (1, 0)), 1))
     program = graph.graph()
-    assert Restriction(program).program is None
+    assert IndexRestriction(program).program is None
     assert BlockReference(program).check(program).verdict is Equality.EQUAL

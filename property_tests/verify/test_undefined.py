@@ -131,7 +131,7 @@ def test_laws_prove_nothing_through_an_undefined_side_of_a_choice() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-9)
 
 
-def test_a_candidate_with_a_choice_is_proved_by_laws_that_keep_undefined_values() -> None:
+def test_a_candidate_with_a_choice_is_proved_by_laws_that_keep_undefined() -> None:
     plain = program(lambda g, x, y: g.exp(g.log(x)) + y)
     candidate = program(lambda g, x, y: g.where(g.less(y, 0), x + y, g.exp(g.log(x)) + y))
     assert not has_choices(plain) and not Prover(plain).prove(candidate).proved

@@ -171,7 +171,7 @@ def test_structures_for_other_sizes_pass_the_field_check() -> None:
     primitive = drop_shifts(expand(program.graph()))
     [found] = find_kernels(task_with(), [primitive])
     check = FieldCheck(primitive, infer_axes(primitive), seed=1, trials=2)
-    assert len(found.tried) > 2 and all(map(check.passes, found.tried))
+    assert len(found.tried) > 2 and {check.stage_of(it) for it in found.tried} == {None}
 
 
 def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
