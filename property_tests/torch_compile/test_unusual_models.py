@@ -119,14 +119,14 @@ def test_the_gate_compares_numbers_without_dims_and_strides_of_other_symbols() -
     assert all(it.error is not None for record in graph_records() for it in record.segments)
 
 
-def test_a_comparison_may_be_wrong_where_torch_is() -> None:
+def test_a_comparison_that_torch_itself_misses_is_left_undecided() -> None:
     def function(x: Any) -> Any:
         return (x * 100).softmax(-1) > 0  # float32 underflows, float64 does not
 
     with torch.no_grad():
         torch.testing.assert_close(compiled(function, gate="cost")(rows()), function(rows()))
     [segment] = graph_records()[0].segments
-    assert segment.decision is Decision.USED and segment.error is not None and segment.error > 0
+    assert segment.decision is Decision.UNDECIDED and "torch's own result" in segment.reason
 
 
 def test_attention_of_three_dims_is_one_segment() -> None:
