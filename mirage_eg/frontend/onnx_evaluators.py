@@ -10,9 +10,10 @@ from mirage_eg.ir.errors import ProgramError
 
 WRONG_IN_REFERENCE = frozenset({"If", "Loop", "LRN", "Scan"})
 """Operators that onnx's reference evaluator computes differently from their definition (onnx 1.23.2)."""
-# What the reference evaluator raises for an operator, an attribute or a type that it lacks: it is written in Python.
+# What the reference evaluator raises for an operator, an attribute, a type or a library that it lacks: it is written in Python.
 _LACKS = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError),
+    *(ArithmeticError, AssertionError, AttributeError, ImportError),
+    *(LookupError, NotImplementedError, RuntimeError, TypeError, ValueError),
 )
 
 
@@ -33,8 +34,9 @@ def computed(model: Any, feeds: Mapping[str, Any]) -> list[Any]:
             failures.append(error)
     operators = ", ".join(dict.fromkeys(operator_name(node) for node in model.graph.node))
     given = ", ".join(f"{name}: {_described(it)}" for name, it in feeds.items()) or "no operands"
+    missing = "".join(f": {error}" for error in failures if isinstance(error, ImportError))
     raise ProgramError(
-        f"ONNX: neither onnx's reference evaluator nor onnxruntime computes {operators[:200]} for {given[:200]}"
+        f"ONNX: neither onnx's reference evaluator nor onnxruntime computes {operators[:200]} for {given[:200]}{missing}"
     ) from failures[0]
 
 

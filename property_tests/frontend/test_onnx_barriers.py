@@ -1,5 +1,6 @@
 """Operators of ONNX that nothing here computes are barriers between programs, and keep their meaning."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
 
+from mirage_eg.frontend.onnx_evaluators import computed  # noqa: E402
 from mirage_eg.frontend.onnx_import import import_model  # noqa: E402
 from mirage_eg.ir.errors import ProgramError  # noqa: E402
 
@@ -52,6 +54,15 @@ def test_an_unknown_operator_of_known_values_is_computed_at_import() -> None:
     x = np.ones((1, 4, 6, 6), np.float32)
     [got] = found.run(x=torch.from_numpy(x))
     np.testing.assert_allclose(got.double().numpy(), np.exp(2.0) ** 2 * x, rtol=1e-5)
+
+
+def test_an_operator_of_a_library_that_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIL", "PIL.Image"):
+        monkeypatch.setitem(sys.modules, name, None)
+    graph = "g (uint8[n] data) => (uint8[h, w, 3] image) { image = ImageDecoder(data) }"
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {graph}')
+    with pytest.raises(ProgramError, match=r"computes ImageDecoder for data: uint8.*Pillow must be installed"):
+        computed(made, {"data": np.zeros(4, np.uint8)})
 
 
 ATTRIBUTES = {
