@@ -1,4 +1,4 @@
-"""The ablation of all indexed laws on all workloads: JSON lines for the table of docs/ablation.md.
+"""The ablation of all indexed laws on all workloads: JSON lines for the table of docs/measurements/ablation.md.
 
 `python benchmarks/ablation.py FOLDER` writes FOLDER/ablation.jsonl: a line for each program or segment, with its matching laws.
 """

@@ -56,16 +56,16 @@ def pages() -> dict[str, str]:
     found = card_results.cards()
     card = card_results.main_card(found)
     return {
-        "command_line.md": command_line(),
-        "results.md": results(found),
-        "reference.md": _framed(DOCS / "reference.md", public_names.reference(), _HOUSE),
-        "ops.md": op_table.ops_page(),
-        "rule_language.md": op_table.rule_language_page(),
-        "verification.md": verification(),
-        "architecture.md": _framed(DOCS / "architecture.md", house.table() + "\n", _HOUSE),
-        "models.md": _framed(DOCS / "models.md", models_table()),
-        "torch_compile.md": _framed(DOCS / "torch_compile.md", layers_table()),
-        "ablation.md": GENERATED + ablation.page(),
+        "reference/command_line.md": command_line(),
+        "measurements/results.md": results(found),
+        "reference/python.md": _framed(DOCS / "reference/python.md", public_names.reference(), _HOUSE),
+        "reference/ops.md": op_table.ops_page(),
+        "reference/rule_language.md": op_table.rule_language_page(),
+        "explanation/verification.md": verification(),
+        "explanation/architecture.md": _framed(DOCS / "explanation/architecture.md", house.table() + "\n", _HOUSE),
+        "how_to/models.md": _framed(DOCS / "how_to/models.md", models_table()),
+        "how_to/torch_compile.md": _framed(DOCS / "how_to/torch_compile.md", layers_table()),
+        "measurements/ablation.md": GENERATED + ablation.page(),
         "../README.md": _framed(DOCS.parent / "README.md", card_results.readme_table(found)),
         "figures/results_bars.svg": card_results.result_bars(card),
         "figures/results_roofline.svg": card_results.result_roofline(card),
@@ -165,7 +165,7 @@ that the newest run of a row left out, or that failed in it, has the time of the
 baseline over ours: above 1 our kernels are faster.
 The lower bound is the time to read each input and write each output once, or to compute all products, at rates measured in the
 same run.
-[Kernels](kernels.md) describes the measurement. `OUT=DIR python benchmarks/on_gpu.py` repeats all measurements of this page
+[Kernels](../explanation/kernels.md) describes the measurement. `OUT=DIR python benchmarks/on_gpu.py` repeats all measurements of this page
 that need a GPU, step by step (`--list`), and runs the GPU tests.
 
 {card_results.sections(found)}
@@ -175,11 +175,11 @@ that need a GPU, step by step (`--list`), and runs the GPU tests.
 
 ## Search
 
-[Search](search.md#measured-time) has the table of times, from `docs/measurements/search.jsonl`.
+[Search](../explanation/search.md#measured-time) has the table of times, from `docs/measurements/search.jsonl`.
 
 ## Verification
 
-[Verification](verification.md#cost) has the table of times, from `docs/measurements/verify_h100.jsonl`.
+[Verification](../explanation/verification.md#cost) has the table of times, from `docs/measurements/verify_h100.jsonl`.
 """
 
 
@@ -262,7 +262,7 @@ def verification() -> str:
         f"A field check at real size takes at most {slowest:.1f} ms (aim: 50 ms). Below 300 verdicts a second at b = 1: "
         f"{', '.join(short) if short else 'no workload'}."
     )
-    return _framed(DOCS / "verification.md", f"{devices}\n\n{table}\n\n{summary}\n")
+    return _framed(DOCS / "explanation/verification.md", f"{devices}\n\n{table}\n\n{summary}\n")
 
 
 def _framed(path: Path, generated: str, comment: str = _MEASURED) -> str:

@@ -146,7 +146,7 @@ def test_laws_theories_and_axes_are_chosen_by_name(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_oracle_page_prints_what_it_says() -> None:
-    page = (Path(__file__).parents[2] / "docs/concepts/oracle.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/explanation/oracle.md").read_text(encoding="utf-8")
     code, shown = (block.split("\n", 1)[1] for block in page.split("```")[1::2])
     names: dict[str, EGraph] = {}
     exec(code, names)

@@ -1,4 +1,4 @@
-"""docs/testing.md: its tests pass, and its message is the one that a false law gives."""
+"""docs/how_to/testing.md: its tests pass, and its message is the one that a false law gives."""
 
 import re
 from collections.abc import Callable
@@ -9,14 +9,14 @@ import pytest
 
 from mirage_eg.testing import assert_law_sound
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "testing.md").read_text(encoding="utf-8")
 
 
 def functions_of_the_page() -> dict[str, Callable[[], None]]:
     """The tests of the page by name."""
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(block, "docs/testing.md", "exec"), names)
+        exec(compile(block, "docs/how_to/testing.md", "exec"), names)
     return {name: function for name, function in names.items() if name.startswith("test_")}
 
 

@@ -17,7 +17,7 @@ from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.command import run_command, start_command
 
-PAGE = (Path(__file__).parents[2] / "docs" / "partial_equivalence.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "partial_equivalence.md").read_text(encoding="utf-8")
 PROGRAM, LOOP, NAMED, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -44,29 +44,29 @@ ELSEWHERE = {
         ". .venv/bin/activate": ".ci/run",
         "property_tests/published/rmsnorm.py mirage/benchmark/saved_mugraphs/": "property_tests/frontend/test_mirage_json.py",
     },
-    "docs/getting_started.md": {"pip install -q .": ".ci/run", ". .venv/bin/activate": ".ci/run"},
-    "docs/rules.md": {
+    "docs/tutorials/getting_started.md": {"pip install -q .": ".ci/run", ". .venv/bin/activate": ".ci/run"},
+    "docs/how_to/rules.md": {
         "mirage-eg rules": "property_tests/repository/test_rules_docs.py",
         "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
     },
-    "docs/synthesis.md": {"mirage-eg rules": "property_tests/repository/test_synthesis_docs.py"},
-    "docs/partial_equivalence.md": dict.fromkeys(("mirage-eg mutants", "--mutants"), "property_tests/cli/test_mutants.py"),
-    "docs/tensor_synthesis.md": {"mirage-eg rules": "property_tests/synthesis/tensor/test_synthesize_tensor_laws.py"},
+    "docs/how_to/synthesis.md": {"mirage-eg rules": "property_tests/repository/test_synthesis_docs.py"},
+    "docs/how_to/partial_equivalence.md": dict.fromkeys(("mirage-eg mutants", "--mutants"), "property_tests/cli/test_mutants.py"),
+    "docs/how_to/tensor_synthesis.md": {"mirage-eg rules": "property_tests/synthesis/tensor/test_synthesize_tensor_laws.py"},
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
-    "docs/graph_optimization.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
-    "docs/models.md": {
+    "docs/explanation/graph_optimization.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
+    "docs/how_to/models.md": {
         "mirage-eg rewrite": "property_tests/frontend/test_onnx_export.py",
         "mirage-eg optimize": "property_tests/frontend/test_onnx_export.py",
     },
-    "docs/torch_compile.md": {"mirage-eg cache": "property_tests/cli/test_cache.py"},
+    "docs/how_to/torch_compile.md": {"mirage-eg cache": "property_tests/cli/test_cache.py"},
     "CONTRIBUTING.md": {
         "python docs/build.py": "property_tests/repository/test_docs.py",
         "python notebooks/build.py": "property_tests/repository/test_notebooks.py",
         **dict.fromkeys(("pytest", "ruff", "mypy", "mkdocs build", ".ci/run"), ".ci/run"),
     },
 }
-SLOW = ("docs/running.md", "docs/measuring_laws.md", "docs/getting_started.md", "docs/dynamic_sizes.md")
-HERE = ("README.md", "docs/adding_a_workload.md", *SLOW)
+SLOW = ("docs/how_to/running.md", "docs/how_to/measuring_laws.md", "docs/tutorials/getting_started.md", "docs/how_to/dynamic_sizes.md")
+HERE = ("README.md", "docs/how_to/adding_a_workload.md", *SLOW)
 GIVEN = {  # files that a page speaks of and does not show
     "my_layer.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
     '    x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")\n'
@@ -113,10 +113,10 @@ def test_every_command_of_a_page_is_run_by_a_test_or_marked_as_needing_a_gpu(nam
 
 
 def test_a_page_with_commands_is_not_overlooked() -> None:
-    assert len(list(commands("docs/getting_started.md"))) == 8
-    assert len(list(commands("docs/rules.md"))) == 8
-    assert all(disposed("docs/kernels.md", command) == "gpu" for command in commands("docs/kernels.md"))
-    assert disposed("docs/faq.md", "mirage-eg optimize rmsnorm") == "nowhere"
+    assert len(list(commands("docs/tutorials/getting_started.md"))) == 8
+    assert len(list(commands("docs/how_to/rules.md"))) == 8
+    assert all(disposed("docs/explanation/kernels.md", command) == "gpu" for command in commands("docs/explanation/kernels.md"))
+    assert disposed("docs/how_to/faq.md", "mirage-eg optimize rmsnorm") == "nowhere"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -185,21 +185,21 @@ def test_every_block_of_a_page_says_what_it_is_and_only_sh_has_commands(name: st
 SNIPPETS = {  # python blocks that are not files for the commands of their page: what runs them
     ("README.md", "graph = mi.new_kernel_graph()"): "test_the_example_of_the_readme_writes_what_it_says",
     (
-        "docs/adding_a_workload.md",
+        "docs/how_to/adding_a_workload.md",
         "biased_gelu(",
     ): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
-    ("docs/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
-    ("docs/rules.md", "from mirage_eg.egraph.explain import explain"): "property_tests/repository/test_rules_docs.py",
-    ("docs/concepts/oracle.md", 'e = mi.egraph("rmsnorm")'): "test_the_example_of_the_oracle_page_prints_what_it_says",
-    ("docs/graph_optimization.md", "mi.optimize_graph("): "property_tests/graph_optimizer/test_page.py",
-    ("docs/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
-    ("docs/synthesis.md", "mi.synthesize("): "property_tests/repository/test_synthesis_docs.py",
-    ("docs/partial_equivalence.md", "mi."): "property_tests/cli/test_mutants.py",
-    ("docs/runtime.md", "# needs a GPU"): GPU,
-    ("docs/dynamic_sizes.md", "mi.superoptimize(graph, sizes="): "test_the_example_of_the_sizes_page_runs",
-    ("docs/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",
-    ("docs/testing.md", "def "): "property_tests/api/test_testing_page.py",
-    ("docs/torch_compile.md", 'backend="mirage_eg"'): "property_tests/torch_compile/test_page.py",
+    ("docs/how_to/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
+    ("docs/how_to/rules.md", "from mirage_eg.egraph.explain import explain"): "property_tests/repository/test_rules_docs.py",
+    ("docs/explanation/oracle.md", 'e = mi.egraph("rmsnorm")'): "test_the_example_of_the_oracle_page_prints_what_it_says",
+    ("docs/explanation/graph_optimization.md", "mi.optimize_graph("): "property_tests/graph_optimizer/test_page.py",
+    ("docs/how_to/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
+    ("docs/how_to/synthesis.md", "mi.synthesize("): "property_tests/repository/test_synthesis_docs.py",
+    ("docs/how_to/partial_equivalence.md", "mi."): "property_tests/cli/test_mutants.py",
+    ("docs/how_to/runtime.md", "# needs a GPU"): GPU,
+    ("docs/how_to/dynamic_sizes.md", "mi.superoptimize(graph, sizes="): "test_the_example_of_the_sizes_page_runs",
+    ("docs/how_to/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",
+    ("docs/how_to/testing.md", "def "): "property_tests/api/test_testing_page.py",
+    ("docs/how_to/torch_compile.md", 'backend="mirage_eg"'): "property_tests/torch_compile/test_page.py",
 }
 
 
@@ -221,14 +221,14 @@ def test_the_example_of_the_readme_writes_what_it_says(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_example_of_the_sizes_page_runs() -> None:
-    _, snippet = [text for language, text in blocks("docs/dynamic_sizes.md") if language == "python"]
+    _, snippet = [text for language, text in blocks("docs/how_to/dynamic_sizes.md") if language == "python"]
     done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert "n 17–64: " in done.stdout and "{'n': (2, 64)}" in done.stdout and "[17, 48] float16" in done.stdout
 
 
 def test_the_example_of_the_models_page_runs() -> None:
-    [snippet] = [text for language, text in blocks("docs/models.md") if language == "python"]
+    [snippet] = [text for language, text in blocks("docs/how_to/models.md") if language == "python"]
     done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "covered" in done.stdout and "kernel graph" in done.stdout
@@ -279,7 +279,7 @@ def spoken(name: str) -> list[str]:
     return [words for words in found if words in SPOKEN or not re.search(r"[A-Z]{4}|…|my\.egg", words)]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "docs/command_line.md"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "docs/reference/command_line.md"])
 def test_every_whole_command_within_a_sentence_is_run_too_or_needs_a_gpu(name: str) -> None:
     for words in spoken(name):
         place = SPOKEN.get(words)
@@ -357,21 +357,21 @@ def test_the_figures_show_what_optimize_finds_today() -> None:
 
 
 def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
-    page = read("docs/command_line.md")
+    page = read("docs/reference/command_line.md")
     for path, options in known_options().items():
         section = page[page.index(f"## mirage-eg {' '.join(path)}\n") :].split("\n## ")[0]
         assert all(f"`{option}`" in section for option in options - {"--help"} if option.startswith("--"))
 
 
 def test_every_term_of_the_glossary_is_stated_once_and_pages_link_to_it() -> None:
-    terms = re.findall(r"(?m)^### (.*)$", read("docs/glossary.md"))
+    terms = re.findall(r"(?m)^### (.*)$", read("docs/reference/glossary.md"))
     links = [link for name in NAMES for link in re.findall(r"glossary\.md#([\w-]+)", read(name))]
     assert len(terms) == len(set(terms)) > 50
     assert len(set(links)) > 25
 
 
 def test_a_device_that_is_added_as_the_page_says_ranks_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = read("docs/adding_a_device.md")
+    page = read("docs/how_to/adding_a_device.md")
     [record] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     [line] = re.findall(r'`("sm_89": Target\(.*?\))`', page)
     device = eval(record, {"Device": Device})
@@ -386,7 +386,7 @@ def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (group test)")
-    _, workload, baseline = [text for language, text in blocks("docs/adding_a_workload.md") if language == "python"]
+    _, workload, baseline = [text for language, text in blocks("docs/how_to/adding_a_workload.md") if language == "python"]
     for code, module in ((workload, workloads), (baseline, baselines)):
         exec(code, vars(module))
     made, eager = (vars(module).pop(name) for module, name in ((workloads, "biased_gelu"), (baselines, "_biased_gelu")))
@@ -428,7 +428,7 @@ def test_the_errors_of_the_faq_are_those_that_a_person_meets(
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     code, _, err = run_command(capsys, *words)
-    quoted = [re.split(r"…|; ", text)[0].replace("my_layer.py", "") for text in re.findall(r"\*\*`(.*?)`", read("docs/faq.md"))]
+    quoted = [re.split(r"…|; ", text)[0].replace("my_layer.py", "") for text in re.findall(r"\*\*`(.*?)`", read("docs/how_to/faq.md"))]
     if "cuda" in words and code == 0:
         pytest.skip("there is a GPU here")
     assert code == 2
@@ -497,4 +497,4 @@ QUOTED: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("words", QUOTED)
 def test_the_other_messages_of_the_faq_are_in_the_code(words: str) -> None:
-    assert words in read("docs/faq.md") and words in QUOTED[words]()
+    assert words in read("docs/how_to/faq.md") and words in QUOTED[words]()

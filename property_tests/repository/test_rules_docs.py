@@ -1,4 +1,4 @@
-"""docs/rules.md: whoever follows it ends with laws that pass the check and with µGraphs that use them."""
+"""docs/how_to/rules.md: whoever follows it ends with laws that pass the check and with µGraphs that use them."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from property_tests.support.command import start_command
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "rules.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`(\w+\.(?:egg|py))`[^`]*?:[^`]*?\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 

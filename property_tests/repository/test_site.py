@@ -48,8 +48,8 @@ def test_the_pages_build_without_warnings_and_load_nothing_external(site: Path) 
         assert 'class="mermaid"' not in page.read_text(encoding="utf-8"), f"{page}: the theme loads mermaid from elsewhere"
     styles = [path.read_text(encoding="utf-8") for path in site.rglob("*.css")]
     assert styles and not any(re.search(r"url\([\"']?(https?:)?//|@import", style) for style in styles)
-    assert '<ol start="3">' in (site / "rules.html").read_text(encoding="utf-8")  # steps go on after a block of code
-    assert "superoptimize" in (site / "reference.html").read_text(encoding="utf-8")
+    assert '<ol start="3">' in (site / "how_to" / "rules.html").read_text(encoding="utf-8")  # steps go on after a block of code
+    assert "superoptimize" in (site / "reference" / "python.html").read_text(encoding="utf-8")
 
 
 def test_a_broken_link_does_not_build(site: Path, tmp_path: Path) -> None:
@@ -65,21 +65,21 @@ def test_a_broken_link_does_not_build(site: Path, tmp_path: Path) -> None:
 
 
 def test_every_public_name_and_op_of_the_builders_is_in_the_reference(site: Path) -> None:
-    page = read("docs/reference.md")
+    page = read("docs/reference/python.md")
     assert [name for name in mirage_eg.__all__ if f"`mi.{name}`" not in page] == []
     assert [name for name in testing.__all__ if f"`mirage_eg.testing.{name}`" not in page] == []
-    shown = (site / "reference.html").read_text(encoding="utf-8")
+    shown = (site / "reference" / "python.html").read_text(encoding="utf-8")
     for builder in (KernelGraph, ThreadblockGraph):
         methods = [name for name, it in inspect.getmembers(builder, inspect.isfunction) if not name.startswith("_")]
         assert len(methods) > 40
         place = f"{builder.__module__}.{builder.__qualname__}"
         assert [name for name in methods if f'id="{place}.{name}"' not in shown] == []
-    tests = (site / "testing.html").read_text(encoding="utf-8")
+    tests = (site / "how_to" / "testing.html").read_text(encoding="utf-8")
     assert [name for name in testing.__all__ if f'id="mirage_eg.testing.{name}"' not in tests] == ["EVERY", "TAME"]
 
 
 def test_every_op_and_constructor_has_a_row_on_its_page() -> None:
-    ops, rules = read("docs/ops.md"), read("docs/rule_language.md")
+    ops, rules = read("docs/reference/ops.md"), read("docs/reference/rule_language.md")
     assert [name for name in OPS if f"| `{name}` |" not in ops] == []
     for domain in DOMAINS:
         assert [name for name in load_rules(domain).signatures if not re.search(rf"\({name}[ )]", rules)] == []
@@ -96,7 +96,7 @@ def test_notebooks_are_pages_of_the_site_with_their_outputs(site: Path) -> None:
 
 
 def test_figures_keep_their_size_scroll_and_follow_the_colours_of_the_page(site: Path) -> None:
-    for page, figure in (("index.html", "mugraph"), ("architecture.html", "house"), ("concepts/expression.html", "expression")):
+    for page, figure in (("index.html", "mugraph"), ("explanation/architecture.html", "house"), ("explanation/expression.html", "expression")):
         text = (site / page).read_text(encoding="utf-8")
         shown = re.findall(r'<div class="figure"[^>]*>(<svg .*?</svg>)', text, re.DOTALL)
         assert read(f"docs/figures/{figure}.svg").strip() in [it.strip() for it in shown]

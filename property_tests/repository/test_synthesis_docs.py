@@ -1,4 +1,4 @@
-"""docs/synthesis.md: its commands print and write what the page shows."""
+"""docs/how_to/synthesis.md: its commands print and write what the page shows."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "synthesis.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "synthesis.md").read_text(encoding="utf-8")
 [LAWS] = re.findall(r"`mine\.egg`:\n\n```egg\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/torch_compile.md: its example runs in a process that imports the package after torch.compile, then its commands."""
+"""docs/how_to/torch_compile.md: its example runs in a process that imports the package after torch.compile, then its commands."""
 
 import os
 import re
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_example_and_the_commands_of_the_page_run(tmp_path: Path, cache: Path) -> None:
-    page = (ROOT / "docs" / "torch_compile.md").read_text()
+    page = (ROOT / "docs" / "how_to" / "torch_compile.md").read_text()
     [snippet] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     installed = tmp_path / "mirage_eg_entry_points-0.dist-info"  # as an installation of this checkout has it

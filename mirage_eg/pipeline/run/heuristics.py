@@ -15,7 +15,7 @@ from mirage_eg.search.partition.plan_graph import PartitionLimits
 class Heuristics:
     """Choices of the stages of a run, and those of the search, the µGraph optimizer and the tuner."""
 
-    states: int = 100_000  # of the whole program, for all splits together, in equal shares (docs/search.md)
+    states: int = 100_000  # of the whole program, for all splits together, in equal shares (docs/explanation/search.md)
     fewest_states: int = 1_000  # of each split at least
     nodes: int = 10_000  # e-nodes of each of up to 20 splits of the whole program in the indexed domain; fewer for more splits
     abstract_nodes: int = 50_000  # likewise in the abstract domain
@@ -42,7 +42,7 @@ class Heuristics:
 
     spares: int = 3  # candidates that are verified one by one where none of the chosen ones passes the float check
     proof_nodes: int = 200_000  # of the e-graphs of all proofs; µGraphs after it are only tested
-    close: float = 1.05  # predicted times within this factor are equal: the cost model is no finer (docs/optimizer.md)
+    close: float = 1.05  # predicted times within this factor are equal: the cost model is no finer (docs/explanation/optimizer.md)
     close_measured: float = 1.02  # measured times likewise: the spread of a measurement
     diagnosis_parts: int = 16  # of the program that are searched for the closest candidate
     diagnosis_states: int = 20_000  # of each of these searches, for each split
