@@ -9,7 +9,6 @@ from unittest.mock import patch
 import pytest
 
 from mirage_eg.backends.cost.devices import find_device
-from mirage_eg.graph_optimizer.check_enodes import check_enodes
 from mirage_eg.graph_optimizer.costs import KernelCosts
 from mirage_eg.graph_optimizer.eclasses import EClasses, Types, read_classes
 from mirage_eg.graph_optimizer.extraction import extract
@@ -25,6 +24,7 @@ from mirage_eg.partial_equivalence.all_sizes import for_all_sizes
 from mirage_eg.partial_equivalence.mutants import mutant_of, mutants
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.check_enodes import check_enodes
 from property_tests.support.image_models import csrnet_back_end
 from property_tests.support.parameters import few
 

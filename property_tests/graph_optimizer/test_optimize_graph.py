@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from mirage_eg.backends.cost.devices import find_device
 from mirage_eg.frontend.model_writer import ModelWriter, WrittenModel
 from mirage_eg.frontend.published_models import bert, bert_attention, nasrnn, resnet50, squeezenet
-from mirage_eg.graph_optimizer.check_enodes import check_enodes
 from mirage_eg.graph_optimizer.optimize_graph import WRITTEN_OUT, OptimizedGraph, optimize_graph, saturated_classes
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
@@ -22,6 +21,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import verify
+from property_tests.support.check_enodes import check_enodes
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
 from property_tests.support.parameters import few
 
