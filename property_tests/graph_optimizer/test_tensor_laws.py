@@ -10,7 +10,6 @@ import pytest
 from mirage_eg.backends.cost.devices import find_device
 from mirage_eg.egraph.laws import Apply, Law, Literal, Variable
 from mirage_eg.egraph.rule_files import packaged_files
-from mirage_eg.graph_optimizer.check_enodes import check_enodes
 from mirage_eg.graph_optimizer.group_laws import group_laws
 from mirage_eg.graph_optimizer.optimize_graph import optimize_graph, saturated_classes
 from mirage_eg.graph_optimizer.tensor_laws import tensor_laws, translated
@@ -18,6 +17,7 @@ from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.graph import Graph
+from property_tests.support.check_enodes import check_enodes
 from property_tests.support.command import run_command
 from property_tests.support.parameters import few
 
@@ -177,9 +177,9 @@ def test_a_text_of_a_law_stays_a_text(place: str, tmp_path: Path) -> None:
 
 def groups_of(lines: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The groups of the shipped file if it has, of all rules for members, those with this text only."""
-    [language, found, large] = packaged_files("tensor")
+    [language, found] = packaged_files("tensor")
     kept = [it for it in found.text.splitlines() if ":ruleset members" not in it or lines in it]
-    files = [language, replace(found, text="\n".join(kept)), large]
+    files = [language, replace(found, text="\n".join(kept))]
     monkeypatch.setattr("mirage_eg.graph_optimizer.group_laws.packaged_files", lambda _: files)
     return group_laws.__wrapped__()
 

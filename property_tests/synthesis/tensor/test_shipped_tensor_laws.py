@@ -22,7 +22,7 @@ HALVES: Shapes = {"x": (2, 4, 9, 8), "y": (6, 2, 3, 3), "z": (8, 2, 3, 3)}  # fi
 
 @cache
 def session() -> TensorSession:
-    [_, found, _] = packaged_files("tensor")  # the laws that `mirage-eg rewrite` loads
+    [_, found] = packaged_files("tensor")  # the laws that `mirage-eg rewrite` loads
     rules = [line for line in found.text.splitlines() if line.startswith("(rewrite")]
     return TensorSession(rules)
 
