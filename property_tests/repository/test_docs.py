@@ -50,7 +50,9 @@ ELSEWHERE = {
         "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
     },
     "docs/how_to/synthesis.md": {"mirage-eg rules": "property_tests/repository/test_synthesis_docs.py"},
-    "docs/how_to/partial_equivalence.md": dict.fromkeys(("mirage-eg mutants", "--mutants"), "property_tests/cli/test_mutants.py"),
+    "docs/how_to/partial_equivalence.md": dict.fromkeys(
+        ("mirage-eg mutants", "--mutants"), "property_tests/cli/test_mutants.py"
+    ),
     "docs/how_to/tensor_synthesis.md": {"mirage-eg rules": "property_tests/synthesis/tensor/test_synthesize_tensor_laws.py"},
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
     "docs/explanation/graph_optimization.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
@@ -65,7 +67,12 @@ ELSEWHERE = {
         **dict.fromkeys(("pytest", "ruff", "mypy", "mkdocs build", ".ci/run"), ".ci/run"),
     },
 }
-SLOW = ("docs/how_to/running.md", "docs/how_to/measuring_laws.md", "docs/tutorials/getting_started.md", "docs/how_to/dynamic_sizes.md")
+SLOW = (
+    "docs/how_to/running.md",
+    "docs/how_to/measuring_laws.md",
+    "docs/tutorials/getting_started.md",
+    "docs/how_to/dynamic_sizes.md",
+)
 HERE = ("README.md", "docs/how_to/adding_a_workload.md", *SLOW)
 GIVEN = {  # files that a page speaks of and does not show
     "my_layer.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
@@ -428,7 +435,9 @@ def test_the_errors_of_the_faq_are_those_that_a_person_meets(
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     code, _, err = run_command(capsys, *words)
-    quoted = [re.split(r"…|; ", text)[0].replace("my_layer.py", "") for text in re.findall(r"\*\*`(.*?)`", read("docs/how_to/faq.md"))]
+    quoted = [
+        re.split(r"…|; ", text)[0].replace("my_layer.py", "") for text in re.findall(r"\*\*`(.*?)`", read("docs/how_to/faq.md"))
+    ]
     if "cuda" in words and code == 0:
         pytest.skip("there is a GPU here")
     assert code == 2

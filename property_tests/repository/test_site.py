@@ -96,7 +96,11 @@ def test_notebooks_are_pages_of_the_site_with_their_outputs(site: Path) -> None:
 
 
 def test_figures_keep_their_size_scroll_and_follow_the_colours_of_the_page(site: Path) -> None:
-    for page, figure in (("index.html", "mugraph"), ("explanation/architecture.html", "house"), ("explanation/expression.html", "expression")):
+    for page, figure in (
+        ("index.html", "mugraph"),
+        ("explanation/architecture.html", "house"),
+        ("explanation/expression.html", "expression"),
+    ):
         text = (site / page).read_text(encoding="utf-8")
         shown = re.findall(r'<div class="figure"[^>]*>(<svg .*?</svg>)', text, re.DOTALL)
         assert read(f"docs/figures/{figure}.svg").strip() in [it.strip() for it in shown]
