@@ -165,8 +165,9 @@ that the newest run of a row left out, or that failed in it, has the time of the
 baseline over ours: above 1 our kernels are faster.
 The lower bound is the time to read each input and write each output once, or to compute all products, at rates measured in the
 same run.
-[Kernels](../explanation/kernels.md) describes the measurement. `OUT=DIR python benchmarks/on_gpu.py` repeats all measurements of this page
-that need a GPU, step by step (`--list`), and runs the GPU tests.
+[Kernels](../explanation/kernels.md) describes the measurement.
+`OUT=DIR python benchmarks/on_gpu.py` repeats all measurements of this page that need a GPU, step by step
+(`--list`), and runs the GPU tests.
 
 {card_results.sections(found)}
 ## Gain of each choice of the tuner

@@ -45,8 +45,8 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ),
     ("NVIDIA H100 80GB HBM3", "group_norm", 1): (
         "Two launches, each of which reads the image; 25.0 µs and five launches before [split "
-        "statistics](../explanation/search.md#split-statistics). One launch cannot hold a group: 40,960 elements in float32 are more than "
-        "half of a multiprocessor's registers, in tiles of powers of two all of them. 189 candidates."
+        "statistics](../explanation/search.md#split-statistics). One launch cannot hold a group: 40,960 elements in float32 "
+        "are more than half of a multiprocessor's registers, in tiles of powers of two all of them. 189 candidates."
     ),
     ("NVIDIA H100 80GB HBM3", "gated_mlp_prefill", 1): (
         "Two products of the library and one kernel, as torch.compile has them; the tile of the kernel has 256 elements. 12 "
@@ -57,8 +57,8 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ),
     ("NVIDIA H100 80GB HBM3", "wide_causal_attention_prefill", 1): "Likewise.",
     ("NVIDIA H100 80GB HBM3", "ntrans", 8): (
-        "A row of 4,096 is the load of one block, with few bytes in flight. [Slow cases](../explanation/kernels.md#slow-cases) lists the "
-        "attempts."
+        "A row of 4,096 is the load of one block, with few bytes in flight. "
+        "[Slow cases](../explanation/kernels.md#slow-cases) lists the attempts."
     ),
     ("NVIDIA H100 80GB HBM3", "ntrans", 16): (
         "As at b = 8. 7.3 µs in another run, in which the best baseline took 7.0 (0.95)."

@@ -73,8 +73,9 @@ def ops_page() -> str:
 
 Each op is one row of the op table, `ir/ops.py`. A method of the [builders](python.md#graphs) appends it to a graph.
 *Constructor* is its name in [rule files](rule_language.md); *fused in* names the graphs that may contain it below the kernel
-level. [Add an op](../how_to/rules.md#add-an-op) describes ops of your own. The [finite field](glossary.md#finite-field) is the arithmetic
-of the random tests: an op that is exact there obeys all laws of numbers, any other op obeys some of them.
+level. [Add an op](../how_to/rules.md#add-an-op) describes ops of your own.
+The [finite field](glossary.md#finite-field) is the arithmetic of the random tests.
+An op that is exact there obeys all laws of numbers, any other op obeys some of them.
 
 {_table(head, rows)}
 
@@ -131,8 +132,8 @@ def rule_language_page() -> str:
 # Rule language
 
 A rule file holds sorts, constructors, relations, functions, rulesets and laws of
-[egglog](https://github.com/egraphs-good/egglog); it runs nothing. [Laws and ops](../how_to/rules.md) describes how to write and check
-one. `mirage-eg rules list --laws` prints all laws.
+[egglog](https://github.com/egraphs-good/egglog); it runs nothing.
+[Laws and ops](../how_to/rules.md) describes how to write and check one. `mirage-eg rules list --laws` prints all laws.
 
 | form | meaning |
 | --- | --- |

@@ -7,6 +7,7 @@ import mirage_eg
 from mirage_eg import onnx, testing, torch
 
 _OPTIONS = {"ir.builder": ", inherited_members: true", "ir.threadblock_graph": ", inherited_members: true"}
+_TESTING = "../how_to/testing.md"
 _VALUES = {  # names of values, which have no documentation of their own
     **dict.fromkeys(mirage_eg._DTYPES, "element type, a member of `DType`"),
     "NEW_DIM": "in an output map: this grid dim becomes a new first dim",
@@ -30,14 +31,14 @@ def reference() -> str:
     shown = {f"mi.{name}": f"mirage_eg.{module}.{name}" for module, names in mirage_eg._HOMES.items() for name in names}
     shown |= {f"mi.torch.{name}": f"mirage_eg.{module}.{name}" for module, names in torch._HOMES.items() for name in names}
     shown |= {f"mi.onnx.{name}": f"mirage_eg.{module}.{name}" for module, names in onnx._HOMES.items() for name in names}
-    shown |= {f"mirage_eg.testing.{name}": f"../how_to/testing.md#mirage_eg.testing.{name}" for name in testing.__all__}
+    shown |= {f"mirage_eg.testing.{name}": f"{_TESTING}#mirage_eg.testing.{name}" for name in testing.__all__}
     rows = [
-        f"| [`{name}`]({place if place.startswith('../how_to/testing.md') else f'#{place}'}) | {_sentence(place.rpartition('#')[2])} |"
+        f"| [`{name}`]({place if place.startswith(_TESTING) else f'#{place}'}) | {_sentence(place.rpartition('#')[2])} |"
         for name, place in shown.items()
         if name.rpartition(".")[2] not in (*_VALUES, "EVERY", "TAME")
     ]
     rows += [f"| `mi.{name}` | {said} |" for name, said in _VALUES.items()]
-    rows += ["| `mirage_eg.testing.EVERY`, `mirage_eg.testing.TAME` | sets of ops, see [Testing](../how_to/testing.md) |"]
+    rows += [f"| `mirage_eg.testing.EVERY`, `mirage_eg.testing.TAME` | sets of ops, see [Testing]({_TESTING}) |"]
     parts = []
     for module, names in homes().items():
         options = f"show_root_heading: false, members: [{', '.join(names)}]{_OPTIONS.get(module, '')}"

@@ -1,6 +1,6 @@
 """GPUs as records: target and rates, for the cost model; `TARGETS` has the limits of each target.
 
-The records of the H100 and the H200 are fits of the cost model to measured kernels (`mirage-eg bench cost`, docs/explanation/optimizer.md).
+The records of the H100 and the H200 are fits of the cost model to measured kernels (docs/explanation/optimizer.md).
 The H100's started at rates that were measured alone: 3.02 TB/s, 708 TFLOP/s in float16, 1.0 µs for an empty launch replayed in
 a CUDA graph. The other records are datasheet values times the same efficiencies (`source`).
 """

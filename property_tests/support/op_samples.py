@@ -357,7 +357,7 @@ def differs(
 ) -> str:
     """How a result differs from torch's, and from torch's in float64; empty if it does not.
 
-    With `special`, by the contract for numbers that are none (docs/explanation/verification.md), with `keeps` infinities are the same ones.
+    With `special`, by the contract for numbers that are none (docs/explanation), with `keeps` infinities are the same ones.
     With `by_norm`, errors are relative to the largest finite element, as those of the algorithms of linear algebra are.
     """
     ours, structure = pytree.tree_flatten(got)

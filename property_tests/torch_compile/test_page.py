@@ -1,4 +1,4 @@
-"""docs/how_to/torch_compile.md: its example runs in a process that imports the package after torch.compile, then its commands."""
+"""The how-to of torch.compile: its example runs in a process that imports the package last, then its commands."""
 
 import os
 import re

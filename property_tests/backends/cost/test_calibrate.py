@@ -55,7 +55,7 @@ def test_rank_correlation_is_one_for_rising_and_minus_one_for_falling_maps(x: li
 
 
 def test_the_shipped_h100_ranks_the_measured_mugraphs() -> None:
-    """Over all six workloads and the kernels of a decoder layer, as the optimizer's issue asks; docs/explanation/optimizer.md has each."""
+    """Over all six workloads and the kernels of a decoder layer, as docs/measurements/cost_model.md has them."""
     measured = read_lines([ROOT / "docs" / "measurements" / "cost_h100.jsonl.gz"])
     correlation = agreements(measured, H100)[-1].correlation
     assert correlation is not None
