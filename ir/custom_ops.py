@@ -1,50 +1,26 @@
-"""Custom ops: elementwise ops from outside the package, one frozen row each in one registry that all tables of ops read."""
+"""The elementwise ops of the package and of the user: the tables of all rooms are functions of these records."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.record import ElementwiseOp
 
 Row = TypeVar("Row")
 
-OPERANDS = ("x", "y", "z")
-"""The names of the operands in expressions and rules, as many as an op may have."""
+REGISTRY: dict[str, ElementwiseOp] = {}
+"""The ops of the user in this process, by name; `register_op` adds to it, and worker processes receive a copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpSpec:
-    """A custom op: its meaning, and its expressions in `{x}`, `{y}`, `{z}` and `{ATTRIBUTE}`.
-
-    The meaning is `definition(builder, *operands, **attributes)` in other ops (`ir.definitions`), or `numbers(xp, *operands,
-    **attributes)` on arrays with `exactly(*operands, **attributes)` on mpmath's numbers. An op with a definition may lack the
-    expressions. `helpers` are the functions that the Triton expression calls: name and source. `keeps_zero`: zero in gives zero
-    out; of an op with a definition it is computed.
-    """
-
-    name: str
-    arity: int = 1
-    attributes: tuple[str, ...] = ()
-    definition: Callable[..., Any] | None = None
-    numbers: Callable[..., Any] | None = None
-    exactly: Callable[..., Any] | None = None
-    triton: str | None = None
-    torch: str | None = None
-    helpers: tuple[tuple[str, str], ...] = ()
-    keeps_zero: bool = False
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """The names of the operands."""
-        return OPERANDS[: self.arity]
-
-
-REGISTRY: dict[str, OpSpec] = {}
-"""The custom ops of this process, by name; `register_op` adds to it, and worker processes receive a copy."""
+def record_of(op: str) -> ElementwiseOp | None:
+    """The record of an elementwise op; None for other ops."""
+    return PACKAGED.get(op) or REGISTRY.get(op)
 
 
 class OpTable(Mapping[str, Row], Generic[Row]):
-    """The package's rows, followed by a row of each custom op, which `derive` computes from its spec."""
+    """The package's rows, followed by a row of each op of the user, which `derive` computes from its record."""
 
-    def __init__(self, packaged: Mapping[str, Row], derive: Callable[[OpSpec], Row]) -> None:
+    def __init__(self, packaged: Mapping[str, Row], derive: Callable[[ElementwiseOp], Row]) -> None:
         self._packaged, self._derive = packaged, derive
 
     def __getitem__(self, name: str) -> Row:
@@ -61,4 +37,9 @@ class OpTable(Mapping[str, Row], Generic[Row]):
         return len(self._packaged) + len(REGISTRY)
 
 
-__all__ = ["OPERANDS", "REGISTRY", "OpSpec", "OpTable"]
+def elementwise_table(derive: Callable[[ElementwiseOp], Row]) -> OpTable[Row]:
+    """A row of each elementwise op."""
+    return OpTable({op.name: derive(op) for op in PACKAGED.values()}, derive)
+
+
+__all__ = ["REGISTRY", "OpTable", "elementwise_table", "record_of"]

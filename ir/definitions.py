@@ -1,4 +1,4 @@
-"""Definitions of custom ops as thread graphs of other ops; the evaluator, the back ends and the rules read them."""
+"""Definitions of ops as thread graphs of other ops; the evaluator, the back ends and the rules read them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -6,38 +6,39 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from mirage_eg.ir.builder import Builder, Tensor
-from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
+from mirage_eg.ir.custom_ops import record_of
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import Level
 
 V = TypeVar("V")
 
 
 def definition_of(op: str, attributes: Mapping[str, Any]) -> Graph | None:
-    """The definition of an op for values of its attributes; None for the package's ops, and for ops defined by numbers."""
-    spec = REGISTRY.get(op)
-    return None if spec is None or spec.definition is None else traced(spec, tuple(sorted(attributes.items())))
+    """The definition of an op for values of its attributes; None for ops that have a meaning of their own."""
+    record = record_of(op)
+    return None if record is None or record.definition is None else traced(record, tuple(sorted(attributes.items())))
 
 
 @lru_cache(maxsize=1 << 10)
-def traced(spec: OpSpec, attributes: tuple[tuple[str, Fraction], ...]) -> Graph:
+def traced(op: ElementwiseOp, attributes: tuple[tuple[str, Fraction], ...]) -> Graph:
     """The thread graph that the definition of an op writes for values of its attributes.
 
     Raises:
         GraphError: an op that is not elementwise, a cast, an operand that is not used, a result of another kind.
     """
-    assert spec.definition is not None
+    assert op.definition is not None
     builder = Builder(Level.THREAD)
-    operands = [builder.op("input", shape=(1,), dtype="float32", name=name) for name in spec.operands]
-    result = spec.definition(builder, *operands, **dict(attributes))
+    operands = [builder.op("input", shape=(1,), dtype="float32", name=name) for name in op.operands]
+    result = op.definition(builder, *operands, **dict(attributes))
     if not isinstance(result, Tensor) or result.builder is not builder:
         raise GraphError(f"got the result {result!r}, wanted a value of the builder b")
     if any(item.op == "cast" for item in builder.nodes):
         raise GraphError("got a cast, wanted ops on numbers of one type")
     used = _ancestors(builder, result.position)
-    for place, name in enumerate(spec.operands):
+    for place, name in enumerate(op.operands):
         if place not in used:
             raise GraphError(f"the operand {name} is not used")
     number = {old: new for new, old in enumerate(sorted(used))}

@@ -1,6 +1,7 @@
 """Derived ops written out: after `expand`, a graph holds no softmax, rms_norm, layer_norm or accum_rms.
 
-A custom op stays what it is for the search. Back ends write those without an expression of their own out by `expand_custom`.
+An op with a definition stays what it is for the search. Back ends write those without an expression of their own out by
+`expand_custom`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -8,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.custom_ops import REGISTRY
+from mirage_eg.ir.custom_ops import REGISTRY, record_of
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -16,7 +17,7 @@ from mirage_eg.ir.ops import OPS
 
 
 def expand(graph: Graph) -> Graph:
-    """The same graph in primitive ops and custom ops; equal shapes, equal function."""
+    """The same graph in primitive ops and ops with definitions; equal shapes, equal function."""
     return _expanded(graph, custom=False) if REGISTRY or graph.depends_on_sizes else _known(graph)
 
 
@@ -29,7 +30,7 @@ def values_expanded(graph: Graph) -> tuple[int, ...]:
 
 
 def expand_custom(graph: Graph) -> Graph:
-    """`expand`, and custom ops without a Triton expression as the ops of their definitions."""
+    """`expand`, and ops with definitions and without a Triton expression as the ops of those."""
     return _expanded(graph, custom=True)
 
 
@@ -77,8 +78,9 @@ def _written(
 
 
 def lowered_by(op: str, attributes: Mapping[str, Any]) -> Graph | None:
-    """The definition that back ends write in the place of a custom op, if it has no Triton expression."""
-    return definition_of(op, attributes) if op in REGISTRY and REGISTRY[op].triton is None else None
+    """The definition that back ends write in the place of an op, if it has no Triton expression."""
+    record = record_of(op)
+    return None if record is None or record.triton is not None else definition_of(op, attributes)
 
 
 @lru_cache(64)  # not where there are custom ops: their shapes may change

@@ -14,6 +14,8 @@ from typing import Any
 from mirage_eg.ir import indexing, shapes, windows
 from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.patch import patch, patch_shape
 from mirage_eg.ir.shapes import Shape
 
@@ -187,8 +189,18 @@ def _rms(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attribu
     return apply("sqrt", apply("accum_mean", apply("square", operands[0]), **dim))
 
 
-def _elementwise(name: str, arity: int, **rest: Any) -> Op:
-    return Op(name=name, kind=Kind.ELEMENTWISE, arity=(arity, arity), levels=EVERYWHERE, shape=shapes.broadcast, **rest)
+def _elementwise(op: ElementwiseOp) -> Op:
+    return Op(
+        name=op.name,
+        kind=Kind.ELEMENTWISE,
+        arity=(op.arity, op.arity),
+        levels=EVERYWHERE,
+        shape=shapes.broadcast,
+        attributes={name: "text" if name == "dtype" else "rational" for name in op.attributes},
+        commutative=op.commutative,
+        conditions=op.conditions,
+        selects=op.selects,
+    )
 
 
 def _reduction(name: str, **rest: Any) -> Op:
@@ -253,47 +265,7 @@ _ROWS = (
         shape=shapes.no_rule,
         attributes={"name": "text?", "omap": "ints?", "dtype": "text?", "strides": "ints?"},  # in memory, of a block graph's
     ),
-    # Elementwise, with NumPy's broadcasting.
-    _elementwise("add", 2, commutative=True),
-    _elementwise("sub", 2),
-    _elementwise("mul", 2, commutative=True),
-    _elementwise("div", 2),
-    _elementwise("maximum", 2, commutative=True),
-    _elementwise("minimum", 2, commutative=True),
-    _elementwise("abs", 1),
-    # Indicators: 1 where the comparison holds, 0 elsewhere; a condition is an indicator.
-    _elementwise("less", 2),
-    _elementwise("less_equal", 2),
-    _elementwise("equal", 2, commutative=True),
-    _elementwise("where", 3, conditions=1, selects=True),
-    _elementwise("cast", 1, attributes={"dtype": "text"}),
-    _elementwise("exp", 1),
-    _elementwise("log", 1),
-    _elementwise("log2", 1),
-    _elementwise("log10", 1),
-    _elementwise("log1p", 1),
-    _elementwise("expm1", 1),
-    _elementwise("square", 1),
-    _elementwise("sqrt", 1),
-    _elementwise("rsqrt", 1),
-    _elementwise("silu", 1),
-    _elementwise("sigmoid", 1),
-    _elementwise("gelu", 1),
-    _elementwise("relu", 1),
-    _elementwise("tanh", 1),
-    _elementwise("gelu_tanh", 1),
-    _elementwise("erf", 1),
-    _elementwise("sin", 1),
-    _elementwise("cos", 1),
-    _elementwise("softplus", 1),
-    _elementwise("mish", 1),
-    _elementwise("leaky_relu", 1, attributes={"slope": "rational"}),
-    _elementwise("elu", 1, attributes={"alpha": "rational"}),
-    _elementwise("pow", 1, attributes={"exponent": "rational"}),
-    _elementwise("clamp", 1, attributes={"low": "rational", "high": "rational"}),
-    _elementwise("scale", 1, attributes={"factor": "rational"}),
-    _elementwise("shift", 1, attributes={"offset": "rational"}),
-    _elementwise("fill", 1, attributes={"value": "rational"}, selects=True),  # a number in the shape of the operand
+    *map(_elementwise, PACKAGED.values()),  # with NumPy's broadcasting
     # Contractions.
     Op(
         name="matmul",
@@ -453,9 +425,6 @@ _ROWS = (
     ),
 )
 
-OPS = OpTable(
-    {row.name: row for row in _ROWS},
-    lambda spec: _elementwise(spec.name, spec.arity, attributes=dict.fromkeys(spec.attributes, "rational")),
-)
+OPS = OpTable({row.name: row for row in _ROWS}, _elementwise)
 
 VIEWS = frozenset({"reshape", "broadcast", "slice", "split"})  # in a kernel graph they look otherwise at memory: no kernel

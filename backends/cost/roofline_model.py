@@ -18,6 +18,7 @@ from mirage_eg.backends.triton.library_attention import LibraryAttention, librar
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
 from mirage_eg.backends.triton.views import transposed_operands
+from mirage_eg.ir.custom_ops import record_of
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -26,17 +27,11 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 
-FUNCTIONS = frozenset(
-    {
-        *("exp", "log", "sqrt", "rsqrt", "silu", "sigmoid", "gelu", "tanh", "pow", "div"),
-        *("gelu_tanh", "erf", "sin", "cos", "softplus", "mish", "elu", "log2", "log10", "log1p", "expm1"),
-    }
-)
-
 
 def is_function(op: str, attributes: Mapping[str, Any]) -> bool:
-    """Whether an op is more expensive than an addition: one of FUNCTIONS, or defined by one."""
-    return any(name in FUNCTIONS for name, _ in primitive_nodes(op, attributes))
+    """Whether an op is more expensive than an addition, or one of the ops that define it."""
+    records = (record_of(name) for name, _ in primitive_nodes(op, attributes))
+    return any(record is not None and record.costly for record in records)
 
 
 _SECTOR = 64  # bytes in a row below which a load fetches more than it uses

@@ -1,16 +1,15 @@
-"""The semantics of each elementwise op in the finite field: one row each. Trusted.
+"""The arithmetic of the finite field, and the semantics of each elementwise op in it, by its record. Trusted.
 
-A row has the components of the operands that component k of the result reads, and the function. An op without a meaning in a
-field is a keyed random function of the value and of the op's attributes: only equal arguments give equal results. Monotone ops
-(relu, clamp, tanh, log) are monotone in the keyed order of the maxima, too. A comparison is a keyed random function to 0 and 1
-of x − y, by their first component: an indicator is the same in every component, so that ω^(m·x) is m·ω^x + 1 − m.
+An op without a meaning in a field is a keyed random function of the value and of the op's attributes: only equal arguments
+give equal results. Monotone ops (relu, clamp, tanh, log) are monotone in the keyed order of the maxima, too. A comparison is a
+keyed random function to 0 and 1 of x − y, by their first component: an indicator is the same in every component, so that
+ω^(m·x) is m·ω^x + 1 − m.
 
     k   component: 0, 1, 2 for p, q, r        ω   random element of order (prime − 1)/2, another in each trial
 """
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -21,8 +20,9 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.elementwise_kernels import one_pass
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus, Number, modulus, residues
-from mirage_eg.ir.custom_ops import OpSpec, OpTable
+from mirage_eg.ir.custom_ops import elementwise_table
 from mirage_eg.ir.definitions import primitive_nodes
+from mirage_eg.ir.op.record import SAME, ElementwiseOp, holds
 from mirage_eg.ir.ops import Attributes
 
 
@@ -186,15 +186,158 @@ class FieldSemantics:
 
     reads: tuple[tuple[int, int | None], ...]
     compute: Compute
-    unfaithful: Callable[[Attributes], bool] = lambda attributes: False
+    unfaithful: Callable[[Attributes], bool]
 
 
-def _binary(function: Callable[[Modulus, Array, Array], Array]) -> FieldSemantics:
-    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        x, y = operands
-        return Component(function(random.modulus(k), x.residues, y.residues), _either_broadcast(x, y))
+@dataclass(frozen=True, slots=True)
+class FieldArithmetic:
+    """The functions of components that records of ops use (`ir.op.record.FieldMeaning`), for component k of an op."""
 
-    return FieldSemantics(((0, 0), (1, 0)), compute)
+    random: Randomness
+    k: int
+    op: str
+
+    @property
+    def _modulus(self) -> Modulus:
+        return self.random.modulus(self.k)
+
+    def add(self, x: Component, y: Component) -> Component:
+        """x + y."""
+        return Component(self._modulus.add(x.residues, y.residues), _either_broadcast(x, y))
+
+    def subtract(self, x: Component, y: Component) -> Component:
+        """x − y."""
+        return Component(self._modulus.subtract(x.residues, y.residues), _either_broadcast(x, y))
+
+    def multiply(self, x: Component, y: Component) -> Component:
+        """x · y."""
+        undefined = x.undefined if x is y else _either_broadcast(x, y)
+        return Component(self._modulus.multiply(x.residues, y.residues), undefined)
+
+    def divide(self, x: Component, y: Component) -> Component:
+        """x / y."""
+        undefined = _either_broadcast(x, Component(y.residues, _no_inverse(self._modulus, y)))
+        return Component(self._modulus.divide(x.residues, y.residues), undefined)
+
+    def affine(self, x: Component, factor: Fraction | int, offset: Fraction | int) -> Component:
+        """factor · x + offset for exact constants."""
+        return affine(self._modulus, x, Fraction(factor), Fraction(offset))
+
+    def constant(self, x: Component, value: Fraction) -> Component:
+        """A constant in the shape of x."""
+        return affine(self._modulus, Component(self.random.xp.zeros(x.residues.shape)), Fraction(1), value)
+
+    def root(self, x: Component) -> Component:
+        """√x: one of the two, multiplicative."""
+        return Component(self._modulus.root(x.residues), x.undefined)
+
+    def inverse_root(self, x: Component) -> Component:
+        """1 / √x."""
+        return Component(self._modulus.inverse_root(x.residues), _no_inverse(self._modulus, x))
+
+    def power(self, x: Component, exponent: Fraction) -> Component:
+        """Whole exponents and ±½ are exact; any other exponent is a keyed random function."""
+        modulus = self._modulus
+        if exponent.denominator != 1 and abs(exponent) != Fraction(1, 2):
+            return self.keyed(x, exponent=exponent)
+        undefined = _no_inverse(modulus, x) if exponent < 0 else x.undefined
+        if exponent.denominator == 2:
+            return Component(modulus.inverse_root(x.residues) if exponent < 0 else modulus.root(x.residues), undefined)
+        base = modulus.inverse(x.residues) if exponent < 0 else x.residues
+        return Component(modulus.power(base, abs(int(exponent))), undefined)
+
+    def exponential(self, exponent: Component) -> Component:
+        """ω^exponent."""
+        return scaled_exp(self.random, self.k, Fraction(1), exponent)
+
+    def logistic(self, exponent: Component) -> Component:
+        """1 / (1 + ω^(−exponent))."""
+        return Component(self._modulus.logistic(exponent.residues, self._decay(exponent)), exponent.undefined)
+
+    def silu(self, x: Component, exponent: Component) -> Component:
+        """x / (1 + ω^(−exponent)) in one pass."""
+        residues = self._modulus.silu(x.residues, exponent.residues, self._decay(exponent))
+        return Component(residues, either(x.undefined, exponent.undefined))
+
+    def _decay(self, exponent: Component) -> Number:
+        return self.random.generator(self.k, exponent.residues.ndim, Fraction(-1))
+
+    def larger(self, x: Component, y: Component) -> Component:
+        """The larger of two under the keyed total order of the maxima."""
+        return self._extreme(self.random.xp.maximum, x, y)
+
+    def smaller(self, x: Component, y: Component) -> Component:
+        """The smaller of two under that order."""
+        return self._extreme(self.random.xp.minimum, x, y)
+
+    def _extreme(self, choose: Callable[[Array, Array], Array], x: Component, y: Component) -> Component:
+        random, modulus, rank = self.random, self._modulus, x.residues.ndim
+        ranks = [modulus.shuffled(operand.residues, *random.order(self.k, rank)) for operand in (x, y)]
+        rank_of_result = (ranks[0] + ranks[1]) % (modulus.prime - 1) if random.joins else choose(*ranks)
+        return Component(modulus.unshuffled(rank_of_result, *random.inverse_order(self.k, rank)), _either_broadcast(x, y))
+
+    def less(self, x: Component, y: Component) -> Component:
+        """A random bit of x − y; 0 where it is 0. With `joins` any residue, which hides no operand."""
+        return Component(self._is_less(x, y), _either_broadcast(x, y))
+
+    def less_equal(self, x: Component, y: Component) -> Component:
+        """Where y < x is 0."""
+        return Component(1 - self._is_less(y, x), _either_broadcast(x, y))
+
+    def equal(self, x: Component, y: Component) -> Component:
+        """A random bit of x − y that is the same for y − x; 1 where it is 0."""
+        first, xp = self.random.modulus(0), self.random.xp
+        difference = first.subtract(x.residues, y.residues)
+        bits = self._bits("equal", xp.minimum(difference, first.subtract(y.residues, x.residues)))
+        return Component(xp.where(difference == 0, 1.0, bits), _either_broadcast(x, y))
+
+    def _is_less(self, x: Component, y: Component) -> Array:
+        difference = self.random.modulus(0).subtract(x.residues, y.residues)
+        return self._bits("less", difference) * (difference != 0)
+
+    def _bits(self, name: str, x: Array) -> Array:
+        values = self.random.keyed(x, 0, name)
+        return values if self.random.joins else values % 2
+
+    def chosen(self, condition: Component, x: Component, y: Component) -> Component:
+        """x where m is 1, y where m is 0, elsewhere m·x + (1 − m)·y; what is not chosen may be undefined."""
+        modulus, xp, bits = self._modulus, self.random.xp, condition.residues
+        difference = modulus.subtract(x.residues, y.residues)
+        mixed = modulus.add(modulus.multiply(residues(bits + 0.0, modulus.prime), difference), y.residues)
+        chosen = xp.where(bits == 1, x.residues, xp.where(bits == 0, y.residues, mixed))
+        if condition.undefined is None and x.undefined is None and y.undefined is None:
+            return Component(chosen)
+        first, second = _mask_of(x), _mask_of(y)
+        unchosen = np.where(bits == 1, first, np.where(bits == 0, second, first | second))
+        return Component(chosen, np.broadcast_to(unchosen | _mask_of(condition), chosen.shape))
+
+    def keyed(self, *operands: Component, **attributes: Any) -> Component:
+        """The random function of the op's name of the values of the operands, for an op without a meaning in a field."""
+        key, k, (first, *others) = (self.op, *sorted(attributes.items())), self.k, operands
+        result = Component(self.random.keyed(first.residues, k, *key), first.undefined)
+        for operand in others:
+            total = self._modulus.add(result.residues, operand.residues)
+            result = Component(self.random.keyed(total, k, *key), _either_broadcast(result, operand))
+        return result
+
+    def monotone(self, x: Component, name: str = "", idempotent: bool = False, **attributes: Any) -> Component:
+        """The random function `name`, of the op where not given, monotone in the order of the maxima: it commutes with them.
+
+        An idempotent one maps x to the largest of its values that is not above x. (relu as the maximum with 0 would hide its
+        operand: all of n values are below 0 once in 2^n trials, and otherwise relu(max(x)) is max(x).)
+        """
+        random, k, rank, key = self.random, self.k, x.residues.ndim, (name or self.op, *sorted(attributes.items()))
+        modulus = self._modulus
+        ranks = modulus.shuffled(x.residues, *random.order(k, rank))
+        if idempotent:
+            step, offset = _STEP + random.offset(k, rank, _STEP, *key), random.offset(k, rank, modulus.prime, "offset", *key)
+            ranks = random.xp.maximum(ranks - (ranks + offset) % step, 0.0)
+        else:
+            ranks = random.xp.floor(ranks / 2) + random.offset(k, rank, modulus.prime // 2, *key)
+        return Component(modulus.unshuffled(ranks, *random.inverse_order(k, rank)), x.undefined)
+
+
+_STEP = 256  # least distance of two values of an idempotent function in the order
 
 
 def _either_broadcast(x: Component, y: Component) -> Array | None:
@@ -206,136 +349,9 @@ def _either_broadcast(x: Component, y: Component) -> Array | None:
     return None if undefined is None else np.broadcast_to(undefined, shape)
 
 
-def _extreme(largest: bool) -> FieldSemantics:
-    """The larger or the smaller of two under the keyed total order of the maxima."""
-
-    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        x, y = operands
-        modulus, rank = random.modulus(k), x.residues.ndim
-        ranks = [modulus.shuffled(operand.residues, *random.order(k, rank)) for operand in operands]
-        if random.joins:
-            rank_of_result = (ranks[0] + ranks[1]) % (modulus.prime - 1)
-        else:
-            rank_of_result = (random.xp.maximum if largest else random.xp.minimum)(*ranks)
-        return Component(modulus.unshuffled(rank_of_result, *random.inverse_order(k, rank)), _either_broadcast(x, y))
-
-    return FieldSemantics(((0, 0), (1, 0)), compute, _always)
-
-
-def _compared(bit: Callable[[Randomness, Array, Array], Array]) -> FieldSemantics:
-    """The indicator `bit` of the first components of x − y and y − x; with `joins` any residue, which hides no operand."""
-
-    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        x, y = operands
-        modulus = random.modulus(0)
-        differences = modulus.subtract(x.residues, y.residues), modulus.subtract(y.residues, x.residues)
-        return Component(bit(random, *differences), _either_broadcast(x, y))
-
-    return FieldSemantics(((0, None), (1, None)), compute, _always)
-
-
-def _less(random: Randomness, difference: Array, opposite: Array) -> Array:
-    """A random bit of x − y; 0 where it is 0."""
-    return _bits(random, "less", difference) * (difference != 0)
-
-
-def _less_equal(random: Randomness, difference: Array, opposite: Array) -> Array:
-    """Where y < x is 0."""
-    return 1 - _less(random, opposite, difference)
-
-
-def _equal(random: Randomness, difference: Array, opposite: Array) -> Array:
-    """A random bit of x − y that is the same for y − x; 1 where it is 0."""
-    bits = _bits(random, "equal", random.xp.minimum(difference, opposite))
-    return random.xp.where(difference == 0, 1.0, bits)
-
-
-def _bits(random: Randomness, name: str, x: Array) -> Array:
-    values = random.keyed(x, 0, name)
-    return values if random.joins else values % 2
-
-
-def _where(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """x where m is 1, y where m is 0, elsewhere m·x + (1 − m)·y; what is not chosen may be undefined."""
-    condition, x, y = operands
-    modulus, xp, bits = random.modulus(k), random.xp, condition.residues
-    difference = modulus.subtract(x.residues, y.residues)
-    mixed = modulus.add(modulus.multiply(residues(bits + 0.0, modulus.prime), difference), y.residues)
-    chosen = xp.where(bits == 1, x.residues, xp.where(bits == 0, y.residues, mixed))
-    if condition.undefined is None and x.undefined is None and y.undefined is None:
-        return Component(chosen)
-    first, second = _mask_of(x), _mask_of(y)
-    unchosen = np.where(bits == 1, first, np.where(bits == 0, second, first | second))
-    return Component(chosen, np.broadcast_to(unchosen | _mask_of(condition), chosen.shape))
-
-
 def _mask_of(x: Component) -> Array:
     """The mask of the undefined elements."""
     return np.zeros(x.residues.shape, bool) if x.undefined is None else x.undefined
-
-
-def _fill(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """A constant; of the operand it has the shape alone."""
-    shape = operands[0].residues.shape
-    return affine(random.modulus(k), Component(random.xp.zeros(shape)), Fraction(1), attributes["value"])
-
-
-def _cast(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """The field does not round."""
-    return operands[0]
-
-
-def _abs(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """The root of the square: x or −x, equal for both, and multiplicative."""
-    [x], modulus = operands, random.modulus(k)
-    return Component(modulus.root(modulus.multiply(x.residues, x.residues)), x.undefined)
-
-
-def _square(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    [x] = operands
-    return Component(random.modulus(k).multiply(x.residues, x.residues), x.undefined)
-
-
-def _always(attributes: Attributes) -> bool:
-    return True
-
-
-def keyed(name: str, arity: int = 1) -> FieldSemantics:
-    """The random function `name` of the values of the operands, for an op without a meaning in a field."""
-
-    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        key = (name, *sorted(attributes.items()))
-        result = Component(random.keyed(operands[0].residues, k, *key), operands[0].undefined)
-        for operand in operands[1:]:
-            total = random.modulus(k).add(result.residues, operand.residues)
-            result = Component(random.keyed(total, k, *key), _either_broadcast(result, operand))
-        return result
-
-    return FieldSemantics(tuple((place, 0) for place in range(arity)), compute, _always)
-
-
-_STEP = 256  # least distance of two values of relu in the order
-
-
-def monotone(name: str, idempotent: bool = False) -> FieldSemantics:
-    """The random function `name`, monotone in the order of the maxima, so that it commutes with them.
-
-    An idempotent one maps x to the largest of its values that is not above x. (relu as the maximum with 0 would hide its
-    operand: all of n values are below 0 once in 2^n trials, and otherwise relu(max(x)) is max(x).)
-    """
-
-    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        [x] = operands
-        modulus, rank, key = random.modulus(k), x.residues.ndim, (name, *sorted(attributes.items()))
-        ranks = modulus.shuffled(x.residues, *random.order(k, rank))
-        if idempotent:
-            step, offset = _STEP + random.offset(k, rank, _STEP, *key), random.offset(k, rank, modulus.prime, "offset", *key)
-            ranks = random.xp.maximum(ranks - (ranks + offset) % step, 0.0)
-        else:
-            ranks = random.xp.floor(ranks / 2) + random.offset(k, rank, modulus.prime // 2, *key)
-        return Component(modulus.unshuffled(ranks, *random.inverse_order(k, rank)), x.undefined)
-
-    return FieldSemantics(((0, 0),), compute, _always)
 
 
 def _no_inverse(modulus: Modulus, x: Component) -> Array | None:
@@ -346,43 +362,10 @@ def _no_inverse(modulus: Modulus, x: Component) -> Array | None:
     return either(x.undefined, zero if bool(zero.any()) else None)
 
 
-def _divide(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    [x, y], modulus = operands, random.modulus(k)
-    undefined = _either_broadcast(x, Component(y.residues, _no_inverse(modulus, y)))
-    return Component(modulus.divide(x.residues, y.residues), undefined)
-
-
-def _sqrt(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return Component(random.modulus(k).root(operands[0].residues), operands[0].undefined)
-
-
-def _rsqrt(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    modulus = random.modulus(k)
-    return Component(modulus.inverse_root(operands[0].residues), _no_inverse(modulus, operands[0]))
-
-
-def _exp(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return scaled_exp(random, k, Fraction(1), operands[0])
-
-
 def scaled_exp(random: Randomness, k: int, factor: Fraction, exponent: Component) -> Component:
     """exp(factor · exponent) for a constant that exists modulo the prime of the exponent."""
     generator = random.generator(k, exponent.residues.ndim, factor)
     return Component(random.modulus(k).exponential(exponent.residues, generator), exponent.undefined)
-
-
-def _sigmoid(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """1 / (1 + ω^(−x))."""
-    [exponent] = operands
-    generator = random.generator(k, exponent.residues.ndim, Fraction(-1))
-    return Component(random.modulus(k).logistic(exponent.residues, generator), exponent.undefined)
-
-
-def _silu(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    x, exponent = operands
-    generator = random.generator(k, exponent.residues.ndim, Fraction(-1))
-    residues = random.modulus(k).silu(x.residues, exponent.residues, generator)
-    return Component(residues, either(x.undefined, exponent.undefined))
 
 
 def exists(value: Fraction) -> bool:
@@ -407,106 +390,25 @@ def affine(modulus: Modulus, x: Component, factor: Fraction, offset: Fraction) -
     return Component(modulus.affine(x.residues, a, b), x.undefined)
 
 
-def _scale(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return affine(random.modulus(k), operands[0], attributes["factor"], Fraction(0))
-
-
-def _shift(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return affine(random.modulus(k), operands[0], Fraction(1), attributes["offset"])
-
-
-def _is_no_whole_power(attributes: Attributes) -> bool:
-    exponent: Fraction = attributes["exponent"]
-    return exponent.denominator != 1
-
-
-def _pow(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    """Whole exponents and ±½ are exact; any other exponent is a keyed random function."""
-    [x] = operands
-    modulus, exponent = random.modulus(k), attributes["exponent"]
-    if _is_no_whole_power(attributes) and abs(exponent) != Fraction(1, 2):
-        return Component(random.keyed(x.residues, k, "pow", exponent), x.undefined)
-    undefined = _no_inverse(modulus, x) if exponent < 0 else x.undefined
-    if exponent.denominator == 2:
-        return Component(modulus.inverse_root(x.residues) if exponent < 0 else modulus.root(x.residues), undefined)
-    base = modulus.inverse(x.residues) if exponent < 0 else x.residues
-    return Component(modulus.power(base, abs(int(exponent))), undefined)
-
-
-_LOG = monotone("log")
-
-
-def _logarithm(offset: int, factor: float) -> FieldSemantics:
-    """factor · log(x + offset)."""
-
-    def compute(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-        moved = affine(random.modulus(k), operands[0], Fraction(1), Fraction(offset))
-        return affine(random.modulus(k), _LOG.compute(random, k, attributes, [moved]), Fraction(factor), Fraction(0))
-
-    return FieldSemantics(_LOG.reads, compute, _always)
-
-
-def _expm1(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    return affine(random.modulus(k), _exp(random, k, attributes, operands), Fraction(1), Fraction(-1))
-
-
-# One row for each elementwise op; a test holds the keys equal to the op table's.
-_PACKAGED: Mapping[str, FieldSemantics] = {
-    "add": _binary(Modulus.add),
-    "sub": _binary(Modulus.subtract),
-    "mul": _binary(Modulus.multiply),
-    "div": FieldSemantics(((0, 0), (1, 0)), _divide),
-    "maximum": _extreme(largest=True),
-    "minimum": _extreme(largest=False),
-    "abs": FieldSemantics(((0, 0),), _abs, _always),
-    "less": _compared(_less),
-    "less_equal": _compared(_less_equal),
-    "equal": _compared(_equal),
-    "where": FieldSemantics(((0, 0), (1, 0), (2, 0)), _where),
-    "cast": FieldSemantics(((0, 0),), _cast),
-    "exp": FieldSemantics(((0, 1),), _exp),
-    "log": _LOG,
-    "log2": _logarithm(0, 1 / math.log(2)),
-    "log10": _logarithm(0, 1 / math.log(10)),
-    "log1p": _logarithm(1, 1),
-    "expm1": FieldSemantics(((0, 1),), _expm1),
-    "square": FieldSemantics(((0, 0),), _square),
-    "sqrt": FieldSemantics(((0, 0),), _sqrt, _always),
-    "rsqrt": FieldSemantics(((0, 0),), _rsqrt, _always),
-    "silu": FieldSemantics(((0, 0), (0, 1)), _silu),
-    "sigmoid": FieldSemantics(((0, 1),), _sigmoid),
-    "gelu": keyed("gelu"),
-    "relu": monotone("relu", idempotent=True),
-    "tanh": monotone("tanh"),
-    "gelu_tanh": keyed("gelu_tanh"),
-    "erf": monotone("erf"),
-    "sin": keyed("sin"),
-    "cos": keyed("cos"),
-    "softplus": monotone("softplus"),
-    "mish": keyed("mish"),
-    "leaky_relu": keyed("leaky_relu"),
-    "elu": keyed("elu"),
-    "pow": FieldSemantics(((0, 0),), _pow, _is_no_whole_power),
-    "clamp": monotone("clamp", idempotent=True),
-    "scale": FieldSemantics(((0, 0),), _scale),
-    "shift": FieldSemantics(((0, 0),), _shift),
-    "fill": FieldSemantics(((0, None),), _fill),
-}
-
-
-def _custom(spec: OpSpec) -> FieldSemantics:
-    """A keyed random function; an op with a definition is computed by it, and as faithful as its ops."""
-    if spec.definition is None:
-        return keyed(spec.name, spec.arity)
-    return FieldSemantics((), _in_its_parts, lambda attributes: _is_unfaithful(spec.name, attributes))
+def _derived(op: ElementwiseOp) -> FieldSemantics:
+    """The meaning in the record; an op with a definition is computed by it, and as faithful as its ops."""
+    if op.definition is not None:
+        return FieldSemantics((), _in_its_parts, lambda attributes: _is_unfaithful(op.name, attributes))
+    reads = op.field.reads or tuple((place, SAME) for place in range(op.arity))
+    compute, unfaithful = op.field.compute, op.field.unfaithful
+    return FieldSemantics(
+        reads,
+        lambda random, k, attributes, operands: compute(FieldArithmetic(random, k, op.name), *operands, **attributes),
+        lambda attributes: holds(attributes, unfaithful),
+    )
 
 
 def _in_its_parts(random: Randomness, k: int, attributes: Attributes, operands: Sequence[Component]) -> Component:
-    raise AssertionError("the evaluator computes an op with a definition in its parts")
+    raise AssertionError("`FieldAlgebra.elementwise` computes an op with a definition in its parts")
 
 
 def _is_unfaithful(op: str, attributes: Attributes) -> bool:
     return any(ELEMENTWISE[name].unfaithful(given) for name, given in primitive_nodes(op, attributes))
 
 
-ELEMENTWISE = OpTable(_PACKAGED, _custom)
+ELEMENTWISE = elementwise_table(_derived)

@@ -30,6 +30,7 @@ from mirage_eg.backends.evaluator.field_semantics import (
 )
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.backends.evaluator.random_fill import fill, uniform_residues
+from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast
@@ -139,7 +140,9 @@ class FieldAlgebra:
         return x.shape
 
     def elementwise(self, op: str, operands: Sequence[FieldValue], attributes: Attributes) -> FieldValue:
-        """By the table of `backends.evaluator.field_semantics`."""
+        """By the table of `backends.evaluator.field_semantics`; by its definition, if the op has one."""
+        if (definition := definition_of(op, attributes)) is not None:
+            return by_definition(definition, operands, lambda name, *x, **given: self.elementwise(name, x, given))
         scaled = operands[0].scaled if op == "exp" else None
         semantics, random = ELEMENTWISE[op], self.random
         # Component k of the result exists if all components that it reads exist.

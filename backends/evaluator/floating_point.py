@@ -3,11 +3,9 @@
 Not-a-number and infinity are values here, without warnings: comparisons of results must refuse them.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,12 +16,12 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
 from mirage_eg.backends.evaluator.matmul import product
-from mirage_eg.ir.custom_ops import OpSpec, OpTable
+from mirage_eg.ir.custom_ops import elementwise_table
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.ir.wide_factors import within_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,120 +172,8 @@ def _round_to_bfloat16(xp: Any, x: Array) -> Array:
     return xp.where(xp.isfinite(x), rounded.view(xp.float32).reshape(x.shape), x)
 
 
-_STEP = 1 / 128
-_LAST = 6.0  # erf(6) rounds to 1
-
-
-@cache
-def _erf_table(xp: Any) -> Array:
-    count = int(_LAST / _STEP)
-    return xp.asarray([math.erf(i * _STEP) for i in range(-count, count + 1)])
-
-
-def erf(xp: Any, x: Array) -> Array:
-    """The error function to about 1e-16: a table and six terms of Taylor's series around its entries.
-
-    The n-th derivative of erf is 2/√π · exp(−c²) · (−1)^(n−1) · H_{n−1}(c), H the physicists' Hermite polynomials.
-    """
-    wide = xp.clip(x.astype(xp.float64, copy=False), -_LAST, _LAST)
-    index = xp.rint(wide / _STEP)
-    centre = index * _STEP
-    d = wide - centre
-    previous, hermite = xp.zeros_like(d), xp.ones_like(d)
-    power, series = d, d
-    for n in range(1, 7):
-        previous, hermite = hermite, 2 * centre * hermite - 2 * (n - 1) * previous
-        power = -power * d / (n + 1)
-        series = series + power * hermite
-    table = _erf_table(xp)
-    filled = xp.nan_to_num(index, nan=0.0).astype(xp.int64) + len(table) // 2
-    value = table[filled] + (2 / math.sqrt(math.pi)) * xp.exp(-centre * centre) * series
-    return value.astype(x.dtype, copy=False)
-
-
-def _sigmoid(xp: Any, x: Array) -> Array:
-    return 1 / (1 + xp.exp(-x))
-
-
-def _sigmoid_of_gelu_tanh(xp: Any, x: Array) -> Array:
-    return _sigmoid(xp, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
-
-
-def _mish(xp: Any, x: Array) -> Array:
-    """x · tanh(log(1 + eˣ)) = x · (1 + 2n)/(1 + 2n + 2n²) with n = e⁻ˣ, and with n = eˣ x · (n² + 2n)/(n² + 2n + 2)."""
-    n = xp.exp(-xp.abs(x))
-    return x * xp.where(x > 0, (1 + 2 * n) / (1 + 2 * n + 2 * n * n), (n * n + 2 * n) / (n * n + 2 * n + 2))
-
-
-def _gelu(xp: Any, x: Array) -> Array:
-    return x * (0.5 + 0.5 * erf(xp, x * math.sqrt(0.5)))
-
-
-_NEAR = 0.125  # a rounding may have moved an indicator
-
-
-def _where(xp: Any, condition: Array, x: Array, y: Array) -> Array:
-    """Not-a-number where the condition is no indicator."""
-    return xp.where(xp.abs(condition - 1) < _NEAR, x, xp.where(xp.abs(condition) < _NEAR, y, xp.nan))
-
-
-def _indicator(holds: Array, x: Array) -> Array:
-    """1 where `holds`, 0 elsewhere; no comparison with not-a-number holds."""
-    return holds.astype(x.dtype)
-
-
-def _scaled(xp: Any, x: Array, factor: Fraction) -> Array:
-    for each in within_range(factor):
-        x = x * each
-    return x
-
-
-# One row for each elementwise op; a test holds the keys equal to the op table's.
-_PACKAGED: Mapping[str, Callable[..., Array]] = {
-    "add": lambda xp, x, y: x + y,
-    "sub": lambda xp, x, y: x - y,
-    "mul": lambda xp, x, y: x * y,
-    "div": lambda xp, x, y: x / y,
-    "maximum": lambda xp, x, y: xp.maximum(x, y),
-    "minimum": lambda xp, x, y: xp.minimum(x, y),
-    "abs": lambda xp, x: xp.abs(x),
-    "less": lambda xp, x, y: _indicator(x < y, x),
-    "less_equal": lambda xp, x, y: _indicator(x <= y, x),
-    "equal": lambda xp, x, y: _indicator(x == y, x),
-    "where": _where,
-    "cast": lambda xp, x, dtype: x,  # `FloatAlgebra` rounds
-    "exp": lambda xp, x: xp.exp(x),
-    "log": lambda xp, x: xp.log(x),
-    "log2": lambda xp, x: xp.log2(x),
-    "log10": lambda xp, x: xp.log10(x),
-    "log1p": lambda xp, x: xp.log1p(x),
-    "expm1": lambda xp, x: xp.expm1(x),
-    "square": lambda xp, x: x * x,
-    "sqrt": lambda xp, x: xp.sqrt(x),
-    "rsqrt": lambda xp, x: 1 / xp.sqrt(x),
-    "silu": lambda xp, x: x * _sigmoid(xp, x),
-    "sigmoid": _sigmoid,
-    "gelu": _gelu,
-    "relu": lambda xp, x: xp.maximum(x, 0),
-    "tanh": lambda xp, x: xp.tanh(x),
-    "gelu_tanh": lambda xp, x: x * _sigmoid_of_gelu_tanh(xp, x),
-    "erf": erf,
-    "sin": lambda xp, x: xp.sin(x),
-    "cos": lambda xp, x: xp.cos(x),
-    "softplus": lambda xp, x: xp.logaddexp(x, xp.zeros_like(x)),
-    "mish": _mish,
-    "leaky_relu": lambda xp, x, slope: xp.where(x > 0, x, float(slope) * x),
-    "elu": lambda xp, x, alpha: xp.where(x > 0, x, float(alpha) * xp.expm1(xp.minimum(x, 0))),
-    "pow": lambda xp, x, exponent: xp.power(x, float(exponent)),
-    "clamp": lambda xp, x, low, high: xp.minimum(xp.maximum(x, float(low)), float(high)),
-    "scale": _scaled,
-    "shift": lambda xp, x, offset: x + float(offset),
-    "fill": lambda xp, x, value: xp.full_like(x, float(value)),
-}
-
-
-def _custom(spec: OpSpec) -> Callable[..., Array]:
-    return spec.numbers or partial(_numbers_by_definition, spec.name)
+def _derived(op: ElementwiseOp) -> Callable[..., Array]:
+    return op.numbers or partial(_numbers_by_definition, op.name)
 
 
 def _numbers_by_definition(name: str, xp: Any, *operands: Array, **attributes: Any) -> Array:
@@ -296,4 +182,4 @@ def _numbers_by_definition(name: str, xp: Any, *operands: Array, **attributes: A
     return by_definition(definition, operands, lambda op, *x, **given: ELEMENTWISE[op](xp, *x, **given))
 
 
-ELEMENTWISE = OpTable(_PACKAGED, _custom)
+ELEMENTWISE = elementwise_table(_derived)

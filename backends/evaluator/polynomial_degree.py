@@ -7,11 +7,12 @@ functions; if there are any, the degrees have no meaning.
     N, D, H   degrees of numerator, denominator and product of divisors (D divides H)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.ir.custom_ops import record_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast
@@ -30,6 +31,11 @@ class Degree:
     def plus(self, other: "Degree") -> "Degree":
         """Of a sum, over the product of the denominators."""
         return Degree(max(self.n + other.d, other.n + self.d), self.d + other.d, self.h + other.h)
+
+    @property
+    def of_constant(self) -> "Degree":
+        """Of a constant."""
+        return Degree(0, 0, 0)
 
     def times(self, other: "Degree") -> "Degree":
         """Of a product."""
@@ -58,20 +64,6 @@ class DegreeValue:
     beyond: frozenset[str] = NOTHING
 
 
-RATIONAL: Mapping[str, Callable[..., Degree]] = {
-    "add": lambda x, y: x.plus(y),
-    "sub": lambda x, y: x.plus(y),
-    "mul": lambda x, y: x.times(y),
-    "div": lambda x, y: x.times(y.inverse()),
-    "square": lambda x: x.power(2),
-    "scale": lambda x, factor: x,
-    "shift": lambda x, offset: x.plus(Degree(0, 0, 0)),
-    "fill": lambda x, value: Degree(0, 0, 0),
-    "pow": lambda x, exponent: x.power(int(exponent)),
-    "cast": lambda x, dtype: x,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class DegreeAlgebra:
     """Degrees of every value of a graph."""
@@ -85,11 +77,13 @@ class DegreeAlgebra:
         return x.extents
 
     def elementwise(self, op: str, operands: Sequence[DegreeValue], attributes: Attributes) -> DegreeValue:
-        """By the table RATIONAL; other ops are beyond it."""
-        shape = broadcast([x.extents for x in operands], {})
-        if op not in RATIONAL or (op == "pow" and attributes["exponent"].denominator != 1):
+        """By the op's record; other ops than rational functions are beyond it."""
+        shape, record = broadcast([x.extents for x in operands], {}), record_of(op)
+        rational = None if record is None else record.degree
+        degree: Degree | None = None if rational is None else rational(*(x.degree for x in operands), **attributes)
+        if degree is None:
             return DegreeValue(shape, operands[0].degree, _beyond(operands) | {op})
-        return DegreeValue(shape, RATIONAL[op](*(x.degree for x in operands), **attributes), _beyond(operands))
+        return DegreeValue(shape, degree, _beyond(operands))
 
     def reduce(self, kind: str, x: DegreeValue, axes: tuple[int, ...]) -> DegreeValue:
         """Sums and means."""

@@ -8,7 +8,8 @@ from importlib.machinery import PathFinder
 from types import FunctionType
 from typing import Any
 
-from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
+from mirage_eg.ir.custom_ops import REGISTRY
+from mirage_eg.ir.op.record import ElementwiseOp, OnNumbers
 
 _PR_SET_PDEATHSIG = 1
 
@@ -56,8 +57,9 @@ def pickled_ops() -> bytes:
     return pickled
 
 
-def _functions(spec: OpSpec) -> list[FunctionType]:
-    return [function for function in (spec.definition, spec.numbers, spec.exactly) if isinstance(function, FunctionType)]
+def _functions(spec: ElementwiseOp) -> list[FunctionType]:
+    exactly = spec.exactly.function if isinstance(spec.exactly, OnNumbers) else None
+    return [function for function in (spec.definition, spec.numbers, exactly) if isinstance(function, FunctionType)]
 
 
 def install_ops(pickled: bytes) -> None:

@@ -308,8 +308,7 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
         write_logarithm(writer, item, value)
         return
     texts = [aligned(cast(tile.name, tile.dtype, dtype), tile, shape) for tile in operands]
-    if row.helper:
-        writer.helpers.add(row.helper)
+    writer.helpers.update(name for name, _ in row.helpers)
     every, some = zero_dims(operands, len(shape))
     finite = all(tile.finite for tile in operands)
     zero = every if row.keeps_zero(item.mapping) else frozenset()

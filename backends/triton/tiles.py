@@ -12,9 +12,8 @@ from functools import lru_cache
 from math import prod
 
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.expand import expand_custom
+from mirage_eg.ir.expand import expand_custom, lowered_by
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
@@ -103,7 +102,7 @@ def is_skinny(left: Shape, right: Shape) -> bool:
 def expanded(block: Graph) -> Graph:
     """The block graph without derived ops, definitions and thread graphs, as it is lowered."""
     plain = all(
-        OPS[item.op].kind not in (Kind.DERIVED, Kind.GRAPH) and item.op != "accum_rms" and item.op not in REGISTRY
+        OPS[item.op].kind is not Kind.GRAPH and OPS[item.op].expand is None and lowered_by(item.op, item.mapping) is None
         for item in block.nodes
     )
     return block if plain else flatten(expand_custom(block))

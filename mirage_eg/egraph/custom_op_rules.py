@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from mirage_eg.egraph.expression import constructor
-from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.definitions import by_definition, definition_of
+from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import OPS
 
 LARGEST_DEFINITION = 300  # characters of a term; a longer definition is no law
@@ -25,7 +26,7 @@ def custom_op_rules(domain: str, others: Iterable[str]) -> Iterator[tuple[str, s
             yield f"register_op/{spec.name}.egg", _rules(spec, name, domain)
 
 
-def _rules(spec: OpSpec, name: str, domain: str) -> str:
+def _rules(spec: ElementwiseOp, name: str, domain: str) -> str:
     constants, operands = [f"c{place}" for place, _ in enumerate(spec.attributes)], spec.operands
     term = f"({name} {' '.join((*constants, *operands))})"
     lines = [

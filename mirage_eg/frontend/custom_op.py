@@ -1,4 +1,4 @@
-"""`register_op`: a custom elementwise op is one row of the registry; the tables of all rooms read their part of the row.
+"""`register_op`: an elementwise op of the user is a record as those of the package (`mirage_eg/ir/op`).
 
 The rules that the search needs are derived (`mirage_eg/egraph/custom_op_rules.py`); a rule file holds further laws.
 """
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.triton.op_table import PACKAGED_HELPERS
-from mirage_eg.ir.custom_ops import OPERANDS, REGISTRY, OpSpec
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.definitions import primitive_nodes, traced
 from mirage_eg.ir.errors import GraphError, MirageError
+from mirage_eg.ir.op.record import OPERANDS, ElementwiseOp, OnNumbers
 from mirage_eg.ir.ops import OPS, Kind
 
 _RESERVED = frozenset({"e", "var", "const"})  # constructors and sorts of the rule language
@@ -58,10 +59,19 @@ def register_op(
         raise GraphError(f"{prefix} wanted a definition, or numbers, exactly, triton and torch")
     if definition is not None and (numbers is not None or exactly is not None or keeps_zero):
         raise GraphError(f"{prefix} got numbers, exactly or keeps_zero together with a definition, which computes them")
-    spec = OpSpec(
-        name, arity, tuple(attributes), definition, numbers, exactly, triton, torch, _helpers(name, helpers, triton), keeps_zero
+    spec = ElementwiseOp(
+        name=name,
+        arity=arity,
+        attributes=tuple(attributes),
+        definition=definition,
+        numbers=numbers,
+        exactly=None if exactly is None else OnNumbers(exactly),
+        triton=triton,
+        torch=torch,
+        helpers=_helpers(name, helpers, triton),
+        keeps_zero=None if definition is not None else keeps_zero,
     )
-    _check_signatures(prefix, spec)
+    _check_signatures(prefix, spec, exactly)
     for text in (triton, torch):
         if text is not None and (problem := _problem(text, spec)) is not None:
             raise GraphError(f"{prefix} got the expression {text!r}, {problem}")
@@ -72,7 +82,7 @@ def register_op(
     REGISTRY[name] = spec
 
 
-def sample_attributes(spec: OpSpec) -> list[dict[str, Fraction]]:
+def sample_attributes(spec: ElementwiseOp) -> list[dict[str, Fraction]]:
     """Values of the attributes of an op, for tests: one setting of an op without attributes, else three."""
     count = len(_SAMPLES) if spec.attributes else 1
     return [{name: _SAMPLES[(i + j) % len(_SAMPLES)] for j, name in enumerate(spec.attributes)} for i in range(count)]
@@ -119,19 +129,19 @@ def _helpers(name: str, text: str, triton: str | None) -> tuple[tuple[str, str],
             raise GraphError(
                 f"{prefix} line {function.lineno} of helpers: wanted functions with the decorator @triton.jit alone"
             )
-        code = "\n".join(source.splitlines()[function.decorator_list[0].lineno - 1 : function.end_lineno])
+        code = "\n".join(source.splitlines()[function.decorator_list[0].lineno - 1 : function.end_lineno]) + "\n"
         if function.name in PACKAGED_HELPERS or others.get(function.name, code) != code:
             raise GraphError(f"{prefix} the helper name {function.name} is taken; choose another")
         found.append((function.name, code))
     return tuple(found)
 
 
-def _check_signatures(prefix: str, spec: OpSpec) -> None:
+def _check_signatures(prefix: str, spec: ElementwiseOp, exactly: Callable[..., Any] | None) -> None:
     given = dict.fromkeys(spec.attributes)
     for label, function, leading in (
         ("definition(b, ", spec.definition, ("b",)),
         ("numbers(xp, ", spec.numbers, ("xp",)),
-        ("exactly(", spec.exactly, ()),
+        ("exactly(", exactly, ()),
     ):
         if function is None:
             continue
@@ -144,7 +154,7 @@ def _check_signatures(prefix: str, spec: OpSpec) -> None:
             raise GraphError(f"{prefix} wanted {wanted}, for arity {spec.arity}: {error}") from None
 
 
-def _problem(text: str, spec: OpSpec) -> str | None:
+def _problem(text: str, spec: ElementwiseOp) -> str | None:
     """The reason why a text is not an expression in the operands and attributes, if it is not."""
     allowed = (*spec.operands, *spec.attributes)
     try:
@@ -158,7 +168,7 @@ def _problem(text: str, spec: OpSpec) -> str | None:
     return None
 
 
-def _check_definition(prefix: str, spec: OpSpec) -> None:
+def _check_definition(prefix: str, spec: ElementwiseOp) -> None:
     """Trace the definition for sample attributes; the op itself is not in the registry meanwhile."""
     earlier = REGISTRY.pop(spec.name, None)
     try:
@@ -170,7 +180,7 @@ def _check_definition(prefix: str, spec: OpSpec) -> None:
         raise GraphError(f"{prefix} definition: {problems[0]}")
 
 
-def _definition_problem(spec: OpSpec, attributes: Mapping[str, Fraction]) -> str | None:
+def _definition_problem(spec: ElementwiseOp, attributes: Mapping[str, Fraction]) -> str | None:
     try:
         graph = traced(spec, tuple(sorted(attributes.items())))
         parts = [part for item in graph.nodes[spec.arity : -1] for part in primitive_nodes(item.op, item.mapping)]
@@ -183,7 +193,7 @@ def _definition_problem(spec: OpSpec, attributes: Mapping[str, Fraction]) -> str
     return None
 
 
-def _check_zero(prefix: str, spec: OpSpec) -> None:
+def _check_zero(prefix: str, spec: ElementwiseOp) -> None:
     assert spec.numbers is not None
     for attributes in sample_attributes(spec):
         with np.errstate(all="ignore"):

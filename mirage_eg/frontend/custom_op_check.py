@@ -20,10 +20,11 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
 from mirage_eg.frontend.custom_op import sample_attributes
 from mirage_eg.ir.builder import new_kernel_graph
-from mirage_eg.ir.custom_ops import REGISTRY, OpSpec
+from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
 _SHAPE = (128, 128)
@@ -35,7 +36,7 @@ _FLOAT32_FACTOR = 100  # times the error of the reference itself in float32
 _EXACT_TOLERANCE = 1e-9  # of `exactly`, which is compared with float64
 _EXACT_SAMPLES = 256
 
-Setting = tuple[OpSpec, tuple[tuple[str, Fraction], ...]]  # an op with values of its attributes
+Setting = tuple[ElementwiseOp, tuple[tuple[str, Fraction], ...]]  # an op with values of its attributes
 Array = Any
 
 
@@ -75,7 +76,7 @@ def _settings(program: Graph | None) -> list[Setting]:
     return list(dict.fromkeys((spec, tuple(sorted(values.items()))) for spec, values in given))
 
 
-def _check(spec: OpSpec, attributes: Mapping[str, Fraction], run: RunProgram) -> None:
+def _check(spec: ElementwiseOp, attributes: Mapping[str, Fraction], run: RunProgram) -> None:
     operands = _inputs(spec.arity)
     wanted, rough = (_reference(spec, attributes, [x.astype(dtype) for x in operands]) for dtype in (np.float64, np.float32))
     compared = np.isfinite(wanted) & np.isfinite(rough)
@@ -107,7 +108,7 @@ def _check(spec: OpSpec, attributes: Mapping[str, Fraction], run: RunProgram) ->
             raise GraphError(f"{label} gives {got[at]:.6g} at {place}, where {reference} gives {wanted[at]:.6g}")
 
 
-def _check_exact(spec: OpSpec, attributes: tuple[tuple[str, Fraction], ...]) -> None:
+def _check_exact(spec: ElementwiseOp, attributes: tuple[tuple[str, Fraction], ...]) -> None:
     """Compare `exactly` with `numbers`."""
     given = dict(attributes)
     every = np.r_[:_EXACT_SAMPLES, _EXACT_SAMPLES : prod(_SHAPE) : prod(_SHAPE) // _EXACT_SAMPLES]  # edges are first
@@ -127,16 +128,16 @@ def _check_exact(spec: OpSpec, attributes: tuple[tuple[str, Fraction], ...]) -> 
             )
 
 
-def _reference(spec: OpSpec, attributes: Mapping[str, Fraction], operands: list[Array]) -> Array:
+def _reference(spec: ElementwiseOp, attributes: Mapping[str, Fraction], operands: list[Array]) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(floating_point.ELEMENTWISE[spec.name](np, *operands, **attributes), dtype=np.float64)
 
 
-def _reference_name(spec: OpSpec) -> str:
+def _reference_name(spec: ElementwiseOp) -> str:
     return "`numbers`" if spec.definition is None else "the definition"
 
 
-def _place(spec: OpSpec, numbers: list[Any], attributes: Mapping[str, Fraction]) -> str:
+def _place(spec: ElementwiseOp, numbers: list[Any], attributes: Mapping[str, Fraction]) -> str:
     return ", ".join(
         [
             *(f"{name} = {number:.6g}" for name, number in zip(spec.operands, numbers, strict=True)),
@@ -167,7 +168,7 @@ def _edges(arity: int) -> Iterator[tuple[float, ...]]:
     yield from combinations[:: -(-len(combinations) // (prod(_SHAPE) // 2))]
 
 
-def _kernel_program(spec: OpSpec, attributes: Mapping[str, Fraction]) -> Graph:
+def _kernel_program(spec: ElementwiseOp, attributes: Mapping[str, Fraction]) -> Graph:
     kernel, block = new_kernel_graph(), new_threadblock_graph((1,))
     operands = [kernel.new_input(_SHAPE, "float32", name) for name in spec.operands]
     tiles = [block.new_input(x, (REPLICATED,)) for x in operands]
@@ -176,7 +177,7 @@ def _kernel_program(spec: OpSpec, attributes: Mapping[str, Fraction]) -> Graph:
     return kernel.graph()
 
 
-def _library_program(spec: OpSpec, attributes: Mapping[str, Fraction]) -> Graph:
+def _library_program(spec: ElementwiseOp, attributes: Mapping[str, Fraction]) -> Graph:
     kernel = new_kernel_graph()
     kernel.mark_output(
         kernel.op(spec.name, *(kernel.new_input(_SHAPE, "float32", name) for name in spec.operands), **attributes)

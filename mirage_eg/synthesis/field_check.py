@@ -1,7 +1,6 @@
 """A pair of terms in the finite field, where rational arithmetic is exact and an accidental equality improbable."""
 
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Literal, Pattern, Variable, variables
 from mirage_eg.egraph.primitives import PRIMITIVES
-from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.synthesis.indexed import INDICATOR, NUMBERS, TENSORS
 from mirage_eg.synthesis.indexed_samples import PARTS
@@ -66,13 +64,6 @@ def _evaluate(term: Pattern, algebra: FieldAlgebra, inputs: dict[str, FieldValue
         return _wide(algebra, algebra.reduce(op, _evaluate(term.arguments[1], algebra, inputs), (axis,)))
     attributes = dict(zip(row.attributes, map(_constant, term.arguments[:count]), strict=True))
     operands = [_evaluate(it, algebra, inputs) for it in term.arguments[count:]]
-    return _applied(algebra, op, *operands, **attributes)
-
-
-def _applied(algebra: FieldAlgebra, op: str, *operands: FieldValue, **attributes: Any) -> FieldValue:
-    """An op of the op table; one with a definition is computed in its parts."""
-    if (definition := definition_of(op, attributes)) is not None:
-        return by_definition(definition, operands, partial(_applied, algebra))
     return algebra.elementwise(op, operands, attributes)
 
 

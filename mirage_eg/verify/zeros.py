@@ -12,6 +12,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.random_rounding import POLES
 from mirage_eg.ir.custom_ops import REGISTRY
+from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -66,6 +67,9 @@ def _signs(graph: Graph, inputs: Sequence[Sign]) -> list[Sign] | None:
 def _has_case(graph: Graph, item: Node, operands: Sequence[Sign]) -> bool:
     if item.op in TIES:
         return not all(graph.types[operand].dtype.is_integer for operand in item.operands)
+    parts = primitive_nodes(item.op, item.mapping)
+    if len(parts) > 1:
+        return any(op in POLES or op in TIES for op, _ in parts)
     return item.op in REGISTRY or (item.op in POLES and item.get("exponent", -1) < 0 and operands[-1] < Sign.POSITIVE)
 
 

@@ -1,0 +1,175 @@
+"""Activation functions of neural networks, tanh and the error function among them."""
+
+import math
+from typing import Any
+
+from mirage_eg.ir.op.error_function import erf
+from mirage_eg.ir.op.exponentials import EXPM1_HELPER, LOG1P_HELPER
+from mirage_eg.ir.op.record import IDEMPOTENT, KEYED, MONOTONE, NEXT, SAME, ElementwiseOp, FieldMeaning, Helper, larger, like
+from mirage_eg.ir.op.selections import NAN_MAX
+
+# Triton has no tanh on some targets. Near zero the quotient cancels, so a series replaces it.
+_TANH: Helper = (
+    "tanh",
+    '''@triton.jit
+def tanh(x):
+    """Hyperbolic tangent, to float32 precision over the whole line."""
+    decay = tl.exp(-2.0 * tl.abs(x))
+    far = tl.where(x < 0, -1.0, 1.0) * (1.0 - decay) / (1.0 + decay)
+    y = x * x
+    near = x * (1.0 + y * (-1.0 / 3.0 + y * (2.0 / 15.0 + y * (-17.0 / 315.0 + y * (62.0 / 2835.0)))))
+    return tl.where(tl.abs(x) < 0.25, near, far)
+''',
+)
+# tanh(log(1 + eˣ)) = (1 + 2n)/(1 + 2n + 2n²) with n = e⁻ˣ, and with n = eˣ (n² + 2n)/(n² + 2n + 2): n is below 1 on both sides,
+# so that nothing overflows.
+_MISH: Helper = (
+    "mish",
+    '''@triton.jit
+def mish(x):
+    """x · tanh(log(1 + exp(x)))."""
+    n = tl.exp(-tl.abs(x))
+    positive = (1.0 + 2.0 * n) / (1.0 + 2.0 * n + 2.0 * n * n)
+    negative = (n * n + 2.0 * n) / (n * n + 2.0 * n + 2.0)
+    return x * tl.where(x > 0, positive, negative)
+''',
+)
+
+
+def _sigmoid(xp: Any, x: Any) -> Any:
+    return 1 / (1 + xp.exp(-x))
+
+
+def _sigmoid_of_gelu_tanh(xp: Any, x: Any) -> Any:
+    return _sigmoid(xp, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+
+
+OPS = (
+    ElementwiseOp(
+        name="silu",
+        numbers=lambda xp, x: x * _sigmoid(xp, x),
+        exactly=lambda mp, x: x * _sigmoid(mp, x),
+        field=FieldMeaning(lambda f, x, exponent: f.silu(x, exponent), "exact in exp", reads=((0, SAME), (0, NEXT))),
+        triton="{x} * tl.sigmoid({x})",
+        torch="torch.nn.functional.silu({x})",
+        keeps_zero=True,
+        bounded=True,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="sigmoid",
+        numbers=_sigmoid,
+        exactly=_sigmoid,
+        field=FieldMeaning(lambda f, x: f.logistic(x), "exact in exp", reads=((0, NEXT),)),
+        triton="tl.sigmoid({x})",
+        torch="torch.sigmoid({x})",
+        bounded=True,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="gelu",
+        numbers=lambda xp, x: x * (0.5 + 0.5 * erf(xp, x * math.sqrt(0.5))),
+        exactly=lambda mp, x: x * (1 + mp.erf(x / mp.sqrt(2))) / 2,
+        field=KEYED,
+        triton="0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476))",
+        torch="torch.nn.functional.gelu({x})",
+        keeps_zero=True,
+        bounded=True,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="relu",
+        numbers=lambda xp, x: xp.maximum(x, 0),
+        exactly=lambda mp, x: larger(mp, x, type(x)(0)),
+        rational=True,
+        field=IDEMPOTENT,
+        triton="nan_max({x}, 0.0)",
+        torch="torch.relu({x})",
+        helpers=(NAN_MAX,),
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="tanh",
+        numbers=lambda xp, x: xp.tanh(x),
+        exactly=lambda mp, x: mp.tanh(x),
+        field=MONOTONE,
+        triton="tanh({x})",
+        torch="torch.tanh({x})",
+        helpers=(_TANH,),
+        keeps_zero=True,
+        bounded=True,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="gelu_tanh",
+        numbers=lambda xp, x: x * _sigmoid_of_gelu_tanh(xp, x),
+        exactly=lambda mp, x: x * _sigmoid(mp, 2 * mp.sqrt(2 / mp.pi) * (x + x**3 * 44715 / 10**6)),
+        field=KEYED,
+        triton="{x} * tl.sigmoid({x} * (1.5957691216057308 + 0.07135481282668386 * {x} * {x}))",
+        torch='torch.nn.functional.gelu({x}, approximate="tanh")',
+        noun="gelu",
+        keeps_zero=True,
+        bounded=True,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="erf",
+        numbers=erf,
+        exactly=lambda mp, x: mp.erf(x),
+        field=MONOTONE,
+        triton="tl.erf({x})",
+        torch="torch.erf({x})",
+        noun="error_function",
+        keeps_zero=True,
+        bounded=True,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="softplus",
+        numbers=lambda xp, x: xp.logaddexp(x, xp.zeros_like(x)),
+        exactly=lambda mp, x: mp.log1p(mp.exp(x)),
+        field=MONOTONE,
+        triton="tl.maximum({x}, 0.0) + log1p(tl.exp(-tl.abs({x})))",
+        torch="torch.nn.functional.softplus({x})",
+        helpers=(LOG1P_HELPER,),
+        bounded=True,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="mish",
+        definition=lambda b, x: x * b.tanh(b.softplus(x)),
+        triton="mish({x})",
+        torch="torch.nn.functional.mish({x})",
+        helpers=(_MISH,),
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="leaky_relu",
+        attributes=("slope",),
+        numbers=lambda xp, x, slope: xp.where(x > 0, x, float(slope) * x),
+        exactly=lambda mp, x, slope: x if x > 0 else like(x, slope) * x,
+        rational=True,
+        field=KEYED,
+        triton="tl.where({x} > 0, {x}, {slope} * {x})",
+        torch="torch.nn.functional.leaky_relu({x}, {slope})",
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="elu",
+        attributes=("alpha",),
+        numbers=lambda xp, x, alpha: xp.where(x > 0, x, float(alpha) * xp.expm1(xp.minimum(x, 0))),
+        exactly=lambda mp, x, alpha: x if x > 0 else like(x, alpha) * mp.expm1(x),
+        field=KEYED,
+        triton="tl.where({x} > 0, {x}, {alpha} * expm1({x}))",
+        torch="torch.nn.functional.elu({x}, {alpha})",
+        helpers=(EXPM1_HELPER,),
+        keeps_zero=True,
+        bounded=True,
+        costly=True,
+    ),
+)
+
+__all__ = ["OPS"]

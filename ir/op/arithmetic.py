@@ -1,0 +1,221 @@
+"""Sums, products and quotients, roots and powers, and the constants in them."""
+
+from fractions import Fraction
+from typing import Any
+
+from mirage_eg.ir.op.literals import factors, number
+from mirage_eg.ir.op.record import FIRST, ElementwiseOp, FieldMeaning, like, real
+from mirage_eg.ir.wide_factors import within_range
+
+_LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
+
+
+def _scaled(xp: Any, x: Any, factor: Fraction) -> Any:
+    for each in within_range(factor):
+        x = x * each
+    return x
+
+
+def _triton_pow(x: str, exponent: Fraction) -> str:
+    size = abs(exponent)
+    if exponent == 0:
+        return f"tl.full({x}.shape, 1.0, {x}.dtype)"  # of not-a-number, too
+    if size == Fraction(1, 2):
+        return f"tl.sqrt({x})" if exponent > 0 else f"tl.rsqrt({x})"
+    if size.denominator == 1 and size <= _LARGEST_PRODUCT:
+        product = " * ".join([x] * int(size))
+        return product if exponent > 0 else f"1.0 / ({product})"
+    magnitude = f"tl.exp2({number(exponent)} * tl.log2({{}}))"
+    if size.denominator > 1:
+        return magnitude.format(x)  # NaN for a negative base
+    magnitude = magnitude.format(f"tl.abs({x})")
+    return f"tl.where({x} < 0, -1.0, 1.0) * {magnitude}" if size % 2 else magnitude
+
+
+def _is_no_whole_power(exponent: Fraction) -> bool:
+    return exponent.denominator != 1
+
+
+def _scale_text(x: str, factor: Fraction) -> str:
+    return " * ".join([x, *factors(factor)])
+
+
+OPS = (
+    ElementwiseOp(
+        name="add",
+        arity=2,
+        commutative=True,
+        numbers=lambda xp, x, y: x + y,
+        exactly=lambda mp, x, y: x + y,
+        rational=True,
+        field=FieldMeaning(lambda f, x, y: f.add(x, y)),
+        degree=lambda x, y: x.plus(y),
+        triton="{x} + {y}",
+        torch="{x} + {y}",
+        noun="total",
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="sub",
+        arity=2,
+        numbers=lambda xp, x, y: x - y,
+        exactly=lambda mp, x, y: x - y,
+        rational=True,
+        field=FieldMeaning(lambda f, x, y: f.subtract(x, y)),
+        degree=lambda x, y: x.plus(y),
+        triton="{x} - {y}",
+        torch="{x} - {y}",
+        noun="difference",
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="mul",
+        arity=2,
+        commutative=True,
+        numbers=lambda xp, x, y: x * y,
+        exactly=lambda mp, x, y: x * y,
+        rational=True,
+        field=FieldMeaning(lambda f, x, y: f.multiply(x, y)),
+        degree=lambda x, y: x.times(y),
+        triton="{x} * {y}",
+        torch="{x} * {y}",
+        noun="scaled",
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="div",
+        arity=2,
+        numbers=lambda xp, x, y: x / y,
+        exactly=lambda mp, x, y: x / y,
+        rational=True,
+        field=FieldMeaning(lambda f, x, y: f.divide(x, y), "exact; undefined where the divisor is 0"),
+        degree=lambda x, y: x.times(y.inverse()),
+        triton="{x} / {y}",
+        torch="{x} / {y}",
+        noun="quotient",
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="square",
+        numbers=lambda xp, x: x * x,
+        exactly=lambda mp, x: x * x,
+        rational=True,
+        field=FieldMeaning(lambda f, x: f.multiply(x, x)),
+        degree=lambda x: x.power(2),
+        triton="{x} * {x}",
+        torch="torch.square({x})",
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="sqrt",
+        numbers=lambda xp, x: xp.sqrt(x),
+        exactly=lambda mp, x: real(mp, mp.sqrt(x)),
+        field=FieldMeaning(lambda f, x: f.root(x), "a root: √(x·y) = √x·√y holds, √(x²) is x or −x", unfaithful=True),
+        triton="tl.sqrt({x})",
+        torch="torch.sqrt({x})",
+        noun="root",
+        keeps_zero=True,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="rsqrt",
+        numbers=lambda xp, x: 1 / xp.sqrt(x),
+        exactly=lambda mp, x: 1 / real(mp, mp.sqrt(x)),
+        field=FieldMeaning(lambda f, x: f.inverse_root(x), "the reciprocal of the root", unfaithful=True),
+        triton="tl.rsqrt({x})",
+        torch="torch.rsqrt({x})",
+        noun="inverse_root",
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="abs",
+        numbers=lambda xp, x: xp.abs(x),
+        exactly=lambda mp, x: abs(x),
+        rational=True,
+        # x or −x, equal for both, and multiplicative
+        field=FieldMeaning(lambda f, x: f.root(f.multiply(x, x)), "the root of the square", unfaithful=True),
+        triton="tl.abs({x})",
+        torch="torch.abs({x})",
+        noun="magnitude",
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="pow",
+        attributes=("exponent",),
+        numbers=lambda xp, x, exponent: xp.power(x, float(exponent)),
+        exactly=lambda mp, x, exponent: real(mp, mp.power(x, like(x, exponent))),
+        field=FieldMeaning(
+            lambda f, x, exponent: f.power(x, exponent),
+            "exact for whole exponents and ±1/2, else a random function",
+            unfaithful=_is_no_whole_power,
+        ),
+        degree=lambda x, exponent: None if _is_no_whole_power(exponent) else x.power(int(exponent)),
+        triton=_triton_pow,
+        torch="torch.pow({x}, {exponent})",
+        noun="power",
+        keeps_zero=lambda exponent: exponent > 0,
+        costly=True,
+    ),
+    ElementwiseOp(
+        name="scale",
+        attributes=("factor",),
+        numbers=_scaled,
+        exactly=lambda mp, x, factor: x * like(x, factor),
+        rational=True,
+        field=FieldMeaning(lambda f, x, factor: f.affine(x, factor, 0)),
+        degree=lambda x, factor: x,
+        triton=_scale_text,
+        torch=_scale_text,
+        noun="scaled",
+        keeps_zero=True,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="shift",
+        attributes=("offset",),
+        numbers=lambda xp, x, offset: x + float(offset),
+        exactly=lambda mp, x, offset: x + like(x, offset),
+        rational=True,
+        field=FieldMeaning(lambda f, x, offset: f.affine(x, 1, offset)),
+        degree=lambda x, offset: x.plus(x.of_constant),
+        triton="{x} + {offset}",
+        torch="{x} + {offset}",
+        noun="shifted",
+        keeps_zero=lambda offset: offset == 0,
+        bounded=True,
+    ),
+    ElementwiseOp(  # a number in the shape of the operand
+        name="fill",
+        attributes=("value",),
+        selects=True,
+        numbers=lambda xp, x, value: xp.full_like(x, float(value)),
+        exactly=lambda mp, x, value: like(x, value),
+        field=FieldMeaning(
+            lambda f, x, value: f.constant(x, value), "exact; the operand may be undefined", reads=((0, FIRST),)
+        ),
+        degree=lambda x, value: x.of_constant,
+        triton="tl.full({x}.shape, {value}, {x}.dtype)",
+        torch="torch.full_like({x}, {value})",
+        noun="constant",
+        keeps_zero=lambda value: value == 0,
+        bounded=True,
+    ),
+    ElementwiseOp(
+        name="cast",
+        attributes=("dtype",),
+        numbers=lambda xp, x, dtype: x,  # `FloatAlgebra` rounds
+        exactly=lambda mp, x, dtype: x,
+        field=FieldMeaning(lambda f, x, dtype: x, "exact: the field does not round"),
+        degree=lambda x, dtype: x,
+        triton=lambda x, dtype: f"{x}.to(tl.{'int1' if dtype == 'bool' else dtype})",
+        torch=lambda x, dtype: f"{x}.to(torch.{dtype}, copy=True)",
+        keeps_zero=True,  # and not bounded: a large number overflows float16
+    ),
+)
+
+__all__ = ["OPS"]

@@ -1,0 +1,125 @@
+"""The record of an elementwise op: what it computes in each algebra, how it is written, and what the search may know of it.
+
+The tables of the algebras (`backends/`), of the emitter and of the rules are functions of these records. Everything here is
+trusted but the expressions: emitted kernels are checked against float64.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+OPERANDS = ("x", "y", "z")
+"""The names of the operands in expressions and rules, as many as an op may have."""
+
+SAME, NEXT, FIRST = 0, 1, None
+"""The component of an operand that a component of the result reads: the same, the next (of an exponent), or the first."""
+
+Helper = tuple[str, str]
+"""A function that Triton expressions call: name and source."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMeaning:
+    """`compute(f, *components, **attributes)` in the arithmetic f of `backends.evaluator.field_semantics`, and in words.
+
+    `reads` lists pairs of an operand and SAME, NEXT or FIRST; where not given, SAME of each operand. `unfaithful`: the op
+    satisfies other laws than on numbers, for all attributes or for those for which the function is true.
+    """
+
+    compute: Callable[..., Any]
+    words: str = "exact"
+    reads: tuple[tuple[int, int | None], ...] = ()
+    unfaithful: bool | Callable[..., bool] = False
+
+
+KEYED = FieldMeaning(lambda f, *x, **given: f.keyed(*x, **given), "a random function", unfaithful=True)
+MONOTONE = FieldMeaning(
+    lambda f, x, **given: f.monotone(x, **given), "a random function, monotone in the random order", unfaithful=True
+)
+IDEMPOTENT = FieldMeaning(lambda f, x, **given: f.monotone(x, idempotent=True, **given), MONOTONE.words, unfaithful=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementwiseOp:
+    """An op of the package or of a user (`register_op`); an attribute is a rational number, `dtype` an element type.
+
+    The meaning is `definition(builder, *operands, **attributes)` in other ops (`ir.definitions`), or these:
+    `numbers(xp, *operands, **attributes)` on arrays; `exactly(mp, *operands, **attributes)` on mpmath's numbers, and with
+    `rational` also on fractions; `field` in the finite field; `degree(*operands, **attributes)`, None of no rational function.
+
+    `triton` and `torch` are expressions in `{x}`, `{y}`, `{z}` and `{ATTRIBUTE}`, or functions of these texts and of the
+    attributes; an op with a definition may lack them. Operands are names, calls or subscripts, so that none needs parentheses.
+    `helpers` are the functions that the Triton expression calls. `noun` names the result in emitted kernels.
+
+    `keeps_zero`: zero in gives zero out (of binary ops: zero in all operands); None: computed from the definition. `bounded`:
+    finite in gives finite out, overflow aside. `costly`: more expensive than an addition. `conditions`: so many first operands
+    are indicators, which do not count for the element type. `selects`: the result may be defined where an operand other than a
+    condition is undefined.
+    """
+
+    name: str
+    arity: int = 1
+    attributes: tuple[str, ...] = ()
+    commutative: bool = False
+    conditions: int = 0
+    selects: bool = False
+    definition: Callable[..., Any] | None = None
+    numbers: Callable[..., Any] | None = None
+    exactly: Callable[..., Any] | None = None
+    rational: bool = False
+    field: FieldMeaning = KEYED
+    degree: Callable[..., Any] | None = None
+    triton: str | Callable[..., str] | None = None
+    torch: str | Callable[..., str] | None = None
+    helpers: tuple[Helper, ...] = ()
+    noun: str = ""
+    keeps_zero: bool | Callable[..., bool] | None = False
+    bounded: bool = False
+    costly: bool = False
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of the operands."""
+        return OPERANDS[: self.arity]
+
+
+@dataclass(frozen=True, slots=True)
+class OnNumbers:
+    """A function of mpmath's numbers alone as `exactly` of a record."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, mp: Any, *operands: Any, **attributes: Any) -> Any:
+        return self.function(*operands, **attributes)
+
+
+def like(x: Any, value: Fraction | int) -> Any:
+    """An exact constant as a number of the type of x: mpmath's, or a fraction."""
+    return type(x)(value.numerator) / value.denominator
+
+
+def real(mp: Any, value: Any) -> Any:
+    """Not-a-number where the result has left the real line."""
+    return value if isinstance(value, mp.mpf) else mp.nan
+
+
+def larger(mp: Any, x: Any, y: Any) -> Any:
+    """Not-a-number if one is."""
+    return max(x, y) if x == x and y == y else mp.nan
+
+
+def smaller(mp: Any, x: Any, y: Any) -> Any:
+    """Not-a-number if one is."""
+    return -larger(mp, -x, -y)
+
+
+def holds(attributes: Mapping[str, Any], value: bool | Callable[..., bool]) -> bool:
+    """A property that may depend on the attributes."""
+    return value if isinstance(value, bool) else bool(value(**attributes))
+
+
+__all__ = [
+    *("FIRST", "IDEMPOTENT", "KEYED", "MONOTONE", "NEXT", "OPERANDS", "SAME"),
+    *("ElementwiseOp", "FieldMeaning", "Helper", "OnNumbers", "holds", "larger", "like", "real", "smaller"),
+]
