@@ -193,6 +193,7 @@ OPS = (
         name="fill",
         attributes=("value",),
         selects=True,
+        constant=True,
         numbers=lambda xp, x, value: xp.full_like(x, float(value)),
         exactly=lambda mp, x, value: like(x, value),
         field=FieldMeaning(

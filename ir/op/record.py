@@ -55,7 +55,7 @@ class ElementwiseOp:
     `keeps_zero`: zero in gives zero out (of binary ops: zero in all operands); None: computed from the definition. `bounded`:
     finite in gives finite out, overflow aside. `costly`: more expensive than an addition. `conditions`: so many first operands
     are indicators, which do not count for the element type. `selects`: the result may be defined where an operand other than a
-    condition is undefined.
+    condition is undefined. `constant`: the value is the same for all operands.
     """
 
     name: str
@@ -64,6 +64,7 @@ class ElementwiseOp:
     commutative: bool = False
     conditions: int = 0
     selects: bool = False
+    constant: bool = False
     definition: Callable[..., Any] | None = None
     numbers: Callable[..., Any] | None = None
     exactly: Callable[..., Any] | None = None

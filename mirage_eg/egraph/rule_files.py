@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from mirage_eg.egraph.custom_op_rules import custom_op_rules
+from mirage_eg.egraph.op_rules import custom_op_rules, op_rules
 from mirage_eg.ir.errors import RuleError
 
 DOMAINS = ("indexed", "abstract")
@@ -103,10 +103,14 @@ def domain_of(file: RuleFile) -> str | None:
 
 @cache
 def packaged_files(domain: str) -> tuple[RuleFile, ...]:
-    """The packaged rule files of a domain, sorted by name."""
-    folder = resources.files("mirage_eg") / "rules" / domain
-    files = sorted((item for item in folder.iterdir() if item.name.endswith(".egg")), key=lambda item: item.name)
-    return tuple(RuleFile(f"rules/{domain}/{item.name}", item.read_text(encoding="utf-8"), True) for item in files)
+    """The packaged rule files of a domain, and those of both domains, sorted by name; records of ops add lines to some."""
+    rules = resources.files("mirage_eg") / "rules"
+    found = [(item, folder) for folder in (domain, *["both"] * (domain in DOMAINS)) for item in (rules / folder).iterdir()]
+    files = sorted(((item, folder) for item, folder in found if item.name.endswith(".egg")), key=lambda it: it[0].name)
+    return tuple(
+        RuleFile(f"rules/{folder}/{item.name}", item.read_text("utf-8") + op_rules(domain, theory_name(item.name)), True)
+        for item, folder in files
+    )
 
 
 def _find(path: str | Path | RuleFile, domain: str, packaged: Mapping[str, RuleFile]) -> Iterator[RuleFile]:

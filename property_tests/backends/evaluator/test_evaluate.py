@@ -24,6 +24,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, node
+from mirage_eg.ir.op.error_function import erf
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from mirage_eg.testing import EVERY, TAME, as_program, block_graphs, every_mutant, programs
@@ -414,7 +415,7 @@ def test_equal_terms_of_one_algebra_are_one_object(graph: Graph) -> None:
 
 @given(st.lists(st.floats(-8, 8), min_size=1, max_size=20))
 def test_the_error_function_is_exact_to_the_last_digits(numbers: list[float]) -> None:
-    got = floating_point.erf(np, np.array(numbers))
+    got = erf(np, np.array(numbers))
     np.testing.assert_allclose(got, [math.erf(x) for x in numbers], rtol=0, atol=4e-16)
 
 

@@ -1,0 +1,1 @@
+"""Laws that hold in the indexed and in the abstract domain alike."""
