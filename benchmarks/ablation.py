@@ -11,12 +11,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mirage_eg.bench.rule_ablation import Ablation, ablation
-from mirage_eg.bench.search_programs import SearchProgram, search_programs
 from mirage_eg.cli.terminal import progress
 from mirage_eg.egraph.expression import express, splits
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.lab.bench.rule_ablation import Ablation, ablation
+from mirage_eg.lab.bench.search_programs import SearchProgram, search_programs
 from mirage_eg.pipeline.run.run_report import plain
 
 

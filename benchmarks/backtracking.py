@@ -20,8 +20,6 @@ from pathlib import Path
 from time import perf_counter
 
 from mirage_eg.backends.cost.devices import find_device
-from mirage_eg.frontend.model_writer import WrittenModel
-from mirage_eg.frontend.published_models import PUBLISHED_MODELS
 from mirage_eg.graph_optimizer.costs import FusionRole, KernelCosts, role_of
 from mirage_eg.graph_optimizer.eclasses import EClasses
 from mirage_eg.graph_optimizer.extraction import extract
@@ -32,6 +30,8 @@ from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.lab.model_writer import WrittenModel
+from mirage_eg.lab.published_models import PUBLISHED_MODELS
 
 MODELS = {
     "nasrnn": {"width": 16},

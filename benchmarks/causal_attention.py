@@ -18,7 +18,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mirage_eg.backends.cost.devices import Device, device_for
-from mirage_eg.backends.measure.baselines import baselines
 from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, gpu_target, time_launches, timing_stream
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
@@ -33,6 +32,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import without_weights
 from mirage_eg.ir.whole_inputs import causal_inputs
+from mirage_eg.lab.baselines.baselines import baselines
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.structure_search import SearchLimits, search
 

@@ -3,7 +3,7 @@
     python benchmarks/choices.py MEASUREMENTS… [--json]
 
 MEASUREMENTS are `measurements.jsonl` files of `mirage-eg bench gpu`, each of one run on one machine. Two schedules of one
-µGraph that differ in one choice of one kernel are compared (mirage_eg/bench/tuning_pairs.py). Of a
+µGraph that differ in one choice of one kernel are compared (mirage_eg/lab/bench/tuning_pairs.py). Of a
 workload and batch size the last file counts.
 """
 
@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rich.table import Table
 
-from mirage_eg.bench.tuning_pairs import Gain, gains
 from mirage_eg.cli.terminal import console
+from mirage_eg.lab.bench.tuning_pairs import Gain, gains
 
 
 def main() -> int:

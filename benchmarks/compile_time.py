@@ -34,7 +34,7 @@ def first_call(name: str, budget: float, tune: float) -> dict[str, Any]:
     import torch
 
     from mirage_eg.backends.measure.timing import gpu_available, gpu_name
-    from mirage_eg.bench.model_layers import ROWS, layer_of
+    from mirage_eg.lab.bench.model_layers import ROWS, layer_of
     from mirage_eg.torch_compile.backend import backend
     from mirage_eg.torch_compile.records import Compilation, graph_records
     from mirage_eg.torch_compile.segment_store import segment_by_key
@@ -80,7 +80,7 @@ def lines(name: str, budget: float, tune: float) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Print the table; exit code 2 for a layer that there is not."""
-    from mirage_eg.bench.model_layers import ROWS
+    from mirage_eg.lab.bench.model_layers import ROWS
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("layers", nargs="*", metavar="LAYER", default=LAYERS)

@@ -27,12 +27,12 @@ from time import perf_counter
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name
-from mirage_eg.bench.gpu import BATCHES
-from mirage_eg.bench.gpu_row_records import BASELINES
 from mirage_eg.frontend.load import BUILT_IN
 from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import PAPER
+from mirage_eg.lab.bench.gpu import BATCHES
+from mirage_eg.pipeline.run.gpu_options import BASELINES
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable

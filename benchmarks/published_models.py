@@ -28,18 +28,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mirage_eg.backends.measure.baselines import Baseline, program_baselines, quiet
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, time_launches, timing_stream
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
-from mirage_eg.frontend.model_writer import WrittenModel
-from mirage_eg.frontend.published_models import PUBLISHED_MODELS
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import without_weights
+from mirage_eg.lab.baselines.baselines import Baseline, program_baselines, quiet
+from mirage_eg.lab.model_writer import WrittenModel
+from mirage_eg.lab.published_models import PUBLISHED_MODELS
 
 ORDER = ("nasrnn", "bert_attention", "bert", "squeezenet", "resnet50")
 SMALL: Mapping[str, Mapping[str, Any]] = {

@@ -14,8 +14,6 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from mirage_eg.bench.search import guided
-from mirage_eg.bench.search_programs import search_programs
 from mirage_eg.cli.terminal import progress
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
@@ -23,9 +21,11 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.lab.bench.search import guided
+from mirage_eg.lab.bench.search_programs import search_programs
+from mirage_eg.lab.search.count import kernel_space
 from mirage_eg.pipeline.run.peak_memory import peak_bytes, reset_peak
 from mirage_eg.pipeline.run.run_report import plain
-from mirage_eg.search.partition.count import kernel_space
 from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.transforms.softmax_shift import drop_shifts
 

@@ -3,8 +3,8 @@
     python benchmarks/tuning_time.py FOLDER… [--json]
 
 For each row: the seconds of tuning as chosen and as taken, the warm time of the result over that of the longest tuning in the
-given folders, and the best rough time known after 10 to 90 s over the best of all (mirage_eg/bench/tuning_time.py); then the
-medians of each length of tuning. Measure with nothing known and one row at a time, so that no row waits:
+given folders, and the best rough time known after 10 to 90 s over the best of all (mirage_eg/lab/bench/tuning_time.py); then
+the medians of each length of tuning. Measure with nothing known and one row at a time, so that no row waits:
 `python benchmarks/on_gpu.py tuning`.
 """
 
@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rich.table import Table
 
-from mirage_eg.bench.gpu_row_records import MEASUREMENTS, ROWS
-from mirage_eg.bench.tuning_time import AFTER, medians, tuning_times
 from mirage_eg.cli.terminal import console
+from mirage_eg.lab.bench.gpu_row_records import MEASUREMENTS, ROWS
+from mirage_eg.lab.bench.tuning_time import AFTER, medians, tuning_times
 
 
 def main() -> int:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mirage_eg.bench.rule_ablation import equations
 from mirage_eg.egraph.laws import Law, applications, patterns
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.lab.bench.rule_ablation import equations
 
 LINES = Path(__file__).parent / "measurements" / "ablation.jsonl"
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import typer
 
-from mirage_eg.bench.gpu import geometric_mean
 from mirage_eg.cli.main import app
 from mirage_eg.egraph.expression import express, splits
 from mirage_eg.egraph.oracle import build_oracle
@@ -26,6 +25,7 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
+from mirage_eg.lab.bench.gpu import geometric_mean
 from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.moves import LayoutMove
 from mirage_eg.partial_equivalence.mutants import mutant_of

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_eg.bench.gpu import BATCHES, Key, Summary, geometric_mean, newest, summarize
-from mirage_eg.bench.gpu_row_records import Row
 from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS
+from mirage_eg.lab.bench.gpu import BATCHES, Key, Summary, geometric_mean, newest, summarize
+from mirage_eg.lab.bench.gpu_row_records import Row
 from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.roofline import program_point, roofline
 

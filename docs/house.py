@@ -15,7 +15,7 @@ _BESIDE = {
     "version": "mirage_eg.version",
     "testing": "mirage_eg.testing",
 }  # rooms of single modules, which have no __init__.py
-_COLOURS = {"ir": "boundary", "rules": "boundary", "backends": "library", "cli": "frame", "report": "frame", "bench": "frame"}
+_COLOURS = {"ir": "boundary", "rules": "boundary", "backends": "library", "cli": "frame", "report": "frame", "lab": "frame"}
 _WIDTH = 34  # letters
 
 

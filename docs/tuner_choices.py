@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from mirage_eg.bench.tuning_pairs import RENAMED
 from mirage_eg.frontend.workloads import WORKLOADS
+from mirage_eg.lab.bench.tuning_pairs import RENAMED
 
 PAIRS = Path(__file__).parent / "measurements" / "choice_pairs_h100.jsonl"
 

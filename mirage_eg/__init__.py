@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from mirage_eg.ir.serialize import from_json, to_json
     from mirage_eg.ir.sizes import Dim
     from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
+    from mirage_eg.lab.synthesis.minimize import minimize
+    from mirage_eg.lab.synthesis.synthesize import synthesize
     from mirage_eg.partial_equivalence.mutants import mutants
     from mirage_eg.report.draw import picture
-    from mirage_eg.synthesis.minimize import minimize
-    from mirage_eg.synthesis.synthesize import synthesize
 
     float16, bfloat16, float32, float64, _, int32, int64 = DType
 
@@ -45,8 +45,8 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "ir.threadblock_graph": ("ThreadblockGraph", "new_threadblock_graph"),
     "frontend.custom_op": ("register_op",),
     "partial_equivalence.mutants": ("mutants",),
-    "synthesis.minimize": ("minimize",),
-    "synthesis.synthesize": ("synthesize",),
+    "lab.synthesis.minimize": ("minimize",),
+    "lab.synthesis.synthesize": ("synthesize",),
 }
 _MODULES = {"onnx": "onnx", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}

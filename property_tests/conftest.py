@@ -38,7 +38,7 @@ _LONGEST = (
     "repository/test_docs.py",
     "pipeline/run/test_cache.py",
     "pipeline/run/test_checkpoint.py",
-    "bench/test_kernelbench.py",
+    "lab/bench/test_kernelbench.py",
     "pipeline/test_other_sizes.py",
     "egraph/soundness/test_check_file.py",
     "repository/test_notebooks.py",

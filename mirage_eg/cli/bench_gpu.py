@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.bench.gpu_row_records import GpuOptions
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.frontend.load import BUILT_IN
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.pipeline.run.gpu_options import GpuOptions
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    from mirage_eg.bench.gpu import Summary
+    from mirage_eg.lab.bench.gpu import Summary
 
 
 _DEFAULTS = GpuOptions()
@@ -42,8 +42,8 @@ def bench_gpu(
     """Tune each program on this GPU and time it against eager and compiled PyTorch and its fused library calls."""
 
     def job() -> int:
-        from mirage_eg.bench.gpu import BATCHES, Failure, rows_path, run_rows, summarize
-        from mirage_eg.bench.gpu_chart import picture
+        from mirage_eg.lab.bench.gpu import BATCHES, Failure, rows_path, run_rows, summarize
+        from mirage_eg.lab.bench.gpu_chart import picture
 
         batches = batch or list(BATCHES)
         if any(size < 1 for size in batches):
@@ -77,7 +77,7 @@ def bench_gpu(
 
 
 def _table(rows: Sequence["Summary"]) -> Table:
-    from mirage_eg.bench.gpu import geometric_mean
+    from mirage_eg.lab.bench.gpu import geometric_mean
 
     table = Table(title="µs, warm / cold; ratios above 1: ours is faster", title_justify="left")
     for column in ("workload", "batch", "ours", "best baseline", "", "ratio warm", "ratio cold", "lower bound", "bound / ours"):

@@ -26,7 +26,7 @@ def bench_kernelbench(
     """Import the problems of a KernelBench checkout, and compare each imported program with its model in float64."""
 
     def job() -> int:
-        from mirage_eg.bench.kernelbench import Import, find_problems, import_rows, summary
+        from mirage_eg.lab.bench.kernelbench import Import, find_problems, import_rows, summary
 
         if folder is None:
             raise OptionError("--dir: wanted the folder of a KernelBench checkout, here or in KERNELBENCH_DIR")

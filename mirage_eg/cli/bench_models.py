@@ -29,8 +29,8 @@ def bench_models(
         if not budget > 0 or tune < 0:
             raise OptionError(f"got --budget {budget} and --tune {tune}, wanted seconds above 0, and seconds")
         try:
-            from mirage_eg.bench.models import BASELINES, ModelResult, chosen_rows, model_results
             from mirage_eg.cli.segment_table import kernel_lines, segment_table
+            from mirage_eg.lab.bench.models import BASELINES, ModelResult, chosen_rows, model_results
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

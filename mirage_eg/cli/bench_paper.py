@@ -14,7 +14,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    from mirage_eg.bench.paper_table import SearchTime
+    from mirage_eg.lab.bench.paper_table import SearchTime
 
 _MOST = 11  # block ops of the published table
 _COLOURS = {"indexed": "bar", "abstract": "floor", "without pruning": "bad"}
@@ -35,8 +35,8 @@ def bench_paper(
     """Print the search time by block ops: by indexed laws, abstract laws, without pruning; in one process, on all cores."""
 
     def job() -> int:
-        from mirage_eg.bench.paper_table import DIFFERENCES, csv_text, measure
-        from mirage_eg.bench.search_programs import search_programs
+        from mirage_eg.lab.bench.paper_table import DIFFERENCES, csv_text, measure
+        from mirage_eg.lab.bench.search_programs import search_programs
 
         if max_block_ops < FEWEST:
             raise OptionError(f"--max-block-ops: got {max_block_ops}, wanted at least {FEWEST}")
@@ -68,7 +68,7 @@ def bench_paper(
 
 
 def _print(name: str, cells: "Sequence[SearchTime]", rows: Sequence[int]) -> None:
-    from mirage_eg.bench.paper_table import DIFFERENCES, column_name, columns
+    from mirage_eg.lab.bench.paper_table import DIFFERENCES, column_name, columns
 
     heads = columns(cells)
     table = Table(
@@ -97,13 +97,13 @@ def _print(name: str, cells: "Sequence[SearchTime]", rows: Sequence[int]) -> Non
 
 
 def _published(ops: int, method: str, processes: int) -> str:
-    from mirage_eg.bench.paper_table import published
+    from mirage_eg.lab.bench.paper_table import published
 
     return published(ops, method, processes) or "–"
 
 
 def _picture(name: str, cells: "Sequence[SearchTime]") -> str:
-    from mirage_eg.bench.paper_table import column_name, columns, published
+    from mirage_eg.lab.bench.paper_table import column_name, columns, published
     from mirage_eg.report.line_chart import Curve, line_chart
 
     curves = []

@@ -17,7 +17,7 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
-    from mirage_eg.bench.search import SearchRow
+    from mirage_eg.lab.bench.search import SearchRow
 
 
 def bench_search(
@@ -37,9 +37,9 @@ def bench_search(
     """
 
     def job() -> int:
-        from mirage_eg.bench.search import PUBLISHED, guided, two_kernels, unguided
-        from mirage_eg.bench.search_programs import search_programs
         from mirage_eg.egraph.rulebook import load_rules
+        from mirage_eg.lab.bench.search import PUBLISHED, guided, two_kernels, unguided
+        from mirage_eg.lab.bench.search_programs import search_programs
         from mirage_eg.search.structure_search import SearchLimits
 
         if not 0 <= without_oracle < float("inf"):
@@ -80,7 +80,7 @@ def _report(observer: Observer, stage: str, done: int, total: int) -> None:
 
 
 def _print(rows: "Sequence[SearchRow]", by_ops: "Sequence[SearchRow]") -> None:
-    from mirage_eg.bench.search import PUBLISHED
+    from mirage_eg.lab.bench.search import PUBLISHED
 
     table = Table("program", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB", title_justify="left")
     table.title = (

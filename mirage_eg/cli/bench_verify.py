@@ -27,8 +27,8 @@ def bench_verify(
     """
 
     def job() -> int:
-        from mirage_eg.bench.search_programs import search_programs
-        from mirage_eg.bench.verify import measure
+        from mirage_eg.lab.bench.search_programs import search_programs
+        from mirage_eg.lab.bench.verify import measure
 
         if repetitions < 1 or any(size < 1 for size in batch or ()):
             raise OptionError(f"got {repetitions} repetitions and batches {batch or [1]}, wanted 1 or more of each")

@@ -23,8 +23,8 @@ from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.pipeline.run.run_report import plain
 
 if TYPE_CHECKING:
-    from mirage_eg.bench.rule_impact import Impact
-    from mirage_eg.bench.search_programs import SearchProgram
+    from mirage_eg.lab.bench.rule_impact import Impact
+    from mirage_eg.lab.bench.search_programs import SearchProgram
     from mirage_eg.search.structure_search import SearchLimits
 
 _SATURATION = ("egraph_nodes", "egraph_iterations", "egraph_seconds", "egraph_backoff", "allow_cut")
@@ -55,7 +55,7 @@ def impact(
     """
 
     def job() -> int:
-        from mirage_eg.bench.rule_impact import part_impacts
+        from mirage_eg.lab.bench.rule_impact import part_impacts
 
         if top < 1:
             raise OptionError(f"--top: got {top}, wanted 1 or more")
@@ -90,7 +90,7 @@ def impact(
 
 
 def _parts(programs: Sequence[str] | None, options: Options) -> "list[SearchProgram]":
-    from mirage_eg.bench.search_programs import search_programs
+    from mirage_eg.lab.bench.search_programs import search_programs
 
     graphs = load_programs(programs, PAPER, options.batch)
     parts = [part for name, graph in graphs.items() for part in search_programs(name, graph, options.max_block_ops)]
@@ -119,8 +119,8 @@ def _impact_data(result: "Impact") -> dict[str, Any]:
 
 
 def _write_impact(result: "Impact", out: Path) -> None:
+    from mirage_eg.lab.rule_pages import impact_svg
     from mirage_eg.report.draw import to_svg
-    from mirage_eg.report.rule_pages import impact_svg
 
     texts = {
         "impact.json": json.dumps(_impact_data(result), indent=2, ensure_ascii=False) + "\n",
@@ -137,7 +137,7 @@ def _write_impact(result: "Impact", out: Path) -> None:
 
 
 def _print_impact(result: "Impact", top: int, proofs: int) -> None:
-    from mirage_eg.report import rule_pages
+    from mirage_eg.lab import rule_pages
 
     title = f"{result.file} in the {result.domain} domain, {result.max_block_ops} ops: without → with; µs on {result.device}"
     _print_table(rule_pages.IMPACT_HEAD, rule_pages.impact_rows(result), title)
@@ -192,9 +192,9 @@ def ablate(
     """
 
     def job() -> int:
-        from mirage_eg.bench.rule_ablation import ablation
         from mirage_eg.egraph.rulebook import load_rules
-        from mirage_eg.report import rule_pages
+        from mirage_eg.lab import rule_pages
+        from mirage_eg.lab.bench.rule_ablation import ablation
 
         _check_plot(plot)
         rulebook = load_rules(options.domain, options.rules, options.without)
@@ -269,8 +269,8 @@ def compare(
     """
 
     def job() -> int:
-        from mirage_eg.bench.rule_comparison import comparison, rule_set
-        from mirage_eg.report import rule_pages
+        from mirage_eg.lab import rule_pages
+        from mirage_eg.lab.bench.rule_comparison import comparison, rule_set
 
         _check_plot(plot)
         name = b if not without else f"{b} without {', '.join(without)}"

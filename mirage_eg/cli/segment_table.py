@@ -1,13 +1,15 @@
 """The segments of models as `bench models` prints them: the gate's decisions, and the kernels that the profiler saw."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from mirage_eg.bench.models import ModelResult
+if TYPE_CHECKING:
+    from mirage_eg.lab.bench.models import ModelResult
 
 
-def segment_table(results: Sequence[ModelResult]) -> Table:
+def segment_table(results: "Sequence[ModelResult]") -> Table:
     """A row for each segment of each model."""
     table = Table("segment", "ops", "decision", "kernels", "tuned", "ours µs (cold)", "Inductor µs (cold)", "")
     for result in results:
@@ -28,7 +30,7 @@ def _time(us: float | None, cold: float | None, measured: bool) -> str:
     return f"{us:.1f} ({cold:.1f})" if measured and cold is not None else f"{us:.1f} predicted"
 
 
-def kernel_lines(results: Sequence[ModelResult]) -> Iterator[str]:
+def kernel_lines(results: "Sequence[ModelResult]") -> Iterator[str]:
     """A line for each list of kernels that the profiler gave."""
     for result in results:
         lists = [(f"segment {number}", part.kernels) for number, part in enumerate(result.parts, 1)]

@@ -18,7 +18,7 @@ from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.pipeline.run.run_report import plain
 
 if TYPE_CHECKING:
-    from mirage_eg.synthesis.synthesize import Synthesis
+    from mirage_eg.lab.synthesis.synthesize import Synthesis
 
 MOST_SHOWN = 5  # refuted, ill-typed and tested candidates each, in the text output
 OutOption = Annotated[
@@ -51,7 +51,7 @@ def minimize(
     """Print which laws of FILE follow from its other laws, each with its derivation; with --out write the file without them."""
 
     def job() -> int:
-        from mirage_eg.synthesis.minimize import minimize as run
+        from mirage_eg.lab.synthesis.minimize import minimize as run
 
         Options(domain=domain or DOMAINS[0])  # its argument checks
         check_rule_file(out)
@@ -108,8 +108,8 @@ def synthesize(
     """Find laws over OPS by enumeration and equality saturation, check each, and write them with their evidence to --out."""
 
     def job() -> int:
-        from mirage_eg.synthesis.rule_text import rule_text
-        from mirage_eg.synthesis.synthesize import synthesize as run
+        from mirage_eg.lab.synthesis.rule_text import rule_text
+        from mirage_eg.lab.synthesis.synthesize import synthesize as run
 
         Options(seed=seed)  # its argument checks
         if only_enumerate and (out is not None or domain != "tensor"):
@@ -137,7 +137,7 @@ def synthesize(
 
 
 def _enumerate_tensor_terms(ops: list[str], size: int, seed: int, as_json: bool) -> int:
-    from mirage_eg.synthesis.tensor.synthesize import enumerate_up_to
+    from mirage_eg.lab.synthesis.tensor.synthesize import enumerate_up_to
 
     with progress() as observer:
         found = enumerate_up_to(ops, size, seed, observer)
@@ -172,9 +172,9 @@ def _left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
 
 
 def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_json: bool) -> int:
-    from mirage_eg.synthesis.tensor.rule_file import tensor_rule_text
-    from mirage_eg.synthesis.tensor.synthesize import synthesize_tensor_laws
-    from mirage_eg.synthesis.tensor.term import text
+    from mirage_eg.lab.synthesis.tensor.rule_file import tensor_rule_text
+    from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
+    from mirage_eg.lab.synthesis.tensor.term import text
 
     with progress() as observer, _left_if_stopped(out, "tensor") as keep:
         found = synthesize_tensor_laws(ops, size, seed, observer, keep)

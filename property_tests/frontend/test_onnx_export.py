@@ -14,12 +14,12 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.onnx_export import save
-from mirage_eg.frontend.published_models import bert, nasrnn, squeezenet
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, ProgramError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.lab.published_models import bert, nasrnn, squeezenet
 from mirage_eg.testing import TAME, as_program, block_graphs, programs
 from property_tests.support.command import run_command
 from property_tests.support.library_programs import LIBRARY_PROGRAMS

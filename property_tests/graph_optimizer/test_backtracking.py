@@ -9,13 +9,13 @@ from types import ModuleType
 import pytest
 
 from mirage_eg.backends.cost.devices import find_device
-from mirage_eg.frontend.published_models import PUBLISHED_MODELS
 from mirage_eg.graph_optimizer.costs import KernelCosts
 from mirage_eg.graph_optimizer.extraction import extract
 from mirage_eg.graph_optimizer.optimize_graph import WRITTEN_OUT, saturated_classes
 from mirage_eg.graph_optimizer.rewritten_program import rewritten
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.expand import expand_ops
+from mirage_eg.lab.published_models import PUBLISHED_MODELS
 from mirage_eg.verify.reference import verify
 
 

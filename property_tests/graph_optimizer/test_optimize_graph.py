@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import find_device
-from mirage_eg.frontend.model_writer import ModelWriter, WrittenModel
-from mirage_eg.frontend.published_models import bert, bert_attention, nasrnn, resnet50, squeezenet
 from mirage_eg.graph_optimizer.optimize_graph import WRITTEN_OUT, OptimizedGraph, optimize_graph, saturated_classes
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
@@ -19,6 +17,8 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand, expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.lab.model_writer import ModelWriter, WrittenModel
+from mirage_eg.lab.published_models import bert, bert_attention, nasrnn, resnet50, squeezenet
 from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import verify
 from property_tests.support.check_enodes import check_enodes

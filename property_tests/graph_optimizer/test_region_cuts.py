@@ -3,11 +3,11 @@
 import pytest
 
 from mirage_eg.backends.cost.devices import find_device
-from mirage_eg.frontend.published_models import bert, nasrnn
 from mirage_eg.graph_optimizer.region_cuts import values_to_cut_at
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.lab.published_models import bert, nasrnn
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.search.partition.segments import Segment, segment_program
 

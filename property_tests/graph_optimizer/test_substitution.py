@@ -5,13 +5,13 @@ from hypothesis import event, given, settings
 
 from mirage_eg.backends.cost.devices import find_device
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
-from mirage_eg.frontend.published_models import bert
 from mirage_eg.frontend.workloads import decoder_layer
 from mirage_eg.graph_optimizer.substitution import Substitution, substitutions
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import marked_weights, prepared_values, weight_only, with_weights, without_weights
+from mirage_eg.lab.published_models import bert
 from mirage_eg.testing import TAME, programs
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts

@@ -21,9 +21,6 @@ import mirage_eg as mi
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.triton.compile import compile_source
-from mirage_eg.bench.rule_ablation import Ablation
-from mirage_eg.bench.rule_comparison import Comparison
-from mirage_eg.bench.rule_impact import Impact
 from mirage_eg.egraph.explain import explain
 from mirage_eg.egraph.expression import express, splits
 from mirage_eg.egraph.laws import Law
@@ -31,12 +28,15 @@ from mirage_eg.egraph.oracle import Limits, Oracle, build_oracle
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.saturation_history import saturation_history
 from mirage_eg.egraph.soundness.check_file import Report
-from mirage_eg.frontend.model_writer import WrittenModel
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.graph_optimizer.optimize_graph import OptimizedGraph
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.lab.bench.rule_ablation import Ablation
+from mirage_eg.lab.bench.rule_comparison import Comparison
+from mirage_eg.lab.bench.rule_impact import Impact
+from mirage_eg.lab.model_writer import WrittenModel
 from mirage_eg.optimizer.layouts import ChosenLayouts, choose_layouts, laid_out
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.optimize import optimize
@@ -151,7 +151,7 @@ def test_every_registered_kind_is_displayed(met: dict[type, Any]) -> None:
     assert len([name for name in RECORDS if name in kinds]) > 12
     elsewhere = {"egraph.soundness.check_file.Report", "frontend.coverage.Coverage", "api.SizedMuGraph"}  # own tests
     for name in [name for name in HTML_FORMATTERS if name not in RECORDS or name in kinds]:
-        if name not in elsewhere and not name.startswith("bench.rule_"):
+        if name not in elsewhere:
             assert "<table>" in display(kinds[name]) or "<svg" in display(kinds[name])
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mirage_eg.bench.gpu import BATCHES
-from mirage_eg.bench.gpu_row_records import append
 from mirage_eg.frontend.workloads import PAPER
+from mirage_eg.lab.bench.gpu import BATCHES
+from mirage_eg.lab.bench.gpu_row_records import append
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # docs is in no package
 from docs import card_results

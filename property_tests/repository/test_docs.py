@@ -21,11 +21,11 @@ from mirage_eg.backends.cost import devices
 from mirage_eg.backends.cost.devices import DEVICES, Device
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.measure import baselines
 from mirage_eg.backends.triton import compile as compiling
 from mirage_eg.backends.triton.targets import Target
 from mirage_eg.cli.main import app
 from mirage_eg.frontend import load, workloads
+from mirage_eg.lab.baselines import baselines
 from mirage_eg.pipeline import optimize
 from mirage_eg.pipeline.run.options import Options
 from property_tests.support.command import run_command
@@ -53,7 +53,9 @@ ELSEWHERE = {
     "docs/how_to/partial_equivalence.md": dict.fromkeys(
         ("mirage-eg mutants", "--mutants"), "property_tests/cli/test_mutants.py"
     ),
-    "docs/how_to/tensor_synthesis.md": {"mirage-eg rules": "property_tests/synthesis/tensor/test_synthesize_tensor_laws.py"},
+    "docs/how_to/tensor_synthesis.md": {
+        "mirage-eg rules": "property_tests/lab/synthesis/tensor/test_synthesize_tensor_laws.py"
+    },
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
     "docs/explanation/graph_optimization.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
     "docs/how_to/models.md": {
@@ -247,14 +249,14 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mkdocs build": "property_tests/repository/test_site.py",
     "mirage-eg optimize biased_gelu": "property_tests/repository/test_docs.py",
     "mirage-eg bench models": "property_tests/cli/test_bench_models.py",
-    "mirage-eg bench": "property_tests/bench/test_search.py",
-    "mirage-eg bench search": "property_tests/bench/test_search.py",
-    "mirage-eg bench paper": "property_tests/bench/test_paper_table.py",
-    "mirage-eg bench verify": "property_tests/bench/test_verify.py",
+    "mirage-eg bench": "property_tests/lab/bench/test_search.py",
+    "mirage-eg bench search": "property_tests/lab/bench/test_search.py",
+    "mirage-eg bench paper": "property_tests/lab/bench/test_paper_table.py",
+    "mirage-eg bench verify": "property_tests/lab/bench/test_verify.py",
     "mirage-eg bench verify --gpu": GPU,
     "mirage-eg bench gpu": GPU,
     "mirage-eg bench models --tune 25": GPU,
-    "mirage-eg bench gpu --report": "property_tests/bench/test_gpu.py",
+    "mirage-eg bench gpu --report": "property_tests/lab/bench/test_gpu.py",
     "mirage-eg verify": "property_tests/frontend/test_mirage_json.py",
     "mirage-eg optimize": "property_tests/cli/test_main.py",
     "mirage-eg egraph": "property_tests/cli/test_main.py",
@@ -262,19 +264,19 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg rules check": "property_tests/egraph/soundness/test_check_file.py",
     "mirage-eg optimize --help": ["-m", "mirage_eg", "optimize", "--help"],
     "mirage-eg rules list --laws": ["-m", "mirage_eg", "rules", "list", "--laws"],
-    "python benchmarks/choices.py MEASUREMENTS": "property_tests/bench/test_tuning_pairs.py",
+    "python benchmarks/choices.py MEASUREMENTS": "property_tests/lab/bench/test_tuning_pairs.py",
     "mirage-eg optimize decoder_layer --device cuda": GPU,
     "python benchmarks/on_gpu.py": GPU,
     "python benchmarks/mutants.py": GPU,
     "python benchmarks/sizes.py --gpu": GPU,
-    "python benchmarks/llama_layers.py": "property_tests/bench/test_llama_layers.py",
+    "python benchmarks/llama_layers.py": "property_tests/lab/bench/test_llama_layers.py",
     "python benchmarks/backtracking.py": "property_tests/graph_optimizer/test_backtracking.py",
     "python benchmarks/onnx_suite.py": "property_tests/frontend/test_onnx_suite.py",
     "python benchmarks/op_suite.py --tenth": "property_tests/frontend/test_op_samples.py",
     "python benchmarks/op_suite.py": "property_tests/frontend/test_op_samples.py",
     "python benchmarks/models.py": "property_tests/frontend/test_torch_import.py",
     "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
-    "python benchmarks/ablation.py docs/measurements": "property_tests/bench/test_rule_experiments.py",
+    "python benchmarks/ablation.py docs/measurements": "property_tests/lab/bench/test_rule_experiments.py",
     "python benchmarks/search.py docs/measurements": ["benchmarks/search.py", "OUT", "--picture"],
 }
 

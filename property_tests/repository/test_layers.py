@@ -12,7 +12,7 @@ MODULES = modules()
 SOURCES = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items()}
 NOT_PACKAGES = ("property_tests", "benchmarks", "notebooks", "ir", "rules", "backends")  # folders of the repository
 PRINTING = {
-    "mirage_eg.bench.gpu_row",
+    "mirage_eg.lab.bench.gpu_row",
     "mirage_eg.pipeline.run.stopping",
 }  # a program of its own; the last line of a stopped one
 
@@ -52,8 +52,8 @@ def test_no_import_is_forbidden() -> None:
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mirage_eg.search import search",
         ),
         ("mirage_eg.optimizer.new", "from mirage_eg.pipeline.run.executors import Workers"),
-        ("mirage_eg.report.new", "from mirage_eg.bench.gpu import Summary"),
-        ("mirage_eg.bench.new", "import mirage_eg.report.roofline"),
+        ("mirage_eg.report.new", "from mirage_eg.lab.bench.gpu import Summary"),
+        ("mirage_eg.lab.new", "import mirage_eg.cli.main"),
         ("mirage_eg.search.new", "from mirage_eg import api"),
         ("mirage_eg.pipeline.new", "import typer"),
     ],

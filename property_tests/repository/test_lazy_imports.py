@@ -47,6 +47,11 @@ def test_the_version_is_printed_without_most_of_our_modules() -> None:
     assert len([name for name in modules if name.startswith("mirage_eg")]) < 160
 
 
+@pytest.mark.parametrize("module", ["api", "egraph_api", "cli.main", "torch_compile.backend", "testing", "report.notebook"])
+def test_users_load_nothing_of_the_lab(module: str) -> None:
+    assert not any(name.startswith("mirage_eg.lab") for name in loaded(f"import mirage_eg.{module}"))
+
+
 def test_every_public_name_is_there_and_no_other() -> None:
     assert all(getattr(mi, name) is not None for name in mi.__all__)
     assert set(mi.__all__) <= set(dir(mi))

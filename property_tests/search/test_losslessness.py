@@ -24,7 +24,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search.exhaustive import Exhaustive, Solution, Terms, alphabet_of
+from mirage_eg.lab.search.exhaustive import Exhaustive, Solution, Terms, alphabet_of
 from mirage_eg.search.structure import Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, search
 

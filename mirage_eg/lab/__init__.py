@@ -1,0 +1,1 @@
+"""Experiments and measurements: benchmarks, baselines in other libraries, synthesis of laws, published models."""

@@ -1,0 +1,1 @@
+"""The programs of `bench gpu` in other libraries and languages, which are timed with ours."""

@@ -1,0 +1,213 @@
+"""The GPU benchmark: one process a row (`bench_row`), rows side by side where wished, and the table of all rows there are.
+
+Rows that have been measured stay in FOLDER/rows.jsonl; the newest of each workload and batch counts, so that runs on machines
+lent for minutes add up.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from math import exp, log
+from pathlib import Path
+from tempfile import TemporaryFile
+from time import perf_counter, sleep
+from typing import IO
+
+from mirage_eg.frontend.workloads import PAPER
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, ROWS, Row, append, read_rows
+from mirage_eg.pipeline.run.gpu_options import GpuOptions
+
+BATCHES = (1, 8, 16)
+FAILURES = "failures.jsonl"
+_ATTEMPTS = 4  # of a row whose GPU context is lost
+_TAIL = 1500  # characters of what a failed row said
+
+Key = tuple[str, int]  # workload and batch
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A row that came to no end, and the last it said."""
+
+    workload: str
+    batch: int
+    reason: str
+
+
+@dataclass(slots=True)
+class _Running:
+    row: Key
+    process: "subprocess.Popen[bytes]"
+    said: IO[bytes]
+    started: float
+    device: str
+    attempt: int
+
+
+def run_rows(
+    rows: Sequence[Key],
+    folder: Path,
+    options: GpuOptions,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, text: None,
+) -> list[Failure]:
+    """Measure the rows, at most `options.parallel` at a time on each visible GPU, each for `options.row_seconds`.
+
+    Rows side by side share the cores: while some compile, others are on the GPU.
+    """
+    if find_spec("torch") is None:
+        raise MirageError("bench gpu: needs torch, with which it times and compares; pip install torch")
+    waiting = [(row, 1) for row in rows]
+    free = [device for _ in range(options.parallel) for device in visible_gpus()]
+    folder.mkdir(parents=True, exist_ok=True)
+    together = min(len(free), len(rows))
+    if options.jobs is None and together > 1:
+        options = replace(options, jobs=max(2, 2 * (os.cpu_count() or 1) // together))
+    running: list[_Running] = []
+    failures: list[Failure] = []
+    done = 0
+    try:
+        while waiting or running:
+            while waiting and free:
+                row, attempt = waiting.pop(0)
+                running.append(_start(row, folder, options, free.pop(0), attempt))
+            sleep(0.1)
+            for entry in list(running):
+                late = perf_counter() - entry.started > options.row_seconds
+                if entry.process.poll() is None and not late:
+                    continue
+                running.remove(entry)
+                free.append(entry.device)
+                if late:
+                    entry.process.kill()
+                code = entry.process.wait()
+                message = _tail(entry.said)
+                if code == DEVICE_LOST and entry.attempt < _ATTEMPTS:
+                    waiting.insert(0, (entry.row, entry.attempt + 1))
+                    continue
+                done += 1
+                if code != 0:
+                    why = f"took over {options.row_seconds:g} s" if late else f"ended with code {code}"
+                    failures.append(Failure(*entry.row, f"{why}: {message}"))
+                    append(folder / FAILURES, asdict(failures[-1]))
+                on_progress(done, len(rows), f"{entry.row[0]} b{entry.row[1]}")
+    finally:
+        for entry in running:
+            entry.process.kill()
+            entry.process.wait()
+            entry.said.close()
+    return failures
+
+
+def visible_gpus() -> list[str]:
+    """Names by which CUDA_VISIBLE_DEVICES selects the GPUs that this process may use."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name for name in given.split(",") if name]
+    try:
+        listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise MirageError("bench gpu: no GPU here: there is no nvidia-smi; run it on a machine with a CUDA GPU") from None
+    names = listed.stdout.split() if listed.returncode == 0 else []
+    if not names:
+        raise MirageError("bench gpu: nvidia-smi lists no GPU; run it on a machine with a CUDA GPU")
+    return names
+
+
+def _start(row: Key, folder: Path, options: GpuOptions, device: str, attempt: int) -> _Running:
+    said = TemporaryFile()  # noqa: SIM115 – read once the process has ended
+    command = [
+        sys.executable,
+        "-m",
+        "mirage_eg.lab.bench.gpu_row",
+        row[0],
+        str(row[1]),
+        str(folder),
+        json.dumps(asdict(options)),
+    ]
+    threads = str(max(1, (os.cpu_count() or 1) // 4))
+    root = str(Path(__file__).parents[3])  # where the package is, installed or not
+    environment = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | os.environ
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    environment["CUDA_VISIBLE_DEVICES"] = device
+    process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+    return _Running(row, process, said, perf_counter(), device, attempt)
+
+
+def _tail(said: IO[bytes]) -> str:
+    """The end of what a process said; nothing more is read from it."""
+    with said:
+        said.seek(0)
+        return " ".join(said.read().decode(errors="replace")[-_TAIL:].split())
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A row of the table; times in microseconds, ratios above 1 where ours is faster; None where something was not measured."""
+
+    workload: str
+    batch: int
+    warm_us: float
+    cold_us: float
+    baseline: str | None
+    baseline_warm_us: float | None
+    baseline_cold_us: float | None
+    warm_ratio: float | None
+    cold_ratio: float | None
+    lower_bound_us: float
+    lower_bound_ratio: float
+
+
+def newest(path: Path) -> dict[Key, Row]:
+    """The newest row of each workload and batch.
+
+    A baseline that it lacks, or that failed in it, is that of the row before on the same device.
+    """
+    rows: dict[Key, Row] = {}
+    for row in read_rows(path):
+        before = rows.get(row.key)
+        if before is not None and before.device == row.device:
+            kept = {name: it for name, it in before.baselines.items() if "warm_us" not in row.baselines.get(name, {})}
+            row = replace(row, baselines={**row.baselines, **kept})
+        rows[row.key] = row
+    return rows
+
+
+def summarize(path: Path) -> Iterator[Summary]:
+    """The table's rows, in the order of the workloads."""
+    rows = newest(path)
+    order = {name: position for position, name in enumerate(PAPER)}
+    for key in sorted(rows, key=lambda key: (order.get(key[0], len(order)), *key)):
+        row = rows[key]
+        ours_warm, ours_cold = row.ours["warm_us"], row.ours["cold_us"]
+        timed = {name: baseline for name, baseline in row.baselines.items() if "warm_us" in baseline}
+        best = min(timed, key=lambda name: float(timed[name]["warm_us"]), default=None)
+        warm = None if best is None else timed[best]["warm_us"]
+        cold = min((baseline["cold_us"] for baseline in timed.values()), default=None)
+        yield Summary(
+            row.workload,
+            row.batch,
+            ours_warm,
+            ours_cold,
+            best,
+            warm,
+            cold,
+            None if warm is None else warm / ours_warm,
+            None if cold is None else cold / ours_cold,
+            row.lower_bound_us,
+            row.lower_bound_us / ours_warm,
+        )
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean that fits ratios."""
+    return exp(sum(map(log, values)) / len(values))
+
+
+def rows_path(folder: Path) -> Path:
+    """The file with the lines of all rows."""
+    return folder / ROWS

@@ -1,0 +1,264 @@
+"""`bench kernelbench`: which problems of a KernelBench checkout import, and whether the imported programs are right.
+
+KernelBench (Ouyang et al., 2025; MIT license) has one model in each file KernelBench/level*/*.py: a class `Model`, functions
+`get_inputs` and `get_init_inputs`, and its sizes at the top level. The files are read and run, never copied. Models stay in
+train mode, as KernelBench runs them.
+"""
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from math import inf, isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.ir.errors import LimitError, OptionError, ProgramError
+from mirage_eg.lab.bench.shrinking import SHRINKINGS, run_source
+
+TOLERANCE = 1e-5  # of the largest element, against float64; or 4 times the error of the model in its own types
+MOST_ELEMENTS = 1 << 22, 1 << 24  # of all inputs, where sizes are shrunk: as wanted, and as the largest
+ADDRESS_SPACE = 64 << 30  # bytes of a problem's process
+
+
+# Of a model at sizes that it was not written for.
+FOREIGN_ERRORS = (
+    *(
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        ImportError,
+        LookupError,
+        NameError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ),
+    *(OSError, SyntaxError),
+)
+
+
+class Import(StrEnum):
+    """The result of one problem: all of it imported and right or wrong; some of it outside; import itself fails, or takes too
+    long; the model has no result to compare with."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    OUTSIDE = "outside"
+    FAILED = "failed"
+    NO_REFERENCE = "no reference"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One file of a KernelBench checkout."""
+
+    level: int
+    number: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """As in `level1/19_ReLU`."""
+        return f"level{self.level}/{self.path.stem}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRow:
+    """The import of one problem. `ops` counts those of its programs, `error` is relative to the largest element of the result.
+
+    `shrinking` names the smaller sizes of the check, if any.
+    """
+
+    problem: str
+    result: Import
+    reason: str = ""
+    segments: int = 0
+    ops: int = 0
+    error: float | None = None
+    shrinking: str | None = None
+    seconds: float = 0.0
+
+
+def find_problems(folder: Path, names: Sequence[str] = ()) -> list[Problem]:
+    """The problems of a checkout, or those whose names (level1/19_ReLU), levels (level1) or `level1/19` are given.
+
+    Raises:
+        OptionError: a folder without problems, or a name that is none.
+    """
+    found = []
+    for path in folder.glob("KernelBench/level*/*.py"):
+        if (level := re.fullmatch(r"level(\d+)", path.parent.name)) and (number := re.match(r"(\d+)_", path.name)):
+            found.append(Problem(int(level[1]), int(number[1]), path))
+    if not found:
+        raise OptionError(f"--dir: got {str(folder)!r}, wanted a checkout of KernelBench, with KernelBench/level1/*.py")
+    found.sort(key=lambda problem: (problem.level, problem.number, problem.name))
+    for name in names:
+        if not any(_is_named(problem, name) for problem in found):
+            raise OptionError(f"problem: got {name!r}, wanted a level or problem of {folder}, such as {found[0].name}")
+    return [problem for problem in found if not names or any(_is_named(problem, name) for name in names)]
+
+
+def _is_named(problem: Problem, name: str) -> bool:
+    return name in (f"level{problem.level}", f"level{problem.level}/{problem.number}", problem.name)
+
+
+def import_rows(problems: Sequence[Problem], shrink: bool, seconds: float) -> Iterator[ImportRow]:
+    """One row for each problem; problems run in a process apart, each for at most `seconds` of processor time."""
+    with ExitStack() as stack:
+        worker: Worker | None = None
+        for problem in problems:
+            worker = worker or stack.enter_context(Worker(ADDRESS_SPACE))
+            start = perf_counter()
+            try:
+                row = worker.call(import_problem, problem, shrink, seconds=seconds, task=problem.name)
+            except LimitError as error:
+                row = ImportRow(problem.name, Import.FAILED, str(error).removeprefix(f"{problem.name} "))
+                worker.close()
+                worker = None
+            yield replace(row, seconds=perf_counter() - start)
+
+
+def import_problem(problem: Problem, shrink: bool) -> ImportRow:
+    """Import one problem and compare its programs with the model in float64; with `shrink`, at sizes that a CPU computes."""
+    import torch
+
+    torch.set_num_threads(1)
+    source = problem.path.read_text(encoding="utf-8")
+    reason = ""
+    waiting: list[tuple[str | None, int]] = [(name, MOST_ELEMENTS[0]) for name in SHRINKINGS] if shrink else [(None, 0)]
+    while waiting:
+        shrinking, most = waiting.pop(0)
+        try:
+            reference = _reference(source, str(problem.path), shrinking, most)
+        except FOREIGN_ERRORS as error:
+            reason = reason or f"the model fails{' at smaller sizes' if shrink else ''}: {_line(error)}"
+            if isinstance(error, _TooLargeError) and most < MOST_ELEMENTS[-1]:
+                waiting.append((shrinking, MOST_ELEMENTS[-1]))
+            continue
+        return replace(_compared(problem.name, *reference), shrinking=shrinking)
+    return ImportRow(problem.name, Import.NO_REFERENCE, reason)
+
+
+class _UnusableError(ValueError):
+    """A model that cannot serve as a reference."""
+
+
+class _TooLargeError(_UnusableError):
+    """A model whose inputs have too many elements."""
+
+
+Trial = tuple[list[Any], list[Any]]  # arguments of a model, and its results in float64
+
+
+def _reference(source: str, path: str, shrinking: str | None, most: int) -> tuple[Any, list[Trial]]:
+    """The model in train mode, and its results for its own inputs and, where they are finite, for normal ones.
+
+    With `shrinking` its inputs may have `most` elements.
+    """
+    import torch
+
+    module = run_source(source, path, shrinking)
+    torch.manual_seed(0)
+    given = module.get_init_inputs()
+    model = module.Model(**given) if isinstance(given, dict) else module.Model(*given)
+    if shrinking:
+        with torch.device("meta"):
+            elements = sum(one.numel() for one in _tensors(module.get_inputs()))
+        if elements > most:
+            raise _TooLargeError(f"its inputs have {elements:,} elements, more than {most:,}")
+    inputs = list(module.get_inputs())
+    normal = [torch.randn_like(x) if _is_float(x) else x for x in inputs]
+    trials = [(drawn, _in_float64(model, drawn)) for drawn in (inputs, normal)]
+    usable = [trial for trial in trials if all(bool(torch.isfinite(x).all()) for x in trial[1])]
+    if not usable:
+        raise _UnusableError("its result is not finite")
+    return model, usable
+
+
+def _in_float64(model: Any, inputs: list[Any]) -> list[Any]:
+    import torch
+
+    with torch.no_grad():
+        return _tensors(copy.deepcopy(model).double()(*[x.double() if _is_float(x) else x for x in inputs]))
+
+
+def _is_float(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _tensors(results: Any) -> list[Any]:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    return [one for one in pytree.tree_leaves(results) if isinstance(one, torch.Tensor)]
+
+
+def _compared(name: str, model: Any, trials: list[Trial]) -> ImportRow:
+    """The row of a model that has a reference."""
+    import torch
+
+    from mirage_eg.frontend.torch_export import import_program
+
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, tuple(trials[0][0]), strict=False)
+    except (RuntimeError, ValueError, TypeError) as error:
+        return ImportRow(name, Import.OUTSIDE, f"torch.export: {_line(error)}")
+    try:
+        imported = import_program(program)
+    except ProgramError as error:
+        return ImportRow(name, Import.OUTSIDE, _line(error))
+    ops = sum(len(program.kernels) for program in imported.programs)
+    row = ImportRow(name, Import.RIGHT, segments=len(imported.programs), ops=ops)
+    if imported.outside:
+        reasons = Counter(f"{one.op}: {one.reason}" for one in imported.outside)
+        first, *rest = [text if count == 1 else f"{text} ({count} times)" for text, count in reasons.items()]
+        return replace(row, result=Import.OUTSIDE, reason=first + (f"; {len(rest)} more" if rest else ""))
+    for inputs, wanted in trials:
+        with torch.no_grad():
+            results, own = _tensors(imported.run(*inputs)), _tensors(copy.deepcopy(model)(*inputs))
+        if [x.shape for x in results] != [x.shape for x in wanted]:
+            return replace(row, result=Import.WRONG, reason="the results have other shapes")
+        row = replace(row, error=max([row.error or 0.0, *map(_error, results, wanted)]))
+        most = max([TOLERANCE, *(4 * error for error in map(_error, own, wanted))])
+        if not max(map(_error, results, wanted), default=0.0) <= most:
+            reason = f"an error of {row.error:.1e} of the largest element, wanted at most {most:.1e}"
+            return replace(row, result=Import.WRONG, reason=reason)
+    return row
+
+
+def _error(result: Any, wanted: Any) -> float:
+    """The largest error, relative to the largest element; infinite where the result is not finite."""
+    error = float((result.double() - wanted.double()).abs().max())
+    return error / (float(wanted.abs().max()) or 1.0) if isfinite(error) else inf
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def summary(rows: Sequence[ImportRow]) -> list[tuple[str, ...]]:
+    """The number of problems of each level and result, with a head and a total."""
+    levels = sorted({row.problem.partition("/")[0] for row in rows})
+    table = [("", *Import, "all")]
+    for level in (*levels, "all"):
+        mine = [row.result for row in rows if level in ("all", row.problem.partition("/")[0])]
+        table.append((level, *(str(mine.count(result)) for result in Import), str(len(mine))))
+    return table
+
+
+def as_json(row: ImportRow) -> dict[str, Any]:
+    """The row in JSON's types."""
+    return asdict(row)
+
+
+__all__ = ["Import", "ImportRow", "Problem", "as_json", "find_problems", "import_problem", "import_rows", "summary"]

@@ -1,0 +1,192 @@
+"""Pictures and notebook tables of experiments with laws: impact, ablation and comparison (`mirage_eg.lab.bench`)."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mirage_eg.ir.plurals import counted
+from mirage_eg.report.grouped_bars import BarGroup, BarRow, grouped_bars
+from mirage_eg.report.tables import table
+
+
+def change(before: float | int | None, after: float | int | None, digits: int = 0) -> str:
+    """A figure before and after, as one cell: "269 → 357", or one number where both are equal."""
+    old, new = (figure(value, digits) for value in (before, after))
+    return old if old == new else f"{old} → {new}"
+
+
+def figure(value: float | int | None, digits: int) -> str:
+    """A figure with separators of thousands; a dash where there is none."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+IMPACT_HEAD = ("program", "e-nodes", "ms", "visited", "structures", "newly found", "lost", "best predicted µs")
+
+
+def impact_rows(impact: Any) -> list[tuple[str, ...]]:
+    """A row for each program: without the file → with it."""
+    return [
+        (
+            row.program,
+            change(row.without.nodes, row.with_.nodes),
+            change(row.without.milliseconds, row.with_.milliseconds),
+            change(row.without.visited, row.with_.visited),
+            change(row.without.structures, row.with_.structures),
+            f"{row.new_structures:,}{incomplete(row.without, row.with_)}",
+            f"{len(row.lost):,}{incomplete(row.without, row.with_)}",
+            change(row.best_us_without, row.best_us_with, 1),
+        )
+        for row in impact.programs
+    ]
+
+
+def incomplete(*sides: Any) -> str:
+    """A mark where a limit ended one of the searches or cut one of their e-graphs."""
+    cut = any(side.cut for side in sides)
+    return " (cut)" if cut else "" if all(side.complete for side in sides) else " (incomplete)"
+
+
+LAW_HEAD = ("law", "place", "program", "matches", "structures only with it")
+
+
+def law_rows(impact: Any) -> list[tuple[str, ...]]:
+    """A row for each law and program."""
+    return [
+        (law.law, law.place, row.program, f"{law.matches:,}", f"{law.structures:,}")
+        for row in impact.programs
+        for law in row.laws
+    ]
+
+
+FOUND_HEAD = ("program", "new µGraph", "predicted µs", "verified", "proved by")
+
+
+def found_rows(impact: Any, most: int) -> list[tuple[str, ...]]:
+    """The cheapest new µGraphs of each program."""
+    return [
+        (row.program, new.structure, figure(new.us, 1), new.verdict, ", ".join(new.proof) or "–")
+        for row in impact.programs
+        for new in row.found[:most]
+    ]
+
+
+def impact_html(impact: Any) -> str:
+    """The programs, the laws and the cheapest new µGraphs as tables."""
+    parts = [table(IMPACT_HEAD, impact_rows(impact)), table(LAW_HEAD, law_rows(impact))]
+    return "".join([*parts, table(FOUND_HEAD, found_rows(impact, 8))])
+
+
+def impact_svg(impact: Any) -> str:
+    """Structures and best µs of each program, without the file and with it."""
+    groups = [
+        *_pairs("structures", [(row.program, row.without.structures, row.with_.structures) for row in impact.programs], 0),
+        *_pairs("best predicted µs", [(it.program, it.best_us_without, it.best_us_with) for it in impact.programs], 1),
+        *_pairs("e-nodes of all splits", [(row.program, row.without.nodes, row.with_.nodes) for row in impact.programs], 0),
+    ]
+    return grouped_bars(groups, f"{impact.file}: without (pale) and with, {impact.max_block_ops} ops, {impact.device}")
+
+
+def _pairs(heading: str, rows: Iterable[tuple[str, float | None, float | None]], digits: int) -> Iterable[BarGroup]:
+    """A group for each program: the first value pale."""
+    for program, first, second in rows:
+        bars = (
+            BarRow(label, value or 0, figure(value, digits), other)
+            for label, value, other in (("without", first, True), ("with", second, False))
+        )
+        yield BarGroup(f"{program}: {heading}", tuple(bars))
+
+
+ABLATION_HEAD = ("law left out", "program", "matches", "lost", "gained", "visited", "e-nodes", "ms", "best predicted µs")
+
+
+def ablation_rows(ablation: Any, changed_only: bool = True) -> list[tuple[str, ...]]:
+    """A row for each program with all laws, and for each law and program: figures with all laws → without the law."""
+    rows: list[tuple[str, ...]] = []
+    for row in ablation.programs:
+        full = row.baseline
+        figures = (f"{full.visited:,}", f"{full.nodes:,}", f"{full.milliseconds:.0f}", figure(row.best_us, 1))
+        rows.append((f"none ({counted(full.structures, 'structure')})", row.program, "", "", "", *figures))
+        for law in row.laws:
+            if changed_only and not law.changes_structures:
+                continue
+            counts = (f"{law.matches:,}", f"{law.lost:,}", f"{law.gained:,}")
+            sizes = (change(full.visited, law.visited), change(full.nodes, law.nodes), f"{law.milliseconds:.0f}")
+            rows.append((law.law, row.program, *counts, *sizes, change(row.best_us, law.best_us, 1)))
+    return rows
+
+
+def ablation_html(ablation: Any) -> str:
+    """The laws that change something, and the names of the others."""
+    rest = ", ".join(ablation.without_change())
+    return table(ABLATION_HEAD, ablation_rows(ablation)) + (f"<p>Without change: {rest}</p>" if rest else "")
+
+
+def ablation_svg(ablation: Any) -> str:
+    """For each program the structures lost without each law, the most first; gained ones in words."""
+    groups = []
+    for row in ablation.programs:
+        changing = sorted((law for law in row.laws if law.changes_structures), key=lambda law: (-law.lost, law.law))
+        bars = [
+            BarRow(
+                law.law,
+                law.lost,
+                f"{law.lost:,}"
+                + (f", {law.gained:,} gained" if law.gained else "")
+                + ("" if law.best_us == row.best_us else f", {change(row.best_us, law.best_us, 1)} µs"),
+            )
+            for law in changing
+        ]
+        groups.append(BarGroup(f"{row.program}: {row.baseline.structures:,} structures; lost without", tuple(bars)))
+    title = f"Structures lost without one law, {ablation.domain} domain, {ablation.max_block_ops} ops"
+    return grouped_bars(groups, title)
+
+
+COMPARISON_HEAD = ("program", "e-nodes", "visited", "structures", "only in A", "only in B", "s", "best predicted µs")
+
+
+def comparison_rows(comparison: Any) -> list[tuple[str, ...]]:
+    """A row for each program: A | B."""
+
+    def both(a: float | int | None, b: float | int | None, digits: int = 0) -> str:
+        return f"{figure(a, digits)} | {figure(b, digits)}"
+
+    return [
+        (
+            row.program,
+            both(row.a.nodes, row.b.nodes),
+            both(row.a.visited, row.b.visited),
+            both(row.a.structures, row.b.structures),
+            f"{len(row.only_a):,}{incomplete(row.a)}",
+            f"{len(row.only_b):,}{incomplete(row.b)}",
+            both(row.a.seconds, row.b.seconds, 2),
+            both(row.best_us_a, row.best_us_b, 1),
+        )
+        for row in comparison.programs
+    ]
+
+
+def comparison_html(comparison: Any) -> str:
+    """The figures of both rule sets, and examples of structures of only one."""
+    only = [
+        (row.program, name, entry)
+        for row in comparison.programs
+        for name, entries in ((comparison.a, row.only_a), (comparison.b, row.only_b))
+        for entry in entries[:5]
+    ]
+    head = f"<p>A: {comparison.a}; B: {comparison.b}</p>"
+    return head + table(COMPARISON_HEAD, comparison_rows(comparison)) + table(("program", "only in", "structure"), only)
+
+
+def comparison_svg(comparison: Any) -> str:
+    """States, e-nodes, structures of only one set, and seconds, of both sets for each program."""
+    groups = []
+    for row in comparison.programs:
+        figures: Sequence[tuple[str, float, float, int]] = (
+            ("states visited", row.a.visited, row.b.visited, 0),
+            ("e-nodes of all splits", row.a.nodes, row.b.nodes, 0),
+            ("structures only here", len(row.only_a), len(row.only_b), 0),
+            ("seconds", row.a.seconds, row.b.seconds, 2),
+        )
+        for heading, a, b, digits in figures:
+            bars = (BarRow("A", a, figure(a, digits), other=True), BarRow("B", b, figure(b, digits)))
+            groups.append(BarGroup(f"{row.program}: {heading}", bars))
+    return grouped_bars(groups, f"A (pale): {comparison.a}; B: {comparison.b}; {comparison.max_block_ops} ops")

@@ -1,0 +1,1 @@
+"""Searches without pruning, and sizes of search spaces: what the e-graph saves."""

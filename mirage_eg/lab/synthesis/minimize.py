@@ -1,0 +1,168 @@
+"""Minimization of a rule file: which of its laws follow from the others, and how.
+
+A law follows if the others rewrite each of its sides into the other one, for every choice of the parts that its variables
+may vary with. The largest laws are tried first; a law that follows is gone when the next one is tried.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_eg.egraph.chain_search import find_chains
+from mirage_eg.egraph.expression import Expression, Term
+from mirage_eg.egraph.growing_laws import culprits
+from mirage_eg.egraph.laws import Apply, Law, Literal, Pattern, Variable
+from mirage_eg.egraph.proof_chain import ProofChain
+from mirage_eg.egraph.rule_commands import law_spans
+from mirage_eg.egraph.rule_files import DOMAINS, domain_of, read_files
+from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
+from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.ir.errors import RuleError
+from mirage_eg.lab.synthesis.derivation import Laws, Question, SaturationEffort, asks_for_parts, is_equation, questions, reached
+from mirage_eg.lab.synthesis.domain import Progress, no_progress
+from mirage_eg.lab.synthesis.term_pair import ops
+
+EFFORT = SaturationEffort(iterations=8, nodes=20_000)
+SECONDS = 60.0  # of a processor for one question; an iteration that never ends hits it
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedLaw:
+    """A law that follows: the laws that it needs, and the chain of steps, or the reason why there is none to show."""
+
+    law: Law
+    laws: tuple[str, ...]
+    chain: ProofChain | None
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Minimization:
+    """The laws of a file that follow from the others, those that stay, and the text of the file without the former."""
+
+    path: str
+    domain: str
+    derived: tuple[DerivedLaw, ...]
+    kept: tuple[Law, ...]
+    text: str
+
+
+def minimize(
+    path: str | Path, domain: str | None = None, with_packaged: bool = False, on_progress: Progress = no_progress
+) -> Minimization:
+    """Find the laws of a rule file that follow from its other laws, and with `with_packaged` from the packaged laws, too.
+
+    Laws that assert facts, and laws with conditions that no instance shows, stay.
+
+    Raises:
+        RuleError: the file does not load.
+        LimitError: the laws do not end within the limits of a worker process.
+    """
+    files = list(read_files(path))
+    if len(files) != 1:
+        raise RuleError(f"{path}: got a folder of {len(files)} rule files, wanted one file")
+    domain = domain or domain_of(files[0]) or DOMAINS[0]
+    rulebook = load_rules(domain, [path])
+    theory = next(theory for theory in rulebook.theories if theory.text == files[0].text)
+    own = {law.name for law in theory.laws}
+    others = (
+        frozenset()
+        if with_packaged
+        else frozenset(law.name for law in rulebook.laws if is_equation(law) and law.name not in own)
+    )
+    equations = sorted((law for law in theory.laws if is_equation(law)), key=_size, reverse=True)
+    derived: list[DerivedLaw] = []
+    with _Asker(rulebook) as ask:
+        for done, law in enumerate(equations):
+            on_progress("laws", done, len(equations), f"{len(derived)} follow")
+            without = others | {it.law.name for it in derived} | {law.name}
+            asked = questions(law, rulebook.signatures, domain, asks_for_parts(rulebook.laws))
+            if asked and all(ask(Laws(rulebook, without), asked)):
+                derived.append(_derivation(law, asked, Laws(rulebook, without), ask))
+    derived.sort(key=lambda it: theory.laws.index(it.law))
+    gone = {it.law.name for it in derived}
+    kept = tuple(law for law in theory.laws if law.name not in gone)
+    return Minimization(str(path), domain, tuple(derived), kept, _without(theory, derived))
+
+
+def _size(law: Law) -> tuple[int, str]:
+    return sum(ops(argument) for action in law.actions for argument in action.arguments), law.name
+
+
+Ask = Callable[[Laws, Sequence[Question]], list[bool]]
+
+
+class _Asker:
+    """Answers in this process for packaged laws, else in a worker under limits."""
+
+    def __init__(self, rulebook: Rulebook) -> None:
+        self._packaged, self._path = rulebook.packaged, rulebook.theories[-1].path
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> Ask:
+        if self._packaged:
+            return lambda laws, asked: reached(laws, asked, EFFORT)
+        self._worker = worker = Worker()
+
+        def ask(laws: Laws, asked: Sequence[Question]) -> list[bool]:
+            task = f"{self._path}: an e-graph with the laws"
+            answers: list[bool] = worker.call(reached, laws, tuple(asked), EFFORT, seconds=SECONDS, task=task)
+            return answers
+
+        return ask
+
+    def __exit__(self, *error: object) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+
+def _derivation(law: Law, asked: Sequence[Question], laws: Laws, ask: Ask) -> DerivedLaw:
+    """The fewest laws by bisection, and a chain by them."""
+    every = list(laws.equations)
+
+    def suffice(chosen: Sequence[Law]) -> bool:
+        names = {it.name for it in chosen}
+        return all(ask(Laws(laws.rulebook, frozenset(it.name for it in laws.rulebook.laws if is_equation(it)) - names), asked))
+
+    needed = tuple(sorted(it.name for it in culprits(every, suffice)))
+    joint = _joint(asked[0], laws.rulebook)
+    found = find_chains(
+        joint, needed, laws.rulebook, [str(term.constants[0]) for term in joint.terms if term.constructor == "Var"]
+    )
+    return DerivedLaw(law, needed, found.chains[0] if found.chains else None, found.missing)
+
+
+def _joint(question: Question, rulebook: Rulebook) -> Expression:
+    """Both sides of a question as one expression."""
+    terms: list[Term] = []
+    free = {str(argument): value for name, argument, value in question.facts if name == "axes" and value is not None}
+
+    def add(pattern: Pattern) -> int:
+        match pattern:
+            case Variable(name):
+                term = Term("Var", (name,))
+            case Apply(name, arguments):
+                constants = tuple(it.value for it in arguments if isinstance(it, Literal))
+                term = Term(name, constants, tuple(add(it) for it in arguments if not isinstance(it, Literal)))  # type: ignore[arg-type]
+            case _:
+                raise AssertionError("a literal is no term")
+        if term not in terms:
+            terms.append(term)
+        return terms.index(term)
+
+    outputs = (add(question.start), add(question.goal))
+    inputs = tuple(number for number, term in enumerate(terms) if term.constructor == "Var")
+    return Expression(tuple(terms), inputs, outputs, tuple(free.get(str(terms[it].constants[0]), frozenset()) for it in inputs))
+
+
+def _without(theory: Theory, derived: Sequence[DerivedLaw]) -> str:
+    """The file with a comment in place of each law that follows."""
+    text = theory.text.encode()
+    spans = law_spans(theory.path, theory.text)
+    for it in sorted(derived, key=lambda it: spans[it.law.name], reverse=True):
+        start, end = spans[it.law.name]
+        line_end = text.find(b"\n", end)
+        rest = text[end : None if line_end < 0 else line_end].strip()
+        comment = f"; {it.law.name} follows from {', '.join(it.laws) or 'the language'}".replace("\n", " ").encode()
+        text = text[:start] + comment + (b"" if not rest or rest.startswith(b";") else b"\n") + text[end:]
+    return text.decode()

@@ -1,0 +1,161 @@
+"""Do rewrites of tensors derive an equation? Asked of an e-graph that holds one side of it only, with shapes.
+
+The shapes are ground: each segment has an extent of its own, so that no condition holds by chance. The rewrites are the lines
+of the rule file, conditions and all. They are compiled once; each question has a copy of the e-graph for itself.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from egglog import bindings
+
+from mirage_eg.egraph.terms import run_once, table_sizes
+from mirage_eg.lab.synthesis.derivation import SaturationEffort
+from mirage_eg.lab.synthesis.tensor.normal_form import proved
+from mirage_eg.lab.synthesis.tensor.ops import op
+from mirage_eg.lab.synthesis.tensor.rule_lines import rewrites
+from mirage_eg.lab.synthesis.tensor.term import Equation
+from mirage_eg.lab.synthesis.tensor.typing import Dim, TypedEquation, TypedTerm, typed
+
+_PADDED = "(Padded 2 2 1 1 1 1 1 1)"  # any window with a stride
+_GROUPS = "7"  # the language's shape rules do not look at groups
+_STRIDE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TensorQuestion:
+    """Do rewrites turn `start` into `goal`? `shapes` are the facts about the inputs."""
+
+    start: str
+    goal: str
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@cache
+def questions(equation: Equation) -> tuple[TensorQuestion, ...]:
+    """The directions of a proved equation that a rule file can have; all must be answered by yes."""
+    attributes = proved(equation)
+    assert attributes is not None
+    known = typed(equation, attributes)
+    shapes = tuple((name, tuple(extent_of(dim, known) for dim in dims)) for name, dims in known.variables.items())
+    sides = [_ground(side, known) for side in (known.left, known.right)]
+    return tuple(TensorQuestion(sides[it.backward], sides[not it.backward], shapes) for it in rewrites(equation))
+
+
+def extent_of(dim: Dim, equation: TypedEquation) -> int:
+    """An odd extent for each segment, larger for enlarged kernels; sums of few of them differ."""
+    total = 0
+    for segment in equation.shapes.word(dim):
+        if isinstance(segment, int):
+            total += 2 * (10_007 * (segment + 3) + 97 * (segment + 3) ** 3) + 1
+        else:
+            total += 1 + (extent_of(segment[2], equation) - extent_of(segment[3], equation) + 2) // _STRIDE
+    return total
+
+
+def _ground(term: TypedTerm, equation: TypedEquation) -> str:
+    if isinstance(term.term, str):
+        return f'(Input "{term.term}")'
+    row = op(term.op)
+    attributes = equation.shapes.attributes
+    window = _PADDED if attributes.any_window else "(Same)"
+    head = [row.base]
+    if row.base == "Conv2d":
+        head += [window, _GROUPS if attributes.any_groups else "1", f'"{term.op.split()[1]}"']
+    elif row.base in ("AvgPool", "MaxPool"):
+        head.append(window)
+    elif row.base in ("Unary", "Binary"):
+        head.append(f'"{term.op.split()[1]}"')
+    elif row.base in ("Concat", "Split0", "Split1"):
+        head.append(str(row.axis))
+    slots = [str(extent_of(dim, equation)) for dim in term.slots]
+    if row.base == "Iconv":
+        decided = {
+            it
+            for dims in (*equation.variables.values(), equation.shapes.kernels)
+            for dim in dims
+            for it in equation.shapes.word(dim)
+        }
+        slots[1:] = [
+            size if decided >= set(equation.shapes.word(dim)) else "1"
+            for size, dim in zip(slots[1:], term.slots[1:], strict=True)
+        ]  # as `rewrites` writes it
+    if row.base == "One":
+        slots = [f"(vec-of {' '.join(slots)})"]
+    return f"({' '.join([*head, *slots, *(_ground(it, equation) for it in term.operands)])})"
+
+
+@cache
+def language() -> str:
+    """The declarations of rules/tensor, with the shapes of ops."""
+    return (resources.files("mirage_eg") / "rules" / "tensor" / "00_language.egg").read_text(encoding="utf-8")
+
+
+class TensorSession:
+    """Compiled laws, each a ruleset of its own; each question has a copy of the e-graph, cheap while it has no terms."""
+
+    def __init__(self, rules: Sequence[str] = ()) -> None:
+        self._egraph = bindings.EGraph()
+        self._laws = 0
+        self._combined: dict[tuple[int, ...], str] = {}  # the ruleset of some laws
+        self._run(language())
+        if rules:
+            self.add(*rules)
+
+    def add(self, *rules: str) -> int:
+        """Use one more law, in all its directions, for the questions to come; its number."""
+        number, self._laws = self._laws, self._laws + 1
+        self._run(
+            "\n".join((f"(ruleset law{number})", *(it.replace(":ruleset tensor", f":ruleset law{number}") for it in rules)))
+        )
+        return number
+
+    def derives(self, asked: Iterable[TensorQuestion], effort: SaturationEffort, without: Container[int] = ()) -> bool:
+        """Whether the laws, but for those `without`, answer all these questions by yes."""
+        ruleset = self._ruleset(tuple(it for it in range(self._laws) if it not in without))
+        return all(self._reaches(it, effort, ruleset) for it in asked)
+
+    def _ruleset(self, laws: tuple[int, ...]) -> str:
+        if laws not in self._combined:
+            name = f"combined{len(self._combined)}"
+            self._run(f"(unstable-combined-ruleset {name} {' '.join(f'law{number}' for number in laws)})")
+            self._combined[laws] = name
+        return self._combined[laws]
+
+    def _reaches(self, question: TensorQuestion, effort: SaturationEffort, ruleset: str) -> bool:
+        self._run("(push)")
+        for name, shape in question.shapes:
+            extents = f"(vec-of {' '.join(map(str, shape))})" if shape else "(vec-empty)"
+            self._run(f'(set (shape (Input "{name}")) {extents})')
+        self._run(f"(let $start {question.start})")
+        self._shapes()
+        reached = self._holds(question)
+        for _ in range(effort.iterations):
+            if reached or self._nodes() > effort.nodes or not run_once(self._egraph, ruleset).updated:
+                break
+            self._shapes()
+            reached = self._holds(question)
+        self._run("(pop)")
+        return reached
+
+    def _holds(self, question: TensorQuestion) -> bool:
+        try:
+            self._run(f"(check (= $start {question.goal}))")
+        except bindings.EggSmolError as error:
+            if "Check failed" in str(error):
+                return False
+            raise
+        return True
+
+    def _shapes(self) -> None:
+        while run_once(self._egraph, "shapes").updated:
+            pass  # shapes only go up the terms
+
+    def _nodes(self) -> int:
+        return sum(size for name, size in table_sizes(self._egraph) if name[0].isupper())
+
+    def _run(self, text: str) -> list[Any]:
+        return self._egraph.run_program(*self._egraph.parse_program(text))

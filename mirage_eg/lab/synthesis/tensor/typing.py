@@ -1,0 +1,315 @@
+"""Types of terms for all shapes: each dim is a word of segments, found by unification.
+
+A dim is a variable (one segment, a whole number), or ("cat", d, e) for a concatenation, or ("out", axis, plane, kernel) for the
+plane after a convolution with any window. Concatenations are trees while a term is typed, so that unification has one most
+general answer; the sides of an equation only need equal words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirage_eg.lab.synthesis.tensor.ops import CONSTANTS, op
+from mirage_eg.lab.synthesis.tensor.term import Equation, Term, subterms
+
+Dim = Any  # int | tuple[str, ...]
+RANK_OF_ANY = 3  # of tensors whose rank no op decides: the axes 0 and 1, and one that stands for all others
+
+
+class IllTyped(Exception):
+    """No shapes fit the term."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Which windows and groups the convolutions and poolings of an equation have."""
+
+    any_window: bool = False  # else stride 1, centred
+    any_groups: bool = False  # else 1
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTerm:
+    """A term with the dims of each part; `slots` are the sizes among the attributes: positions, extents of kernels."""
+
+    term: Term
+    operands: tuple["TypedTerm", ...]
+    dims: tuple[Dim, ...]
+    slots: tuple[Dim, ...] = ()
+
+    @property
+    def op(self) -> str:
+        """The op with its attributes; empty for a variable."""
+        return "" if isinstance(self.term, str) else self.term[0]
+
+
+@dataclass(slots=True)
+class Shapes:
+    """The unifier: what is known of each dim."""
+
+    attributes: Attributes
+    bound: list[Dim | None] = field(default_factory=list)
+    smaller: list[tuple[Dim, Dim]] = field(default_factory=list)  # extents of a kernel before and after it grows
+    kernels: list[Dim] = field(default_factory=list)  # of poolings: their kernel is one
+
+    def fresh(self) -> Dim:
+        """A dim of which nothing is known."""
+        self.bound.append(None)
+        return len(self.bound) - 1
+
+    def resolve(self, dim: Dim) -> Dim:
+        """The dim by what is known."""
+        while isinstance(dim, int) and self.bound[dim] is not None:
+            dim = self.bound[dim]
+        return dim
+
+    def unify(self, left: Dim, right: Dim) -> None:
+        """Make two dims equal, as trees."""
+        left, right = self.resolve(left), self.resolve(right)
+        if left == right:
+            return
+        if isinstance(left, int):
+            if left in self.leaves(right):
+                raise IllTyped
+            self.bound[left] = right
+        elif isinstance(right, int):
+            self.unify(right, left)
+        elif left[:-2] == right[:-2]:
+            self.unify(left[-2], right[-2])
+            self.unify(left[-1], right[-1])
+        else:
+            raise IllTyped
+
+    def unify_words(self, left: Dim, right: Dim) -> None:
+        """Make two dims equal, as words."""
+        first, second = self.word(left), self.word(right)
+        if len(first) > 1 and len(first) == len(second):
+            for one, other in zip(first, second, strict=True):
+                self.unify(one, other)
+        else:
+            self.unify(left, right)
+
+    def leaves(self, dim: Dim) -> set[int]:
+        """The variables in a dim."""
+        dim = self.resolve(dim)
+        return {dim} if isinstance(dim, int) else self.leaves(dim[-2]) | self.leaves(dim[-1])
+
+    def word(self, dim: Dim) -> tuple[Dim, ...]:
+        """The segments of a dim."""
+        dim = self.resolve(dim)
+        if isinstance(dim, tuple) and dim[0] == "cat":
+            return self.word(dim[1]) + self.word(dim[2])
+        return (self.resolved(dim),)
+
+    def resolved(self, dim: Dim) -> Dim:
+        """The dim by what is known, at each depth."""
+        dim = self.resolve(dim)
+        return dim if isinstance(dim, int) else (*dim[:-2], self.resolved(dim[-2]), self.resolved(dim[-1]))
+
+    def contains(self, larger: Dim, smaller: Dim) -> bool:
+        """Whether one extent is known to be within another."""
+        if larger == smaller:
+            return True
+        return any(
+            self.resolved(after) == larger and self.contains(self.resolved(before), smaller)
+            for before, after in self.smaller
+            if self.resolved(before) != self.resolved(after)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TypedEquation:
+    """Both sides with their types, and the dims of each variable."""
+
+    left: TypedTerm
+    right: TypedTerm
+    shapes: Shapes
+    variables: dict[str, tuple[Dim, ...]]
+    ranks: dict[str, int | None]  # None: any
+
+
+def typed(equation: Equation, attributes: Attributes = Attributes()) -> TypedEquation:
+    """The most general types under which both sides have one shape.
+
+    Raises:
+        IllTyped: there are none.
+    """
+    ranks = term_ranks(equation)
+    shapes = Shapes(attributes)
+    names = dict.fromkeys(it for side in equation for it in subterms(side) if isinstance(it, str))
+    env = {name: tuple(shapes.fresh() for _ in range(_number(ranks[name]))) for name in names}
+    sides = [_infer(side, env, shapes, _number(_rank(side, ranks))) for side in equation]
+    for left, right in zip(sides[0].dims, sides[1].dims, strict=True):
+        shapes.unify_words(left, right)
+    return TypedEquation(sides[0], sides[1], shapes, env, {name: ranks[name] for name in names})
+
+
+def _number(rank: int | None) -> int:
+    return RANK_OF_ANY if rank is None else rank
+
+
+def term_ranks(sides: Sequence[Term]) -> dict[str, int | None]:
+    """The rank of each variable, by the ops around it; the sides have one rank. None: no op decides it.
+
+    Raises:
+        IllTyped: two ops want different ranks.
+    """
+    ranks: dict[Any, int | None] = {}
+    parent: dict[Any, Any] = {}
+
+    def find(node: Any) -> Any:
+        while parent.get(node, node) != node:
+            node = parent[node]
+        return node
+
+    def join(one: Any, other: Any) -> None:
+        one, other = find(one), find(other)
+        if one != other:
+            parent[one] = other
+            fix(other, ranks.get(one))
+
+    def fix(node: Any, rank: int | None) -> None:
+        if rank is None:
+            return
+        if ranks.setdefault(find(node), rank) != rank:
+            raise IllTyped
+
+    def walk(term: Term, place: tuple[int, ...]) -> Any:
+        if isinstance(term, str):
+            return term
+        row = op(term[0])
+        if row.arity == 0:
+            fix(place, CONSTANTS[term[0]])
+            return place
+        for number, (operand, rank) in enumerate(zip(term[1:], row.ranks, strict=True)):
+            node = walk(operand, (*place, number))
+            if rank is None:
+                join(node, place)
+            else:
+                fix(node, rank)
+        fix(place, row.rank)
+        return place
+
+    roots = [walk(side, (number,)) for number, side in enumerate(sides)]
+    for root in roots[1:]:
+        join(root, roots[0])
+    names = {it for side in sides for it in subterms(side) if isinstance(it, str)}
+    found = {name: ranks.get(find(name)) for name in names}
+    return found | {"": ranks.get(find(roots[0]))}
+
+
+def _rank(side: Term, ranks: dict[str, int | None]) -> int | None:
+    return ranks[side] if isinstance(side, str) else ranks[""]
+
+
+def _infer(term: Term, env: dict[str, tuple[Dim, ...]], shapes: Shapes, rank: int) -> TypedTerm:
+    if isinstance(term, str):
+        return TypedTerm(term, (), env[term])
+    row = op(term[0])
+    wanted = [rank if it is None else it for it in row.ranks]
+    if row.rank is not None and row.rank != rank:
+        raise IllTyped
+    operands = tuple(_infer(it, env, shapes, number) for it, number in zip(term[1:], wanted, strict=True))
+    if row.arity == 0:
+        dims, slots = _constant(term[0], rank, shapes)
+    else:
+        dims, slots = _RESULTS[row.base](term[0], [it.dims for it in operands], shapes)
+    return TypedTerm(term, operands, dims, slots)
+
+
+Result = tuple[tuple[Dim, ...], tuple[Dim, ...]]
+
+
+def _constant(name: str, rank: int, shapes: Shapes) -> Result:
+    if name == "One":
+        dims = tuple(shapes.fresh() for _ in range(rank))
+        return dims, dims
+    channels = shapes.fresh()
+    if name == "Imatmul":
+        return (channels, channels), (channels,)
+    kernel = _kernel(shapes) if name == "Cpool" else (shapes.fresh(), shapes.fresh())
+    return (channels, channels, *kernel), (channels, *kernel)
+
+
+def _kernel(shapes: Shapes) -> tuple[Dim, ...]:
+    if not shapes.kernels:
+        shapes.kernels += [shapes.fresh(), shapes.fresh()]
+    return tuple(shapes.kernels)
+
+
+def _alike(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    for left, right in zip(operands[0], operands[-1], strict=True):
+        shapes.unify(left, right)
+    return operands[0], ()
+
+
+def _smul(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    return operands[0], ()
+
+
+def _matmul(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    (rows, inner), (other, columns) = operands
+    shapes.unify(inner, other)
+    return (rows, columns), ()
+
+
+def _transpose(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    return operands[0][::-1], ()
+
+
+def _planes(dims: Sequence[Dim], kernel: Sequence[Dim], shapes: Shapes) -> tuple[Dim, ...]:
+    if not shapes.attributes.any_window:
+        return tuple(dims)
+    return tuple(("out", axis, plane, extent) for axis, (plane, extent) in enumerate(zip(dims, kernel, strict=True)))
+
+
+def _conv(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    (batch, channels, *plane), (out, inner, *kernel) = operands
+    if not shapes.attributes.any_groups:
+        shapes.unify(channels, inner)
+    return (batch, out, *_planes(plane, kernel, shapes)), ()
+
+
+def _pool(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    batch, channels, *plane = operands[0]
+    kernel = _kernel(shapes)
+    return (batch, channels, *_planes(plane, kernel, shapes)), kernel
+
+
+def _concat(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    axis = op(name).axis
+    dims = list(operands[0])
+    for number, (left, right) in enumerate(zip(*operands, strict=True)):
+        if number == axis:
+            dims[number] = ("cat", left, right)
+        else:
+            shapes.unify(left, right)
+    return tuple(dims), ()
+
+
+def _split(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    axis = op(name).axis
+    parts = shapes.fresh(), shapes.fresh()
+    shapes.unify(operands[0][axis], ("cat", *parts))
+    dims = list(operands[0])
+    dims[axis] = parts[name.startswith("Split1")]
+    return tuple(dims), (parts[0],)
+
+
+def _enlarge(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    kernel = shapes.fresh(), shapes.fresh()
+    shapes.smaller += zip(operands[0][2:], kernel, strict=True)
+    return (*operands[0][:2], *kernel), kernel
+
+
+_RESULTS = {
+    **dict.fromkeys(("Add", "Mul", "Relu", "Unary", "Binary"), _alike),
+    **dict.fromkeys(("AvgPool", "MaxPool"), _pool),
+    **dict.fromkeys(("Split0", "Split1"), _split),
+    "Smul": _smul,
+    "Matmul": _matmul,
+    "Transpose": _transpose,
+    "Conv2d": _conv,
+    "Concat": _concat,
+    "Enlarge": _enlarge,
+}

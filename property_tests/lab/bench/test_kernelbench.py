@@ -1,0 +1,138 @@
+"""`bench kernelbench` on problems in the form of KernelBench's: what imports is right, and the rest says why not."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_eg.frontend import torch_export
+from mirage_eg.ir.errors import OptionError
+from mirage_eg.lab.bench import kernelbench
+from mirage_eg.lab.bench.kernelbench import Import, ImportRow, Problem, find_problems, import_rows, summary
+from mirage_eg.lab.bench.shrinking import SHRINKINGS, run_source
+from property_tests.support.parameters import few
+
+pytest.importorskip("torch")
+FOLDER = Path(__file__).parents[2] / "support" / "kernelbench"
+OUTSIDE = {
+    "level2/66_Matmul_Dropout_Softmax": "random",
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> Iterator[dict[str, ImportRow]]:
+    yield {row.problem: row for row in import_rows(find_problems(FOLDER), shrink=True, seconds=60)}
+
+
+@pytest.mark.parametrize("name", [problem.name for problem in find_problems(FOLDER)])
+def test_a_problem_imports_and_is_right_or_says_why_not(name: str, rows: dict[str, ImportRow]) -> None:
+    row = rows[name]
+    if name in OUTSIDE:
+        assert row.result is Import.OUTSIDE and OUTSIDE[name] in row.reason
+    else:
+        assert row.result is Import.RIGHT, row.reason
+        assert row.ops > 0 and row.error is not None and row.error < 1e-4
+
+
+def test_the_summary_counts_every_problem_once(rows: dict[str, ImportRow]) -> None:
+    head, *levels, total = summary(list(rows.values()))
+    assert head == ("", *Import, "all")
+    assert [sum(map(int, line[1:-1])) for line in (*levels, total)] == [int(line[-1]) for line in (*levels, total)]
+    assert int(total[-1]) == len(rows) == len(find_problems(FOLDER))
+
+
+def _problem(folder: Path, body: str) -> Problem:
+    path = folder / "KernelBench" / "level1" / "1_Problem.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        "import torch\nimport torch.nn as nn\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        f"        {body}\n\nN = 4096\n\ndef get_inputs():\n    return [torch.rand(N, 3)]\n\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+    return find_problems(folder)[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "result", "reason"),
+    few(
+        [
+            ("return x + torch.ones(7, 7, 7)", Import.NO_REFERENCE, "the model fails at smaller sizes"),
+            ("return x.new_tensor(x.sum().item()) * x", Import.OUTSIDE, "torch.export"),
+            ("return torch.log(-torch.abs(x) - 1)", Import.NO_REFERENCE, "its result is not finite"),
+            ("while True: pass", Import.FAILED, "stopped after 4 s"),
+            ("import os; os._exit(3)", Import.FAILED, "exit code 3"),
+            ("return nonsense", Import.NO_REFERENCE, "name 'nonsense' is not defined"),
+        ],
+        1,
+    ),
+)
+def test_a_problem_that_cannot_be_compared_says_why(tmp_path: Path, body: str, result: Import, reason: str) -> None:
+    problem = _problem(tmp_path, body)
+    [row] = import_rows([problem], shrink=True, seconds=4 if "4 s" in reason else 60)
+    assert row.result is result and reason in row.reason and "\n" not in row.reason
+
+
+def test_a_wrong_import_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x)
+
+    x = torch.randn(4, 4)
+    trials = [([x], [torch.relu(x).double()])]
+    assert kernelbench._compared("relu", Model(), trials).result is Import.RIGHT
+    right = torch_export.import_program
+
+    def wrong(program: Any) -> Any:
+        imported = right(program)
+        return replace(imported, run=lambda *inputs: imported.run(*inputs) * 1.001)
+
+    monkeypatch.setattr(torch_export, "import_program", wrong)
+    row = kernelbench._compared("relu", Model(), trials)
+    assert row.result is Import.WRONG and "an error of 1.0e-03 of the largest element" in row.reason
+
+
+@given(st.lists(st.integers(17, 1 << 20), min_size=1, max_size=5), st.sampled_from(sorted(SHRINKINGS)))
+def test_a_shrinking_makes_sizes_smaller_and_keeps_their_order(sizes: list[int], name: str) -> None:
+    shrink = SHRINKINGS[name](sizes)
+    small = [shrink(size) for size in sizes]
+    assert all(1 < one <= size for one, size in zip(small, sizes, strict=True)) and max(small) <= 1024
+    if name.startswith("by one factor"):
+        assert [one for one, _ in sorted(zip(sizes, small, strict=True))] == sorted(sizes)
+
+
+def test_only_sizes_at_the_top_level_shrink() -> None:
+    source = "A = 4096\nB, C = (512, [2048, 3])\nD: int = A * 2\nE = 8\nF = 0.5\ndef f(x=1000):\n    return 5000 + x\n"
+    module = run_source(source, "problem.py", "by one factor").__dict__
+    assert [module[name] for name in "ABCDEF"] == [64, 8, [32, 3], 128, 8, 0.5] and module["f"]() == 6000
+
+
+def test_a_folder_without_problems_and_an_unknown_problem_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="wanted a checkout of KernelBench"):
+        find_problems(tmp_path)
+    with pytest.raises(OptionError, match="problem: got 'level9'"):
+        find_problems(FOLDER, ["level9"])
+    assert [problem.name for problem in find_problems(FOLDER, ["level1/19"])] == ["level1/19_ReLU"]
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_line_a_problem_and_writes_json_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mirage_eg.cli.bench_kernelbench import bench_kernelbench
+
+    out = tmp_path / "rows.jsonl"
+    assert bench_kernelbench(["level1/50", "level2/66"], FOLDER, shrink=True, seconds=60.0, out=out)() == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("level1/50_conv_standard_2D__square_input__square_kernel: right: error")
+    assert printed[1].startswith("level2/66_Matmul_Dropout_Softmax: outside: aten.dropout")
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["result"] for line in lines] == ["right", "outside"]
+    with pytest.raises(OptionError, match="--dir: wanted the folder of a KernelBench checkout"):
+        bench_kernelbench(None, None)()
