@@ -1,5 +1,6 @@
 """The report of a run, built once at its end from the records of its stages."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
@@ -8,16 +9,18 @@ from typing import Any
 
 from mirage_eg.backends.cost.calibrate import spearman
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
 from mirage_eg.backends.triton.emit import memory_of
 from mirage_eg.egraph.oracle import Saturation
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.layouts import ChosenLayouts
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.passes import OptimizedMuGraph, optimize_mugraph
-from mirage_eg.pipeline.program_stages import SearchedProgram
+from mirage_eg.pipeline.finalists import Finalists
+from mirage_eg.pipeline.region_records import SearchedRegion
 from mirage_eg.pipeline.run.cache_lookup import versions
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.peak_memory import peak_mib
@@ -53,8 +56,9 @@ from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import device_name
-from mirage_eg.pipeline.verify_stage import Finalists, Verified
+from mirage_eg.pipeline.verify_stage import Verified
 from mirage_eg.search.partition.kernel_plan import PlanPart
+from mirage_eg.search.partition.segments import counts, op_count
 from mirage_eg.search.structure_search import SplitRecord
 from mirage_eg.transforms.simplify import Simplification
 from mirage_eg.verify.verdict import Verdict
@@ -62,13 +66,17 @@ from mirage_eg.verify.verdict import Verdict
 
 def make_report(
     run: Run,
-    searched: SearchedProgram,
+    searched: SearchedRegion,
     candidates: Sequence[Candidate],
     explanation: Diagnosis | None,
-    regions: Sequence[RegionSummary] = (),
+    regions: Sequence[tuple[SearchedRegion, Candidate]],
+    notes: Sequence[str],
 ) -> RunReport:
-    """The report of a run whose ranked candidates these are; `regions` of a program that was searched in several."""
-    whole, finalists = searched.whole, searched.finalists
+    """The report of a run whose ranked candidates these are.
+
+    `regions` of a program that was searched in several, each with its candidate in the first one.
+    """
+    finalists, whole = searched.finalists, searched.finalists.search.whole
     best, device, found = candidates[0], run.device, whole.search
     return RunReport(
         program=run.name,
@@ -94,12 +102,12 @@ def make_report(
         best=_best(best),
         mugraphs=tuple(map(_mugraph, candidates)),
         ranked_by="cost model" if best.measured_us is None else "measured time",
-        notes=tuple(run.watch.notes),
+        notes=tuple(notes),
         seconds=run.watch.seconds | {"total": run.watch.total()},
         peak_mib=peak_mib(),
         versions=versions(),
         seed=run.options.seed,
-        partition=_partition(searched.primitive, finalists, candidates),
+        partition=_partition(finalists, candidates),
         per_op=_cost(expand(run.program), device),
         simplification=simplification_summary(searched.simplified),
         optimizer=optimizer_summary(best.optimized or optimize_mugraph(best.graph, device)),
@@ -107,7 +115,7 @@ def make_report(
         explanation=explanation,
         heuristics=HEURISTICS,
         tuning=tuning_summary(finalists.measurements) if finalists.measurements else None,
-        regions=tuple(regions),
+        regions=tuple(_region(*entry) for entry in regions),
         rewriting=searched.rewriting,
     )
 
@@ -194,8 +202,9 @@ def memory_summary(graph: Graph, program: Graph) -> Memory:
     return Memory(arena.arena_bytes, arena.sum_bytes, arena.lower_bound_bytes, arena.bound_bytes, arena.optimal, tuple(buffers))
 
 
-def _partition(primitive: Graph, finalists: Finalists, candidates: Sequence[Candidate]) -> PartitionSummary:
-    plans, checks = finalists.plans, finalists.verified.parts
+def _partition(finalists: Finalists, candidates: Sequence[Candidate]) -> PartitionSummary:
+    search, checks = finalists.search, finalists.verified.parts
+    plans = search.plans
     found = plans.partition
     return PartitionSummary(
         states=found.states,
@@ -211,14 +220,14 @@ def _partition(primitive: Graph, finalists: Finalists, candidates: Sequence[Cand
         structures=plans.structures,
         plans=tuple(PredictedCost(plan.kernels, plan.us) for plan in found.plans),
         kernels=tuple(
-            tuple(part_summary(primitive, part, checks.get(part, candidate.verdict)) for part in candidate.plan.parts)
+            tuple(_part(search.primitive, part, checks.get(part, candidate.verdict)) for part in candidate.plan.parts)
             for candidate in candidates
             if candidate.plan in found.plans
         ),
     )
 
 
-def part_summary(primitive: Graph, part: PlanPart, verdict: Verdict) -> PartSummary:
+def _part(primitive: Graph, part: PlanPart, verdict: Verdict) -> PartSummary:
     """One segment of a plan with the verdict on its kernels."""
     return PartSummary(
         ops=tuple(primitive.nodes[position].op for position in sorted(part.segment.nodes)),
@@ -230,6 +239,39 @@ def part_summary(primitive: Graph, part: PlanPart, verdict: Verdict) -> PartSumm
         proved=part.kernels.proved,
         verdict=str(verdict.verdict) if part.kernels.fused else "equal",  # a library kernel is the op itself
     )
+
+
+def _region(searched: SearchedRegion, first: Candidate) -> RegionSummary:
+    """A region with the µGraph of it that is in the first of the program."""
+    region, primitive, checks = searched.region, searched.primitive, searched.finalists.verified.parts
+    partition, parts = searched.finalists.search.plans.partition, () if first.plan is None else first.plan.parts
+    return RegionSummary(
+        program=json.loads(to_json(region.program)),
+        mugraph=json.loads(to_json(first.graph)),
+        occurrences=region.numbers,
+        ops=op_count(primitive),
+        in_blocks=_ops_in_blocks(first, primitive),
+        kernels=first.kernels,
+        predicted_us=first.predicted_us,
+        measured_us=first.measured_us,
+        verdict=str(first.verdict.verdict),
+        evidence=first.verdict.evidence,
+        searched=len(partition.searched),
+        complete=partition.complete,
+        left_out=partition.not_searched,
+        bound_us=partition.bound_us,
+        parts=tuple(_part(primitive, part, checks.get(part, first.verdict)) for part in parts),
+        seconds=searched.seconds,
+    )
+
+
+def _ops_in_blocks(candidate: Candidate, primitive: Graph) -> int:
+    """The ops of a program in primitive ops that block graphs compute; of a rewritten one, all but its library kernels."""
+    if candidate.plan is not None:
+        fused = {i for part in candidate.plan.parts if part.kernels.fused for i in part.segment.nodes}
+        return sum(counts(primitive.nodes[i]) for i in fused)
+    library = sum(item.op != "block" for launch in launched_kernels(candidate.graph) for item, _ in launch)
+    return max(0, op_count(primitive) - library) if candidate.fused else 0
 
 
 def _compile(record: CompileRecord) -> CompileSummary:

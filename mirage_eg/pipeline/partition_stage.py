@@ -57,9 +57,10 @@ class PlanSearch:
     traced: tuple[Traced, ...] = ()
     known: tuple[KnownSegment, ...] = ()
     choices: Mapping[Graph, PlanChoices] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-_NOTHING: Mapping[Graph, Found] = MappingProxyType({})
+NOTHING: Mapping[Graph, Found] = MappingProxyType({})
 
 
 class Partitioner:
@@ -74,7 +75,7 @@ class Partitioner:
         run: Run,
         primitive: Graph,
         whole: WholeProgram,
-        found: Mapping[Graph, Found] = _NOTHING,
+        found: Mapping[Graph, Found] = NOTHING,
         known: Sequence[KnownSegment] = (),
     ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
@@ -136,9 +137,7 @@ class Partitioner:
             found = partition(self._primitive, finder.find, self._lower_bound, self._bounds, self._progress)
             searched = finder.found.values()
             unsaturated = sum(entry.unsaturated for entry in searched)
-            if unsaturated and self._run.options.allow_cut:
-                text = "had an e-graph that reached a limit and may prune too much"
-                self._run.watch.notes.append(f"{unsaturated} of {len(searched)} segments {text}")
+            text = f"{unsaturated} of {len(searched)} segments had an e-graph that reached a limit and may prune too much"
             candidates = tuple((candidate,) for candidate in self._candidates(found.plans))
             return PlanSearch(
                 candidates,
@@ -149,6 +148,7 @@ class Partitioner:
                 tuple(finder.traced()),
                 tuple(self._known(found)),
                 {entry.graph: self._choices(entry.plan) for (entry,) in candidates if self._run.on_gpu and entry.plan},
+                (text,) if unsaturated and self._run.options.allow_cut else (),
             )
 
     def _known(self, partition: Partition) -> Iterator[KnownSegment]:

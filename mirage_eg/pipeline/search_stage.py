@@ -28,7 +28,7 @@ from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 from mirage_eg.search.partition.segment_search import Instantiated, Searched, Task, instantiate_each, search_splits
-from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, merged, split_choices
 from mirage_eg.search.trace import MOST
@@ -46,6 +46,7 @@ class WholeProgram:
     search: SearchResult = NO_SEARCH
     structures: tuple[Instantiated, ...] = ()
     candidates: tuple[tuple[Candidate, ...], ...] = ()  # of each structure
+    notes: tuple[str, ...] = ()  # for the report
 
     def failing(self) -> int:
         """Structures that fail the field check."""
@@ -84,8 +85,7 @@ def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:
         try:
             named, axes = _named(primitive, segment, options)
         except UnsupportedError as error:
-            run.watch.notes.append(f"not searched as one kernel: {error}")
-            return WholeProgram(segment, primitive, str(error))
+            return WholeProgram(segment, primitive, str(error), notes=(f"not searched as one kernel: {error}",))
         task = replace(segment_task(run), split_reductions=HEURISTICS.split_reductions, trace=MOST if run.tracer else 0)
         search = _structures(run, replace(task, until=options.until()), named.program, axes)
     with run.watch.stage("instantiate"):
@@ -102,7 +102,8 @@ def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:
             )
             for entry in fitting
         )
-    return WholeProgram(segment, named.program, axes, search, structures, candidates)
+    notes = (*_notes_on(search.records), *notes_on_cut(structures))
+    return WholeProgram(segment, named.program, axes, search, structures, candidates, notes)
 
 
 def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Renamed, Axes]:
@@ -114,7 +115,7 @@ def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Rename
     if len(segment.outputs) > options.max_outputs:
         raise UnsupportedError(f"{len(segment.outputs)} outputs are more than the {options.max_outputs} of a block graph")
     program = segment_program(primitive, segment)
-    is_short = sum(map(counts, program.nodes)) - uncounted_ops(program) <= options.max_block_ops
+    is_short = op_count(program) - uncounted_ops(program) <= options.max_block_ops
     named = rename_views(program) if is_short else as_given(program)
     if (reason := Segmenter(named.program, SegmentLimits(max_ops=options.max_block_ops)).why_not_one()) is not None:
         raise UnsupportedError(reason)
@@ -123,7 +124,7 @@ def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Rename
 
 def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResult:
     """The structures of a program, one work item a split."""
-    begin, watch = perf_counter(), run.watch
+    begin = perf_counter()
     choices = split_choices(axes, task.limits)
     limits = replace(
         task.limits,
@@ -137,7 +138,7 @@ def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResul
         nonlocal states, structures
         states += searched.found.visited
         structures += searched.found.count
-        watch.observer("search", done, len(choices), f"{counted(states, 'state')}, {counted(structures, 'structure')}")
+        run.watch.observer("search", done, len(choices), f"{counted(states, 'state')}, {counted(structures, 'structure')}")
 
     def is_final(searched: Searched) -> bool:
         return not task.until.passed() or searched.found.complete
@@ -147,9 +148,7 @@ def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResul
     searched: list[Searched] = run.work.run(stage, search_splits, common, choices, progress, is_final)
     if run.tracer is not None:
         run.tracer.extend(traced for entry in searched for traced in entry.traced)
-    found = replace(merged([entry.found for entry in searched]), seconds=perf_counter() - begin)
-    watch.notes += _notes_on(found.records)
-    return found
+    return replace(merged([entry.found for entry in searched]), seconds=perf_counter() - begin)
 
 
 def saturation_limits(options: Options, default: Limits) -> Limits:
@@ -211,6 +210,9 @@ def instantiate(
     entries: list[Instantiated] = run.work.run(
         "instantiate", instantiate_each, (task, named, axes), structures, progress, is_final
     )
-    if unfinished := sum(entry.cut for entry in entries):
-        run.watch.notes.append(f"{unfinished} of {len(structures)} structures were not given all tilings: the budget was spent")
     return tuple(entries)
+
+
+def notes_on_cut(structures: Sequence[Instantiated]) -> Iterator[str]:
+    if unfinished := sum(entry.cut for entry in structures):
+        yield f"{unfinished} of {len(structures)} structures were not given all tilings: the budget was spent"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
@@ -18,11 +17,11 @@ from mirage_eg.verify.verdict import Observer
 
 
 class Watch:
-    """Seconds per stage, notes for the report, and progress for the observer, one message at a time; stages may overlap."""
+    """Seconds per stage, and progress for the observer, one message at a time; stages may overlap."""
 
     def __init__(self, observer: Observer | None = None) -> None:
         self._observer, self._lock = observer, Lock()
-        self.seconds, self.notes, self.start = dict[str, float](), list[str](), perf_counter()
+        self.seconds, self.start = dict[str, float](), perf_counter()
 
     def observer(self, stage: str, done: int, total: int | None, text: str) -> None:
         """Report progress."""
@@ -40,16 +39,6 @@ class Watch:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - begin
-
-    @contextmanager
-    def part(self, name: str) -> Iterator["Watch"]:
-        """The watch of a part of the run: with the same clock and observer, and with notes that name the part in the end."""
-        inner = copy(self)
-        inner.notes = []
-        try:
-            yield inner
-        finally:
-            self.notes += [f"{name}: {note}" for note in inner.notes]
 
     def total(self) -> float:
         """Seconds since the start."""

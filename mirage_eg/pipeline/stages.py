@@ -1,37 +1,44 @@
-"""All stages of a run: a program in, ranked, verified and compiled µGraphs out. Each stage is a function of the run."""
+"""The stages of a run in their order: a program in, ranked, verified and compiled µGraphs out.
 
-from collections.abc import Sequence
+`run_stages` has those of the program, `search_region` those of each region of it. Each stage is a function of the run and of
+what earlier stages found; it gives a record, with notes for the report.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from math import inf
 from pathlib import Path
+from time import perf_counter
 
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.false_laws import without_false_laws
 from mirage_eg.frontend.custom_op_check import check_custom_ops
-from mirage_eg.graph_optimizer.region_cuts import values_to_cut_at
 from mirage_eg.ir.custom_ops import REGISTRY
+from mirage_eg.ir.expand import expand
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.compile_stage import check_cache
 from mirage_eg.pipeline.diagnosis import FailedRun, diagnose
+from mirage_eg.pipeline.equal_programs import EqualPrograms, search_equal_programs
+from mirage_eg.pipeline.finalists import find_finalists
 from mirage_eg.pipeline.make_report import make_report
-from mirage_eg.pipeline.program_stages import search_program
-from mirage_eg.pipeline.ranking import notes_on
-from mirage_eg.pipeline.region_stage import run_regions
+from mirage_eg.pipeline.program_search import search_program
+from mirage_eg.pipeline.ranking import notes_on, ordered
+from mirage_eg.pipeline.region_records import Region, SearchedRegion
+from mirage_eg.pipeline.regions import Division, divide, join
 from mirage_eg.pipeline.run.cache_lookup import RunRequest
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
-from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.pipeline.run.report_sections import Diagnosis
 from mirage_eg.pipeline.run.result import Candidate, Result, finished
 from mirage_eg.pipeline.run.work_items import Work
-from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run, Watch
-from mirage_eg.pipeline.trace_stages import trace_plans, trace_whole_program
-from mirage_eg.pipeline.tune_stage import timed_and_ordered
-from mirage_eg.pipeline.verify_stage import FullSize, Verified, first_with_steps
+from mirage_eg.pipeline.trace_stages import trace_region
+from mirage_eg.pipeline.tune_stage import start_tuning, timed_and_ordered
+from mirage_eg.pipeline.verify_stage import FullSize, first_with_steps
 from mirage_eg.search.partition.kernel_plan import KnownSegment
-from mirage_eg.search.partition.regions import regions
-from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.segments import Segmenter, op_count
 from mirage_eg.search.trace import Tracer
+from mirage_eg.transforms.simplify import simplify
+from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.verdict import Observer
 
 
@@ -59,51 +66,79 @@ def run_stages(
         device = options.device_record
         with watch.stage("laws"):
             rulebook, notes = without_false_laws(rulebook)
-            watch.notes += notes
         run = Run(request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer)
-        return _run(run, tuning or Tuning(), known)
+        return _run(run, tuning or Tuning(), known, [*notes])
 
 
-def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment]) -> Result:
-    """Search the program, or each of its regions; time, rank, report."""
+def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment], notes: list[str]) -> Result:
     if REGISTRY:
         with run.watch.stage("custom ops"):
-            run.watch.notes += check_custom_ops(run.program)
-    if not known and len(segments := _regions(run)) > 1:
-        return run_regions(run, segments, tuning)
-    searched = search_program(run, FullSize.of(run), tuning, known)
-    whole, finalists = searched.whole, searched.finalists
-    candidates = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
-    not_verified = []  # times of fused µGraphs, where --top left none of them
-    if not any(entry.fused for entry in finalists.candidates):
-        not_verified = [entry.predicted_us for entries in finalists.pool for entry in entries if entry.fused]
-    run.watch.notes += notes_on(candidates, run.options, not_verified)
+            notes += check_custom_ops(run.program)
+    division = Division((Segmenter(run.program).whole(),), (Region(run),)) if known else divide(run)  # regions
+    searched = [search_region(region, tuning, known) for region in _announced(run, division)]
+    joined = join(run, division, searched)  # verify
+    ranked = first_with_steps(run, timed_and_ordered(run, joined.whole.finalists.verified.equal))  # time
+    notes += [*joined.whole.notes, *notes_on(ranked, run.options, _not_verified_us(joined.whole))]
+    _trace(run, searched, ranked)
+    explanation = None if joined.choices else _explanation(run, joined.whole, ranked)  # explain
+    first = joined.choices.get(ranked[0].graph)
+    regions = [] if first is None else [(entry, first[entry.region.program]) for entry in searched]
+    report = make_report(run, joined.whole, ranked, explanation, regions, notes)  # report
+    finalists = joined.whole.finalists
+    return Result(tuple(map(finished, ranked)), report, finalists.measurements, known=finalists.search.plans.known)
+
+
+def search_region(region: Region, tuning: Tuning, known: Sequence[KnownSegment] = ()) -> SearchedRegion:
+    """The stages of a region; with segments `known` from a search at other sizes nothing is searched."""
+    run, begin, notes = region.run, perf_counter(), list[str]()
+    full_size = FullSize.of(run)
+    with run.watch.stage("simplify"):
+        simplified = simplify(expand(run.program))
+    with run.watch.stage("search"):
+        primitive = drop_shifts(simplified.after)
+    if primitive != simplified.after:
+        notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
+    with ExitStack() as context:
+        started = start_tuning(run, tuning, context)
+        search, partitioner = search_program(run, primitive, known=known)  # search, instantiate, kernels
+        equal = EqualPrograms() if known else search_equal_programs(run, search, partitioner)  # rewrite, and these again
+        finalists = find_finalists(run, full_size, search, partitioner, equal, started)  # tune, optimize, verify, compile
+    notes += [*search.notes, *equal.notes, *finalists.notes]
+    return SearchedRegion(region, simplified, finalists, equal.summaries, tuple(notes), perf_counter() - begin)
+
+
+def _announced(run: Run, division: Division) -> Iterator[Region]:
+    """The regions of a program, each with a line of progress where there are several."""
+    for number, region in enumerate(division.regions):
+        if region.name:
+            text = f"{op_count(expand(region.program))} ops, {len(region.numbers)} times"
+            run.watch.observer("regions", number, len(division.regions), text)
+        yield region
+
+
+def _not_verified_us(whole: SearchedRegion) -> list[float]:
+    """The predicted times of fused µGraphs, where --top left none of them."""
+    finalists = whole.finalists
+    if any(entry.fused for entry in finalists.candidates):
+        return []
+    return [entry.predicted_us for entries in finalists.pool for entry in entries if entry.fused]
+
+
+def _trace(run: Run, searched: Sequence[SearchedRegion], ranked: Sequence[Candidate]) -> None:
     if run.tracer is not None:
-        trace_plans(run.tracer, searched.primitive, finalists.plans)
-        trace_whole_program(run.tracer, whole, finalists.candidates, finalists.verified, candidates)
-    explanation = None
-    if not not_verified and not any(candidate.fused and candidate.compile.ok for candidate in candidates):
-        with run.watch.stage("explain"):
-            explanation = diagnose(
-                _failed_run(run, whole, finalists.verified, candidates), run.rulebook, run.options, run.device
-            )
-    report = make_report(run, searched, candidates, explanation)
-    return Result(tuple(map(finished, candidates)), report, finalists.measurements, known=finalists.plans.known)
+        for entry in searched:
+            own = ordered(entry.finalists.verified.equal, entry.region.run.options) if entry.region.name else ranked
+            trace_region(run.tracer, entry.finalists, own)
 
 
-def _regions(run: Run) -> tuple[Segment, ...]:
-    """The regions of the program, cut between kernels of the program as rewritten where other cuts take substitutions away."""
-    segments = regions(run.program, HEURISTICS.region_ops)
-    if len(segments) == 1:
-        return segments
-    with run.watch.stage("regions"):
-        programs = [segment_program(run.program, segment) for segment in segments]
-        seconds = min(HEURISTICS.rewrite_seconds, run.options.budget or inf)
-        cut_at = values_to_cut_at(run.program, programs, run.device, seconds)
-    return segments if cut_at is None else regions(run.program, HEURISTICS.region_ops, cut_at)
-
-
-def _failed_run(run: Run, whole: WholeProgram, verified: Verified, candidates: Sequence[Candidate]) -> FailedRun:
+def _explanation(run: Run, whole: SearchedRegion, ranked: Sequence[Candidate]) -> Diagnosis | None:
+    """Why there is no fused µGraph that compiles; None if there is one, or if there may be one that was not verified."""
+    fused = [candidate for candidate in ranked if candidate.fused]
+    if _not_verified_us(whole) or any(candidate.compile.ok for candidate in fused):
+        return None
+    search, verified = whole.finalists.search.whole, whole.finalists.verified
     rejected = [candidate.verdict for candidate in verified.rejected]
-    errors = [candidate.compile.error or "" for candidate in candidates if candidate.fused]
-    return FailedRun(whole.program, whole.axes, whole.search, whole.structures, rejected, errors, run.options.until())
+    errors = [candidate.compile.error or "" for candidate in fused]
+    failed = FailedRun(search.program, search.axes, search.search, search.structures, rejected, errors, run.options.until())
+    with run.watch.stage("explain"):
+        return diagnose(failed, run.rulebook, run.options, run.device)

@@ -5,39 +5,38 @@ from functools import partial
 from typing import Any
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.finalists import Finalists
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.pipeline.search_stage import WholeProgram
-from mirage_eg.pipeline.verify_stage import Verified
 from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.search.partition.segment_search import trace_structures
 from mirage_eg.search.partition.segments import Segment
 from mirage_eg.search.trace import Tracer
 
 
-def trace_whole_program(
-    tracer: Tracer, whole: WholeProgram, chosen: Sequence[Candidate], verified: Verified, candidates: Sequence[Candidate]
-) -> None:
-    """Where structures of the whole program and µGraphs ended, after the search."""
+def trace_region(tracer: Tracer, finalists: Finalists, ranked: Sequence[Candidate]) -> None:
+    """Where segments, structures of the whole program and µGraphs ended, after the search; `ranked`: the verified ones."""
+    _trace_plans(tracer, finalists.search.primitive, finalists.search.plans)
+    whole = finalists.search.whole
     trace_structures(tracer, whole.search, whole.structures)
     for entry in whole.structures:
         if entry.kernels:
             tracer.count("not among top", entry.built - len(entry.kernels))
-    finalists = {entry.as_found for entry in chosen}
+    chosen = {entry.as_found for entry in finalists.candidates}
     for candidate in (candidate for group in whole.candidates for candidate in group):
-        if candidate.graph in finalists:
-            finalists.remove(candidate.graph)
+        if candidate.graph in chosen:
+            chosen.remove(candidate.graph)
         else:
             tracer.add("not among top", partial(_graph_line, candidate))
-    for candidate in verified.rejected:
+    for candidate in finalists.verified.rejected:
         tracer.add("verification", partial(_graph_line, candidate))
-    for candidate in candidates:
+    for candidate in ranked:
         ended = "compile" if not candidate.compile.ok else "ranked" if candidate.measured_us is None else "timed"
         tracer.add(ended, partial(_graph_line, candidate))
 
 
-def trace_plans(tracer: Tracer, primitive: Graph, plans: PlanSearch) -> None:
+def _trace_plans(tracer: Tracer, primitive: Graph, plans: PlanSearch) -> None:
     """Where segments ended, and the candidates of their own searches."""
     tracer.extend(plans.traced)
     used = {

@@ -10,8 +10,6 @@ from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_dead_code
-from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import NOT_CHECKED, Candidate
 from mirage_eg.pipeline.stage_records import Run
@@ -37,22 +35,13 @@ class Verified:
     rejected: tuple[Candidate, ...] = ()
     parts: Mapping[PlanPart, Verdict] = field(default_factory=dict)
     computed_on: str = ""  # the device of the evaluator
+    notes: tuple[str, ...] = ()
 
     def joined(self, further: "Verified") -> "Verified":
         """These candidates, and further ones of the same program."""
         parts = {**self.parts, **further.parts}
-        return Verified(self.equal + further.equal, self.rejected + further.rejected, parts, further.computed_on)
-
-
-@dataclass(frozen=True, slots=True)
-class Finalists:
-    """All candidates of structures and plans, those chosen with the library form, and what verification and tuning gave."""
-
-    pool: Sequence[Sequence[Candidate]]
-    plans: PlanSearch
-    candidates: tuple[Candidate, ...]
-    verified: Verified
-    measurements: tuple[Measurement, ...]
+        equal, rejected = self.equal + further.equal, self.rejected + further.rejected
+        return Verified(equal, rejected, parts, further.computed_on, self.notes + further.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +104,7 @@ class FullSize:
 def with_steps(run: Run, candidate: Candidate) -> Candidate:
     """A proved candidate with its proof in steps; it is only tested if the checker refuses the proof."""
     verdict = candidate.verdict
-    if "proved" not in verdict.evidence or verdict.no_chains_because is not None:
+    if "proved" not in verdict.evidence or verdict.chains or verdict.no_chains_because is not None:
         return candidate
     rulebook = (
         run.rulebook

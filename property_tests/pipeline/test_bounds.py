@@ -31,7 +31,7 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.run.work_items import Work
-from mirage_eg.pipeline.search_stage import WholeProgram, instantiate, search_whole_program, segment_task
+from mirage_eg.pipeline.search_stage import WholeProgram, instantiate, notes_on_cut, search_whole_program, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
 from mirage_eg.search.structure import AnyStructure
@@ -109,10 +109,9 @@ def run_of(program: Graph, options: Options, workers: Workers) -> Run:
     return Run("bounded", program, options, load_rules("indexed"), CPU, Work(workers))
 
 
-def first_stages(program: Graph, options: Options) -> tuple[WholeProgram, list[str]]:
+def first_stages(program: Graph, options: Options) -> WholeProgram:
     with Workers(None, 1) as workers:
-        run = run_of(program, options, workers)
-        return search_whole_program(run, program), run.watch.notes
+        return search_whole_program(run_of(program, options, workers), program)
 
 
 LONG = {"norm times norm", "chain of six products"}
@@ -120,7 +119,7 @@ LONG = {"norm times norm", "chain of six products"}
 
 @pytest.mark.parametrize("name", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PROGRAMS], 2))
 def test_no_program_of_few_ops_gives_the_first_stages_much_to_do(name: str) -> None:
-    whole, _ = first_stages(written(PROGRAMS[name]), Options(device="cpu"))
+    whole = first_stages(written(PROGRAMS[name]), Options(device="cpu"))
     found = whole.search
     assert found.visited <= 2 * HEURISTICS.states
     assert max(record.saturation.nodes for record in found.records) <= 12 * HEURISTICS.nodes  # an iteration ends
@@ -130,7 +129,7 @@ def test_no_program_of_few_ops_gives_the_first_stages_much_to_do(name: str) -> N
 
 
 def test_of_structures_that_load_alike_the_smallest_are_kept() -> None:
-    found = first_stages(written(gelu_of_a_product), Options(device="cpu"))[0].search
+    found = first_stages(written(gelu_of_a_product), Options(device="cpu")).search
     assert found.count > 1_000
     kinds = [(plan.split, frozenset(plan.loads)) for plan in found.structures]
     assert max(map(kinds.count, kinds)) <= HEURISTICS.alike
@@ -158,12 +157,12 @@ def some_plans() -> tuple[list[AnyStructure], Graph, Axes]:
 
 @pytest.mark.parametrize("name", ["group norm", "chain of six products"])
 def test_a_spent_budget_ends_each_stage_at_once_and_says_so(name: str) -> None:
-    whole, notes = first_stages(written(PROGRAMS[name]), Options(device="cpu", budget=1e-6))
+    whole = first_stages(written(PROGRAMS[name]), Options(device="cpu", budget=1e-6))
     found = whole.search
     assert not found.all
     assert not whole.structures
     assert all(not record.complete and record.visited == 0 for record in found.records)
-    assert notes == [f"{len(found.records)} of {len(found.records)} splits were not searched: the budget was spent"]
+    assert whole.notes == (f"{len(found.records)} of {len(found.records)} splits were not searched: the budget was spent",)
 
 
 def test_a_budget_that_ends_behind_the_search_leaves_structures_unchecked() -> None:
@@ -173,7 +172,7 @@ def test_a_budget_that_ends_behind_the_search_leaves_structures_unchecked() -> N
         task = replace(segment_task(run), until=after(0))
         made = instantiate(run, task, as_given(program), axes, plans)
     assert all(entry.cut and entry.equal is None and not entry.built for entry in made)
-    assert ["the budget was spent" in note for note in run.watch.notes] == [True]
+    assert ["the budget was spent" in note for note in notes_on_cut(made)] == [True]
 
 
 def test_a_spent_budget_leaves_the_library_kernels_of_a_segment() -> None:
@@ -235,7 +234,7 @@ def many_dims(rank: int) -> Graph:
 def test_programs_of_more_than_ten_axes_have_small_instances(program: Graph) -> None:
     axes = infer_axes(program)
     assert len(axes.sizes) > 10
-    whole, _ = first_stages(program, Options(device="cpu"))
+    whole = first_stages(program, Options(device="cpu"))
     assert any(entry.kernels for entry in whole.structures)
     assert isinstance(whole.axes, Axes)
     for plan in whole.search.structures[:3]:

@@ -498,7 +498,7 @@ QUOTED: dict[str, Callable[[], str]] = {
         read("mirage_eg/egraph/oracle.py") + read("mirage_eg/egraph/expression.py") + read("mirage_eg/egraph/rulebook.py")
     ),
     "ops are more than the": lambda: "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mirage_eg").rglob("*.py")),
-    "no fused kernel was found": lambda: read("mirage_eg/pipeline/program_stages.py"),
+    "no fused kernel was found": lambda: read("mirage_eg/pipeline/finalists.py"),
     "no Dask scheduler answers": lambda: read("mirage_eg/pipeline/run/executors.py"),
     "not sound": lambda: read("mirage_eg/cli/rules.py"),
     "is of another run": lambda: read("mirage_eg/pipeline/run/checkpoint.py"),

@@ -8,7 +8,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import Renamed, rename_views
-from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 
@@ -51,7 +51,7 @@ def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple
     for nodes in _largest(segmenter):
         part = segment_program(graph, nodes)
         ops = " ".join(item.op for item in part.nodes if counts(item))
-        if part not in found and sum(map(counts, part.nodes)):
+        if part not in found and op_count(part):
             try:
                 segment = _searched(f"{name}, segment {len(found) + 1}: {ops}", part, limits)
                 found[part] = replace(segment, parted_because=str(reason))

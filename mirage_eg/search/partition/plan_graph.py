@@ -10,7 +10,7 @@ from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
 from mirage_eg.search.partition.windows import windows
 
 # gives of each segment the best µGraph of each number of kernels; the second argument: segments of later calls, likeliest first
@@ -72,7 +72,7 @@ class PlanGraph:
         self.cut = False  # some states were not explored
         self.plan_until = limits.until.halfway()  # when another kind of plan is tried, if there is none
         self.end = -1  # the position of the state that needs nothing; other states without edges are dead ends
-        ops = sum(map(counts, program.nodes))
+        ops = op_count(program)
         own = windows(program, limits.window if ops > limits.deep else ops)
         whole = [(limits.segments, None)] if ops <= 2 * limits.deep else []
         tried = [*whole, *([(limits.segments, own)] if max(own) else [])]

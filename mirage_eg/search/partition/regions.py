@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Sequence
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.search.partition.segments import Segment, counts, segment_program
+from mirage_eg.search.partition.segments import Segment, counts, op_count, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 
@@ -25,7 +25,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
     cuts = list(graph.cuts())
     pieces = list(graph.segments(cuts))
     programs = [segment_program(program, piece) for piece in pieces]
-    ops = {each: sum(map(counts, expand(each).nodes)) for each in dict.fromkeys(programs)}
+    ops = {each: op_count(expand(each)) for each in dict.fromkeys(programs)}
     kept: list[Cut] = []
     last: Cut | None = None  # the last wanted cut in the region
     inside = behind = ops[programs[0]]  # ops of the region, and its ops after the last wanted cut

@@ -31,7 +31,7 @@ from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, has_element_types, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
-from mirage_eg.search.partition.segments import Segment, barriers, counts, segment_program
+from mirage_eg.search.partition.segments import Segment, barriers, op_count, segment_program
 from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
@@ -228,7 +228,7 @@ def _find_as_given(task: Task, program: Graph) -> Found:
 
 
 def _ops_that_count(program: Graph) -> int:
-    return sum(map(counts, program.nodes)) - uncounted_ops(program)
+    return op_count(program) - uncounted_ops(program)
 
 
 def for_other_sizes(instantiated: Sequence[Instantiated], check: "FieldCheck") -> tuple[AnyStructure, ...]:

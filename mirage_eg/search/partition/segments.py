@@ -105,6 +105,11 @@ def counts(item: Node) -> bool:
     return OPS[item.op].kind not in (Kind.BOUNDARY, Kind.REARRANGEMENT)
 
 
+def op_count(program: Graph) -> int:
+    """The nodes of a program that limits count."""
+    return sum(map(counts, program.nodes))
+
+
 @dataclass(frozen=True, slots=True)
 class _NodeSet:
     """A set of ops: the values that it computes and needs, and whether a kernel boundary before it is allowed."""

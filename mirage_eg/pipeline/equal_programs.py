@@ -1,0 +1,213 @@
+"""The stage that searches other programs that compute the given one: by graph substitutions, and with split statistics.
+
+Their µGraphs compete with those of the program as written, as µGraphs of the given program: what depends on weights alone comes
+first and is prepared once. They are verified against the program as it was given. A rewritten program is searched only if its
+lower bound is below the best µGraph so far. At other sizes these µGraphs serve with the tiles that they have, if at all: only
+plans of the program as written get new ones.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from time import perf_counter
+
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.graph_optimizer.joint_extraction import CLOSE, JointExtraction
+from mirage_eg.graph_optimizer.substitution import Substitution, Substitutions, substitutions
+from mirage_eg.ir.deadline import Deadline
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import is_kernel
+from mirage_eg.ir.plurals import counted
+from mirage_eg.pipeline.choose_candidates import Groups
+from mirage_eg.pipeline.compile_stage import Compiler, optimized
+from mirage_eg.pipeline.partition_stage import Partitioner, PlanChoices
+from mirage_eg.pipeline.program_search import ProgramSearch, search_program
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.pipeline.run.report_sections import BeforeAfter, RewriteSummary
+from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.search_stage import candidate_of
+from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.search.partition.segment_search import Found
+from mirage_eg.search.partition.shortest_path import Partition
+from mirage_eg.transforms.split_statistics import with_split_statistics
+
+ToGiven = Callable[[Graph], Graph]  # a µGraph of the other program becomes one of the given program
+
+
+@dataclass(frozen=True, slots=True)
+class EqualPrograms:
+    """The µGraphs of other programs as those of the given one, in groups.
+
+    `choices`: other kernels for the parts of a plan, by its µGraph. `summaries`: of each program that was extracted.
+    """
+
+    candidates: Groups = ()
+    choices: Mapping[Graph, PlanChoices] = field(default_factory=dict)
+    summaries: tuple[RewriteSummary, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def joined(self, further: "EqualPrograms") -> "EqualPrograms":
+        """These programs, and further ones."""
+        return EqualPrograms(
+            [*self.candidates, *further.candidates],
+            {**self.choices, **further.choices},
+            self.summaries + further.summaries,
+            self.notes + further.notes,
+        )
+
+
+def search_equal_programs(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
+    """Search the programs that are equal to that of a run, whose primitive form the partitioner has searched."""
+    rewritten = _search_rewritten(run, given, partitioner)
+    return rewritten.joined(_search_split_statistics(run, given, partitioner))
+
+
+def _search_split_statistics(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
+    """The search with mean and variance of long rows by parts, where the program has such rows."""
+    split = with_split_statistics(given.primitive, HEURISTICS.search.longest_row)
+    if split is None:
+        return EqualPrograms()
+    found, _ = _search(run, "split statistics", split, lambda graph: graph, partitioner.found)
+    best, before = _best_us(found.candidates), _best_us(given.candidates)
+    note = f"mean and variance of long rows by parts: {best:.1f} µs predicted, {before:.1f} as written"
+    return replace(found, notes=(*found.notes, note))
+
+
+def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
+    """Rewrite the program of a run, and search what may be faster than its µGraphs as written and the library form.
+
+    The segments of the program as written have prices, and so have those of each rewritten program that is searched; this
+    repeats until no other program is the cheapest.
+    """
+    begin, until = perf_counter(), run.options.until()
+    with run.watch.stage("rewrite"):
+        equal = substitutions(run.program, given.primitive, run.device, partitioner.find)
+    result = EqualPrograms()
+    if equal is None:
+        return result
+    extraction = equal.extraction
+    extraction.add(given.primitive, extraction.terms_of_given(), given.plans.partition.searched)
+    best_us = as_written_us = _best_us([*given.candidates, (_library(run, run.program),)])
+    seen: list[Graph] = []
+    while len(seen) < HEURISTICS.rewritten_programs:
+        found = _cheapest(run, equal, until)
+        if found is None or found.rewritten.graph in seen:
+            break
+        seen.append(found.rewritten.graph)
+        bound_us = found.lower_bound_us(run.device)
+        searched = EqualPrograms()
+        if bound_us * HEURISTICS.close < best_us:
+            searched, partition = _search_substitution(run, found, partitioner.found)
+            extraction.add(found.rewritten.graph, found.rewritten.terms, partition.searched)
+        us = _best_us(searched.candidates)
+        seconds = perf_counter() - begin - sum(it.seconds for it in result.summaries)
+        summary = _summary(run, found, extraction, bound_us, as_written_us, None if us == inf else us, seconds)
+        result = result.joined(replace(searched, summaries=(summary,)))
+        if not searched.candidates or until.passed():
+            break
+        best_us = min(best_us, us)
+    return result
+
+
+def _cheapest(run: Run, equal: Substitutions, until: Deadline) -> Substitution | None:
+    """The cheapest program by prices that are known, and by those of kernels that are searched for it."""
+    with run.watch.stage("rewrite"):
+
+        def is_time_left() -> bool:
+            it = equal.extraction
+            text = f"{counted(it.looked_up, 'kernel')} of rewritten programs searched"
+            run.watch.observer("rewrite", it.looked_up, HEURISTICS.rewritten_kernels, text)
+            return not until.passed()
+
+        seconds = min(HEURISTICS.rewrite_seconds, run.options.budget or inf)
+        return equal.cheapest(seconds, HEURISTICS.rewritten_kernels, is_time_left)
+
+
+def _best_us(groups: Groups) -> float:
+    return min((entry.predicted_us for entries in groups for entry in entries), default=inf)
+
+
+def _library(run: Run, program: Graph) -> Candidate:
+    return Candidate(program, predict_us(program, run.device), fused=False, proved_by_search=False)
+
+
+def _search_substitution(run: Run, found: Substitution, known: Mapping[Graph, Found]) -> tuple[EqualPrograms, Partition]:
+    """The search of the rewritten program, with the extracted kernels among its µGraphs."""
+    graph = found.rewritten.graph
+    searched, partition = _search(run, "rewritten", graph, found.whole, known)
+    groups = [*searched.candidates, (_of_given(_library(run, graph), found.whole),)]
+    if found.joint.plan is not None:
+        candidate = candidate_of(run, graph, found.joint.plan)
+        groups.append((_of_given(candidate if run.on_gpu else optimized(candidate, run.device), found.whole),))
+    return replace(searched, candidates=groups), partition
+
+
+def _search(
+    run: Run, what: str, program: Graph, to_given: ToGiven, known: Mapping[Graph, Found]
+) -> tuple[EqualPrograms, Partition]:
+    """Search a program of primitive ops that computes that of a run. `known`: segments that were searched."""
+    work = replace(run.work, part=f"{run.work.part}{what} ")
+    inner = replace(run, name=f"{run.name}, {what}", program=program, work=work, tracer=None)
+    search, partitioner = search_program(inner, program, known)
+    if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
+        search = replace(search, plans=partitioner.compiling(search.plans, Compiler(inner)))
+    found = EqualPrograms(
+        [[_of_given(entry, to_given) for entry in entries] for entries in search.candidates],
+        {to_given(graph): _choices_of_given(choices, to_given) for graph, choices in search.plans.choices.items()},
+        notes=tuple(f"{what}: {note}" for note in search.notes),
+    )
+    return found, search.plans.partition
+
+
+def _of_given(candidate: Candidate, to_given: ToGiven) -> Candidate:
+    """A candidate of another program as one of the given program, of which the search has proved nothing."""
+    graph, optimized = to_given(candidate.graph), candidate.optimized
+    return replace(
+        candidate,
+        graph=graph,
+        proved_by_search=False,
+        plan=None,
+        found=None if candidate.found is None else to_given(candidate.found),
+        optimized=None if optimized is None else replace(optimized, graph=graph),
+    )
+
+
+def _choices_of_given(choices: PlanChoices, to_given: ToGiven) -> PlanChoices:
+    return replace(choices, compose=lambda plan: _of_given(choices.compose(plan), to_given))
+
+
+def _summary(
+    run: Run,
+    found: Substitution,
+    extraction: JointExtraction,
+    bound_us: float,
+    as_written_us: float,
+    best_us: float | None,
+    seconds: float,
+) -> RewriteSummary:
+    it, joint = found.rewritten, found.joint
+    prologue = it.prologue
+    return RewriteSummary(
+        laws=dict(found.laws),
+        enodes=found.enodes,
+        optimal=joint.us <= CLOSE * joint.bound_us,
+        extracted_us=joint.us,
+        extracted_bound_us=joint.bound_us,
+        rounds=extraction.rounds,
+        kernels_searched=extraction.looked_up,
+        ops=BeforeAfter(_kernels(extraction.program), _kernels(it.graph)),
+        folded=it.folded,
+        prologue_bytes=0 if prologue is None else sum(kind.nbytes for kind in prologue.output_types),
+        prologue_us=0.0 if prologue is None else predict_us(prologue, run.device),
+        lower_bound_us=bound_us,
+        as_written_us=as_written_us,
+        rewritten_us=best_us,
+        seconds=seconds,
+    )
+
+
+def _kernels(program: Graph) -> int:
+    return sum(map(is_kernel, program.nodes))
+
+
+__all__ = ["EqualPrograms", "search_equal_programs"]

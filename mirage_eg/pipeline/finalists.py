@@ -1,0 +1,122 @@
+"""The stage that chooses the candidates of a searched program, or tunes them, and verifies them while they compile."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.cpu_threads import background_task
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.plurals import counted
+from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.pipeline.choose_candidates import Groups, choose, diverse_by_kind, with_library, within_budget
+from mirage_eg.pipeline.compile_stage import Compiler
+from mirage_eg.pipeline.equal_programs import EqualPrograms
+from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
+from mirage_eg.pipeline.program_search import ProgramSearch
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.search_stage import WholeProgram
+from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.pipeline.tune_stage import StartedTuning, tune_candidates
+from mirage_eg.pipeline.verify_stage import FullSize, Verified
+
+
+@dataclass(frozen=True, slots=True)
+class Finalists:
+    """The candidates chosen of a search, the library form among them, with what verification and tuning gave.
+
+    `pool`: all candidates that were found, in groups.
+    """
+
+    search: ProgramSearch
+    pool: Groups
+    candidates: tuple[Candidate, ...]
+    verified: Verified
+    measurements: tuple[Measurement, ...]
+    notes: tuple[str, ...] = ()
+
+
+def find_finalists(
+    run: Run,
+    full_size: FullSize,
+    search: ProgramSearch,
+    partitioner: Partitioner,
+    equal: EqualPrograms,
+    started: StartedTuning,
+) -> Finalists:
+    """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of all kernels compile."""
+    library = Candidate(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
+    compiler, most = Compiler(run), run.options.top
+    candidates = [*search.candidates, *equal.candidates]
+    notes: list[str] = []
+    measurements: tuple[Measurement, ...] = ()
+    chosen: Sequence[Candidate] = ()
+    if run.on_gpu:
+        groups = [[library], *diverse_by_kind(candidates)]
+        tuned = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
+        measurements = tuned.measurements
+        chosen = tuned.applied(run.options, run.device)
+    if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
+        if run.on_gpu and candidates:
+            notes.append("the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time")
+        chosen = choose(candidates, library, run, most)
+    chosen = with_library(chosen, library)
+    verified = _verified(run, chosen, search.primitive, full_size, compiler)
+    if not run.on_gpu and (compiled := partitioner.compiling(search.plans, compiler)) is not search.plans:
+        search = replace(search, plans=compiled)
+        candidates = [*search.candidates, *equal.candidates]
+        chosen = with_library(choose(candidates, library, run, most), library)
+        verified = _verified(run, chosen, search.primitive, full_size, compiler)
+    notes += verified.notes
+    if not run.on_gpu and not _is_any_good(verified):
+        known = {entry.graph for entry in chosen}
+        spares = [it for it in choose(candidates, library, run, most + HEURISTICS.spares) if it.graph not in known]
+        if spares:
+            notes.append("no fused candidate of those to keep passes the float check: the next ones were verified")
+        while spares and not _is_any_good(verified):
+            chosen = [*chosen, spares.pop(0)]
+            verified = verified.joined(_verified(run, chosen[-1:], search.primitive, full_size, compiler))
+    if left_out := search.plans.partition.left_out:
+        notes.append(f"there are too many partitions of the program; not searched: {', '.join(left_out)}")
+    if isinstance(search.whole.axes, Axes) and not candidates:
+        notes.append(_no_kernel_note(search.whole))
+    verified = replace(verified, equal=tuple(compiler.compile(verified.equal)))
+    return Finalists(search, candidates, tuple(chosen), verified, measurements, tuple(notes))
+
+
+def _verified(run: Run, chosen: Sequence[Candidate], primitive: Graph, full_size: FullSize, compiler: Compiler) -> Verified:
+    """The candidates verified while they compile; with a budget as many as fit, and at least two."""
+    verified = Verified()
+    for batch in within_budget(compiler.seconds_left, chosen):
+        with background_task(partial(compiler.compile, batch)) as compiled:
+            verified = verified.joined(full_size.verify(batch, primitive, parts_to_check(batch, run.device)))
+            compiled()  # as a rule all of it does compile
+    if left_out := len(chosen) - len(verified.equal) - len(verified.rejected):
+        note = f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent"
+        verified = replace(verified, notes=(note,))
+    return verified
+
+
+def _is_any_good(verified: Verified) -> bool:
+    """Whether a fused candidate is equal and passes the float check."""
+    return any(entry.fused and entry.float_check.ok for entry in verified.equal)
+
+
+def _no_kernel_note(whole: WholeProgram) -> str:
+    """One sentence: the reason for the lack of a fused kernel."""
+    if not whole.search.all:
+        return (
+            "no fused kernel was found: no block graph within the limit of ops is equal to the program by the loaded laws; "
+            "raise --max-block-ops or add a law"
+        )
+    if whole.failing() == len(whole.structures):
+        return "no fused kernel was found: every structure failed the field check"
+    return (
+        f"no fused kernel was found: of {counted(len(whole.structures), 'structure')} all tiles are larger than a block can "
+        "hold or none of their µGraphs passes the filters"
+    )
+
+
+__all__ = ["Finalists", "find_finalists"]

@@ -1,0 +1,50 @@
+"""The search of a program in primitive ops: as one kernel (`search_stage`), then in plans of several (`partition_stage`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.choose_candidates import Groups, pool
+from mirage_eg.pipeline.partition_stage import NOTHING, Partitioner, PlanSearch
+from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
+from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.search.partition.kernel_plan import KnownSegment
+from mirage_eg.search.partition.segment_search import Found
+from mirage_eg.search.partition.segments import Segmenter
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSearch:
+    """What the search of a program in primitive ops found: of the program as one kernel, and plans."""
+
+    primitive: Graph
+    whole: WholeProgram
+    plans: PlanSearch
+
+    @property
+    def candidates(self) -> Groups:
+        """The µGraphs of each structure, then those of the plans."""
+        return pool(self.whole.candidates, self.plans.candidates)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the report should know."""
+        return self.whole.notes + self.plans.notes
+
+
+def search_program(
+    run: Run, primitive: Graph, found: Mapping[Graph, Found] = NOTHING, known: Sequence[KnownSegment] = ()
+) -> tuple[ProgramSearch, Partitioner]:
+    """Search a program; the partitioner can search further segments. The segments `found` are not searched again.
+
+    With segments `known` from a search at other sizes nothing is searched: their structures get new tiles.
+    """
+    if known:
+        whole = WholeProgram(Segmenter(primitive).whole(), primitive, "its structures were found at other sizes")
+    else:
+        whole = search_whole_program(run, primitive)
+    partitioner = Partitioner(run, primitive, whole, found, known)
+    return ProgramSearch(primitive, whole, partitioner.plans()), partitioner
+
+
+__all__ = ["ProgramSearch", "search_program"]

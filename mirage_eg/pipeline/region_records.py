@@ -1,0 +1,49 @@
+"""A region of a program before and after its search. A program that is not divided is one region."""
+
+from dataclasses import dataclass
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.finalists import Finalists
+from mirage_eg.pipeline.run.report_sections import RewriteSummary
+from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.transforms.simplify import Simplification
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a program that is searched as a program of its own, and the numbers of the equal parts; one is all of it.
+
+    `run` has the region's program and its share of the budget. `name` is empty where the region is the whole program.
+    """
+
+    run: Run
+    numbers: tuple[int, ...] = (0,)
+    name: str = ""
+
+    @property
+    def program(self) -> Graph:
+        """The region as a program."""
+        return self.run.program
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedRegion:
+    """A region through all stages before the ranking; `rewriting`: what graph substitutions did."""
+
+    region: Region
+    simplified: Simplification
+    finalists: Finalists
+    rewriting: tuple[RewriteSummary, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def primitive(self) -> Graph:
+        """The program in primitive ops that was searched."""
+        return self.finalists.search.primitive
+
+    @property
+    def library(self) -> Candidate:
+        """The library form, which is always verified."""
+        return next(entry for entry in self.finalists.verified.equal if entry.as_found == self.region.program)
