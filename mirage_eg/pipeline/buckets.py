@@ -23,9 +23,10 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.optimizer.heuristics import EFFORT
-from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes, timed_shapes
+from mirage_eg.pipeline.compile_stage import Compiled
+from mirage_eg.pipeline.found import Found, Lowered, Tuned, lower
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import optimize, tune_known
 from mirage_eg.pipeline.other_sizes import SizedForms, instantiation_task, is_plan_of, plan_at, plan_limits, primitive_form
@@ -172,16 +173,17 @@ class BucketMaker:
         begin = perf_counter()
         largest = {name: values.largest for name, values in ranges.items()}
         tuned = {name: _tuned(size) for name, size in largest.items()}
-        candidates = sorted(self._candidates(tuned, largest), key=lambda entry: entry.predicted_us)
+        found = sorted(self._candidates(tuned, largest), key=lambda entry: entry.predicted_us)
+        candidates: list[Found | Lowered] = [*found]
         if tuning is not None:
-            candidates = [*(self._measured(tuned, ranges, tuning) or self._ranked(candidates, ranges)), *candidates]
+            candidates = [*(self._measured(tuned, ranges, tuning) or self._ranked(found, ranges)), *found]
         seconds = perf_counter() - begin
         library = [entry for entry in candidates if not entry.fused]
         reasons: list[str] = []
         for entry in (*[entry for entry in candidates if entry.fused or entry is candidates[0]][:_TRIED], *library):
             try:
                 lowered = self._lowered(entry)
-                written = self._written(lowered, ranges)
+                made = self._written(lowered, ranges)
                 verdict = verify_sizes(
                     self._program,
                     lowered.graph,
@@ -194,17 +196,17 @@ class BucketMaker:
             except UnsupportedError as error:
                 reasons.append(str(error))
                 continue
-            if not (written.compile.ok and verdict.likely):
-                reasons.append(written.compile.error or verdict.text)
+            if not (made.record.ok and verdict.likely):
+                reasons.append(made.record.error or verdict.text)
                 continue
-            written = replace(written, float_check=self._float_check(lowered.graph, verdict))
-            if written.float_check.ok or not entry.fused:
-                return Bucket(ranges, tuned, written, verdict, seconds)
-            reasons.append(written.float_check.problem or "")
+            check = self._float_check(lowered.graph, verdict)
+            if check.ok or not entry.fused:
+                return Bucket(ranges, tuned, self._candidate(lowered, made, verdict, check), verdict, seconds)
+            reasons.append(check.problem or "")
         span = ", ".join(f"{name} from {values.least} to {values.largest}" for name, values in ranges.items())
         raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
 
-    def _measured(self, tuned: Sizes, ranges: Ranges, tuning: Tuning) -> list[Candidate]:
+    def _measured(self, tuned: Sizes, ranges: Ranges, tuning: Tuning) -> list[Lowered]:
         """The µGraphs of the search with tiles for the sizes `tuned`, and the library form; their sources are tuned.
 
         No µGraph at a size of 1: structures are tiled by axes, and a dim of 1 has no axis (`ir.axes`).
@@ -217,26 +219,28 @@ class BucketMaker:
             result = tune_known(name, program, self._options, self._result.known, sized)
         except UnsupportedError:  # an op is tied to the size
             return []
-        return [entry for entry in result.candidates if entry.schedule is not None]
+        return [
+            Lowered(Found(it.graph, it.predicted_us, it.fused), it.graph, tuned=Tuned(it.source, it.schedule, it.measured_us))
+            for it in result.candidates
+            if it.schedule is not None
+        ]
 
-    def _lowered(self, entry: Candidate) -> Candidate:
-        """The optimized candidate; a tuned candidate is optimized already."""
-        if entry.schedule is not None:
-            return entry
-        return replace(entry, graph=optimize_mugraph(entry.graph, self._device).graph, found=entry.graph)
+    def _lowered(self, entry: Found | Lowered) -> Lowered:
+        return entry if isinstance(entry, Lowered) else lower(entry, self._device)
 
-    def _ranked(self, candidates: Sequence[Candidate], ranges: Ranges) -> list[Candidate]:
-        """The first candidates that are not tuned, by the measured times of their sources for all sizes."""
-        timed: list[tuple[float, Candidate]] = []
-        for entry in candidates[:_TIMED]:
+    def _ranked(self, found: Sequence[Found], ranges: Ranges) -> list[Lowered]:
+        """The first µGraphs that are not tuned, by the measured times of their sources for all sizes."""
+        timed: list[tuple[float, Lowered]] = []
+        for entry in found[:_TIMED]:
             try:
-                written = self._written(self._lowered(entry), ranges)
+                lowered = lower(entry, self._device)
+                made = self._written(lowered, ranges)
             except UnsupportedError:  # its text depends on the size
                 continue
-            if not written.compile.ok:
+            if not made.record.ok or made.schedule is None:
                 continue
-            us = [time_source(written.source, shapes=each).warm_us for each in timed_shapes(self._program, ranges)]
-            timed.append((prod(us), replace(entry, measured_us=us[0])))
+            us = [time_source(made.source, shapes=each).warm_us for each in timed_shapes(self._program, ranges)]
+            timed.append((prod(us), replace(lowered, tuned=Tuned(made.source, made.schedule, us[0]))))
         return [entry for _, entry in sorted(timed, key=lambda pair: pair[0])]
 
     def _float_check(self, graph: Graph, verdict: SizesVerdict) -> FloatCheck:
@@ -244,20 +248,20 @@ class BucketMaker:
         sizes = dict(max(verdict.tested, key=lambda each: prod(size for _, size in each)))
         return float_check(at_sizes(self._program, sizes), at_sizes(graph, sizes), self._options.seed)
 
-    def _candidates(self, tuned: Sizes, largest: Sizes) -> Iterator[Candidate]:
+    def _candidates(self, tuned: Sizes, largest: Sizes) -> Iterator[Found]:
         """The µGraphs of the search at other sizes: structures with new tiles, others with the tiles that they have."""
         seen: set[Graph] = set()
-        for graph, fused, proved in self._graphs(tuned):
+        for graph, fused in self._graphs(tuned):
             try:
                 us = predict_us(at_sizes(graph, largest), self._device)
             except TiedToSizeError:
                 continue
             if graph not in seen:
                 seen.add(graph)
-                yield Candidate(graph, us, fused, proved)
+                yield Found(graph, us, fused)
 
-    def _graphs(self, tuned: Sizes) -> Iterator[tuple[Graph, bool, bool]]:
-        """µGraphs for these sizes, whether they are fused, whether the search proved them.
+    def _graphs(self, tuned: Sizes) -> Iterator[tuple[Graph, bool]]:
+        """µGraphs for these sizes, and whether they are fused.
 
         They are those of the best plans, and of other plans through the segments that were searched.
         """
@@ -265,7 +269,7 @@ class BucketMaker:
             yield from self._planned(tuned, plan)
         for entry in self._result.candidates:
             if entry.plan not in self._plans and (graph := self._as_searched(entry, tuned)) is not None:
-                yield graph, entry.fused, entry.proved_by_search
+                yield graph, entry.fused
         if self._primitive is not None and self._result.known:
             yield from self._planned(tuned)
 
@@ -276,7 +280,7 @@ class BucketMaker:
         except TiedToSizeError:
             return None
 
-    def _planned(self, tuned: Sizes, plan: KernelPlan | None = None) -> list[tuple[Graph, bool, bool]]:
+    def _planned(self, tuned: Sizes, plan: KernelPlan | None = None) -> list[tuple[Graph, bool]]:
         """The µGraph of a plan with tiles for these sizes, else the µGraphs of all plans through known segments."""
         assert self._primitive is not None
         try:
@@ -288,24 +292,28 @@ class BucketMaker:
                 plans = [*plans_of_known(self._task, program, large, self._result.known, plan_limits(self._options))]
             else:
                 plans = [it for it in [plan_at(self._task, plan, program, large)] if it is not None]
-            return [
-                (compose(program, it.parts), is_fused(program, it), all(part.kernels.proved for part in it.parts))
-                for it in plans
-            ]
+            return [(compose(program, it.parts), is_fused(program, it)) for it in plans]
         except UnsupportedError:  # an op is tied to the size
             return []
 
-    def _written(self, entry: Candidate, ranges: Ranges) -> Candidate:
-        """The candidate with its source for all sizes, and the compiler's record."""
+    def _written(self, entry: Lowered, ranges: Ranges) -> Compiled:
+        """The source of a µGraph for all sizes, and the compiler's record."""
         target = self._device.target
-        schedules = entry.schedule or per_kernel(Schedule(), len(entry.graph.blocks))
+        schedules = entry.tuned.schedule if entry.tuned else per_kernel(Schedule(), len(entry.graph.blocks))
         while True:
             source = emit_for_sizes(entry.graph, ranges, program=self._program, schedule=schedules)
             records = tuple(compile_source(source, target))
             fewer = fewer_stages(schedules, [record.wants_fewer_stages for record in records])
             if fewer is None:
-                return replace(entry, source=source, schedule=schedules, compile=CompileRecord(target, records))
+                return Compiled(source, schedules, CompileRecord(target, records))
             schedules = fewer
+
+    def _candidate(self, lowered: Lowered, made: Compiled, verdict: SizesVerdict, check: FloatCheck) -> Candidate:
+        us = None if lowered.tuned is None else lowered.tuned.us
+        written = made.source, made.schedule, made.record
+        return Candidate(
+            lowered.graph, lowered.found.predicted_us, lowered.fused, *written, verdict.of_last_test, check, measured_us=us
+        )
 
 
 __all__ = [

@@ -1,53 +1,53 @@
 """The choice of candidates: which µGraphs are verified, or tuned, of all that structures and plans give."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from math import inf
 from time import perf_counter
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.compile_stage import optimized
+from mirage_eg.pipeline.found import Found, Lowered, lower
 from mirage_eg.pipeline.kernel_summary import kernel_summary
-from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
 
-Groups = Sequence[Sequence[Candidate]]
+Groups = Sequence[Sequence[Found]]
 
 
 def pool(structures: Groups, plans: Groups) -> Groups:
-    """The candidates of structures of the whole program, and of plans; where both give one µGraph, that of the plan."""
-    of_plans = {entry.as_found: entry for entries in plans for entry in entries}
+    """The µGraphs of structures of the whole program, and of plans; where both give one µGraph, that of the plan."""
+    of_plans = {entry.graph: entry for entries in plans for entry in entries}
     graphs = {entry.graph for entries in structures for entry in entries}
     return [
         *([of_plans.get(entry.graph, entry) for entry in entries] for entries in structures),
-        *(entries for entries in plans if entries[0].as_found not in graphs),
+        *(entries for entries in plans if entries[0].graph not in graphs),
     ]
 
 
-def choose(candidates: Groups, library: Candidate, run: Run, most: int) -> list[Candidate]:
-    """The candidates that are verified besides the library form, optimized; `most` of them."""
-    others = [[entry for entry in entries if entry.as_found != library.graph] for entries in candidates]
+def choose(mugraphs: Groups, library: Found, run: Run, most: int) -> list[Lowered]:
+    """The µGraphs that are verified besides the library form, optimized; `most` of them."""
+    others = [[entry for entry in entries if entry.graph != library.graph] for entries in mugraphs]
     with run.watch.stage("optimize"):
         chosen = diverse(others, most, run.options.prefer_few_kernels)
-        return deduplicated(chosen, most, lambda entry: optimized(entry, run.device))
+        return deduplicated([lower(entry, run.device) for entry in chosen], most)
 
 
-def deduplicated(candidates: Sequence[Candidate], most: int, optimize: Callable[[Candidate], Candidate]) -> list[Candidate]:
-    """The first of the candidates, optimized; several that are one µGraph then count once."""
-    unique: dict[Graph, Candidate] = {}
-    for candidate in map(optimize, candidates):
-        unique.setdefault(candidate.optimized.graph if candidate.optimized else candidate.graph, candidate)
+def deduplicated(mugraphs: Sequence[Lowered], most: int) -> list[Lowered]:
+    """The first of the µGraphs; several that are one when optimized count once."""
+    unique: dict[Graph, Lowered] = {}
+    for entry in mugraphs:
+        unique.setdefault(entry.optimized.graph if entry.optimized else entry.graph, entry)
     return [*unique.values()][:most]
 
 
-def with_library(chosen: Sequence[Candidate], library: Candidate) -> list[Candidate]:
-    """The candidates and, if it is not among them, the library form."""
-    return [*chosen] if any(entry.as_found == library.graph for entry in chosen) else [*chosen, library]
+def with_library(chosen: Sequence[Lowered], library: Found) -> list[Lowered]:
+    """The µGraphs and, if it is not among them, the library form, which stays as it is."""
+    is_there = any(entry.found.graph == library.graph for entry in chosen)
+    return [*chosen] if is_there else [*chosen, Lowered(library, library.graph)]
 
 
-def within_budget(seconds: float, chosen: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
-    """All candidates; in a finite time first the library form and the best one, then as many as fit at the pace so far."""
+def within_budget(seconds: float, chosen: Sequence[Lowered]) -> Iterator[Sequence[Lowered]]:
+    """All of them; in a finite time first the library form and the best one, then as many as fit at the pace so far."""
     if seconds == inf:
         yield chosen
         return
@@ -60,7 +60,7 @@ def within_budget(seconds: float, chosen: Sequence[Candidate]) -> Iterator[Seque
         count = int((seconds - spent) * done / spent)
 
 
-def diverse(groups: Groups, top: int, few_first: bool) -> list[Candidate]:
+def diverse(groups: Groups, top: int, few_first: bool) -> list[Found]:
     """Different structures first: the best µGraph of each by cost, then the second best of each, and so on.
 
     The best of each number of kernels comes before all others: a cost model may be wrong about the cost of launches. With
@@ -68,7 +68,7 @@ def diverse(groups: Groups, top: int, few_first: bool) -> list[Candidate]:
     """
     rounds = (sorted(filter(None, entries), key=lambda entry: entry.predicted_us) for entries in zip_longest(*groups))
     ordered = [entry for entries in rounds for entry in entries]
-    leaders: dict[int, Candidate] = {}
+    leaders: dict[int, Found] = {}
     for entry in ordered:
         leaders.setdefault(len(entry.graph.blocks), entry)
     return (

@@ -1,20 +1,19 @@
 """Emitting and compiling what a run has chosen, each µGraph once; a kernel that does not fit is written with fewer stages."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import floor, inf
 from time import perf_counter
 
-from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.bounded_ptxas import SECONDS, at_most
 from mirage_eg.backends.triton.compile import KernelCompile, cache_folder, compile_source
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages, per_kernel
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.optimizer.passes import optimize_mugraph
+from mirage_eg.pipeline.found import Lowered, Tuned
 from mirage_eg.pipeline.run.output_files import check_writable
-from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, CompileRecord
+from mirage_eg.pipeline.run.result import NOT_WRITTEN, CompileRecord
 from mirage_eg.pipeline.stage_records import Run
 
 STAGE = "compile"
@@ -40,10 +39,10 @@ class Compiled:
 
 @dataclass(slots=True)
 class Compiler:
-    """Compiles candidates of one run, each program once: as tuned where they were, else with the schedule that fits."""
+    """Compiles µGraphs of one run, each program once: as tuned where they were, else with the schedule that fits."""
 
     run: Run
-    memo: dict[tuple[Graph, str], Compiled] = field(default_factory=dict)  # by µGraph and tuned source
+    memo: dict[tuple[Graph, Tuned | None], Compiled] = field(default_factory=dict)
     seconds: float = 0.0  # spent so far
 
     @property
@@ -51,24 +50,21 @@ class Compiler:
         """What is left of the budget; infinite without one."""
         return (self.run.options.budget or inf) - self.seconds
 
-    def compile(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates with their programs and compile records."""
-        keys = [(candidate.graph, candidate.source) for candidate in candidates]
-        new = {key: candidate for key, candidate in zip(keys, candidates, strict=True) if key not in self.memo}
+    def compile(self, mugraphs: Sequence[Lowered]) -> list[Compiled]:
+        """The programs of µGraphs with their compile records."""
+        keys = [(entry.graph, entry.tuned) for entry in mugraphs]
+        new = [key for key in dict.fromkeys(keys) if key not in self.memo]
         if new:
             begin = perf_counter()
             with self.run.watch.stage(STAGE):
-                self._compile(list(new.values()))
+                self._compile(new)
             self.seconds += perf_counter() - begin
-        return [
-            replace(candidate, source=entry.source, schedule=entry.schedule, compile=entry.record)
-            for candidate, entry in zip(candidates, map(self.memo.__getitem__, keys), strict=True)
-        ]
+        return [self.memo[key] for key in keys]
 
-    def _compile(self, new: Sequence[Candidate]) -> None:
+    def _compile(self, new: Sequence[tuple[Graph, Tuned | None]]) -> None:
         import triton.compiler  # noqa: F401 (so that the first µGraph takes no longer than others)
 
-        items = [(entry.graph, (entry.source, entry.schedule) if entry.schedule is not None else None) for entry in new]
+        items = [(graph, None if tuned is None else (tuned.source, tuned.schedule)) for graph, tuned in new]
         ok = 0
 
         def progress(done: int, compiled: Compiled) -> None:
@@ -78,15 +74,7 @@ class Compiler:
 
         most = max(_FEWEST_SECONDS, floor(min(SECONDS, self.seconds_left)))  # of the CPU, for ptxas
         compiled = self.run.work.run(STAGE, _compile, (self.run.program, self.run.device.target, most), items, progress)
-        self.memo.update({(entry.graph, entry.source): result for entry, result in zip(new, compiled, strict=True)})
-
-
-def optimized(candidate: Candidate, device: Device) -> Candidate:
-    """The candidate with the layouts, op orders and thread graphs that the µGraph optimizer chooses."""
-    if candidate.optimized is not None:
-        return candidate
-    result = optimize_mugraph(candidate.graph, device)
-    return replace(candidate, graph=result.graph, found=candidate.graph, optimized=result)
+        self.memo.update(zip(new, compiled, strict=True))
 
 
 def _compile(common: tuple[Graph, str, int], items: Sequence[tuple[Graph, tuple[str, Schedules] | None]]) -> Iterator[Compiled]:

@@ -18,16 +18,17 @@ from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.plurals import counted
+from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.choose_candidates import Groups
-from mirage_eg.pipeline.compile_stage import Compiler, optimized
+from mirage_eg.pipeline.compile_stage import Compiler
+from mirage_eg.pipeline.found import Found
 from mirage_eg.pipeline.partition_stage import Partitioner, PlanChoices
 from mirage_eg.pipeline.program_search import ProgramSearch, search_program
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import BeforeAfter, RewriteSummary
-from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.pipeline.search_stage import candidate_of
+from mirage_eg.pipeline.search_stage import mugraph_of
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.search.partition.segment_search import Found
+from mirage_eg.search.partition.segment_search import SegmentSearch
 from mirage_eg.search.partition.shortest_path import Partition
 from mirage_eg.transforms.split_statistics import with_split_statistics
 
@@ -127,23 +128,27 @@ def _best_us(groups: Groups) -> float:
     return min((entry.predicted_us for entries in groups for entry in entries), default=inf)
 
 
-def _library(run: Run, program: Graph) -> Candidate:
-    return Candidate(program, predict_us(program, run.device), fused=False, proved_by_search=False)
+def _library(run: Run, program: Graph) -> Found:
+    return Found(program, predict_us(program, run.device), fused=False)
 
 
-def _search_substitution(run: Run, found: Substitution, known: Mapping[Graph, Found]) -> tuple[EqualPrograms, Partition]:
+def _search_substitution(
+    run: Run, found: Substitution, known: Mapping[Graph, SegmentSearch]
+) -> tuple[EqualPrograms, Partition]:
     """The search of the rewritten program, with the extracted kernels among its µGraphs."""
     graph = found.rewritten.graph
     searched, partition = _search(run, "rewritten", graph, found.whole, known)
     groups = [*searched.candidates, (_of_given(_library(run, graph), found.whole),)]
     if found.joint.plan is not None:
-        candidate = candidate_of(run, graph, found.joint.plan)
-        groups.append((_of_given(candidate if run.on_gpu else optimized(candidate, run.device), found.whole),))
+        extracted = mugraph_of(run, graph, found.joint.plan)
+        if not run.on_gpu:
+            extracted = replace(extracted, optimized=optimize_mugraph(extracted.graph, run.device))
+        groups.append((_of_given(extracted, found.whole),))
     return replace(searched, candidates=groups), partition
 
 
 def _search(
-    run: Run, what: str, program: Graph, to_given: ToGiven, known: Mapping[Graph, Found]
+    run: Run, what: str, program: Graph, to_given: ToGiven, known: Mapping[Graph, SegmentSearch]
 ) -> tuple[EqualPrograms, Partition]:
     """Search a program of primitive ops that computes that of a run. `known`: segments that were searched."""
     work = replace(run.work, part=f"{run.work.part}{what} ")
@@ -159,17 +164,11 @@ def _search(
     return found, search.plans.partition
 
 
-def _of_given(candidate: Candidate, to_given: ToGiven) -> Candidate:
-    """A candidate of another program as one of the given program, of which the search has proved nothing."""
-    graph, optimized = to_given(candidate.graph), candidate.optimized
-    return replace(
-        candidate,
-        graph=graph,
-        proved_by_search=False,
-        plan=None,
-        found=None if candidate.found is None else to_given(candidate.found),
-        optimized=None if optimized is None else replace(optimized, graph=graph),
-    )
+def _of_given(found: Found, to_given: ToGiven) -> Found:
+    """A µGraph of another program as one of the given program, of which the search has proved nothing."""
+    it = found.optimized
+    optimized = None if it is None else replace(it, graph=to_given(it.graph))
+    return Found(to_given(found.graph), found.predicted_us, found.fused, optimized=optimized)
 
 
 def _choices_of_given(choices: PlanChoices, to_given: ToGiven) -> PlanChoices:

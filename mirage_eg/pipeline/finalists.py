@@ -13,14 +13,14 @@ from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline.choose_candidates import Groups, choose, diverse_by_kind, with_library, within_budget
 from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.equal_programs import EqualPrograms
+from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
 from mirage_eg.pipeline.program_search import ProgramSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
-from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import StartedTuning, tune_candidates
-from mirage_eg.pipeline.verify_stage import FullSize, Verified
+from mirage_eg.pipeline.verify_stage import FullSize, Verified, verified_candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Finalists:
 
     search: ProgramSearch
     pool: Groups
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Lowered, ...]
     verified: Verified
     measurements: tuple[Measurement, ...]
     notes: tuple[str, ...] = ()
@@ -47,12 +47,12 @@ def find_finalists(
     started: StartedTuning,
 ) -> Finalists:
     """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of all kernels compile."""
-    library = Candidate(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
+    library = Found(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
     compiler, most = Compiler(run), run.options.top
     candidates = [*search.candidates, *equal.candidates]
     notes: list[str] = []
     measurements: tuple[Measurement, ...] = ()
-    chosen: Sequence[Candidate] = ()
+    chosen: Sequence[Lowered] = ()
     if run.on_gpu:
         groups = [[library], *diverse_by_kind(candidates)]
         tuned = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
@@ -82,17 +82,16 @@ def find_finalists(
         notes.append(f"there are too many partitions of the program; not searched: {', '.join(left_out)}")
     if isinstance(search.whole.axes, Axes) and not candidates:
         notes.append(_no_kernel_note(search.whole))
-    verified = replace(verified, equal=tuple(compiler.compile(verified.equal)))
     return Finalists(search, candidates, tuple(chosen), verified, measurements, tuple(notes))
 
 
-def _verified(run: Run, chosen: Sequence[Candidate], primitive: Graph, full_size: FullSize, compiler: Compiler) -> Verified:
+def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, full_size: FullSize, compiler: Compiler) -> Verified:
     """The candidates verified while they compile; with a budget as many as fit, and at least two."""
     verified = Verified()
     for batch in within_budget(compiler.seconds_left, chosen):
         with background_task(partial(compiler.compile, batch)) as compiled:
-            verified = verified.joined(full_size.verify(batch, primitive, parts_to_check(batch, run.device)))
-            compiled()  # as a rule all of it does compile
+            checked, parts = full_size.verify(batch, primitive, parts_to_check(batch, run.device))
+            verified = verified.joined(verified_candidates(batch, checked, compiled(), parts, full_size.computed_on))
     if left_out := len(chosen) - len(verified.equal) - len(verified.rejected):
         note = f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent"
         verified = replace(verified, notes=(note,))

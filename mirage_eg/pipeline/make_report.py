@@ -78,6 +78,7 @@ def make_report(
     """
     finalists, whole = searched.finalists, searched.finalists.search.whole
     best, device, found = candidates[0], run.device, whole.search
+    optimized = next((entry.optimized for entry in finalists.candidates if entry.graph == best.graph), None)
     return RunReport(
         program=run.name,
         domain=run.options.domain,
@@ -110,7 +111,7 @@ def make_report(
         partition=_partition(finalists, candidates),
         per_op=_cost(expand(run.program), device),
         simplification=simplification_summary(searched.simplified),
-        optimizer=optimizer_summary(best.optimized or optimize_mugraph(best.graph, device)),
+        optimizer=optimizer_summary(optimized or optimize_mugraph(best.graph, device)),
         memory=memory_summary(best.graph, run.program),
         explanation=explanation,
         heuristics=HEURISTICS,

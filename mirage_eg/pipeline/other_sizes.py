@@ -17,9 +17,9 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.compile_stage import fitting
+from mirage_eg.pipeline.found import Found, lower
 from mirage_eg.pipeline.optimize import tune_known
 from mirage_eg.pipeline.program_form import is_alike, outline
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
@@ -40,7 +40,7 @@ from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.proof import Prover
-from mirage_eg.verify.verdict import Observer
+from mirage_eg.verify.verdict import Equality, FloatCheck, Observer, Verdict
 
 
 def _sizes_between(searched: Graph, program: Graph) -> tuple[Axes, tuple[int, ...]] | None:
@@ -88,7 +88,7 @@ def result_at(
     if primitive is None or large is None:
         return None
     maker = _Maker(program, primitive, options)
-    library = Candidate(program, predict_us(program, maker.device), fused=False, proved_by_search=True)
+    library = library_form(program, options)
     best = [it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts)]
     plans = [it for plan in best if (it := plan_at(maker.task, plan, primitive, large)) is not None]
     if result.known and not (loops and forms.lacks_loops(primitive)):
@@ -97,8 +97,7 @@ def result_at(
     good = maker.first_right(plans, proved)
     if good is None and any(entry.fused for entry in result.candidates):
         return None
-    candidates = (*([] if good is None else [good]), maker.compiled(library))
-    return Result(candidates, result.report, searched=searched, known=result.known)
+    return Result((library,) if good is None else (good, library), result.report, searched=searched, known=result.known)
 
 
 def tuned_at(
@@ -158,10 +157,7 @@ def structures_for(result: Result, searched: Graph, program: Graph, options: Opt
         return None
     if not plans and any(entry.fused for entry in result.candidates):  # of a rewritten program
         return None
-    made = fitting(program, program, options.device_record.target)
-    us = predict_us(program, options.device_record)
-    library = Candidate(program, us, False, True, source=made.source, schedule=made.schedule, compile=made.record)
-    return Result((library,), result.report, searched=searched, known=result.known, plans=plans)
+    return Result((library_form(program, options),), result.report, searched=searched, known=result.known, plans=plans)
 
 
 _TRIED = 4  # other plans, until one is right
@@ -234,6 +230,16 @@ def primitive_form(expanded: Graph) -> Graph:
     return drop_shifts(simplify(expanded).after)
 
 
+_EQUAL_TO_ITSELF = Verdict(Equality.EQUAL, 0, 0, 0, 0, 0.0, "it is the program", 1.0, evidence=())
+
+
+def library_form(program: Graph, options: Options) -> Candidate:
+    """The program itself, as library kernels."""
+    made, us = fitting(program, program, options.device_record.target), predict_us(program, options.device_record)
+    written = made.source, made.schedule, made.record
+    return Candidate(program, us, False, *written, _EQUAL_TO_ITSELF, FloatCheck(True, 0.0, 0.0, None))
+
+
 class _Maker:
     """Makes candidates for a program from the plans of another search, with its primitive form."""
 
@@ -251,35 +257,28 @@ class _Maker:
         self._prover = Prover(program, self._rulebook)
 
     def first_right(self, plans: Sequence[KernelPlan], proved: bool) -> Candidate | None:
-        """The cheapest µGraph of these plans that is `finished`; one that fuses ops."""
+        """The cheapest µGraph of these plans that is right; one that fuses ops."""
         for plan in sorted(plans, key=lambda plan: plan.us):
             if is_fused(self._primitive, plan):
                 graph = compose(self._primitive, plan.parts)
-                right = all(part.kernels.proved for part in plan.parts)
-                entry = Candidate(graph, predict_us(graph, self.device), True, right, plan=plan)
-                if (made := self.finished(entry, proved)) is not None:
+                found = Found(graph, predict_us(graph, self.device), fused=True, plan=plan)
+                if (made := self._checked(found, proved)) is not None:
                     return made
         return None
 
-    def finished(self, entry: Candidate, proved: bool) -> Candidate | None:
-        """The candidate with source and verdict; None if it does not compile, is not right, or is not `proved` as wanted."""
+    def _checked(self, found: Found, proved: bool) -> Candidate | None:
+        """The candidate; None if it does not compile, is not right, or is not `proved` as wanted."""
         try:
-            lowered = replace(entry, graph=optimize_mugraph(entry.graph, self.device).graph)
-            written = self.compiled(lowered)
+            graph = lower(found, self.device).graph
+            made = fitting(self._program, graph, self.device.target)
         except UnsupportedError:
             return None
-        verdict = self._reference.check(written.graph)
-        verdict = combine_evidence(verdict, "a µGraph at other sizes", self._prover.prove(written.graph))
-        made = replace(written, verdict=verdict)
-        if not made.compile.ok or not verdict.equal or (proved and not made.proved):
+        verdict = combine_evidence(self._reference.check(graph), "a µGraph at other sizes", self._prover.prove(graph))
+        if not made.record.ok or not verdict.equal or (proved and "proved" not in verdict.evidence):
             return None
-        [check] = self._reference.float_checks([made.graph])
-        return replace(made, float_check=check) if check.ok else None
-
-    def compiled(self, entry: Candidate) -> Candidate:
-        """The candidate with its source and the compiler's record."""
-        made = fitting(self._program, entry.graph, self.device.target)
-        return replace(entry, source=made.source, schedule=made.schedule, compile=made.record)
+        [check] = self._reference.float_checks([graph])
+        written = made.source, made.schedule, made.record
+        return Candidate(graph, found.predicted_us, True, *written, verdict, check, found.plan) if check.ok else None
 
 
 def instantiation_task(rulebook: Rulebook, options: Options) -> Task:

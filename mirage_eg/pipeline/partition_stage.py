@@ -12,17 +12,18 @@ from mirage_eg.egraph.oracle import Limits
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.choose_candidates import within_budget
-from mirage_eg.pipeline.compile_stage import Compiler, optimized
+from mirage_eg.pipeline.compile_stage import Compiler
+from mirage_eg.pipeline.found import Found, Lowered, lower
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
-from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.pipeline.search_stage import WholeProgram, candidate_of, saturation_limits, segment_task
+from mirage_eg.pipeline.run.result import CompileRecord
+from mirage_eg.pipeline.search_stage import WholeProgram, mugraph_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, PlanPart
 from mirage_eg.search.partition.known_segments import bound_of_known, find_known
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
-    Found,
     KernelFinder,
+    SegmentSearch,
     best_kernels,
     find_kernels,
     for_other_sizes,
@@ -36,20 +37,20 @@ from mirage_eg.verify.subgraph_check import Subgraph
 
 @dataclass(frozen=True, slots=True)
 class PlanChoices:
-    """What was found for each part of a plan, its own kernels first, and how a plan of some of them becomes a candidate."""
+    """What was found for each part of a plan, its own kernels first, and how a plan of some of them becomes a µGraph."""
 
     parts: tuple[tuple[PlanPart, ...], ...]
-    compose: Callable[[KernelPlan], Candidate]
+    compose: Callable[[KernelPlan], Found]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSearch:
-    """The candidates of the plans kept, and the figures of the search.
+    """The µGraphs of the plans kept, and the figures of the search.
 
     Where a GPU will time them, `choices` has other kernels for the parts of a plan, by its µGraph.
     """
 
-    candidates: tuple[tuple[Candidate, ...], ...]
+    candidates: tuple[tuple[Found, ...], ...]
     partition: Partition
     visited: int
     structures: int
@@ -60,7 +61,7 @@ class PlanSearch:
     notes: tuple[str, ...] = ()
 
 
-NOTHING: Mapping[Graph, Found] = MappingProxyType({})
+NOTHING: Mapping[Graph, SegmentSearch] = MappingProxyType({})
 
 
 class Partitioner:
@@ -75,7 +76,7 @@ class Partitioner:
         run: Run,
         primitive: Graph,
         whole: WholeProgram,
-        found: Mapping[Graph, Found] = NOTHING,
+        found: Mapping[Graph, SegmentSearch] = NOTHING,
         known: Sequence[KnownSegment] = (),
     ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
@@ -99,10 +100,10 @@ class Partitioner:
             if merged_planes(program) is None:  # else it is searched again, with merged planes
                 kernels = best_kernels(self._task, program, whole.structures)
                 check = FieldCheck(whole.program, whole.axes, self._task.seed, self._task.trials)
-                self._finder.found[program] = Found(kernels, tried=for_other_sizes(whole.structures, check))
+                self._finder.found[program] = SegmentSearch(kernels, tried=for_other_sizes(whole.structures, check))
 
     @property
-    def found(self) -> Mapping[Graph, Found]:
+    def found(self) -> Mapping[Graph, SegmentSearch]:
         """What was found for the programs of segments."""
         return self._finder.found
 
@@ -116,7 +117,7 @@ class Partitioner:
         finder = KernelFinder(program, self._run.device, self._search, self._finder.found)
         return finder.find(segments)
 
-    def _search(self, programs: Sequence[Graph], likely: Iterable[Graph]) -> list[Found]:
+    def _search(self, programs: Sequence[Graph], likely: Iterable[Graph]) -> list[SegmentSearch]:
         stage = f"{'traced ' if self._task.trace else ''}kernels {next(self._rounds)}"
         work = self._run.work
         if self._structures:
@@ -158,16 +159,17 @@ class Partitioner:
             if found.tried:
                 yield KnownSegment(segment, found.tried)
 
-    def _candidates(self, plans: Sequence[KernelPlan]) -> Iterator[Candidate]:
+    def _candidates(self, plans: Sequence[KernelPlan]) -> Iterator[Found]:
         """Every plan, to be timed. Without a GPU: the plans worth verifying, optimized."""
         if self._run.on_gpu:
             yield from map(self._candidate, plans)
         else:
             for plan in worth_verifying(plans, self._bounds.max_kernels):
-                yield optimized(self._candidate(plan), self._run.device)
+                found = self._candidate(plan)
+                yield replace(found, optimized=optimize_mugraph(found.graph, self._run.device))
 
-    def _candidate(self, plan: KernelPlan) -> Candidate:
-        return candidate_of(self._run, self._primitive, plan)
+    def _candidate(self, plan: KernelPlan) -> Found:
+        return mugraph_of(self._run, self._primitive, plan)
 
     def _choices(self, plan: KernelPlan) -> PlanChoices:
         return PlanChoices(tuple((part, *self._finder.others(part)) for part in plan.parts), self._candidate)
@@ -178,10 +180,10 @@ class Partitioner:
         With a budget plans are compiled as long as it lasts, the best always; with a small `top` so many of them.
         """
         for attempt in count():
-            best = [first for first, *_ in search.candidates[: self._run.options.top]]
+            best = [lower(first, self._run.device) for first, *_ in search.candidates[: self._run.options.top]]
             batches = within_budget(compiler.seconds_left, best)
-            compiled = [entry for batch in batches for entry in compiler.compile(batch)]
-            broken = frozenset(block for entry in compiled if not entry.compile.ok for block in _broken(entry))
+            compiled = [pair for batch in batches for pair in zip(batch, compiler.compile(batch), strict=True)]
+            broken = frozenset(block for entry, made in compiled if not made.record.ok for block in _broken(entry, made.record))
             if not broken or compiler.seconds_left <= 0:
                 break
             self._task = replace(self._task, avoided=self._task.avoided | broken)
@@ -190,13 +192,13 @@ class Partitioner:
         return search
 
 
-def _broken(candidate: Candidate) -> list[Graph]:
+def _broken(candidate: Lowered, record: CompileRecord) -> list[Graph]:
     """The block graphs of a plan, as they were found, that do not compile; all of them if the records do not say which."""
-    assert candidate.plan is not None
-    lowered, records = candidate.graph.blocks, candidate.compile.kernels
+    assert candidate.found.plan is not None
+    lowered, records = candidate.graph.blocks, record.kernels
     one_each = len(records) >= len(lowered)  # kernels of no block graph follow
     failed = {_outline(block) for block, kernel in zip(lowered, records, strict=False) if not kernel.ok}
-    blocks = [block for part in candidate.plan.parts for block in part.kernels.graph.blocks]
+    blocks = [block for part in candidate.found.plan.parts for block in part.kernels.graph.blocks]
     return [block for block in blocks if one_each and _outline(block) in failed] or blocks
 
 
@@ -220,10 +222,11 @@ def worth_verifying(plans: Sequence[KernelPlan], max_kernels: int | None) -> lis
     return sorted((plan for plan in plans if plan in chosen), key=lambda plan: plan.us)
 
 
-def parts_to_check(candidates: Sequence[Candidate], device: Device) -> dict[PlanPart, Subgraph]:
+def parts_to_check(candidates: Sequence[Lowered], device: Device) -> dict[PlanPart, Subgraph]:
     """The searched kernels of plans of several parts, as lowered, with the values of the program that they read and write."""
-    plans = (candidate.plan for candidate in candidates if candidate.plan is not None and len(candidate.plan.parts) > 1)
-    parts = dict.fromkeys(part for plan in plans for part in plan.parts if part.kernels.fused)
+    plans = (entry.found.plan for entry in candidates)
+    several = (plan for plan in plans if plan is not None and len(plan.parts) > 1)
+    parts = dict.fromkeys(part for plan in several for part in plan.parts if part.kernels.fused)
     return {
         part: Subgraph(optimize_mugraph(part.kernels.graph, device).graph, part.inputs, part.segment.outputs) for part in parts
     }

@@ -9,7 +9,7 @@ from mirage_eg.pipeline.partition_stage import NOTHING, Partitioner, PlanSearch
 from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_plan import KnownSegment
-from mirage_eg.search.partition.segment_search import Found
+from mirage_eg.search.partition.segment_search import SegmentSearch
 from mirage_eg.search.partition.segments import Segmenter
 
 
@@ -33,7 +33,7 @@ class ProgramSearch:
 
 
 def search_program(
-    run: Run, primitive: Graph, found: Mapping[Graph, Found] = NOTHING, known: Sequence[KnownSegment] = ()
+    run: Run, primitive: Graph, found: Mapping[Graph, SegmentSearch] = NOTHING, known: Sequence[KnownSegment] = ()
 ) -> tuple[ProgramSearch, Partitioner]:
     """Search a program; the partitioner can search further segments. The segments `found` are not searched again.
 

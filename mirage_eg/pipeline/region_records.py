@@ -46,4 +46,5 @@ class SearchedRegion:
     @property
     def library(self) -> Candidate:
         """The library form, which is always verified."""
-        return next(entry for entry in self.finalists.verified.equal if entry.as_found == self.region.program)
+        form = next(entry.graph for entry in self.finalists.candidates if entry.found.graph == self.region.program)
+        return next(entry for entry in self.finalists.verified.equal if entry.graph == form)

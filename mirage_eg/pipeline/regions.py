@@ -15,6 +15,7 @@ from mirage_eg.graph_optimizer.region_cuts import values_to_cut_at
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.finalists import Finalists
+from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.program_search import ProgramSearch
 from mirage_eg.pipeline.ranking import ordered
@@ -23,7 +24,7 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord
 from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.pipeline.verify_stage import Verified, with_steps
+from mirage_eg.pipeline.verify_stage import Rejected, Verified, with_steps
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
 from mirage_eg.search.partition.regions import regions
@@ -103,7 +104,9 @@ def join(run: Run, division: Division, searched: Sequence[SearchedRegion]) -> Jo
     simplified = {entry.region.program: entry.simplified.after for entry in searched}
     primitive = compose(run.program, _plan_parts(division, simplified))
     measurements = tuple(it for entry in searched for it in entry.finalists.measurements)
-    finalists = Finalists(_joined_searches(primitive, searched), [candidates], candidates, verified, measurements)
+    found = tuple(Found(entry.graph, entry.predicted_us, entry.fused) for entry in candidates)
+    lowered = tuple(Lowered(entry, entry.graph) for entry in found)
+    finalists = Finalists(_joined_searches(primitive, searched), [found], lowered, verified, measurements)
     whole = SearchedRegion(
         Region(run),
         _joined_simplifications(run, primitive, searched),
@@ -172,7 +175,6 @@ def _composed(run: Run, division: Division, choice: Choice, graph: Graph | None 
         graph,
         sum(entry.predicted_us for entry in entries),
         any(entry.fused for entry in entries),
-        all(entry.proved_by_search for entry in entries),
         source=emit(graph, program=run.program, schedule=schedule, share=True),
         schedule=schedule,
         verdict=compose_verdicts([entry.verdict for entry in choice.values()]),
@@ -204,7 +206,8 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], searched: Sequence[
         checked = [
             replace(entry, verdict=_of_whole(verdict, entry.verdict)) for verdict, entry in zip(tested, candidates, strict=True)
         ]
-        equal, rejected = ([entry for entry in checked if entry.verdict.equal is sign] for sign in (True, False))
+        equal = [entry for entry in checked if entry.verdict.equal]
+        rejected = [Rejected(it.graph, it.predicted_us, it.verdict) for it in checked if not it.verdict.equal]
         checks = reference.float_checks([entry.graph for entry in equal])
         reference.forget()
         equal = [replace(entry, float_check=check) for entry, check in zip(equal, checks, strict=True)]

@@ -19,9 +19,9 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.renamed_views import Renamed, as_given, rename_views
+from mirage_eg.pipeline.found import Found
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.instantiate.limits import Filters
@@ -45,7 +45,7 @@ class WholeProgram:
     axes: Axes | str  # or why it was not searched
     search: SearchResult = NO_SEARCH
     structures: tuple[Instantiated, ...] = ()
-    candidates: tuple[tuple[Candidate, ...], ...] = ()  # of each structure
+    candidates: tuple[tuple[Found, ...], ...] = ()  # of each structure
     notes: tuple[str, ...] = ()  # for the report
 
     def failing(self) -> int:
@@ -61,12 +61,12 @@ def segment_task(run: Run) -> Task:
     return Task(run.rulebook, run.device, limits, filters, options.seed, options.trials, ask_compiler=not run.on_gpu)
 
 
-def candidate_of(run: Run, primitive: Graph, plan: KernelPlan) -> Candidate:
+def mugraph_of(run: Run, primitive: Graph, plan: KernelPlan) -> Found:
     """The µGraph of a plan."""
     graph, warps = compose(primitive, plan.parts), run.options.warps_untuned
     proved = all(part.kernels.proved for part in plan.parts)
     graph = graph if warps is None else with_warps(graph, warps)
-    return Candidate(graph, predict_us(graph, run.device), is_fused(primitive, plan), proved, plan=plan)
+    return Found(graph, predict_us(graph, run.device), is_fused(primitive, plan), proved, plan)
 
 
 def is_fused(primitive: Graph, plan: KernelPlan) -> bool:
@@ -97,7 +97,7 @@ def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:
         )  # `diverse` takes no more of each
         candidates = tuple(
             tuple(
-                candidate_of(run, primitive, KernelPlan((PlanPart(segment, segment.inputs, kernels),)))
+                mugraph_of(run, primitive, KernelPlan((PlanPart(segment, segment.inputs, kernels),)))
                 for kernels in entry.kernels[:rounds]
             )
             for entry in fitting

@@ -28,7 +28,7 @@ from mirage_eg.pipeline.run.cache_lookup import RunRequest
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.report_sections import Diagnosis
-from mirage_eg.pipeline.run.result import Candidate, Result, finished
+from mirage_eg.pipeline.run.result import Candidate, Result
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.trace_stages import trace_region
@@ -85,7 +85,7 @@ def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment], notes: list[st
     regions = [] if first is None else [(entry, first[entry.region.program]) for entry in searched]
     report = make_report(run, joined.whole, ranked, explanation, regions, notes)  # report
     finalists = joined.whole.finalists
-    return Result(tuple(map(finished, ranked)), report, finalists.measurements, known=finalists.search.plans.known)
+    return Result(tuple(ranked), report, finalists.measurements, known=finalists.search.plans.known)
 
 
 def search_region(region: Region, tuning: Tuning, known: Sequence[KnownSegment] = ()) -> SearchedRegion:

@@ -6,9 +6,11 @@ from typing import Any
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.finalists import Finalists
+from mirage_eg.pipeline.found import Found
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.verify_stage import Rejected
 from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.search.partition.segment_search import trace_structures
 from mirage_eg.search.partition.segments import Segment
@@ -20,20 +22,20 @@ def trace_region(tracer: Tracer, finalists: Finalists, ranked: Sequence[Candidat
     _trace_plans(tracer, finalists.search.primitive, finalists.search.plans)
     whole = finalists.search.whole
     trace_structures(tracer, whole.search, whole.structures)
-    for entry in whole.structures:
-        if entry.kernels:
-            tracer.count("not among top", entry.built - len(entry.kernels))
-    chosen = {entry.as_found for entry in finalists.candidates}
-    for candidate in (candidate for group in whole.candidates for candidate in group):
-        if candidate.graph in chosen:
-            chosen.remove(candidate.graph)
+    for structure in whole.structures:
+        if structure.kernels:
+            tracer.count("not among top", structure.built - len(structure.kernels))
+    chosen = {lowered.found.graph for lowered in finalists.candidates}
+    for found in (found for group in whole.candidates for found in group):
+        if found.graph in chosen:
+            chosen.remove(found.graph)
         else:
-            tracer.add("not among top", partial(_graph_line, candidate))
-    for candidate in finalists.verified.rejected:
-        tracer.add("verification", partial(_graph_line, candidate))
-    for candidate in ranked:
-        ended = "compile" if not candidate.compile.ok else "ranked" if candidate.measured_us is None else "timed"
-        tracer.add(ended, partial(_graph_line, candidate))
+            tracer.add("not among top", partial(_graph_line, found))
+    for rejected in finalists.verified.rejected:
+        tracer.add("verification", partial(_graph_line, rejected))
+    for entry in ranked:
+        ended = "compile" if not entry.compile.ok else "ranked" if entry.measured_us is None else "timed"
+        tracer.add(ended, partial(_graph_line, entry))
 
 
 def _trace_plans(tracer: Tracer, primitive: Graph, plans: PlanSearch) -> None:
@@ -56,7 +58,7 @@ def _segment_line(primitive: Graph, segment: Segment, part: PlanPart | None) -> 
     }
 
 
-def _graph_line(entry: Candidate) -> dict[str, Any]:
+def _graph_line(entry: Found | Candidate | Rejected) -> dict[str, Any]:
     blocks = entry.graph.blocks
     return {
         "what": kernel_summary(entry.graph),

@@ -13,11 +13,12 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
-from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
+from mirage_eg.optimizer.tune import Timer, Tuning, tune
+from mirage_eg.optimizer.tune import Tuned as TunedVariant
 from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of
 from mirage_eg.pipeline.bucket_ranges import timed_shapes
-from mirage_eg.pipeline.choose_candidates import deduplicated
-from mirage_eg.pipeline.compile_stage import optimized
+from mirage_eg.pipeline.choose_candidates import Groups, deduplicated
+from mirage_eg.pipeline.found import Found, Lowered, Tuned, lower
 from mirage_eg.pipeline.partition_stage import PlanChoices
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
@@ -31,20 +32,18 @@ from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 class TunedCandidates:
     """The µGraphs that are right, as found and fastest first, each with its fastest schedule, and every measurement."""
 
-    tuned: tuple[tuple[Candidate, Tuned], ...]
+    tuned: tuple[tuple[Found, TunedVariant], ...]
     measurements: tuple[Measurement, ...]
 
-    def applied(self, options: Options, device: Device) -> list[Candidate]:
-        """The first candidates, optimized, with their tuned schedules and times."""
-        entries = {candidate.graph: entry for candidate, entry in self.tuned}
-        candidates = [candidate for candidate, _ in self.tuned]
-        return deduplicated(candidates, options.top, lambda candidate: _as_tuned(candidate, entries[candidate.graph], device))
+    def applied(self, options: Options, device: Device) -> list[Lowered]:
+        """The first µGraphs, optimized, with their tuned schedules and times."""
+        return deduplicated([_as_tuned(found, entry, device) for found, entry in self.tuned], options.top)
 
 
-def _as_tuned(candidate: Candidate, entry: Tuned, device: Device) -> Candidate:
-    candidate, schedules = optimized(candidate, device), entry.variant.schedule
-    graph = with_warps(candidate.graph, [schedule.num_warps for schedule in schedules])
-    return replace(candidate, graph=graph, source=entry.variant.source, schedule=schedules, measured_us=entry.us)
+def _as_tuned(found: Found, entry: TunedVariant, device: Device) -> Lowered:
+    lowered, schedules = lower(found, device), entry.variant.schedule
+    graph = with_warps(lowered.graph, [schedule.num_warps for schedule in schedules])
+    return replace(lowered, graph=graph, tuned=Tuned(entry.variant.source, schedules, entry.us))
 
 
 @dataclass(slots=True)
@@ -52,10 +51,10 @@ class _Families:
     """Families of µGraphs for the tuner, and the candidate of each µGraph, also of the µGraphs that the tuner composes."""
 
     choices: Mapping[Graph, PlanChoices]
-    candidates: dict[Graph, Candidate] = field(default_factory=dict)  # by their µGraphs
+    candidates: dict[Graph, Found] = field(default_factory=dict)  # by their µGraphs
     parts: dict[PlanPart, PartChoice] = field(default_factory=dict)
 
-    def family(self, candidates: Sequence[Candidate]) -> Family:
+    def family(self, candidates: Sequence[Found]) -> Family:
         """The candidates of a structure; of a plan also those with other kernels for its parts."""
         for candidate in candidates:
             self.candidates.setdefault(candidate.graph, candidate)
@@ -88,9 +87,7 @@ def start_tuning(run: Run, tuning: Tuning, context: ExitStack) -> StartedTuning:
     return StartedTuning(tuning, open_timer(run, context, tuning.ranges) if run.on_gpu else None, context)
 
 
-def tune_candidates(
-    run: Run, groups: Sequence[Sequence[Candidate]], choices: Mapping[Graph, PlanChoices], started: StartedTuning
-) -> TunedCandidates:
+def tune_candidates(run: Run, groups: Groups, choices: Mapping[Graph, PlanChoices], started: StartedTuning) -> TunedCandidates:
     """Tune the µGraphs of several structures and plans, a group each; `choices` are those of plans, by their µGraphs."""
     measurements: list[Measurement] = []
     options, tuning, timer = run.options, started.tuning, started.timer
@@ -117,7 +114,7 @@ def tune_candidates(
             warps=options.warps,
             parallel=run.work.workers.map,
         )
-    best: dict[Graph, Tuned] = {}
+    best: dict[Graph, TunedVariant] = {}
     for entry in found:
         if entry.timing is not None:
             best.setdefault(entry.variant.graph, entry)

@@ -10,8 +10,10 @@ from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_dead_code
+from mirage_eg.pipeline.compile_stage import Compiled
+from mirage_eg.pipeline.found import Lowered
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
-from mirage_eg.pipeline.run.result import NOT_CHECKED, Candidate
+from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.transforms.whole_products import whole_products
@@ -28,11 +30,20 @@ Checked = tuple[Verdict, FloatCheck | None]  # no float check where the verdict 
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A µGraph that is not equal to the program."""
+
+    graph: Graph
+    predicted_us: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
 class Verified:
-    """The verified candidates: those that are equal, those that are not, and the verdicts on the kernels of their plans."""
+    """The candidates that are equal to the program, those that are not, and the verdicts on the kernels of their plans."""
 
     equal: tuple[Candidate, ...] = ()
-    rejected: tuple[Candidate, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
     parts: Mapping[PlanPart, Verdict] = field(default_factory=dict)
     computed_on: str = ""  # the device of the evaluator
     notes: tuple[str, ...] = ()
@@ -56,26 +67,27 @@ class FullSize:
         """That of a run, by its trials and seed."""
         return cls(run, BlockReference(run.program, run.options.trials, run.options.seed))
 
-    def verify(self, finalists: Sequence[Candidate], primitive: Graph, parts: Mapping[PlanPart, Subgraph]) -> Verified:
+    def verify(
+        self, finalists: Sequence[Lowered], primitive: Graph, parts: Mapping[PlanPart, Subgraph]
+    ) -> tuple[list[Checked], dict[PlanPart, Verdict]]:
         """Finalists in random fields, with what the indexed laws prove of them, and a float check of each that is equal.
 
         The kernels `parts` are checked where they are in `primitive`, the program in primitive ops.
         """
-        item = (tuple((entry.graph, entry.proved_by_search) for entry in finalists), primitive, tuple(parts.values()))
+        item = (tuple((entry.graph, entry.found.proved_by_search) for entry in finalists), primitive, tuple(parts.values()))
         wanted = tuple[list[Checked], list[Verdict]]
         with self.run.watch.stage(STAGE):
             checked, inside = self.run.work.once(STAGE, item, lambda: self._verify(finalists, primitive, item[-1]), wanted)
-        candidates = [
-            replace(entry, verdict=verdict, float_check=check or NOT_CHECKED)
-            for entry, (verdict, check) in zip(finalists, checked, strict=True)
-        ]
-        equal, rejected = (tuple(entry for entry in candidates if entry.verdict.equal is sign) for sign in (True, False))
         self.reference.forget()
-        device = evaluator_device(array_module(self.run.program))
-        return Verified(equal, rejected, dict(zip(parts, inside, strict=True)), device)
+        return checked, dict(zip(parts, inside, strict=True))
+
+    @property
+    def computed_on(self) -> str:
+        """The device of the evaluator."""
+        return evaluator_device(array_module(self.run.program))
 
     def _verify(
-        self, finalists: Sequence[Candidate], primitive: Graph, parts: Sequence[Subgraph]
+        self, finalists: Sequence[Lowered], primitive: Graph, parts: Sequence[Subgraph]
     ) -> tuple[list[Checked], list[Verdict]]:
         rulebook = self.run.rulebook
         searched = rulebook.packaged and _starts_from_a_proved_partition(self.reference.program)
@@ -87,7 +99,7 @@ class FullSize:
 
         tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress)]
         verdicts = [
-            combine_evidence(verdict, f"candidate {position}", proof, entry.proved_by_search and searched)
+            combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched)
             for position, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=True))
         ]
         equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
@@ -99,6 +111,26 @@ class FullSize:
         checks = iter(self.reference.float_checks(equal, progress_of_floats))
         inside = self.reference.check_parts(primitive, parts)
         return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], inside
+
+
+def verified_candidates(
+    lowered: Sequence[Lowered],
+    checked: Sequence[Checked],
+    compiled: Sequence[Compiled],
+    parts: Mapping[PlanPart, Verdict],
+    computed_on: str,
+) -> Verified:
+    """These µGraphs, checked and compiled, as candidates; those that are not equal as rejected ones."""
+    equal, rejected = list[Candidate](), list[Rejected]()
+    for entry, (verdict, check), made in zip(lowered, checked, compiled, strict=True):
+        found = entry.found
+        if check is None:
+            rejected.append(Rejected(entry.graph, found.predicted_us, verdict))
+        else:
+            us = None if entry.tuned is None else entry.tuned.us
+            written = made.source, made.schedule, made.record
+            equal.append(Candidate(entry.graph, found.predicted_us, found.fused, *written, verdict, check, found.plan, us))
+    return Verified(tuple(equal), tuple(rejected), parts, computed_on)
 
 
 def with_steps(run: Run, candidate: Candidate) -> Candidate:

@@ -318,7 +318,7 @@ class SegmentStore:
         made = self._makers[found.key].make(dict(ranges), tuning)
         if settings.verify == "proved" and not made.verdict.proof.proved:
             raise UnsupportedError(f"sizes {made.name}: tested, not proved: {made.verdict.proof.reason}")
-        candidate: Candidate = replace(made.candidate, plan=None, found=None, optimized=None)
+        candidate: Candidate = made.candidate
         return candidate
 
     def findings(self, name: str) -> GateFindings | None:

@@ -54,6 +54,7 @@ class SizesVerdict:
     differs: bool = False
     structure: str = ""
     drawn: int = 0  # how many of the sizes in `tested` were drawn at random
+    last: Verdict | None = None  # of the last test
 
     @property
     def verdict(self) -> Equality:
@@ -81,6 +82,13 @@ class SizesVerdict:
         with probability (d / N)^k at most.
         """
         return self.equal or (self.difference is None and self.drawn > 0)
+
+    @property
+    def of_last_test(self) -> Verdict:
+        """The verdict of the last test, with what is shown for all sizes."""
+        assert self.last is not None, "it was tested at one size at least"
+        proved = ("proved",) if self.proof.proved else ()
+        return replace(self.last, verdict=self.verdict, evidence=(*proved, "tested"), laws=self.proof.laws)
 
     @property
     def text(self) -> str:
@@ -146,7 +154,8 @@ def verify_sizes(
         difference = difference or tests.undecided
     sizes_of_tests = tuple(tests.tested), tuple(tests.left_out)
     reduced = _reduced(program, ranges)
-    return SizesVerdict(tuple(ranges.items()), *sizes_of_tests, proof, reduced, difference, tests.differs, structure, drawn)
+    spans = tuple(ranges.items())
+    return SizesVerdict(spans, *sizes_of_tests, proof, reduced, difference, tests.differs, structure, drawn, tests.last)
 
 
 @dataclass(slots=True)
@@ -162,6 +171,7 @@ class _Tests:
     left_out: list[Sizes] = field(default_factory=list)
     difference: str | None = None
     differs: bool = False
+    last: Verdict | None = None
     undecided: str | None = None  # the first size at which the tests decide nothing, and rounding is as it may be
 
     def run(self, chosen: Iterable[Sizes], most: int) -> None:
@@ -174,7 +184,7 @@ class _Tests:
                 self.left_out.append(sizes)
                 continue
             candidate = at_sizes(self.graph, dict(sizes))
-            verdict = verify(reference, candidate, trials=self.trials, seed=self.seed)
+            verdict = self.last = verify(reference, candidate, trials=self.trials, seed=self.seed)
             self.tested.append(sizes)
             if self.observe:
                 self.observe("sizes", len(self.tested), None, shown(sizes))

@@ -24,12 +24,12 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import as_given
 from mirage_eg.pipeline import choose_candidates
 from mirage_eg.pipeline.choose_candidates import within_budget
+from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.search_stage import WholeProgram, instantiate, notes_on_cut, search_whole_program, segment_task
 from mirage_eg.pipeline.stage_records import Run
@@ -191,8 +191,8 @@ def test_optimize_gives_a_verified_program_whatever_the_budget() -> None:
 
 @given(st.integers(1, 20), st.integers(0, 19), st.floats(1e-3, 10), st.floats(1e-3, 100))
 def test_a_budget_bounds_the_candidates_that_are_verified(count: int, library: int, pace: float, budget: float) -> None:
-    one = Candidate(written(group_norm), 1.0, fused=True, proved_by_search=False)
-    chosen = [replace(one, predicted_us=float(place), fused=place != library % count) for place in range(count)]
+    graph = written(group_norm)
+    chosen = [Lowered(Found(graph, float(place), fused=place != library % count), graph) for place in range(count)]
     clock, batches = 0.0, []
     with patch.object(choose_candidates, "perf_counter", lambda: clock):
         for batch in within_budget(budget, chosen):

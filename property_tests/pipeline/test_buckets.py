@@ -297,7 +297,7 @@ def test_buckets_on_a_gpu_are_tuned_with_their_texts_for_all_sizes(monkeypatch: 
     assert last.candidate.us == pytest.approx(1e6 / len(longest))
 
 
-@pytest.mark.parametrize("broken", ["compose", "optimize_mugraph", "emit_for_sizes", "verify_sizes"])
+@pytest.mark.parametrize("broken", ["compose", "lower", "emit_for_sizes", "verify_sizes"])
 def test_a_broken_graph_is_an_error_and_not_a_bucket_without_tiles(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise mi.GraphError("broken")

@@ -1,15 +1,16 @@
 """A program with few keys is searched with many, so that its structures have loops over them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import mirage_eg as mi
 from mirage_eg.pipeline.loop_sizes import with_loops
-from mirage_eg.pipeline.other_sizes import result_at, structures_for
+from mirage_eg.pipeline.other_sizes import library_form, result_at, structures_for
 from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.pipeline.run.result import Result
 
 WIDTH = 16
 
@@ -71,12 +72,13 @@ def test_structures_serve_named_dims_without_tiles_for_them() -> None:
     searched, program = attention(256), attention(400)
     options = Options(device="cpu", cache=False)
     report: Any = None
-    library = Result((Candidate(searched, 1.0, False, True),), report)
+    form = library_form(searched, options)
+    library = Result((form,), report)
     found = structures_for(library, searched, program, options)
     assert found is not None and found.searched == searched and found.plans == ()
     assert [entry.graph for entry in found.candidates] == [program] and found.candidates[0].compile.ok
     assert structures_for(library, attention(8), program, options) is None  # without loops
     assert structures_for(library, attention(256, 5), program, options) is None  # another program
-    fused = Result((Candidate(searched, 1.0, True, True),), report)  # of a rewritten program: without a plan of this form
+    fused = Result((replace(form, fused=True),), report)  # of a rewritten program: without a plan of this form
     assert structures_for(fused, searched, program, options) is None
     assert result_at(library, searched, attention(300), options) is not None

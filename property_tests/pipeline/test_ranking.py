@@ -44,14 +44,15 @@ def candidate(
     record = KernelCompile("k", "sm_90", compiles, None, None, None, None if compiles else "no", 0.0)
     check = FloatCheck(ok, 0.0, 1e-3, None, overflows)
     return Candidate(
-        chain(kernels),
-        us,
-        kernels < 4,
-        True,
-        measured_us=measured,
+        graph=chain(kernels),
+        predicted_us=us,
+        fused=kernels < 4,
+        source="",
+        schedule=None,
+        compile=CompileRecord("sm_90", (record,)),
         verdict=VERDICT,
         float_check=check,
-        compile=CompileRecord("sm_90", (record,)),
+        measured_us=measured,
     )
 
 

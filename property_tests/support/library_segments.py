@@ -10,6 +10,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
 from mirage_eg.torch_compile import segment_store
+from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 
 @contextmanager
@@ -18,10 +19,14 @@ def library_segments() -> Iterator[None]:
 
     def search(name: str, program: Graph, *rest: Any) -> Result:
         candidate = Candidate(
-            *(program, 0.0, True, True),
+            graph=program,
+            predicted_us=0.0,
+            fused=True,
             source=emit(program, program=program),
             schedule=(),
             compile=CompileRecord("sm_90", ()),
+            verdict=Verdict(Equality.EQUAL, 0, 0, 0, 0, 0.0, "it is the program", 1.0),
+            float_check=FloatCheck(True, 0.0, 0.0, None),
         )
         report: Any = None
         return Result((candidate,), report)

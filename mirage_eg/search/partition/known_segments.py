@@ -10,8 +10,8 @@ from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment
 from mirage_eg.search.partition.plan_graph import LowerBound, PartitionLimits
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
-    Found,
     KernelFinder,
+    SegmentSearch,
     Task,
     best_kernels,
     instantiate,
@@ -35,17 +35,17 @@ def plans_of_known(
     pairs = [(segment_program(program, each.segment), each) for each in known]
     by_program = {one: (segment_program(large, each.segment), each.structures) for one, each in reversed(pairs)}
 
-    def find(one: Graph) -> Found:
+    def find(one: Graph) -> SegmentSearch:
         large_one, structures = by_program.get(one, (one, ()))
         made = [instantiate_again(task, structure, one, large_one) for structure in structures]
         found = [library_kernels(task.device, one), *(kernels for kernels in made if kernels is not None)]
-        return Found(tuple(sorted(found, key=lambda kernels: (kernels.us, kernels.count))))
+        return SegmentSearch(tuple(sorted(found, key=lambda kernels: (kernels.us, kernels.count))))
 
     finder = KernelFinder(program, task.device, lambda programs, _: [find(one) for one in programs])
     return partition(program, finder.find, bound_of_known(finder, known), limits).plans
 
 
-def find_known(task: Task, items: Sequence[tuple[Graph, tuple[AnyStructure, ...]]]) -> Iterator[Found]:
+def find_known(task: Task, items: Sequence[tuple[Graph, tuple[AnyStructure, ...]]]) -> Iterator[SegmentSearch]:
     """The best µGraphs of each program: with new tiles for the structures that a search found for it at other sizes above 1."""
     for program, structures in items:
         kernels = [library_kernels(task.device, program)]
@@ -58,7 +58,7 @@ def find_known(task: Task, items: Sequence[tuple[Graph, tuple[AnyStructure, ...]
             own = made if planes is None else [of_given(planes, each, task.device) for each in made]
             kernels += best_kernels(task, program, (), own)
         kernels.sort(key=lambda each: (each.us, each.count))
-        yield Found(tuple(dict.fromkeys(kernels)), structures=len(structures), tried=structures)
+        yield SegmentSearch(tuple(dict.fromkeys(kernels)), structures=len(structures), tried=structures)
 
 
 def bound_of_known(finder: KernelFinder, known: Sequence[KnownSegment]) -> LowerBound:

@@ -88,7 +88,7 @@ class Instantiated:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SegmentSearch:
     """The search of one segment: µGraphs, the cheapest first, and how much was searched.
 
     `tried`: structures for other sizes.
@@ -164,13 +164,13 @@ def instantiate(
     ]
 
 
-def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[Found]:
+def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[SegmentSearch]:
     """The best µGraphs of each program."""
     for program in programs:
         yield _find(task, program)
 
 
-def _find(task: Task, program: Graph) -> Found:
+def _find(task: Task, program: Graph) -> SegmentSearch:
     merged = merged_planes(program)
     if merged is None:
         return _find_as_given(task, program)
@@ -185,13 +185,13 @@ def of_given(merged: MergedPlanes, kernels: SegmentKernels, device: Device) -> S
     return replace(kernels, graph=graph, us=predict_us(graph, device), count=len(launched_kernels(graph)))
 
 
-def _find_as_given(task: Task, program: Graph) -> Found:
+def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
     try:
         named = rename_views(program)
     except UnsupportedError:
-        return Found(best_kernels(task, program, ()))
+        return SegmentSearch(best_kernels(task, program, ()))
     if barriers(named.program):
-        return Found(best_kernels(task, program, ()))
+        return SegmentSearch(best_kernels(task, program, ()))
     axes = infer_axes(named.program)
     check = FieldCheck(named.program, axes, task.seed, task.trials)
     ops = _ops_that_count(named.program)
@@ -199,7 +199,9 @@ def _find_as_given(task: Task, program: Graph) -> Found:
     if only_moves or ops > task.limits.max_block_ops:
         own = elementwise_structure(named.program, axes)
         if own is not None:
-            return Found(best_kernels(task, program, instantiate(task, named, axes, [own], check)), structures=1, tried=(own,))
+            return SegmentSearch(
+                best_kernels(task, program, instantiate(task, named, axes, [own], check)), structures=1, tried=(own,)
+            )
     choices = _worthwhile(named.program, axes, task.limits)
     limits = task.limits
     if task.segment_states is not None:
@@ -215,7 +217,7 @@ def _find_as_given(task: Task, program: Graph) -> Found:
     if task.trace:
         tracer.extend(traced for entry in searched for traced in entry.traced)
         trace_structures(tracer, found, instantiated)
-    return Found(
+    return SegmentSearch(
         best_kernels(task, program, instantiated),
         found.visited,
         found.count,
@@ -401,8 +403,8 @@ class KernelFinder:
 
     program: Graph
     device: Device
-    run: Callable[[Sequence[Graph], Iterator[Graph]], Sequence[Found]]
-    found: dict[Graph, Found] = field(default_factory=dict)
+    run: Callable[[Sequence[Graph], Iterator[Graph]], Sequence[SegmentSearch]]
+    found: dict[Graph, SegmentSearch] = field(default_factory=dict)
 
     def lower_bound(self, segment: Segment) -> float:
         """The least that kernels of the segment can take, if it has any: a launch, and each input read and each output written
