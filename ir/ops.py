@@ -8,13 +8,15 @@ elementwise op computes is a row of each algebra's own table (`backends/`); a pr
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fractions import Fraction
 from typing import Any
 
-from mirage_eg.ir import indexing, shapes, windows
+from mirage_eg.ir import shapes, windows
 from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op import derived, library
+from mirage_eg.ir.op.derived import DerivedOp
 from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.library import LibraryOp
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.patch import patch, patch_shape
 from mirage_eg.ir.shapes import Shape
@@ -117,73 +119,6 @@ def _split(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attri
     return apply("slice", operands[0], dim=dim, start=size * index, stop=size * (index + 1), step=1)
 
 
-def _take(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
-    """A slice for each run of the places: reversed where it falls, repeated where it stays."""
-    parts, dim = [], attributes["dim"]
-    for first, step, count in indexing.runs(attributes["places"]):
-        last = first + step * (count - 1)
-        bounds = {"start": min(first, last), "stop": max(first, last) + 1, "step": max(1, abs(step))}
-        part = apply("slice", operands[0], dim=dim, **bounds)
-        if step < 0:
-            part = apply("flip", part, dims=(dim,))
-        parts.append(apply("repeat", part, dim=dim, times=count) if step == 0 else part)
-    return parts[0] if len(parts) == 1 else apply("concat", *parts, dim=dim)
-
-
-def _softmax(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
-    exponentials = apply("exp", operands[0])
-    for mask in operands[1:]:
-        exponentials = apply("where", mask, exponentials, apply("fill", exponentials, value=Fraction(0)))
-    return apply("div", exponentials, apply("sum", exponentials, dim=attributes["dim"]))
-
-
-def _mean_over_trailing(apply: Apply, x: Any, rank: int, count: int) -> Any:
-    for dim in range(rank - count, rank):
-        x = apply("mean", x, dim=dim)
-    return x
-
-
-def _root(apply: Apply, x: Any, attributes: Attributes) -> Any:
-    return apply("sqrt", apply("shift", x, offset=attributes["eps"]) if attributes.get("eps") else x)
-
-
-def _rms_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
-    x, *weight = operands
-    mean_square = _mean_over_trailing(apply, apply("square", x), len(shapes[0]), attributes["dims"])
-    normalized = apply("div", x, _root(apply, mean_square, attributes))
-    return apply("mul", normalized, weight[0]) if weight else normalized
-
-
-def _layer_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
-    x, *affine = operands
-    rank, count = len(shapes[0]), attributes["dims"]
-    centred = apply("sub", x, _mean_over_trailing(apply, x, rank, count))
-    variance = _mean_over_trailing(apply, apply("square", centred), rank, count)
-    normalized = apply("div", centred, _root(apply, variance, attributes))
-    for name, operand in zip(("mul", "add"), affine, strict=False):
-        normalized = apply(name, normalized, operand)
-    return normalized
-
-
-def _batch_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
-    """(x − mean) · (variance + eps)^(−1/2) · weight + bias, each of them a number for each channel, dim 1 of x."""
-    x, *given = operands
-    per_channel = (shapes[0][1], *[1] * (len(shapes[0]) - 2))
-    mean, variance, *affine = (apply("reshape", operand, shape=per_channel) for operand in given)
-    if attributes.get("eps"):
-        variance = apply("shift", variance, offset=attributes["eps"])
-    normalized = apply("mul", apply("sub", x, mean), apply("rsqrt", variance))
-    for name, operand in zip(("mul", "add"), affine, strict=False):
-        normalized = apply(name, normalized, operand)
-    return normalized
-
-
-def _enlarge(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
-    """Zeros around the last two dims, as many before as after."""
-    around = tuple((new - old) // 2 for old, new in zip(shapes[0][2:], attributes["window"], strict=True))
-    return apply("pad", operands[0], before=(0, 0, *around), after=(0, 0, *around), value=Fraction(0))
-
-
 def _rms(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
     dim = {"dim": attributes["dim"]} if attributes.get("dim") is not None else {}
     return apply("sqrt", apply("accum_mean", apply("square", operands[0]), **dim))
@@ -230,6 +165,32 @@ def _rearrangement(name: str, rearrange: Rearrange, shape: ShapeRule, arity: tup
 def _library(name: str, shape: ShapeRule, arity: int = 1, **given: Any) -> Op:
     rest: dict[str, Any] = {"attributes": {"dim": "int"}} | given
     return Op(name=name, kind=Kind.LIBRARY, arity=(arity, arity), levels=KERNEL, shape=shape, **rest)
+
+
+def _of_library(op: LibraryOp) -> Op:
+    return Op(
+        name=op.name,
+        kind=Kind.LIBRARY,
+        arity=(op.arity, op.arity),
+        levels=KERNEL,
+        shape=op.shape,
+        attributes=op.attributes,
+        rearrange=op.move,
+        indices=op.indices,
+        dtype=op.dtype,
+    )
+
+
+def _derived(op: DerivedOp) -> Op:
+    return Op(
+        name=op.name,
+        kind=Kind.DERIVED,
+        arity=op.arity,
+        levels=KERNEL_AND_BLOCK if op.in_blocks else KERNEL,
+        shape=op.shape,
+        attributes=op.attributes,
+        expand=op.expand,
+    )
 
 
 def _accumulator(name: str, reduction: str, **given: Any) -> Op:
@@ -294,20 +255,6 @@ _ROWS = (
         rearrange=patch,
         attributes={"starts": "ints", "steps": "ints?"},
     ),
-    _library("gather", indexing.gather_shape, 2, rearrange=indexing.gather, indices=1),
-    _library("take_along_dim", indexing.take_along_shape, 2, rearrange=indexing.take_along_dim, indices=1),
-    _library("index_write", indexing.index_write_shape, 3, rearrange=indexing.index_write, indices=1),
-    _library("scatter", indexing.scatter_shape, 3, rearrange=indexing.scatter, indices=1),
-    _library("cumsum", shapes.along_dim),
-    _library(  # the places of the elements in order, equal ones as they come; the first `count` of them
-        "argsort",
-        shapes.first_along_dim,
-        attributes={"dim": "int", "descending": "int", "count": "int?"},
-        dtype=DType.int64,
-    ),
-    _library("iota", shapes.of_extent, 0, attributes={"extent": "int"}, dtype=DType.int64),  # 0, 1, 2, …
-    _library("full", windows.full_shape, 0, attributes={"shape": "ints", "value": "rational", "dtype": "text"}),
-    _library("eye", windows.eye_shape, 0, attributes={"extent": "int", "dtype": "text"}),
     _library(
         "pad",
         windows.pad_shape,
@@ -315,22 +262,7 @@ _ROWS = (
         attributes={"before": "ints", "after": "ints", "value": "rational"},
     ),
     _library("flip", windows.flip_shape, rearrange=windows.flip, attributes={"dims": "ints"}),
-    _library(
-        "conv2d",
-        windows.conv2d_shape,
-        2,
-        attributes={"strides": "ints", "pads": "ints", "dilations": "ints", "groups": "int"},  # pads: top, left, bottom, right
-    ),
-    _library(
-        "max_pool2d",
-        windows.pool2d_shape,
-        attributes={"window": "ints", "strides": "ints", "pads": "ints", "dilations": "ints"},
-    ),
-    _library(
-        "avg_pool2d",
-        windows.pool2d_shape,
-        attributes={"window": "ints", "strides": "ints", "pads": "ints", "count_include_pad": "int"},
-    ),
+    *(_of_library(op) for op in library.OPS),
     # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.
     _accumulator("accum_sum", "sum"),
     _accumulator("accum_mean", "mean"),
@@ -352,60 +284,7 @@ _ROWS = (
         attributes={"dim": "int", "parts": "int", "index": "int"},
         expand=_split,
     ),
-    Op(
-        name="softmax",
-        kind=Kind.DERIVED,
-        arity=(1, 2),  # with a mask
-        levels=KERNEL_AND_BLOCK,
-        shape=shapes.softmax,
-        attributes={"dim": "int"},
-        expand=_softmax,
-    ),
-    Op(
-        name="rms_norm",
-        kind=Kind.DERIVED,
-        arity=(1, 2),
-        levels=KERNEL_AND_BLOCK,
-        shape=shapes.normalize,
-        attributes={"dims": "int", "eps": "rational?"},
-        expand=_rms_norm,
-    ),
-    Op(
-        name="layer_norm",
-        kind=Kind.DERIVED,
-        arity=(1, 3),
-        levels=KERNEL_AND_BLOCK,
-        shape=shapes.normalize,
-        attributes={"dims": "int", "eps": "rational?"},
-        expand=_layer_norm,
-    ),
-    Op(
-        name="take",
-        kind=Kind.DERIVED,
-        arity=(1, 1),
-        levels=KERNEL,
-        shape=indexing.take_shape,
-        attributes={"dim": "int", "places": "ints"},
-        expand=_take,
-    ),
-    Op(
-        name="batch_norm",
-        kind=Kind.DERIVED,
-        arity=(3, 5),  # mean and variance, then weight and bias
-        levels=KERNEL,
-        shape=windows.batch_norm_shape,
-        attributes={"eps": "rational?"},
-        expand=_batch_norm,
-    ),
-    Op(
-        name="enlarge",
-        kind=Kind.DERIVED,
-        arity=(1, 1),
-        levels=KERNEL,
-        shape=windows.enlarged_shape,
-        attributes={"window": "ints"},
-        expand=_enlarge,
-    ),
+    *(_derived(op) for op in derived.OPS),
     # Graphs of the next level.
     Op(
         name="block",

@@ -285,7 +285,7 @@ class FieldAlgebra:
 
         levels = min((x.levels for x in own), default=len(PRIMES))
         return FieldValue(
-            shape, levels, unfaithful | {row.name} if row.name in library_semantics.KEYED else unfaithful, computation
+            shape, levels, unfaithful | {row.name} if library_semantics.is_keyed(row) else unfaithful, computation
         )
 
     def view(self, x: FieldValue, shape: Shape, move: Callable[[Array], Array]) -> FieldValue:

@@ -8,14 +8,17 @@ sample of each value's elements, which are assumed to be independent.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from math import log, log2, prod, sqrt
+from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import ELEMENTWISE
+from mirage_eg.backends.evaluator.library_ops import computed
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -108,7 +111,7 @@ class _SampleAlgebra:
         self.fits = True
         self.excess: dict[int, float] = {}
         self._is_exact = fitting  # so far, all numbers are those of the smaller inputs
-        self._generator = np.random.default_rng(1)
+        self.generator = np.random.default_rng(1)
 
     def settle(self, x: _Sample) -> _Sample:
         """Record the input whose product has a variance above 1."""
@@ -141,13 +144,13 @@ class _SampleAlgebra:
         self.settle(x)
         rank = len(x.extents)
         shape = tuple(1 if i - rank in axes else extent for i, extent in enumerate(x.extents))
-        return _Sample(shape, self._reduced(kind, x.numbers, prod(x.extents[axis] for axis in axes)))
+        return _Sample(shape, self.reduced(kind, x.numbers, prod(x.extents[axis] for axis in axes)))
 
-    def _reduced(self, kind: str, numbers: Array, count: int) -> Array:
+    def reduced(self, kind: str, numbers: Array, count: int) -> Array:
         """By the central limit theorem; the largest of n normal numbers is near √(2 ln n)."""
         with np.errstate(all="ignore"):
             mean, spread = _mean(numbers), np.std(numbers)
-            noise = self._generator.standard_normal(SAMPLES)
+            noise = self.generator.standard_normal(SAMPLES)
             match kind:
                 case "sum":
                     return count * mean + sqrt(count) * spread * noise
@@ -162,15 +165,15 @@ class _SampleAlgebra:
         self.settle(x)
         self.settle(y)
         shape = (*broadcast((x.extents[:-2], y.extents[:-2]), {}), x.extents[-2], y.extents[-1])
-        return self._contracted(x, y, shape, x.extents[-1])
+        return self.contracted(x, y, shape, x.extents[-1])
 
-    def _contracted(self, x: _Sample, y: _Sample, shape: Shape, count: int) -> _Sample:
+    def contracted(self, x: _Sample, y: _Sample, shape: Shape, count: int) -> _Sample:
         """Sums of `count` products."""
         with np.errstate(all="ignore"):
-            products = x.numbers * self._generator.permutation(y.numbers)
+            products = x.numbers * self.generator.permutation(y.numbers)
             if _mean(x.numbers) == 0 or _mean(y.numbers) == 0:
                 products -= np.mean(products)
-        numbers = self._reduced("sum", products, count)
+        numbers = self.reduced("sum", products, count)
         sources = [source for source in (y.source, x.source) if source is not None]  # weights are mostly on the right
         return _Sample(shape, numbers, None, sources[0] if sources else None, len(sources) == 2 and sources[0] == sources[1])
 
@@ -187,21 +190,8 @@ class _SampleAlgebra:
         data = [x for place, x in enumerate(operands) if place != row.indices]
         if row.rearrange is not None:
             return _moved(data[0], shape) if len(data) == 1 else self._mixed(data, shape)
-        match row.name:
-            case "cumsum":
-                return _Sample(shape, self._reduced("sum", self.settle(data[0]).numbers, shape[lead + attributes["dim"]]))
-            case "conv2d":
-                x, weight = map(self.settle, data)
-                return self._contracted(x, weight, shape, prod(weight.extents[lead + 1 :]))
-            case "max_pool2d" | "avg_pool2d":
-                kind = "max" if row.name == "max_pool2d" else "mean"
-                return _Sample(shape, self._reduced(kind, self.settle(data[0]).numbers, prod(attributes["window"])))
-            case "full":
-                return _Sample(shape, np.full(SAMPLES, float(attributes["value"])))
-            case "eye":
-                return _Sample(shape, np.floor(self._generator.random(SAMPLES) + 1 / attributes["extent"]))
-        extents = [self.settle(x).extents[lead + attributes["dim"]] for x in data] or [attributes["extent"]]
-        return _Sample(shape, np.floor(extents[0] * self._generator.random(SAMPLES)))
+        sample: _Sample = computed(_LibrarySamples(self, shape), row, operands, lead, attributes)
+        return sample
 
     def view(self, x: _Sample, shape: Shape, move: Callable[[Array], Array]) -> _Sample:
         return _moved(x, shape)
@@ -213,11 +203,46 @@ class _SampleAlgebra:
 
     def _mixed(self, parts: Sequence[_Sample], shape: Shape) -> _Sample:
         numbers = np.concatenate([self.settle(part).numbers for part in parts])
-        return _Sample(shape, self._generator.permutation(numbers)[:SAMPLES])
+        return _Sample(shape, self.generator.permutation(numbers)[:SAMPLES])
 
     def cast(self, x: _Sample, dtype: DType) -> _Sample:
         self.fits &= bool((~(np.abs(x.numbers) > dtype.largest / _MARGIN)).all())
         return x
+
+
+@dataclass(frozen=True, slots=True)
+class _LibrarySamples:
+    """The functions of which the records of library ops are made (`ir.op.library`), for a result of some extents."""
+
+    algebra: _SampleAlgebra
+    extents: Shape
+    xp: Any = np
+
+    def constant(self, array: Array, lead: int) -> _Sample:
+        return _Sample(self.extents, self.algebra.generator.choice(array.ravel(), SAMPLES))
+
+    def filled(self, shape: Shape, value: Fraction, lead: int) -> _Sample:
+        return _Sample(self.extents, np.full(SAMPLES, float(value)))
+
+    def running_sum(self, x: _Sample, axis: int) -> _Sample:
+        return self._over("sum", x, self.extents[axis])
+
+    def order(self, x: _Sample, lead: int, attributes: Attributes) -> _Sample:
+        extent = self.algebra.settle(x).extents[lead + attributes["dim"]]
+        return _Sample(self.extents, np.floor(extent * self.algebra.generator.random(SAMPLES)))
+
+    def convolved(self, x: _Sample, weight: _Sample, lead: int, attributes: Attributes) -> _Sample:
+        x, weight = map(self.algebra.settle, (x, weight))
+        return self.algebra.contracted(x, weight, self.extents, prod(weight.extents[lead + 1 :]))
+
+    def largest_of_windows(self, x: _Sample, lead: int, attributes: Attributes) -> _Sample:
+        return self._over("max", x, prod(attributes["window"]))
+
+    def mean_of_windows(self, x: _Sample, lead: int, attributes: Attributes) -> _Sample:
+        return self._over("mean", x, prod(attributes["window"]))
+
+    def _over(self, kind: str, x: _Sample, count: int) -> _Sample:
+        return _Sample(self.extents, self.algebra.reduced(kind, self.algebra.settle(x).numbers, count))
 
 
 def _mean(numbers: Array) -> float:

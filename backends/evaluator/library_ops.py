@@ -1,6 +1,8 @@
-"""The semantics of library ops on arrays of numbers, one function each; moves are rows of the op table. Trusted."""
+"""The semantics of library ops on arrays of numbers, by their records. Trusted."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,9 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.convolution import convolved, pooled
 from mirage_eg.backends.evaluator.matmul import product
+from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import window_counts
 
 
@@ -38,46 +42,47 @@ def places_in_order(xp: Any, x: Array, lead: int, attributes: Attributes) -> Arr
     return order[(slice(None),) * axis + (slice(attributes.get("count")),)]
 
 
-def _cumsum(xp: Any, x: Array, lead: int, attributes: Attributes) -> Array:
-    return xp.cumsum(x, axis=lead + attributes["dim"])
+@dataclass(frozen=True, slots=True)
+class LibraryNumbers:
+    """The functions of which the records of library ops are made (`ir.op.library`), on numbers."""
+
+    xp: Any
+
+    def constant(self, array: Array, lead: int) -> Array:
+        """A constant."""
+        return array.reshape((1,) * lead + array.shape)
+
+    def filled(self, shape: Shape, value: Fraction, lead: int) -> Array:
+        """One number everywhere."""
+        return self.xp.full((1,) * lead + shape, float(value))
+
+    def running_sum(self, x: Array, axis: int) -> Array:
+        """The sums of the first 1, 2, … elements."""
+        return self.xp.cumsum(x, axis=axis)
+
+    def order(self, x: Array, lead: int, attributes: Attributes) -> Array:
+        """The places in order."""
+        return places_in_order(self.xp, x, lead, attributes)
+
+    def convolved(self, x: Array, weight: Array, lead: int, attributes: Attributes) -> Array:
+        """The convolution."""
+        return convolved(self.xp, x, weight, lead, attributes, lambda a, b: product(self.xp, a, b, a.dtype))
+
+    def largest_of_windows(self, x: Array, lead: int, attributes: Attributes) -> Array:
+        """The largest element of each window."""
+        return pooled(self.xp, x, lead, attributes, self.xp.maximum, -np.inf)
+
+    def mean_of_windows(self, x: Array, lead: int, attributes: Attributes) -> Array:
+        """The mean of each window."""
+        sums = pooled(self.xp, x, lead, attributes, self.xp.add, 0.0)
+        return sums / window_counts(self.xp, x.shape[-2:], attributes)
 
 
-def iota(xp: Any, lead: int, attributes: Attributes) -> Array:
-    """0, 1, 2, … along the one dim."""
-    return xp.arange(attributes["extent"], dtype=np.float64).reshape((1,) * lead + (-1,))
-
-
-def eye(xp: Any, lead: int, attributes: Attributes) -> Array:
-    """The identity matrix."""
-    return xp.eye(attributes["extent"], dtype=np.float64)[(np.newaxis,) * lead]
-
-
-def _full(xp: Any, lead: int, attributes: Attributes) -> Array:
-    return xp.full((1,) * lead + attributes["shape"], float(attributes["value"]))
-
-
-def _conv2d(xp: Any, x: Array, weight: Array, lead: int, attributes: Attributes) -> Array:
-    return convolved(xp, x, weight, lead, attributes, lambda a, b: product(xp, a, b, a.dtype))
-
-
-def _max_pool2d(xp: Any, x: Array, lead: int, attributes: Attributes) -> Array:
-    return pooled(xp, x, lead, attributes, xp.maximum, -np.inf)
-
-
-def _avg_pool2d(xp: Any, x: Array, lead: int, attributes: Attributes) -> Array:
-    return pooled(xp, x, lead, attributes, xp.add, 0.0) / window_counts(xp, x.shape[-2:], attributes)
-
-
-COMPUTED: Mapping[str, Callable[..., Array]] = {
-    "cumsum": _cumsum,
-    "argsort": places_in_order,
-    "iota": iota,
-    "full": _full,
-    "eye": eye,
-    "conv2d": _conv2d,
-    "max_pool2d": _max_pool2d,
-    "avg_pool2d": _avg_pool2d,
-}
+def computed(arithmetic: Any, row: Op, operands: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    """The result of a library op that is no move, by the functions of an arithmetic."""
+    compute = LIBRARY[row.name].compute
+    assert compute is not None
+    return compute(arithmetic, *operands, lead, attributes)
 
 
 def numbers(xp: Any, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
@@ -85,7 +90,7 @@ def numbers(xp: Any, row: Op, operands: Sequence[Array], lead: int, attributes: 
     if row.rearrange is not None:
         value = {"value": float(attributes["value"])} if "value" in attributes else {}
         return moved(xp, row, operands, lead, {**attributes, **value})
-    return COMPUTED[row.name](xp, *operands, lead, attributes)
+    return computed(LibraryNumbers(xp), row, operands, lead, attributes)
 
 
-__all__ = ["COMPUTED", "eye", "iota", "moved", "numbers", "places_in_order", "whole"]
+__all__ = ["LibraryNumbers", "computed", "moved", "numbers", "places_in_order", "whole"]

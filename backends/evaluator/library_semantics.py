@@ -13,6 +13,7 @@ that agree for random u and w agree for all of them (they are polynomials in u a
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -22,58 +23,111 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.convolution import convolved, pooled
 from mirage_eg.backends.evaluator.field_semantics import Component, Randomness, affine, rational
-from mirage_eg.backends.evaluator.library_ops import eye, iota, moved, places_in_order
+from mirage_eg.backends.evaluator.library_ops import moved, places_in_order
+from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import Attributes, Op
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import window_counts
 
-KEYED = frozenset({"argsort", "max_pool2d"})
-"""Library ops that satisfy other laws here than on numbers."""
+
+def is_keyed(row: Op) -> bool:
+    """Whether a library op satisfies other laws here than on numbers."""
+    op = LIBRARY.get(row.name)
+    return op is not None and op.keyed
 
 
 def read_components(row: Op, operands: int, k: int) -> list[int]:
     """The component of each operand that component k of the result reads."""
-    return [0 if row.name == "argsort" or place == row.indices else k for place in range(operands)]
+    op = LIBRARY.get(row.name)
+    orders = op is not None and op.orders
+    return [0 if orders or place == row.indices else k for place in range(operands)]
 
 
 def component(
     random: Randomness, row: Op, k: int, operands: Sequence[Component], lead: int, attributes: Attributes
 ) -> Component:
     """Component k of the result from components of the operands, all of them reduced and in float64."""
+    op = LIBRARY.get(row.name)
+    if op is not None and op.compute is not None:
+        result: Component = op.compute(LibraryField(random, k), *operands, lead, attributes)
+        return result
+    if "value" in attributes:
+        return _padded(random, row, k, operands[0], lead, attributes)
     xp, arrays = random.xp, [operand.residues for operand in operands]
-    match row.name:
-        case "iota" | "eye":
-            constant = iota(xp, lead, attributes) if row.name == "iota" else eye(xp, lead, attributes)
-            return Component(xp.broadcast_to(constant, ((len(random.trials),) if lead else ()) + constant.shape[lead:]))
-        case "full":
-            zeros = xp.zeros(((len(random.trials),) if lead else ()) + attributes["shape"])
-            return affine(random.modulus(k), Component(zeros), Fraction(0), attributes["value"])
-        case "pad":
-            return _padded(random, row, k, operands[0], lead, attributes)
-        case "conv2d":
-            return _convolved(random, k, operands, lead, attributes)
-        case "max_pool2d":
-            return _largest_of_windows(random, k, operands[0], lead, attributes)
-        case "avg_pool2d":
-            return _mean_of_windows(random, k, operands[0], lead, attributes)
-        case "cumsum":
-            undefined = operands[0].undefined
-            axis = lead + attributes["dim"]
-            sums = random.modulus(k).reduced(xp.cumsum(arrays[0], axis=axis))
-            return Component(sums, None if undefined is None else np.logical_or.accumulate(undefined, axis=axis))
-        case "argsort":
-            [x] = operands
-            ranks = random.modulus(0).shuffled(x.residues, *random.order(0, x.residues.ndim))
-            places = places_in_order(xp, ranks, lead, attributes).astype(np.float64)
-            if xp is not np:  # not-a-number among the elements is in every place
-                places += (x.residues * 0).sum(axis=lead + attributes["dim"], keepdims=True)
-            return Component(places, _any_along(x.undefined, lead + attributes["dim"], places))
-        case _:
-            result = moved(xp, row, arrays, lead, attributes)
-            if random.everywhere and row.indices is not None:
-                result = _everywhere(random, row, k, operands, result, lead, attributes["dim"])
-            if xp is not np and row.indices is not None:  # one that is no number makes every element so, as in `_undefined`
-                result = result + (arrays[row.indices] * 0).sum()
-            return Component(result, _undefined(row, operands, lead, attributes))
+    moves = moved(xp, row, arrays, lead, attributes)
+    if random.everywhere and row.indices is not None:
+        moves = _everywhere(random, row, k, operands, moves, lead, attributes["dim"])
+    if xp is not np and row.indices is not None:  # one that is no number makes every element so, as in `_undefined`
+        moves = moves + (arrays[row.indices] * 0).sum()
+    return Component(moves, _undefined(row, operands, lead, attributes))
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryField:
+    """The functions of which the records of library ops are made (`ir.op.library`), for component k of an op."""
+
+    random: Randomness
+    k: int
+
+    @property
+    def xp(self) -> Any:
+        """NumPy or CuPy."""
+        return self.random.xp
+
+    def _stacked(self, shape: Shape, lead: int) -> Shape:
+        return (*[len(self.random.trials)] * bool(lead), *shape)
+
+    def constant(self, array: Array, lead: int) -> Component:
+        """A constant, the same in each trial."""
+        return Component(self.xp.broadcast_to(array, self._stacked(array.shape, lead)))
+
+    def filled(self, shape: Shape, value: Fraction, lead: int) -> Component:
+        """One number everywhere."""
+        zeros = Component(self.xp.zeros(self._stacked(shape, lead)))
+        return affine(self.random.modulus(self.k), zeros, Fraction(0), value)
+
+    def running_sum(self, x: Component, axis: int) -> Component:
+        """Exact; undefined from the first undefined element on."""
+        sums = self.random.modulus(self.k).reduced(self.xp.cumsum(x.residues, axis=axis))
+        return Component(sums, None if x.undefined is None else np.logical_or.accumulate(x.undefined, axis=axis))
+
+    def order(self, x: Component, lead: int, attributes: Attributes) -> Component:
+        """The places in the keyed order of the first component."""
+        axis = lead + attributes["dim"]
+        ranks = self.random.modulus(0).shuffled(x.residues, *self.random.order(0, x.residues.ndim))
+        places = places_in_order(self.xp, ranks, lead, attributes).astype(np.float64)
+        if self.xp is not np:  # not-a-number among the elements is in every place
+            places += (x.residues * 0).sum(axis=axis, keepdims=True)
+        return Component(places, _any_along(x.undefined, axis, places))
+
+    def convolved(self, x: Component, weight: Component, lead: int, attributes: Attributes) -> Component:
+        """Undefined where an element of the window or of the weight that is multiplied is."""
+        result = convolved(self.xp, x.residues, weight.residues, lead, attributes, self.random.modulus(self.k).matmul)
+        if x.undefined is None and weight.undefined is None:
+            return Component(result)
+        masks = [_defined(x).astype(np.float64), _defined(weight).astype(np.float64)]
+        ones = [np.ones_like(mask) for mask in masks]
+        counts = [convolved(np, *pair, lead, attributes, np.matmul) for pair in ((masks[0], ones[1]), (ones[0], masks[1]))]
+        return Component(result, (counts[0] + counts[1]) > 0)
+
+    def largest_of_windows(self, x: Component, lead: int, attributes: Attributes) -> Component:
+        """In the keyed order of the maxima; with `joins` a keyed product."""
+        xp, modulus, rank = self.xp, self.random.modulus(self.k), x.residues.ndim
+        ranks = modulus.shuffled(x.residues, *self.random.order(self.k, rank))
+        if self.random.joins:
+            ranks = pooled(xp, ranks, lead, attributes, xp.add, 0.0) % (modulus.prime - 1)
+        else:
+            ranks = pooled(xp, ranks, lead, attributes, xp.maximum, -1.0)
+        largest = modulus.unshuffled(ranks, *self.random.inverse_order(self.k, rank))
+        return Component(largest, _any_in_window(x, lead, attributes))
+
+    def mean_of_windows(self, x: Component, lead: int, attributes: Attributes) -> Component:
+        """Exact."""
+        xp, modulus = self.xp, self.random.modulus(self.k)
+        sums = modulus.reduced(pooled(xp, x.residues, lead, attributes, xp.add, 0.0) + 0.0)
+        counts = xp.asarray(window_counts(xp, x.residues.shape[-2:], attributes), dtype=np.float64)
+        shares = modulus.inverse(xp.broadcast_to(counts, sums.shape[-2:]) + 0.0)
+        return Component(modulus.multiply(sums, shares), _any_in_window(x, lead, attributes))
 
 
 def _everywhere(
@@ -141,37 +195,6 @@ def _defined(x: Component) -> Array:
     return np.zeros(x.residues.shape, bool) if x.undefined is None else x.undefined
 
 
-def _convolved(random: Randomness, k: int, operands: Sequence[Component], lead: int, attributes: Attributes) -> Component:
-    """Undefined where an element of the window or of the weight that is multiplied is."""
-    x, weight = operands
-    result = convolved(random.xp, x.residues, weight.residues, lead, attributes, random.modulus(k).matmul)
-    if x.undefined is None and weight.undefined is None:
-        return Component(result)
-    masks = [_defined(x).astype(np.float64), _defined(weight).astype(np.float64)]
-    ones = [np.ones_like(mask) for mask in masks]
-    counts = [convolved(np, *pair, lead, attributes, np.matmul) for pair in ((masks[0], ones[1]), (ones[0], masks[1]))]
-    return Component(result, (counts[0] + counts[1]) > 0)
-
-
-def _largest_of_windows(random: Randomness, k: int, x: Component, lead: int, attributes: Attributes) -> Component:
-    """In the keyed order of the maxima; with `joins` a keyed product."""
-    xp, modulus, rank = random.xp, random.modulus(k), x.residues.ndim
-    ranks = modulus.shuffled(x.residues, *random.order(k, rank))
-    if random.joins:
-        ranks = pooled(xp, ranks, lead, attributes, xp.add, 0.0) % (modulus.prime - 1)
-    else:
-        ranks = pooled(xp, ranks, lead, attributes, xp.maximum, -1.0)
-    return Component(modulus.unshuffled(ranks, *random.inverse_order(k, rank)), _any_in_window(x, lead, attributes))
-
-
-def _mean_of_windows(random: Randomness, k: int, x: Component, lead: int, attributes: Attributes) -> Component:
-    xp, modulus = random.xp, random.modulus(k)
-    sums = modulus.reduced(pooled(xp, x.residues, lead, attributes, xp.add, 0.0) + 0.0)
-    counts = xp.asarray(window_counts(xp, x.residues.shape[-2:], attributes), dtype=np.float64)
-    shares = modulus.inverse(xp.broadcast_to(counts, sums.shape[-2:]) + 0.0)
-    return Component(modulus.multiply(sums, shares), _any_in_window(x, lead, attributes))
-
-
 def _any_in_window(x: Component, lead: int, attributes: Attributes) -> Array | None:
     return None if x.undefined is None else pooled(np, x.undefined, lead, attributes, np.logical_or, 0.0)
 
@@ -180,4 +203,4 @@ def _any_along(undefined: Array | None, axis: int, like: Array) -> Array | None:
     return None if undefined is None else np.broadcast_to(undefined.any(axis=axis, keepdims=True), like.shape)
 
 
-__all__ = ["KEYED", "component", "read_components"]
+__all__ = ["component", "is_keyed", "read_components"]

@@ -9,11 +9,13 @@ functions; if there are any, the degrees have no meaning.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.custom_ops import record_of
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast
 
@@ -107,23 +109,16 @@ class DegreeAlgebra:
         """Sums, constants and patches; orders and moves by indices are beyond."""
         leading = broadcast([x.extents[:lead] for x in operands], {}) if operands else (1,) * lead
         shape = (*leading, *row.shape([x.extents[lead:] for x in operands], attributes))
-        match row.name:
-            case "iota" | "eye" | "full":
-                return DegreeValue(shape, Degree(0, 0, 0))
-            case "pad" | "flip":
-                return DegreeValue(shape, operands[0].degree, operands[0].beyond)
-            case "patch":
-                return DegreeValue(shape, _largest(operands), _beyond(operands))
-            case "conv2d":
-                x, weight = operands
-                products = x.degree.times(weight.degree)
-                return DegreeValue(shape, products.summed(prod(weight.extents[lead + 1 :])), _beyond(operands))
-            case "avg_pool2d":
-                return DegreeValue(shape, operands[0].degree.summed(prod(attributes["window"])), operands[0].beyond)
-            case "cumsum":
-                return DegreeValue(shape, operands[0].degree.summed(shape[lead + attributes["dim"]]), operands[0].beyond)
-            case _:
-                return DegreeValue(shape, _largest(operands), _beyond(operands) | {row.name})
+        op = LIBRARY.get(row.name)
+        if not operands:
+            return DegreeValue(shape, Degree(0, 0, 0))
+        if op is None:  # a move to constant places
+            return DegreeValue(shape, _largest(operands), _beyond(operands))
+        if op.terms is None:
+            return DegreeValue(shape, _largest(operands), _beyond(operands) | {row.name})
+        products = reduce(Degree.times, (x.degree for x in operands))
+        terms = op.terms([x.extents[lead:] for x in operands], attributes)
+        return DegreeValue(shape, products.summed(terms), _beyond(operands))
 
     def view(self, x: DegreeValue, shape: Shape, move: Callable[[Array], Array]) -> DegreeValue:
         """The same degrees under another shape."""

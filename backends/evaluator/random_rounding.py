@@ -17,6 +17,7 @@ from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate
 from mirage_eg.backends.evaluator.shifted_floats import Numbers, ShiftedFloats
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
 
@@ -81,18 +82,13 @@ class RandomRounding:
 
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """The terms of sums move as in `reduce`; what moves elements or orders them is exact."""
-        match row.name:
-            case "cumsum":
-                terms = operands[0].shape[lead + attributes["dim"]]
-            case "conv2d":
-                terms = prod(operands[1].shape[lead + 1 :])
-            case "avg_pool2d":
-                terms = prod(attributes["window"])
-            case _:
-                return self.plain.library(row, operands, lead, attributes)
+        op = LIBRARY.get(row.name)
+        if op is None or op.terms is None:
+            return self.plain.library(row, operands, lead, attributes)
+        terms = op.terms([x.shape[lead:] for x in operands], attributes)
         with np.errstate(all="ignore"):
-            moved = self.plain.library(row, [self._moved(operands[0], log2(2 * terms)), *operands[1:]], lead, attributes)
-            return moved if row.name == "cumsum" else self._moved(moved)
+            moved = [self._moved(operands[0], log2(2 * terms)), *operands[1:]]
+            return self._moved(self.plain.library(row, moved, lead, attributes))
 
     def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
         """As `plain` does."""

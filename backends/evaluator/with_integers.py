@@ -88,7 +88,7 @@ class WithIntegers:
         if not data or not all(map(_is_whole, data)):
             return self.plain.library(row, operands, lead, attributes)
         if row.rearrange is None:
-            return library_ops.COMPUTED[row.name](np, *operands, lead, attributes)
+            return library_ops.computed(library_ops.LibraryNumbers(np), row, operands, lead, attributes)
         value = {"value": _wrapped(attributes["value"])} if "value" in attributes else {}
         return library_ops.moved(np, row, operands, lead, {**attributes, **value})
 

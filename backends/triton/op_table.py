@@ -15,7 +15,9 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op import selections
+from mirage_eg.ir.op.derived import DERIVED
 from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.op.literals import number
 from mirage_eg.ir.op.record import OPERANDS, ElementwiseOp, Helper, holds
 
@@ -119,7 +121,10 @@ def helper_names() -> frozenset[str]:
     return frozenset(PACKAGED_HELPERS).union(name for op in REGISTRY.values() for name, _ in op.helpers)
 
 
-_NOUNS = {name: ELEMENTWISE[name].noun for name in PACKAGED} | {
+_NOUNS = {
+    **{name: ELEMENTWISE[name].noun for name in PACKAGED},
+    **{name: op.noun for name, op in LIBRARY.items()},
+    **{name: op.noun for name, op in DERIVED.items()},
     "matmul": "product",
     "sum": "sum",
     "mean": "mean",
@@ -134,27 +139,9 @@ _NOUNS = {name: ELEMENTWISE[name].noun for name in PACKAGED} | {
     "accum_mean": "acc_mean",
     "accum_max": "acc_max",
     "accum_strided_sum": "acc_columns",
-    "gather": "rows",
-    "take_along_dim": "picked",
-    "index_write": "written",
-    "scatter": "written",
     "patch": "patched",
-    "cumsum": "running_sum",
-    "argsort": "order",
-    "iota": "places",
-    "full": "constant",
-    "eye": "identity",
     "pad": "padded",
     "flip": "reversed",
-    "conv2d": "images",
-    "max_pool2d": "largest",
-    "avg_pool2d": "averaged",
-    "batch_norm": "normalized",
-    "enlarge": "enlarged",
-    "take": "picked",
-    "softmax": "softmax",
-    "rms_norm": "normalized",
-    "layer_norm": "normalized",
 }
 NOUNS = OpTable(_NOUNS, lambda op: op.noun or op.name)
 
@@ -187,15 +174,9 @@ def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequ
             return f"{x[0]}.expand({tuple(attributes['shape'])})"
         case "repeat":
             return f"torch.repeat_interleave({x[0]}, {attributes['times']}, dim={attributes['dim']})"
-        case "softmax":
-            scores = x[0] if len(x) == 1 else f"{x[0]}.masked_fill({x[1]} == 0, -float('inf'))"
-            return f"torch.softmax({scores}, dim={attributes['dim']})"
-        case "rms_norm" | "layer_norm":
-            normalized = tuple(shapes[0][len(shapes[0]) - attributes["dims"] :])
-            affine = "".join(f", {role}={operand}" for role, operand in zip(("weight", "bias"), x[1:], strict=False))
-            eps = number(attributes.get("eps") or Fraction(0))
-            return f"torch.nn.functional.{name}({x[0]}, {normalized}{affine}, eps={eps})"
         case _ if name in ELEMENTWISE:
             return ELEMENTWISE[name].torch(x, attributes)
+        case _ if (op := LIBRARY.get(name) or DERIVED.get(name)) is not None:
+            return op.call(x, attributes, shapes)
         case _:
             return library_call(name, x, attributes, shapes)

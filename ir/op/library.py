@@ -1,0 +1,187 @@
+"""Ops that are a kernel of the library wherever they are: moves by indices, scans, orders, constants, windows over images."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mirage_eg.ir import indexing, shapes, windows
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op import window_calls
+from mirage_eg.ir.op.literals import number
+from mirage_eg.ir.shapes import Shape
+
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryOp:
+    """A library op: shape rule, meaning on numbers and in the finite field, sums, and the call of torch.
+
+    A move by indices has `move(xp, arrays, lead, attributes)` on arrays whose first `lead` dims are not the op's business; the
+    operand at `indices` is a tensor of integers that says where. Another op has `compute(a, *operands, lead, attributes)`, with
+    the functions of an arithmetic: of numbers (`backends.evaluator.library_ops`), or of residues (`library_semantics` there).
+
+    `terms(shapes, attributes)`: so many products of an element of each operand are summed for an element, or averaged. `keyed`:
+    the op satisfies other laws in the field than on numbers. `orders`: all components of the result are of the first one of the
+    operand. `call(operands, attributes, shapes)` is torch's expression; a constant is on the device of the operand given.
+    `dtype` is that of the result where it is not the first operand's; `noun` names the result.
+    """
+
+    name: str
+    arity: int = 1
+    shape: Callable[[Sequence[Shape], Attributes], Shape]
+    attributes: Mapping[str, str]
+    dtype: DType | None = None
+    indices: int | None = None
+    move: Callable[[Any, Sequence[Any], int, Attributes], Any] | None = None
+    compute: Callable[..., Any] | None = None
+    terms: Callable[[Sequence[Shape], Attributes], int] | None = None
+    keyed: bool = False
+    orders: bool = False
+    call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
+    noun: str
+
+
+_DIM = {"dim": "int"}
+_WINDOWS = {"window": "ints", "strides": "ints", "pads": "ints"}  # pads: top, left, bottom, right
+
+
+def _gather_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
+    return f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]"
+
+
+def _argsort_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
+    dim, descending = attributes["dim"], bool(attributes["descending"])
+    if "count" in attributes:
+        return f"torch.topk({x[0]}, {attributes['count']}, dim={dim}, largest={descending}).indices"
+    return f"torch.argsort({x[0]}, dim={dim}, descending={descending}, stable=True)"
+
+
+def _full_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
+    value, dtype = attributes["value"], attributes["dtype"]
+    filling = int(value) if DType(dtype).is_integer else number(value)
+    return f"torch.full({tuple(attributes['shape'])}, {filling}, dtype=torch.{dtype}, device={x[0]}.device)"
+
+
+OPS = (
+    LibraryOp(
+        name="gather",
+        arity=2,
+        shape=indexing.gather_shape,
+        attributes=_DIM,
+        indices=1,
+        move=indexing.gather,
+        call=_gather_text,
+        noun="rows",
+    ),
+    LibraryOp(
+        name="take_along_dim",
+        arity=2,
+        shape=indexing.take_along_shape,
+        attributes=_DIM,
+        indices=1,
+        move=indexing.take_along_dim,
+        call=lambda x, a, _: f"torch.gather({x[0]}, {a['dim']}, {x[1]}.long())",
+        noun="picked",
+    ),
+    LibraryOp(
+        name="index_write",
+        arity=3,
+        shape=indexing.index_write_shape,
+        attributes=_DIM,
+        indices=1,
+        move=indexing.index_write,
+        call=lambda x, a, _: f"torch.index_copy({x[0]}, {a['dim']}, {x[1]}.long(), {x[2]})",
+        noun="written",
+    ),
+    LibraryOp(
+        name="scatter",
+        arity=3,
+        shape=indexing.scatter_shape,
+        attributes=_DIM,
+        indices=1,
+        move=indexing.scatter,
+        call=lambda x, a, _: f"torch.scatter({x[0]}, {a['dim']}, {x[1]}.long(), {x[2]})",
+        noun="written",
+    ),
+    LibraryOp(
+        name="cumsum",
+        shape=shapes.along_dim,
+        attributes=_DIM,
+        compute=lambda a, x, lead, given: a.running_sum(x, lead + given["dim"]),
+        terms=lambda operands, given: operands[0][given["dim"]],
+        call=lambda x, a, _: f"torch.cumsum({x[0]}, dim={a['dim']})",
+        noun="running_sum",
+    ),
+    LibraryOp(  # the places of the elements in order, equal ones as they come; the first `count` of them
+        name="argsort",
+        shape=shapes.first_along_dim,
+        attributes={"dim": "int", "descending": "int", "count": "int?"},
+        dtype=DType.int64,
+        compute=lambda a, x, lead, given: a.order(x, lead, given),
+        keyed=True,
+        orders=True,
+        call=_argsort_text,
+        noun="order",
+    ),
+    LibraryOp(  # 0, 1, 2, …
+        name="iota",
+        arity=0,
+        shape=shapes.of_extent,
+        attributes={"extent": "int"},
+        dtype=DType.int64,
+        compute=lambda a, lead, given: a.constant(a.xp.arange(given["extent"], dtype=float), lead),
+        call=lambda x, a, _: f"torch.arange({a['extent']}, device={x[0]}.device)",
+        noun="places",
+    ),
+    LibraryOp(
+        name="full",
+        arity=0,
+        shape=windows.full_shape,
+        attributes={"shape": "ints", "value": "rational", "dtype": "text"},
+        compute=lambda a, lead, given: a.filled(given["shape"], given["value"], lead),
+        call=_full_text,
+        noun="constant",
+    ),
+    LibraryOp(
+        name="eye",
+        arity=0,
+        shape=windows.eye_shape,
+        attributes={"extent": "int", "dtype": "text"},
+        compute=lambda a, lead, given: a.constant(a.xp.eye(given["extent"], dtype=float), lead),
+        call=lambda x, a, _: f"torch.eye({a['extent']}, dtype=torch.{a['dtype']}, device={x[0]}.device)",
+        noun="identity",
+    ),
+    LibraryOp(
+        name="conv2d",
+        arity=2,
+        shape=windows.conv2d_shape,
+        attributes={"strides": "ints", "pads": "ints", "dilations": "ints", "groups": "int"},
+        compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
+        terms=lambda operands, given: prod(operands[1][1:]),
+        call=window_calls.convolution,
+        noun="images",
+    ),
+    LibraryOp(
+        name="max_pool2d",
+        shape=windows.pool2d_shape,
+        attributes={**_WINDOWS, "dilations": "ints"},
+        compute=lambda a, x, lead, given: a.largest_of_windows(x, lead, given),
+        keyed=True,
+        call=window_calls.maximum,
+        noun="largest",
+    ),
+    LibraryOp(
+        name="avg_pool2d",
+        shape=windows.pool2d_shape,
+        attributes={**_WINDOWS, "count_include_pad": "int"},
+        compute=lambda a, x, lead, given: a.mean_of_windows(x, lead, given),
+        terms=lambda operands, given: prod(given["window"]),
+        call=window_calls.average,
+        noun="averaged",
+    ),
+)
+LIBRARY: Mapping[str, LibraryOp] = {op.name: op for op in OPS}
+
+__all__ = ["LIBRARY", "OPS", "LibraryOp"]
