@@ -79,10 +79,11 @@ def _row(row: Op) -> tuple[str, ...]:
 
 
 def meaning_of(op: str) -> str:
-    """The first sentence of the builder's method of an op."""
+    """The first sentence of the builder's method of an op, or the words of its record."""
     if op in _WITHOUT_METHOD:
         return _WITHOUT_METHOD[op]
-    text = " ".join((getattr(KernelGraph, op).__doc__ or "").split("\n\n")[0].split())
+    method = getattr(KernelGraph, op, None)
+    text = PACKAGED[op].words if method is None else " ".join((method.__doc__ or "").split("\n\n")[0].split())
     return text.rstrip(".")
 
 

@@ -6,15 +6,11 @@ from functools import reduce
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.errors import ElementTypeError
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.ops import OPS, Kind
 
 # Of integers they give integers; a number in an attribute must be whole. Sums have 64 bits, as torch's.
-_CLOSED = frozenset(
-    {
-        *("add", "sub", "mul", "maximum", "minimum", "abs", "square", "relu", "scale", "shift", "clamp", "fill"),
-        *("less", "less_equal", "equal", "where", "sum", "max"),
-    }
-)
+_CLOSED = frozenset({*(op.name for op in PACKAGED.values() if op.whole), "sum", "max"})
 _OF_FLOATS = frozenset({"conv2d", "max_pool2d", "avg_pool2d"})
 _INDICATORS = frozenset({"mul", "maximum", "minimum", "where", "max"})  # of indicators they give indicators
 

@@ -33,6 +33,7 @@ from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import GraphError, RuleError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, node
+from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import LOOP
@@ -48,7 +49,7 @@ TAME = frozenset(name for name, row in OPS.items() if row.kind in (Kind.REARRANG
     *("accum_sum", "accum_mean", "accum_max", "accum_strided_sum", "thread"),
 }
 # A rounding turns a comparison of almost equal values, and a condition must be one: `test_indicators.py` has them.
-CHOICES = frozenset({"less", "less_equal", "equal", "where"})
+CHOICES = frozenset(op.name for op in PACKAGED.values() if op.indicator or op.conditions)
 EVERY = frozenset(name for name, row in OPS.items() if row.kind not in (Kind.BOUNDARY, Kind.GRAPH, Kind.LIBRARY)) - CHOICES | {
     "thread"
 }

@@ -1,6 +1,6 @@
 """Numbers of which integers are computed in their own width: they wrap as torch's do, and are exact where floats are not."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -11,27 +11,9 @@ from mirage_eg.backends.evaluator import library_ops
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.ops import OPS, Attributes, Op
 from mirage_eg.ir.shapes import Shape
-
-# Of operands in 64 bits; the evaluator casts the result to its type, which wraps. `result_dtypes` has the same ops.
-_ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "abs": np.abs,
-    "square": np.square,
-    "relu": lambda x: np.maximum(x, 0),
-    "scale": lambda x, factor: x * _wrapped(factor),
-    "shift": lambda x, offset: x + _wrapped(offset),
-    "clamp": lambda x, low, high: np.minimum(np.maximum(x, _wrapped(low)), _wrapped(high)),
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "equal": np.equal,
-    "fill": lambda x, value: np.full_like(x, _wrapped(value)),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +42,13 @@ class WithIntegers:
             return self.cast(operands[0], DType(attributes["dtype"]))
         if not all(map(_is_whole, operands[OPS[op].conditions :])):
             return self.plain.elementwise(op, operands, attributes)
-        with np.errstate(all="ignore"):
-            if op == "where":
-                return np.where(operands[0] != 0, *operands[1:])
-            return _ELEMENTWISE[op](*(x.astype(np.int64) for x in operands), **attributes)
+        record = PACKAGED[op]
+        compute = record.whole if callable(record.whole) else record.numbers
+        assert compute is not None and record.whole
+        given = {name: _wrapped(value) for name, value in attributes.items()}
+        conditions, numbers = operands[: record.conditions], operands[record.conditions :]
+        with np.errstate(all="ignore"):  # the evaluator casts the result to its type, which wraps
+            return compute(np, *conditions, *(x.astype(np.int64) for x in numbers), **given)
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
         """Sums in 64 bits."""

@@ -5,7 +5,20 @@ from typing import Any
 
 from mirage_eg.ir.op.error_function import erf
 from mirage_eg.ir.op.exponentials import EXPM1_HELPER, LOG1P_HELPER
-from mirage_eg.ir.op.record import IDEMPOTENT, KEYED, MONOTONE, NEXT, SAME, ElementwiseOp, FieldMeaning, Helper, larger, like
+from mirage_eg.ir.op.record import (
+    IDEMPOTENT,
+    KEYED,
+    MONOTONE,
+    NEXT,
+    SAME,
+    Append,
+    Constant,
+    ElementwiseOp,
+    FieldMeaning,
+    Helper,
+    larger,
+    like,
+)
 from mirage_eg.ir.op.selections import NAN_MAX
 
 # Triton has no tanh on some targets. Near zero the quotient cancels, so a series replaces it.
@@ -44,6 +57,26 @@ def _sigmoid_of_gelu_tanh(xp: Any, x: Any) -> Any:
     return _sigmoid(xp, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
 
 
+def _gelu_in_onnx(append: Append, number: Constant, x: str) -> str:
+    erf = append("Erf", append("Mul", x, number(math.sqrt(0.5))))
+    return append("Mul", x, append("Add", append("Mul", erf, number(0.5)), number(0.5)))
+
+
+def _gelu_tanh_in_onnx(append: Append, number: Constant, x: str) -> str:
+    cube = append("Mul", x, append("Mul", x, x))
+    inner = append("Add", x, append("Mul", cube, number(0.044715)))
+    return append("Mul", x, append("Sigmoid", append("Mul", inner, number(2 * math.sqrt(2 / math.pi)))))
+
+
+def _leaky_relu_in_onnx(append: Append, number: Constant, x: str, slope: Any) -> str:
+    return append("Where", append("Greater", x, number(0)), x, append("Mul", x, number(slope)))
+
+
+def _elu_in_onnx(append: Append, number: Constant, x: str, alpha: Any) -> str:
+    below = append("Sub", append("Exp", append("Min", x, number(0))), number(1))
+    return append("Where", append("Greater", x, number(0)), x, append("Mul", below, number(alpha)))
+
+
 OPS = (
     ElementwiseOp(
         name="silu",
@@ -55,6 +88,8 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         costly=True,
+        aten=("silu",),
+        onnx=lambda append, number, x: append("Mul", x, append("Sigmoid", x)),
     ),
     ElementwiseOp(
         name="sigmoid",
@@ -65,6 +100,8 @@ OPS = (
         torch="torch.sigmoid({x})",
         bounded=True,
         costly=True,
+        aten=("sigmoid",),
+        onnx="Sigmoid",
     ),
     ElementwiseOp(
         name="gelu",
@@ -76,6 +113,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         costly=True,
+        onnx=_gelu_in_onnx,
     ),
     ElementwiseOp(
         name="relu",
@@ -83,11 +121,14 @@ OPS = (
         exactly=lambda mp, x: larger(mp, x, type(x)(0)),
         rational=True,
         field=IDEMPOTENT,
+        whole=True,
         triton="nan_max({x}, 0.0)",
         torch="torch.relu({x})",
         helpers=(NAN_MAX,),
         keeps_zero=True,
         bounded=True,
+        aten=("relu",),
+        onnx=lambda append, number, x: append("Max", x, number(0)),
     ),
     ElementwiseOp(
         name="tanh",
@@ -100,6 +141,8 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         costly=True,
+        aten=("tanh",),
+        onnx="Tanh",
     ),
     ElementwiseOp(
         name="gelu_tanh",
@@ -112,6 +155,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         costly=True,
+        onnx=_gelu_tanh_in_onnx,
     ),
     ElementwiseOp(
         name="erf",
@@ -124,6 +168,11 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         costly=True,
+        aten=(
+            "erf",
+            "special_erf",
+        ),
+        onnx="Erf",
     ),
     ElementwiseOp(
         name="softplus",
@@ -135,6 +184,7 @@ OPS = (
         helpers=(LOG1P_HELPER,),
         bounded=True,
         costly=True,
+        onnx="Softplus",
     ),
     ElementwiseOp(
         name="mish",
@@ -144,6 +194,7 @@ OPS = (
         helpers=(_MISH,),
         keeps_zero=True,
         bounded=True,
+        aten=("mish",),
     ),
     ElementwiseOp(
         name="leaky_relu",
@@ -156,6 +207,7 @@ OPS = (
         torch="torch.nn.functional.leaky_relu({x}, {slope})",
         keeps_zero=True,
         bounded=True,
+        onnx=_leaky_relu_in_onnx,
     ),
     ElementwiseOp(
         name="elu",
@@ -169,6 +221,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         costly=True,
+        onnx=_elu_in_onnx,
     ),
 )
 

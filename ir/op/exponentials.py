@@ -8,7 +8,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from mirage_eg.ir.op.record import KEYED, MONOTONE, NEXT, ElementwiseOp, FieldMeaning, Helper, real
+from mirage_eg.ir.op.record import KEYED, MONOTONE, NEXT, Append, Constant, ElementwiseOp, FieldMeaning, Helper, real
 
 LOG1P_HELPER: Helper = (
     "log1p",
@@ -39,6 +39,24 @@ def _by_log(offset: int, factor: float) -> FieldMeaning:
     return FieldMeaning(compute, "as written with log", unfaithful=True)
 
 
+def _log1p_in_onnx(append: Append, number: Constant, x: str) -> str:
+    """log(u) · x/(u − 1) of the rounded u = 1 + x, and x where that is 1."""
+    u = append("Add", x, number(1))
+    factor = append("Div", x, append("Sub", u, number(1)))
+    near = append("Less", append("Abs", x), number(1))
+    value = append("Mul", append("Log", u), append("Where", near, factor, number(1)))
+    return append("Where", append("Equal", u, number(1)), x, value)
+
+
+def _expm1_in_onnx(append: Append, number: Constant, x: str) -> str:
+    """(u − 1) · x/log(u) of the rounded u = exp(x), and x where that is 1."""
+    u = append("Exp", x)
+    factor = append("Div", x, append("Log", u))
+    near = append("Less", append("Abs", x), number(1))
+    value = append("Mul", append("Sub", u, number(1)), append("Where", near, factor, number(1)))
+    return append("Where", append("Equal", u, number(1)), x, value)
+
+
 OPS = (
     ElementwiseOp(
         name="exp",
@@ -51,6 +69,8 @@ OPS = (
         torch="torch.exp({x})",
         noun="exponential",
         costly=True,
+        aten=("exp",),
+        onnx="Exp",
     ),
     ElementwiseOp(
         name="log",
@@ -61,6 +81,9 @@ OPS = (
         torch="torch.log({x})",
         noun="logarithm",
         costly=True,
+        pole=True,
+        aten=("log",),
+        onnx="Log",
     ),
     ElementwiseOp(
         name="log2",
@@ -71,6 +94,9 @@ OPS = (
         torch="torch.log2({x})",
         noun="logarithm",
         costly=True,
+        pole=True,
+        aten=("log2",),
+        onnx=lambda append, number, x: append("Mul", append("Log", x), number(1 / math.log(2))),
     ),
     ElementwiseOp(
         name="log10",
@@ -81,6 +107,9 @@ OPS = (
         torch="torch.log10({x})",
         noun="logarithm",
         costly=True,
+        pole=True,
+        aten=("log10",),
+        onnx=lambda append, number, x: append("Mul", append("Log", x), number(1 / math.log(10))),
     ),
     ElementwiseOp(
         name="log1p",
@@ -93,6 +122,9 @@ OPS = (
         noun="logarithm",
         keeps_zero=True,
         costly=True,
+        pole=True,
+        aten=("log1p",),
+        onnx=_log1p_in_onnx,
     ),
     ElementwiseOp(
         name="expm1",
@@ -105,6 +137,8 @@ OPS = (
         noun="exponential",
         keeps_zero=True,
         costly=True,
+        aten=("expm1",),
+        onnx=_expm1_in_onnx,
     ),
     ElementwiseOp(
         name="sin",
@@ -116,6 +150,8 @@ OPS = (
         noun="sine",
         keeps_zero=True,
         costly=True,
+        aten=("sin",),
+        onnx="Sin",
     ),
     ElementwiseOp(
         name="cos",
@@ -126,6 +162,8 @@ OPS = (
         torch="torch.cos({x})",
         noun="cosine",
         costly=True,
+        aten=("cos",),
+        onnx="Cos",
     ),
 )
 

@@ -18,6 +18,9 @@ SAME, NEXT, FIRST = 0, 1, None
 Helper = tuple[str, str]
 """A function that Triton expressions call: name and source."""
 
+Append = Callable[..., str]
+Constant = Callable[[Any], str]
+
 
 @dataclass(frozen=True, slots=True)
 class FieldMeaning:
@@ -44,39 +47,54 @@ IDEMPOTENT = FieldMeaning(lambda f, x, **given: f.monotone(x, idempotent=True, *
 class ElementwiseOp:
     """An op of the package or of a user (`register_op`); an attribute is a rational number, `dtype` an element type.
 
+    `words` say what the op computes, where no method of a builder does.
     The meaning is `definition(builder, *operands, **attributes)` in other ops (`ir.definitions`), or these:
     `numbers(xp, *operands, **attributes)` on arrays; `exactly(mp, *operands, **attributes)` on mpmath's numbers, and with
     `rational` also on fractions; `field` in the finite field; `degree(*operands, **attributes)`, None of no rational function.
+    `whole`: of integers the op gives integers, by `numbers` or by the function `whole`, whose attributes are integers, too.
 
     `triton` and `torch` are expressions in `{x}`, `{y}`, `{z}` and `{ATTRIBUTE}`, or functions of these texts and of the
     attributes; an op with a definition may lack them. Operands are names, calls or subscripts, so that none needs parentheses.
-    `helpers` are the functions that the Triton expression calls. `noun` names the result in emitted kernels.
+    `helpers` are the functions that the Triton expression calls. `noun` names the result in emitted kernels. `aten` are ATen's
+    ops of one operand that are this op. `onnx` is ONNX's operator on the same operands, or `onnx(append, number, x,
+    **attributes)` by functions that append an operator and a constant, and return their names.
 
-    `keeps_zero`: zero in gives zero out (of binary ops: zero in all operands); None: computed from the definition. `bounded`:
-    finite in gives finite out, overflow aside. `costly`: more expensive than an addition. `conditions`: so many first operands
-    are indicators, which do not count for the element type. `selects`: the result may be defined where an operand other than a
-    condition is undefined. `constant`: the value is the same for all operands.
+    commutative   f(x, y) = f(y, x)
+    conditions    so many first operands are indicators, which do not count for the element type
+    indicator     a comparison: 1 where it holds, 0 elsewhere
+    selects       the result may be defined where an operand other than a condition is undefined
+    constant      the value is the same for all operands
+    keeps_zero    zero in gives zero out (of binary ops: zero in all operands); None: computed from the definition
+    bounded       finite in gives finite out, overflow aside
+    pole          infinite at a number
+    costly        more expensive than an addition
     """
 
     name: str
     arity: int = 1
     attributes: tuple[str, ...] = ()
-    commutative: bool = False
-    conditions: int = 0
-    selects: bool = False
-    constant: bool = False
+    words: str = ""
     definition: Callable[..., Any] | None = None
     numbers: Callable[..., Any] | None = None
     exactly: Callable[..., Any] | None = None
     rational: bool = False
     field: FieldMeaning = KEYED
     degree: Callable[..., Any] | None = None
+    whole: bool | Callable[..., Any] = False
     triton: str | Callable[..., str] | None = None
     torch: str | Callable[..., str] | None = None
     helpers: tuple[Helper, ...] = ()
     noun: str = ""
+    aten: tuple[str, ...] = ()
+    onnx: str | Callable[..., str] | None = None
+    commutative: bool = False
+    conditions: int = 0
+    indicator: bool = False
+    selects: bool = False
+    constant: bool = False
     keeps_zero: bool | Callable[..., bool] | None = False
     bounded: bool = False
+    pole: bool = False
     costly: bool = False
 
     @property
@@ -122,5 +140,17 @@ def holds(attributes: Mapping[str, Any], value: bool | Callable[..., bool]) -> b
 
 __all__ = [
     *("FIRST", "IDEMPOTENT", "KEYED", "MONOTONE", "NEXT", "OPERANDS", "SAME"),
-    *("ElementwiseOp", "FieldMeaning", "Helper", "OnNumbers", "holds", "larger", "like", "real", "smaller"),
+    *(
+        "Append",
+        "Constant",
+        "ElementwiseOp",
+        "FieldMeaning",
+        "Helper",
+        "OnNumbers",
+        "holds",
+        "larger",
+        "like",
+        "real",
+        "smaller",
+    ),
 ]

@@ -41,7 +41,7 @@ def _where(xp: Any, condition: Any, x: Any, y: Any) -> Any:
     return xp.where(xp.abs(condition - 1) < _NEAR, x, xp.where(xp.abs(condition) < _NEAR, y, xp.nan))
 
 
-def _comparison(name: str, sign: str, compared: Any, field: Any, commutative: bool = False) -> ElementwiseOp:
+def _comparison(name: str, sign: str, onnx: str, compared: Any, field: Any, commutative: bool = False) -> ElementwiseOp:
     """No comparison with not-a-number holds."""
     return ElementwiseOp(
         name=name,
@@ -50,10 +50,13 @@ def _comparison(name: str, sign: str, compared: Any, field: Any, commutative: bo
         numbers=lambda xp, x, y: compared(x, y).astype(x.dtype),
         exactly=lambda mp, x, y: type(x)(int(compared(x, y))),
         rational=True,
+        whole=True,
         field=FieldMeaning(field, "a random indicator of the difference", ((0, FIRST), (1, FIRST)), unfaithful=True),
         triton=f"tl.where({{x}} {sign} {{y}}, 1.0, 0.0)",
         torch=f"({{x}} {sign} {{y}}).to({{x}}.dtype)",
         bounded=True,
+        indicator=True,
+        onnx=onnx,
     )
 
 
@@ -66,12 +69,14 @@ OPS = (
         exactly=larger,
         rational=True,
         field=FieldMeaning(lambda f, x, y: f.larger(x, y), "the larger in a random order of the field", unfaithful=True),
+        whole=True,
         triton="nan_max({x}, {y})",
         torch="torch.maximum({x}, {y})",
         helpers=(NAN_MAX,),
         noun="larger",
         keeps_zero=True,
         bounded=True,
+        onnx="Max",
     ),
     ElementwiseOp(
         name="minimum",
@@ -81,16 +86,18 @@ OPS = (
         exactly=smaller,
         rational=True,
         field=FieldMeaning(lambda f, x, y: f.smaller(x, y), "the smaller in a random order of the field", unfaithful=True),
+        whole=True,
         triton="nan_min({x}, {y})",
         torch="torch.minimum({x}, {y})",
         helpers=(_NAN_MIN,),
         noun="smaller",
         keeps_zero=True,
         bounded=True,
+        onnx="Min",
     ),
-    _comparison("less", "<", lambda x, y: x < y, lambda f, x, y: f.less(x, y)),
-    _comparison("less_equal", "<=", lambda x, y: x <= y, lambda f, x, y: f.less_equal(x, y)),
-    _comparison("equal", "==", lambda x, y: x == y, lambda f, x, y: f.equal(x, y), commutative=True),
+    _comparison("less", "<", "Less", lambda x, y: x < y, lambda f, x, y: f.less(x, y)),
+    _comparison("less_equal", "<=", "LessOrEqual", lambda x, y: x <= y, lambda f, x, y: f.less_equal(x, y)),
+    _comparison("equal", "==", "Equal", lambda x, y: x == y, lambda f, x, y: f.equal(x, y), commutative=True),
     ElementwiseOp(
         name="where",
         arity=3,
@@ -101,6 +108,7 @@ OPS = (
         field=FieldMeaning(
             lambda f, condition, x, y: f.chosen(condition, x, y), "exact for indicators; what is not chosen may be undefined"
         ),
+        whole=lambda xp, condition, x, y: xp.where(condition != 0, x, y),
         triton="tl.where({x} != 0, {y}, {z})",
         torch="torch.where({x} != 0, {y}, {z})",
         noun="chosen",
@@ -114,12 +122,14 @@ OPS = (
         exactly=lambda mp, x, low, high: smaller(mp, larger(mp, x, like(x, low)), like(x, high)),
         rational=True,
         field=IDEMPOTENT,
+        whole=lambda xp, x, low, high: xp.minimum(xp.maximum(x, low), high),
         triton="nan_clamp({x}, {low}, {high})",
         torch="torch.clamp({x}, {low}, {high})",
         helpers=(_NAN_CLAMP,),
         noun="clamped",
         keeps_zero=lambda low, high: low <= 0 <= high,
         bounded=True,
+        onnx=lambda append, number, x, low, high: append("Min", append("Max", x, number(low)), number(high)),
     ),
 )
 

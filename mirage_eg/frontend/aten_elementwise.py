@@ -9,6 +9,7 @@ from mirage_eg.frontend.aten_library import place_of_extreme
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.sizes import SizeExpression
 
 
@@ -272,6 +273,7 @@ def _average_of_all(call: Call) -> Tensor:
 
 
 HANDLERS: Mapping[str, Handler] = {
+    **{f"aten.{name}.default": _unary(op.name) for op in PACKAGED.values() for name in op.aten},
     "aten.add.Tensor": _add,
     "aten.add.Scalar": _add,
     "aten.sub.Tensor": _sub,
@@ -297,35 +299,16 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.clamp_max.Tensor": _clamp("min", "max"),
     "aten.hardtanh.default": _clamp("min_val", "max_val"),
     "aten.relu6.default": _composed(_relu6),
-    "aten.abs.default": _unary("abs"),
-    "aten.exp.default": _unary("exp"),
-    "aten.erf.default": _unary("erf"),
-    "aten.special_erf.default": _unary("erf"),
-    "aten.sin.default": _unary("sin"),
-    "aten.cos.default": _unary("cos"),
-    "aten.log.default": _unary("log"),
-    "aten.expm1.default": _unary("expm1"),
-    "aten.log1p.default": _unary("log1p"),
     "aten.exp2.default": _composed(lambda call, x: call.graph.exp(x * _LN_2)),
-    "aten.log2.default": _unary("log2"),
-    "aten.log10.default": _unary("log10"),
     "aten.pow.Scalar": _exponential,
     "aten.sign.default": _composed(_sign),
     "aten._prelu_kernel.default": _prelu,
-    "aten.sqrt.default": _unary("sqrt"),
-    "aten.rsqrt.default": _unary("rsqrt"),
-    "aten.square.default": _unary("square"),
-    "aten.sigmoid.default": _unary("sigmoid"),
-    "aten.silu.default": _unary("silu"),
-    "aten.relu.default": _unary("relu"),
-    "aten.tanh.default": _unary("tanh"),
     "aten.neg.default": _composed(lambda call, x: -x),
     "aten.reciprocal.default": _composed(lambda call, x: 1 / x),
     "aten.gelu.default": _gelu,
     "aten.leaky_relu.default": _leaky_relu,
     "aten.elu.default": _elu,
     "aten.softplus.default": _softplus,
-    "aten.mish.default": _unary("mish"),
     "aten.log_sigmoid.default": _composed(_log_sigmoid),
     "aten.sum.default": _reduction("sum"),
     "aten.sum.dim_IntList": _reduction("sum"),

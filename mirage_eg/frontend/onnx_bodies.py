@@ -6,7 +6,6 @@ inputs are cast at the start, results at the end, and operands of products are r
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log, sqrt
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,8 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.patch import written_ranges
 from mirage_eg.ir.shapes import Attributes
 from mirage_eg.ir.wide_factors import within_range
@@ -166,69 +167,12 @@ def _cast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes,
 
 
 def _unary(write: Callable[..., str]) -> Writer:
-    """`write(body, x, number, **attributes)`, `number` gives the name of a constant of the result's type."""
+    """`write(append, number, x, **attributes)`; `number` gives the name of a constant of the result's type."""
 
     def writer(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-        return write(body, operands[0].name, lambda value: body.number(value, result.dtype), **attributes)
+        return write(body.append, lambda value: body.number(value, result.dtype), operands[0].name, **attributes)
 
     return writer
-
-
-Number = Callable[[Any], str]
-
-
-def _silu(body: OnnxBody, x: str, number: Number) -> str:
-    return body.append("Mul", x, body.append("Sigmoid", x))
-
-
-def _gelu(body: OnnxBody, x: str, number: Number) -> str:
-    erf = body.append("Erf", body.append("Mul", x, number(sqrt(0.5))))
-    return body.append("Mul", x, body.append("Add", body.append("Mul", erf, number(0.5)), number(0.5)))
-
-
-def _gelu_tanh(body: OnnxBody, x: str, number: Number) -> str:
-    cube = body.append("Mul", x, body.append("Mul", x, x))
-    inner = body.append("Add", x, body.append("Mul", cube, number(0.044715)))
-    return body.append("Mul", x, body.append("Sigmoid", body.append("Mul", inner, number(2 * sqrt(2 / np.pi)))))
-
-
-def _log1p(body: OnnxBody, x: str, number: Number) -> str:
-    """log(u) · x/(u − 1) of the rounded u = 1 + x, and x where that is 1."""
-    u = body.append("Add", x, number(1))
-    factor = body.append("Div", x, body.append("Sub", u, number(1)))
-    near = body.append("Less", body.append("Abs", x), number(1))
-    value = body.append("Mul", body.append("Log", u), body.append("Where", near, factor, number(1)))
-    return body.append("Where", body.append("Equal", u, number(1)), x, value)
-
-
-def _expm1(body: OnnxBody, x: str, number: Number) -> str:
-    """(u − 1) · x/log(u) of the rounded u = exp(x), and x where that is 1."""
-    u = body.append("Exp", x)
-    factor = body.append("Div", x, body.append("Log", u))
-    near = body.append("Less", body.append("Abs", x), number(1))
-    value = body.append("Mul", body.append("Sub", u, number(1)), body.append("Where", near, factor, number(1)))
-    return body.append("Where", body.append("Equal", u, number(1)), x, value)
-
-
-def _logarithm(base: int) -> Writer:
-    return _unary(lambda body, x, number: body.append("Mul", body.append("Log", x), number(1 / log(base))))
-
-
-def _mish(body: OnnxBody, x: str, number: Number) -> str:
-    return body.append("Mul", x, body.append("Tanh", body.append("Softplus", x)))
-
-
-def _leaky_relu(body: OnnxBody, x: str, number: Number, slope: Any) -> str:
-    return body.append("Where", body.append("Greater", x, number(0)), x, body.append("Mul", x, number(slope)))
-
-
-def _elu(body: OnnxBody, x: str, number: Number, alpha: Any) -> str:
-    below = body.append("Sub", body.append("Exp", body.append("Min", x, number(0))), number(1))
-    return body.append("Where", body.append("Greater", x, number(0)), x, body.append("Mul", below, number(alpha)))
-
-
-def _clamp(body: OnnxBody, x: str, number: Number, low: Any, high: Any) -> str:
-    return body.append("Min", body.append("Max", x, number(low)), number(high))
 
 
 def _fill(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -431,33 +375,20 @@ def _avg_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attri
     )
 
 
+def _by_record(op: ElementwiseOp) -> Writer:
+    if not isinstance(op.onnx, str):
+        assert op.onnx is not None
+        return _unary(op.onnx)
+    if op.arity == 1:
+        return _direct(op.onnx)
+    return _comparison(op.onnx) if op.indicator else _binary(op.onnx)
+
+
 _WRITERS: Mapping[str, Writer] = {
-    **{op.lower(): _binary(op) for op in ("Add", "Sub", "Mul", "Div")},
-    **{op.lower(): _direct(op) for op in ("Abs", "Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Softplus", "Erf", "Sin", "Cos")},
-    "log1p": _unary(_log1p),
-    "expm1": _unary(_expm1),
-    "log2": _logarithm(2),
-    "log10": _logarithm(10),
-    "maximum": _binary("Max"),
-    "minimum": _binary("Min"),
-    "less": _comparison("Less"),
-    "less_equal": _comparison("LessOrEqual"),
-    "equal": _comparison("Equal"),
+    **{op.name: _by_record(op) for op in PACKAGED.values() if op.onnx is not None},
     "where": _where,
     "cast": _cast,
-    "square": _unary(lambda body, x, number: body.append("Mul", x, x)),
-    "rsqrt": _unary(lambda body, x, number: body.append("Reciprocal", body.append("Sqrt", x))),
-    "relu": _unary(lambda body, x, number: body.append("Max", x, number(0))),
-    "silu": _unary(_silu),
-    "gelu": _unary(_gelu),
-    "gelu_tanh": _unary(_gelu_tanh),
-    "mish": _unary(_mish),
-    "leaky_relu": _unary(_leaky_relu),
-    "elu": _unary(_elu),
-    "pow": _unary(lambda body, x, number, exponent: body.append("Pow", x, number(exponent))),
-    "clamp": _unary(_clamp),
     "scale": _scale,
-    "shift": _unary(lambda body, x, number, offset: body.append("Add", x, number(offset))),
     "fill": _fill,
     "softmax": _softmax,
     "matmul": _matmul,
