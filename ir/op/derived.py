@@ -18,7 +18,7 @@ class DerivedOp:
     """A derived op: `expand(apply, operands, shapes, attributes)` writes it through `apply(name, *operands, **attributes)`.
 
     `call(operands, attributes, shapes)` is torch's expression; `noun` names its result. With `in_blocks` a block graph may have
-    the op.
+    the op. `words` say what it computes, where no method of a builder does.
     """
 
     name: str
@@ -29,6 +29,7 @@ class DerivedOp:
     expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any]
     call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
     noun: str
+    words: str = ""
 
 
 def _take(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:

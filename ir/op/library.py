@@ -25,7 +25,8 @@ class LibraryOp:
     `terms(shapes, attributes)`: so many products of an element of each operand are summed for an element, or averaged. `keyed`:
     the op satisfies other laws in the field than on numbers. `orders`: all components of the result are of the first one of the
     operand. `call(operands, attributes, shapes)` is torch's expression; a constant is on the device of the operand given.
-    `dtype` is that of the result where it is not the first operand's; `noun` names the result.
+    `dtype` is that of the result where it is not the first operand's; `noun` names the result. `words` say what is computed,
+    where no method of a builder does.
     """
 
     name: str
@@ -37,6 +38,7 @@ class LibraryOp:
     move: Callable[[Any, Sequence[Any], int, Attributes], Any] | None = None
     compute: Callable[..., Any] | None = None
     terms: Callable[[Sequence[Shape], Attributes], int] | None = None
+    words: str = ""
     keyed: bool = False
     orders: bool = False
     call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
