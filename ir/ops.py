@@ -1,8 +1,8 @@
-"""The op table: every op is one row; elsewhere only the tables of the algebras and of the emitter know ops by name.
+"""The op table: the row of every op, from its record in `ir/op` where it has one.
 
 A row says how many operands an op takes, which attributes, at which levels it is allowed, the shape of its result, how it moves
-data (rearrangements) or what it expands to (derived ops), and the algebraic properties that the search uses. What an
-elementwise op computes is a row of each algebra's own table (`backends/`); a property test holds the key sets equal.
+data (rearrangements) or what it expands to (derived ops), and the algebraic properties that the search uses. Records say what
+ops compute: the algebras, the emitter and the rules are functions of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -14,6 +14,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Algebra, Array
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.elementwise import power_of
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
 
@@ -97,7 +98,7 @@ class ShiftedFloats:
         return [x, y]
 
     def _homogeneous(self, op: str, x: list[Shifted], attributes: Attributes) -> Shifted | None:
-        arrays, power = [value.array for value in x], Fraction(0)
+        arrays = [value.array for value in x]
         match op:
             case "mul" | "div":
                 sign = 1 if op == "mul" else -1
@@ -111,18 +112,9 @@ class ShiftedFloats:
             case "where" if not x[0].degree and (degree := _common_degree(x[1:])) is not None:
                 log = self.plain.xp.where(x[0].array > 0.5, x[1].log, x[2].log)
                 return Shifted(self.plain.elementwise(op, arrays, attributes), log, degree)
-            case "scale" | "relu" | "cast":
-                power = Fraction(1)
-            case "square":
-                power = Fraction(2)
-            case "sqrt":
-                power = Fraction(1, 2)
-            case "rsqrt":
-                power = Fraction(-1, 2)
-            case "pow":
-                power = Fraction(attributes["exponent"])
-            case _:
-                return None
+        power = power_of(op, attributes)
+        if power is None:
+            return None
         log = x[0].log * float(power) if power else self.plain.xp.zeros_like(x[0].log)
         return Shifted(self.plain.elementwise(op, arrays, attributes), log, x[0].degree * power)
 

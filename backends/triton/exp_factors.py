@@ -13,6 +13,7 @@ from itertools import count
 from mirage_eg.backends.triton.tiles import reshape_groups
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, is_zero
+from mirage_eg.ir.op.elementwise import power_of
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -111,24 +112,14 @@ def _elementwise_degree(trace: Powers, item: Node, degrees: list[Fraction]) -> F
             if degrees[1]:
                 trace.divisors.append(item.operands[1])
             return degrees[0] - degrees[1]
-        case "scale" | "relu" | "cast":
-            return degrees[0]
         case "log":
             trace.divisors.append(item.operands[0])  # 0 is no number to take it of either
             return Fraction(0)
-        case "square":
-            return 2 * degrees[0]
-        case "sqrt":
-            return degrees[0] / 2
-        case "rsqrt":
-            trace.divisors.append(item.operands[0])
-            return -degrees[0] / 2
-        case "pow":
-            if item["exponent"] < 0:
-                trace.divisors.append(item.operands[0])
-            return Fraction(degrees[0] * item["exponent"])
         case _:
-            return None
+            power = power_of(item.op, item.mapping)
+            if power is not None and power < 0:
+                trace.divisors.append(item.operands[0])
+            return None if power is None else degrees[0] * power
 
 
 def _origin(trace: Powers, item: Node, value: int) -> Origin | None:

@@ -1,6 +1,7 @@
 """Activation functions of neural networks, tanh and the error function among them."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 from mirage_eg.ir.op.error_function import erf
@@ -129,6 +130,7 @@ OPS = (
         bounded=True,
         aten=("relu",),
         onnx=lambda append, number, x: append("Max", x, number(0)),
+        power=Fraction(1),
     ),
     ElementwiseOp(
         name="tanh",

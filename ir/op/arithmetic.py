@@ -120,6 +120,7 @@ OPS = (
         bounded=True,
         aten=("square",),
         onnx=lambda append, number, x: append("Mul", x, x),
+        power=Fraction(2),
     ),
     ElementwiseOp(
         name="sqrt",
@@ -133,6 +134,7 @@ OPS = (
         costly=True,
         aten=("sqrt",),
         onnx="Sqrt",
+        power=Fraction(1, 2),
     ),
     ElementwiseOp(
         name="rsqrt",
@@ -146,6 +148,7 @@ OPS = (
         pole=True,
         aten=("rsqrt",),
         onnx=lambda append, number, x: append("Reciprocal", append("Sqrt", x)),
+        power=Fraction(-1, 2),
     ),
     ElementwiseOp(
         name="abs",
@@ -181,6 +184,7 @@ OPS = (
         costly=True,
         pole=True,
         onnx=lambda append, number, x, exponent: append("Pow", x, number(exponent)),
+        power=lambda exponent: exponent,
     ),
     ElementwiseOp(
         name="scale",
@@ -196,6 +200,7 @@ OPS = (
         noun="scaled",
         keeps_zero=True,
         bounded=True,
+        power=Fraction(1),
     ),
     ElementwiseOp(
         name="shift",
@@ -241,6 +246,7 @@ OPS = (
         triton=lambda x, dtype: f"{x}.to(tl.{'int1' if dtype == 'bool' else dtype})",
         torch=lambda x, dtype: f"{x}.to(torch.{dtype}, copy=True)",
         keeps_zero=True,  # and not bounded: a large number overflows float16
+        power=Fraction(1),
     ),
 )
 

@@ -67,6 +67,7 @@ class ElementwiseOp:
     keeps_zero    zero in gives zero out (of binary ops: zero in all operands); None: computed from the definition
     bounded       finite in gives finite out, overflow aside
     pole          infinite at a number
+    power         p with f(c · x) = c^p · f(x) for all c > 0, where there is one and kernels use it
     costly        more expensive than an addition
     """
 
@@ -95,6 +96,7 @@ class ElementwiseOp:
     keeps_zero: bool | Callable[..., bool] | None = False
     bounded: bool = False
     pole: bool = False
+    power: Fraction | Callable[..., Fraction] | None = None
     costly: bool = False
 
     @property

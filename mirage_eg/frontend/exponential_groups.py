@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import power_of
 from mirage_eg.ir.ops import OPS, Kind
 
 _KINDS = (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MATMUL, Kind.REARRANGEMENT)
@@ -50,14 +51,9 @@ def _degree(item: Node, degrees: Sequence[Fraction]) -> Fraction:
             return degrees[0] - degrees[1]
         case "log":
             return Fraction(0)
-        case "sqrt":
-            return degrees[0] / 2
-        case "rsqrt":
-            return -degrees[0] / 2
-        case "square":
-            return 2 * degrees[0]
         case _:
-            return max(degrees)
+            power = power_of(item.op, item.mapping)
+            return max(degrees) if power is None else degrees[0] * power
 
 
 def _closed(graph: Graph, group: set[int]) -> set[int]:

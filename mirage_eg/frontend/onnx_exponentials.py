@@ -13,14 +13,8 @@ import numpy as np
 from mirage_eg.frontend.onnx_bodies import OnnxBody, OnnxValue, write_node
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node, TensorType, is_zero
+from mirage_eg.ir.op.elementwise import power_of
 from mirage_eg.ir.ops import OPS, Kind
-
-_POWERS = {
-    **dict.fromkeys(("scale", "relu", "cast"), Fraction(1)),
-    "square": Fraction(2),
-    "sqrt": Fraction(1, 2),
-    "rsqrt": Fraction(-1, 2),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +98,7 @@ class ShiftedBody:
                 log = self.body.append("Where", condition, *(self._log(x) or self._constant(0) for x in operands[1:]))
                 return Exponential(self._written(item, arrays, operands, result), log, result, sides.pop())
             case _:
-                power = Fraction(item["exponent"]) if item.op == "pow" else _POWERS.get(item.op)
+                power = power_of(item.op, item.mapping)
                 if power is None:
                     return None
                 log = self._log(operands[0]) or self._constant(0)
