@@ -19,6 +19,7 @@ from mirage_eg.ir.op.record import (
     Helper,
     larger,
     like,
+    of_one_name,
 )
 from mirage_eg.ir.op.selections import NAN_MAX
 
@@ -132,20 +133,7 @@ OPS = (
         onnx=lambda append, number, x: append("Max", x, number(0)),
         power=Fraction(1),
     ),
-    ElementwiseOp(
-        name="tanh",
-        numbers=lambda xp, x: xp.tanh(x),
-        exactly=lambda mp, x: mp.tanh(x),
-        field=MONOTONE,
-        triton="tanh({x})",
-        torch="torch.tanh({x})",
-        helpers=(_TANH,),
-        keeps_zero=True,
-        bounded=True,
-        costly=True,
-        aten=("tanh",),
-        onnx="Tanh",
-    ),
+    of_one_name("tanh", field=MONOTONE, triton="tanh({x})", helpers=(_TANH,), keeps_zero=True, bounded=True, costly=True),
     ElementwiseOp(
         name="gelu_tanh",
         numbers=lambda xp, x: x * _sigmoid_of_gelu_tanh(xp, x),
@@ -159,13 +147,10 @@ OPS = (
         costly=True,
         onnx=_gelu_tanh_in_onnx,
     ),
-    ElementwiseOp(
-        name="erf",
+    of_one_name(
+        "erf",
         numbers=erf,
-        exactly=lambda mp, x: mp.erf(x),
         field=MONOTONE,
-        triton="tl.erf({x})",
-        torch="torch.erf({x})",
         noun="error_function",
         keeps_zero=True,
         bounded=True,
@@ -174,7 +159,6 @@ OPS = (
             "erf",
             "special_erf",
         ),
-        onnx="Erf",
     ),
     ElementwiseOp(
         name="softplus",

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.ir.op.literals import factors, number
-from mirage_eg.ir.op.record import FIRST, ElementwiseOp, FieldMeaning, like, real
+from mirage_eg.ir.op.record import FIRST, ElementwiseOp, FieldMeaning, like, of_one_name, real
 from mirage_eg.ir.wide_factors import within_range
 
 _LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
@@ -122,18 +122,12 @@ OPS = (
         onnx=lambda append, number, x: append("Mul", x, x),
         power=Fraction(2),
     ),
-    ElementwiseOp(
-        name="sqrt",
-        numbers=lambda xp, x: xp.sqrt(x),
-        exactly=lambda mp, x: real(mp, mp.sqrt(x)),
+    of_one_name(
+        "sqrt",
         field=FieldMeaning(lambda f, x: f.root(x), "a root: √(x·y) = √x·√y holds, √(x²) is x or −x", unfaithful=True),
-        triton="tl.sqrt({x})",
-        torch="torch.sqrt({x})",
         noun="root",
         keeps_zero=True,
         costly=True,
-        aten=("sqrt",),
-        onnx="Sqrt",
         power=Fraction(1, 2),
     ),
     ElementwiseOp(
@@ -150,21 +144,16 @@ OPS = (
         onnx=lambda append, number, x: append("Reciprocal", append("Sqrt", x)),
         power=Fraction(-1, 2),
     ),
-    ElementwiseOp(
-        name="abs",
-        numbers=lambda xp, x: xp.abs(x),
+    of_one_name(
+        "abs",
         exactly=lambda mp, x: abs(x),
         rational=True,
         # x or −x, equal for both, and multiplicative
         field=FieldMeaning(lambda f, x: f.root(f.multiply(x, x)), "the root of the square", unfaithful=True),
         whole=True,
-        triton="tl.abs({x})",
-        torch="torch.abs({x})",
         noun="magnitude",
         keeps_zero=True,
         bounded=True,
-        aten=("abs",),
-        onnx="Abs",
     ),
     ElementwiseOp(
         name="pow",

@@ -8,7 +8,17 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from mirage_eg.ir.op.record import KEYED, MONOTONE, NEXT, Append, Constant, ElementwiseOp, FieldMeaning, Helper, real
+from mirage_eg.ir.op.record import (
+    KEYED,
+    MONOTONE,
+    NEXT,
+    Append,
+    Constant,
+    FieldMeaning,
+    Helper,
+    of_one_name,
+    real,
+)
 
 LOG1P_HELPER: Helper = (
     "log1p",
@@ -58,113 +68,56 @@ def _expm1_in_onnx(append: Append, number: Constant, x: str) -> str:
 
 
 OPS = (
-    ElementwiseOp(
-        name="exp",
-        numbers=lambda xp, x: xp.exp(x),
-        exactly=lambda mp, x: mp.exp(x),
+    of_one_name(
+        "exp",
         field=FieldMeaning(
             lambda f, x: f.exponential(x), "ω^x for a random ω: exp(x + y) = exp(x) · exp(y) holds", reads=((0, NEXT),)
         ),
-        triton="tl.exp({x})",
-        torch="torch.exp({x})",
         noun="exponential",
         costly=True,
-        aten=("exp",),
-        onnx="Exp",
     ),
-    ElementwiseOp(
-        name="log",
-        numbers=lambda xp, x: xp.log(x),
-        exactly=lambda mp, x: real(mp, mp.log(x)),
-        field=MONOTONE,
-        triton="tl.log({x})",
-        torch="torch.log({x})",
-        noun="logarithm",
-        costly=True,
-        pole=True,
-        aten=("log",),
-        onnx="Log",
-    ),
-    ElementwiseOp(
-        name="log2",
-        numbers=lambda xp, x: xp.log2(x),
+    of_one_name("log", field=MONOTONE, noun="logarithm", costly=True, pole=True),
+    of_one_name(
+        "log2",
         exactly=lambda mp, x: real(mp, mp.log(x, 2)),
         field=_by_log(0, 1 / math.log(2)),
-        triton="tl.log2({x})",
-        torch="torch.log2({x})",
         noun="logarithm",
         costly=True,
         pole=True,
-        aten=("log2",),
         onnx=lambda append, number, x: append("Mul", append("Log", x), number(1 / math.log(2))),
     ),
-    ElementwiseOp(
-        name="log10",
-        numbers=lambda xp, x: xp.log10(x),
-        exactly=lambda mp, x: real(mp, mp.log10(x)),
+    of_one_name(
+        "log10",
         field=_by_log(0, 1 / math.log(10)),
         triton="tl.log2({x}) * 0.30102999566398120",
-        torch="torch.log10({x})",
         noun="logarithm",
         costly=True,
         pole=True,
-        aten=("log10",),
         onnx=lambda append, number, x: append("Mul", append("Log", x), number(1 / math.log(10))),
     ),
-    ElementwiseOp(
-        name="log1p",
-        numbers=lambda xp, x: xp.log1p(x),
-        exactly=lambda mp, x: real(mp, mp.log1p(x)),
+    of_one_name(
+        "log1p",
         field=_by_log(1, 1),
         triton="log1p({x})",
-        torch="torch.log1p({x})",
         helpers=(LOG1P_HELPER,),
         noun="logarithm",
         keeps_zero=True,
         costly=True,
         pole=True,
-        aten=("log1p",),
         onnx=_log1p_in_onnx,
     ),
-    ElementwiseOp(
-        name="expm1",
-        numbers=lambda xp, x: xp.expm1(x),
-        exactly=lambda mp, x: mp.expm1(x),
+    of_one_name(
+        "expm1",
         field=FieldMeaning(lambda f, x: f.affine(f.exponential(x), 1, -1), "exact in exp", reads=((0, NEXT),)),
         triton="expm1({x})",
-        torch="torch.expm1({x})",
         helpers=(EXPM1_HELPER,),
         noun="exponential",
         keeps_zero=True,
         costly=True,
-        aten=("expm1",),
         onnx=_expm1_in_onnx,
     ),
-    ElementwiseOp(
-        name="sin",
-        numbers=lambda xp, x: xp.sin(x),
-        exactly=lambda mp, x: mp.sin(x),
-        field=KEYED,
-        triton="tl.sin({x})",
-        torch="torch.sin({x})",
-        noun="sine",
-        keeps_zero=True,
-        costly=True,
-        aten=("sin",),
-        onnx="Sin",
-    ),
-    ElementwiseOp(
-        name="cos",
-        numbers=lambda xp, x: xp.cos(x),
-        exactly=lambda mp, x: mp.cos(x),
-        field=KEYED,
-        triton="tl.cos({x})",
-        torch="torch.cos({x})",
-        noun="cosine",
-        costly=True,
-        aten=("cos",),
-        onnx="Cos",
-    ),
+    of_one_name("sin", field=KEYED, noun="sine", keeps_zero=True, costly=True),
+    of_one_name("cos", field=KEYED, noun="cosine", costly=True),
 )
 
 __all__ = ["EXPM1_HELPER", "LOG1P_HELPER", "OPS"]

@@ -105,6 +105,19 @@ class ElementwiseOp:
         return OPERANDS[: self.arity]
 
 
+def of_one_name(name: str, **given: Any) -> ElementwiseOp:
+    """A function that NumPy, mpmath, Triton, PyTorch, ATen and ONNX have under one name, but for what is given."""
+    common: dict[str, Any] = {
+        "numbers": lambda xp, x: getattr(xp, name)(x),
+        "exactly": lambda mp, x: real(mp, getattr(mp, name)(x)),
+        "triton": f"tl.{name}({{x}})",
+        "torch": f"torch.{name}({{x}})",
+        "aten": (name,),
+        "onnx": name.capitalize(),
+    }
+    return ElementwiseOp(name=name, **common | given)
+
+
 @dataclass(frozen=True, slots=True)
 class OnNumbers:
     """A function of mpmath's numbers alone as `exactly` of a record."""
@@ -142,17 +155,6 @@ def holds(attributes: Mapping[str, Any], value: bool | Callable[..., bool]) -> b
 
 __all__ = [
     *("FIRST", "IDEMPOTENT", "KEYED", "MONOTONE", "NEXT", "OPERANDS", "SAME"),
-    *(
-        "Append",
-        "Constant",
-        "ElementwiseOp",
-        "FieldMeaning",
-        "Helper",
-        "OnNumbers",
-        "holds",
-        "larger",
-        "like",
-        "real",
-        "smaller",
-    ),
+    *("Append", "Constant", "ElementwiseOp", "FieldMeaning", "Helper", "OnNumbers"),
+    *("holds", "larger", "like", "of_one_name", "real", "smaller"),
 ]
