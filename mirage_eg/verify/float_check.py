@@ -120,9 +120,9 @@ class _Checker:
     def _allowed(self, trial: FloatTrial) -> list[float]:
         """The error that each output may have by that of the program in its own types; infinite if it is not finite there.
 
-        Also where float64 is a type of the program, since nothing computes more exactly.
+        Also where all types of the program are float64, since nothing computes more exactly.
         """
-        if self._working is DType.float64:
+        if self._roundoff <= DType.float64.unit_roundoff:
             return [inf] * len(trial.outputs)
         allowed = []
         for own, want, kind in zip(self._inputs.own_errors(trial), trial.outputs, self._program.output_types, strict=True):
@@ -134,12 +134,13 @@ class _Checker:
     def _with_samples(self, trial: FloatTrial, allowed: list[float]) -> list[float]:
         """The error that each output may have by several samples of the error of the program: by random roundings of its ops.
 
-        A single sample may be small by luck. Not so in programs of several types, which round by their casts.
+        A single sample may be small by luck. Not so where the ops have several types: such programs round by their casts.
         """
-        if len({dtype for dtype in self._program.dtypes if not dtype.is_integer and dtype is not DType.bool}) > 1:
+        types = _types_of_results(self._inputs.primitive)
+        if len(types) != 1:
             return allowed
         algebra, slices = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements
-        deviation = self._roundoff / sqrt(3)  # of a rounding: uniform up to the roundoff
+        deviation = max(dtype.unit_roundoff for dtype in types) / sqrt(3)  # of a rounding: uniform up to the roundoff
         spreads, _ = rounding_spread(self._inputs.written, trial.inputs, trial.outputs, deviation, algebra, slices)
         largest = [float(self._xp.where(self._xp.isfinite(spread), spread, 0).max()) for spread in spreads]
         return [max(own, ERROR_RATIO * spread) for own, spread in zip(allowed, largest, strict=True)]
@@ -218,6 +219,13 @@ class _Checker:
     def _tolerance(self, candidate: Graph) -> float:
         longest = max(self._longest, longest_reduction(candidate))
         return 16 * self._roundoff + 2 * longest * self._working.unit_roundoff
+
+
+def _types_of_results(graph: Graph) -> frozenset[DType]:
+    """The floating-point types that ops round to, and outputs."""
+    values = (graph.types[value] for item, results in graph.numbered() if item.op != "input" for value in results)
+    kinds = (kind.dtype for kind in (*values, *graph.output_types))
+    return frozenset(dtype for dtype in kinds if not dtype.is_integer and dtype is not DType.bool)
 
 
 def _check(usual: _TrialResult, far: Sequence[_TrialResult], tolerance: float, magnitude: float) -> FloatCheck:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.records import Compilation, graph_records
+from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
 from property_tests.support.library_segments import library_segments
+from property_tests.support.parameters import few
 
 
 class Padded(torch.nn.Module):
@@ -40,11 +41,20 @@ def test_a_padded_batch_of_any_length_is_inside(rest: str, shift: int) -> None:
     assert Compilation((record,)).used >= 1 and not record.outside
 
 
-def test_a_padded_batch_of_a_published_model_is_inside() -> None:
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 97}
+
+
+LEFT, RIGHT = slice(4), slice(-3, None)
+MODELS = [("Bert", "sdpa", RIGHT), ("Bert", "sdpa", LEFT), ("Llama", "eager", LEFT), ("Llama", "sdpa", LEFT)]
+
+
+@pytest.mark.parametrize(("name", "attention", "padded"), few(MODELS, 1))
+def test_a_padded_batch_of_a_published_model_is_inside(name: str, attention: str, padded: slice) -> None:
+    """Padding on the left hides all keys of the first rows."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 97}
-    model = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
+    config = getattr(transformers, f"{name}Config")(**SIZES, attn_implementation=attention, use_cache=False)
+    model = getattr(transformers, f"{name}Model")(config).eval()
 
     def run(ids: Any, mask: Any) -> Any:
         return model(input_ids=ids, attention_mask=mask).last_hidden_state
@@ -53,7 +63,8 @@ def test_a_padded_batch_of_a_published_model_is_inside() -> None:
         fast = torch.compile(run, backend=backend, dynamic=True, options={"gate": "off", "cache": "off", "rest": "eager"})
         for batch, length in ((2, 9), (3, 12)):
             ids, mask = torch.randint(0, 90, (batch, length)), torch.ones(batch, length, dtype=torch.long)
-            mask[0, -3:] = 0
+            mask[0, padded] = 0
             torch.testing.assert_close(fast(ids, mask), run(ids, mask), atol=1e-5, rtol=1e-5)
     [record] = graph_records()
-    assert Compilation((record,)).used >= 2 and not record.outside
+    used = [it for it in record.segments if it.decision is Decision.USED]
+    assert sum(it.ops for it in used) >= 30 and not record.outside and len(used) + 1 >= len(record.segments)

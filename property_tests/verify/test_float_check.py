@@ -342,3 +342,19 @@ def test_outputs_of_whole_numbers_have_no_share() -> None:
     check = float_check(g.graph(), g.graph())
     assert check.ok
     assert check.share == 0
+
+
+@pytest.mark.parametrize("epsilon", [None, "float32", "float64"])
+def test_a_scalar_of_float64_leaves_the_error_that_the_program_has(epsilon: str | None) -> None:
+    """Scores far out are in float32 with large errors; torch passes the ε of a norm as a float64 scalar."""
+    program = new_kernel_graph()
+    x, w, keys = program.new_input((16, 32)), program.new_input((32, 32)), program.new_input((32, 16))
+    mask = program.new_input((16, 16))
+    squares = program.mean(program.square(x), 1)
+    if epsilon is not None:
+        squares = program.add(squares, program.cast(program.new_input((), epsilon), "float32"))
+    rows = program.mul(x, program.rsqrt(squares))
+    scores = program.add(program.matmul(program.matmul(program.mul(rows, x), w), keys), mask)
+    program.mark_output(program.add(program.matmul(program.softmax(scores, 1), x), x))
+    found = float_check(program.graph(), program.graph())
+    assert found.ok, found
