@@ -20,9 +20,9 @@ except ModuleNotFoundError as error:
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_files import rule_files
 from mirage_eg.egraph.rulebook import Rulebook, load_rules, read_rules
-from mirage_eg.egraph.soundness.assignments import RandomAssignments
+from mirage_eg.egraph.soundness.assignments import RandomAssignments, value_in
 from mirage_eg.egraph.soundness.check_file import check_file
-from mirage_eg.egraph.soundness.check_law import EXAMPLES, Truth, check_law, value_in
+from mirage_eg.egraph.soundness.check_law import EXAMPLES, Truth, check_law
 from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim
 from mirage_eg.egraph.soundness.lints import Severity
 from mirage_eg.egraph.soundness.models import FLOAT64, Model, UndefinedError

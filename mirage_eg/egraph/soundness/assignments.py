@@ -21,7 +21,7 @@ from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.soundness.claims import CheckableLaw, constant
 from mirage_eg.egraph.soundness.indices import PARTS as INDEX_PARTS
 from mirage_eg.egraph.soundness.indices import fitting, uses_indices
-from mirage_eg.egraph.soundness.models import UndefinedError
+from mirage_eg.egraph.soundness.models import Model, UndefinedError
 from mirage_eg.ir.ops import OPS, Kind
 
 PARTS = ("i", "j", "k")
@@ -45,6 +45,23 @@ class RandomTensor:
     varies: tuple[bool, ...]
     declared: tuple[bool, ...]
     entries: tuple[Fraction, ...]
+
+
+_MOST_BITS = 2_048  # of the denominator of a number that stands for itself: a float64 has at most 1,074
+
+
+def is_rounded(number: Fraction) -> bool:
+    """Whether a rational stands for an irrational number, by its many digits."""
+    return number.denominator.bit_length() > _MOST_BITS
+
+
+def value_in(model: Model, value: Any) -> Any:
+    """A variable's value in a model."""
+    if not isinstance(value, RandomTensor):
+        return value
+    shape = [size if flag else 1 for size, flag in zip(model.sizes.values(), value.varies, strict=True)]
+    declared = frozenset(part for part, flag in zip(model.sizes, value.declared, strict=True) if flag)
+    return model.tensor(np.array(value.entries, dtype=object).reshape(shape), declared)
 
 
 def constants_of(checkable: CheckableLaw) -> tuple[Fraction, ...]:

@@ -39,11 +39,11 @@ _FACTORS = (*map(Fraction, (1, 1, 1, -1, 2)), Fraction(1, 2))
 _DENOMINATORS = (1, 12, 1_000, 10**6)  # of the rational that a zero is taken for
 _FARTHEST = 1e300
 _MASKED = MaskedFloat64()
-_Pair = tuple[Pattern, Pattern]
+Pair = tuple[Pattern, Pattern]
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class Line:
     """Values of which some entries are a multiple of one number."""
 
     sizes: Sizes
@@ -133,6 +133,14 @@ class Boundaries:
             yield from (line.at(point) for point in points)
             start = line.at(nearest) if nearest is not None and random.random() < 0.6 else None
 
+    def random_line(self, generated: RandomAssignments, random: Random) -> Line | None:
+        """A line through a random assignment."""
+        return _line(*self._start(generated, random), random)
+
+    def differences(self, line: Line, pairs: Sequence[Pair], points: Array) -> Array:
+        """The differences of pairs in float64, a row for each entry."""
+        return self._values(line, pairs, points)[0]
+
     def _start(self, generated: RandomAssignments, random: Random) -> tuple[Sizes, Values]:
         """An assignment at which the conditions on numbers hold, if one of STARTS trials is one; half of them near a bound."""
         for _ in range(STARTS):
@@ -159,16 +167,16 @@ class Boundaries:
             return False
 
     def _divided(
-        self, line: _Line, first: Sequence[_Pair], others: Sequence[_Pair], random: Random
+        self, line: Line, first: Sequence[Pair], others: Sequence[Pair], random: Random
     ) -> tuple[list[Fraction], Fraction | None]:
         """The points of a line to test, and one at which a difference of terms is smallest."""
-        grid = _grid([*constants_of(self.checkable)])
+        grid = grid_of([*constants_of(self.checkable)])
         known = self._zeros(line, [*first, *others], grid, random)
         near = np.concatenate([known + step for step in _STEPS])
         grid = np.unique(np.concatenate([grid, near[np.abs(near) <= _key(np.array([_FARTHEST]))[0]]]))
         important = self._zeros(line, first, grid, random)  # also next to those: log(log x) has values from 1 on
         known = np.union1d(known, important)
-        differences, differ = self._values(line, first, _number(grid))
+        differences, differ = self._values(line, first, number_at(grid))
         places = np.flatnonzero(differ)[_some(random, int(differ.sum()), SUSPECTED)]
         near = np.concatenate([known, known - 1, known + 1, (known[1:] + known[:-1]) // 2])
         points = _exact(grid[places]) + _sampled(_exact(important), TESTED, random) + _sampled(_exact(near), TESTED, random)
@@ -176,27 +184,27 @@ class Boundaries:
         if len(differences):
             row = np.abs(differences[random.randrange(len(differences))])
             if np.isfinite(row).any():
-                nearest = Fraction(float(_number(grid[[np.nanargmin(row)]])[0]))
+                nearest = Fraction(float(number_at(grid[[np.nanargmin(row)]])[0]))
         return list(dict.fromkeys(points)), nearest
 
-    def _zeros(self, line: _Line, pairs: Sequence[_Pair], grid: Array, random: Random) -> Array:
+    def _zeros(self, line: Line, pairs: Sequence[Pair], grid: Array, random: Random) -> Array:
         """Floats at which a difference changes its sign, starts to be defined, or is smallest in magnitude."""
-        differences, _ = self._values(line, pairs, _number(grid))
+        differences, _ = self._values(line, pairs, number_at(grid))
         if not len(differences):
             return grid[:0]
-        signs = _signs(differences)
+        signs = signs_of(differences)
         rows, places = np.nonzero(signs[:, 1:] != signs[:, :-1])
         kept = _some(random, len(rows), _ROOTS)
         rows, low, high, left = rows[kept], grid[places[kept]], grid[places[kept] + 1], signs[rows[kept], places[kept]]
         while len(rows) and (high - low > 1).any():
             inner = _inner(low, high)
-            found = _signs(self._values(line, pairs, _number(inner.ravel()))[0])
+            found = signs_of(self._values(line, pairs, number_at(inner.ravel()))[0])
             at = found[np.repeat(rows, inner.shape[1]), np.arange(inner.size)].reshape(inner.shape)
             passed = np.column_stack([at != left[:, None], np.ones(len(rows), bool)]).argmax(axis=1)
             low, high = _narrowed(low, inner, high, passed, passed + 1)
         return np.unique(np.concatenate([low, high, self._minima(line, pairs, grid, np.abs(differences), random)]))
 
-    def _minima(self, line: _Line, pairs: Sequence[_Pair], grid: Array, sizes: Array, random: Random) -> Array:
+    def _minima(self, line: Line, pairs: Sequence[Pair], grid: Array, sizes: Array, random: Random) -> Array:
         """Floats at which the magnitude of a difference is smaller than at both neighbours."""
         with np.errstate(invalid="ignore"):
             rows, places = np.nonzero((sizes[:, 1:-1] < sizes[:, :-2]) & (sizes[:, 1:-1] <= sizes[:, 2:]))
@@ -204,13 +212,13 @@ class Boundaries:
         rows, low, high = rows[kept], grid[places[kept]], grid[places[kept] + 2]
         for _ in range(_NARROWINGS if len(rows) else 0):
             inner = _inner(low, high)
-            found = np.abs(self._values(line, pairs, _number(inner.ravel()))[0])
+            found = np.abs(self._values(line, pairs, number_at(inner.ravel()))[0])
             at = found[np.repeat(rows, inner.shape[1]), np.arange(inner.size)].reshape(inner.shape)
             best = np.where(np.isnan(at), np.inf, at).argmin(axis=1)
             low, high = _narrowed(low, inner, high, best, best + 2)
         return (low + high) // 2
 
-    def _values(self, line: _Line, pairs: Sequence[_Pair], points: Array) -> tuple[Array, Array]:
+    def _values(self, line: Line, pairs: Sequence[Pair], points: Array) -> tuple[Array, Array]:
         """The differences of pairs, a row for each entry, and the points at which the sides of a claim differ."""
         model = Model(self.domain, _MASKED, {**line.sizes, _SAMPLE: len(points)} if line.sizes else {})
         values: dict[str, Any] = {}
@@ -286,7 +294,7 @@ def _rows(entries: Array) -> Array:
     return entries.reshape(-1, entries.shape[-1]) if entries.ndim else entries.reshape(1, 1)
 
 
-def _line(sizes: Sizes, values: Values, random: Random) -> _Line | None:
+def _line(sizes: Sizes, values: Values, random: Random) -> Line | None:
     """A line through an assignment: one entry moves, or multiples of one number are put into some variables."""
     tensors = [name for name, value in values.items() if isinstance(value, RandomTensor)]
     if not tensors:
@@ -298,7 +306,7 @@ def _line(sizes: Sizes, values: Values, random: Random) -> _Line | None:
         entries = range(count) if random.random() < 0.5 else [random.randrange(count)]
         factor = random.choice(_FACTORS) if len(chosen) > 1 else Fraction(1)
         moved[name] = dict.fromkeys(entries, factor)
-    return _Line(sizes, values, moved)
+    return Line(sizes, values, moved)
 
 
 def _float(value: Fraction) -> float:
@@ -314,7 +322,7 @@ def _key(number: Array) -> Array:
     return np.where(bits < 0, -(bits & np.int64(2**63 - 1)), bits)
 
 
-def _number(key: Array) -> Array:
+def number_at(key: Array) -> Array:
     """The float64 at a place."""
     bits = np.abs(np.asarray(key, np.int64)).view(np.float64)
     return np.where(np.asarray(key) < 0, -bits, bits)
@@ -323,7 +331,7 @@ def _number(key: Array) -> Array:
 _STEPS = tuple(sign * 2**exponent for exponent in range(0, 60, 3) for sign in (1, -1))
 
 
-def _grid(constants: Sequence[Fraction]) -> Array:
+def grid_of(constants: Sequence[Fraction]) -> Array:
     """Places of numbers of all magnitudes, denser near 1 and near the constants, in order."""
     far = np.logspace(-300, 300, 241)
     near = np.logspace(-4, 4, 121)
@@ -333,7 +341,7 @@ def _grid(constants: Sequence[Fraction]) -> Array:
     return np.unique(_key(np.concatenate([positive, -positive, [0.0]])))
 
 
-def _signs(differences: Array) -> Array:
+def signs_of(differences: Array) -> Array:
     """-1, 0 and 1, and 2 for an undefined difference."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isnan(differences), 2, np.sign(differences)).astype(np.int8)
@@ -362,7 +370,7 @@ def _sampled(points: Sequence[Fraction], most: int, random: Random) -> list[Frac
 
 def _exact(keys: Array) -> list[Fraction]:
     """The floats at these places, and the simple rationals that they may stand for."""
-    return list(dict.fromkeys(exact for number in _number(keys) for exact in _rationals(float(number))))
+    return list(dict.fromkeys(exact for number in number_at(keys) for exact in _rationals(float(number))))
 
 
 def _rationals(number: float) -> Iterator[Fraction]:
@@ -378,4 +386,4 @@ def _rationals(number: float) -> Iterator[Fraction]:
     yield exact
 
 
-__all__ = ["Boundaries", "has_boundaries", "unmodelled_ops"]
+__all__ = ["Boundaries", "Line", "Pair", "grid_of", "has_boundaries", "number_at", "signs_of", "unmodelled_ops"]

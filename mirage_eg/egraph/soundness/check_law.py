@@ -7,6 +7,7 @@ A law whose constants have many digits is computed with more.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
 from itertools import chain, groupby, islice
 from random import Random
 from typing import Any
@@ -16,10 +17,19 @@ import numpy as np
 
 from mirage_eg.backends.evaluator import mpmath_ops
 from mirage_eg.egraph.laws import Law, Signature, variables
-from mirage_eg.egraph.soundness.assignments import RandomAssignments, RandomTensor, Sizes, Values, constants_of
+from mirage_eg.egraph.soundness.assignments import (
+    RandomAssignments,
+    RandomTensor,
+    Sizes,
+    Values,
+    constants_of,
+    is_rounded,
+    value_in,
+)
 from mirage_eg.egraph.soundness.boundaries import Boundaries, has_boundaries
 from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim, inlined
 from mirage_eg.egraph.soundness.indices import uses_indices
+from mirage_eg.egraph.soundness.irrational_points import irrational_points
 from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Model, TensorValue, UndefinedError, as_mpf
 from mirage_eg.ir.errors import RuleError
 
@@ -71,15 +81,6 @@ def _evaluate(
     return false_claim(checkable, model, {name: value_in(model, value) for name, value in values.items()})
 
 
-def value_in(model: Model, value: Any) -> Any:
-    """A variable's value in a model."""
-    if not isinstance(value, RandomTensor):
-        return value
-    shape = [size if flag else 1 for size, flag in zip(model.sizes.values(), value.varies, strict=True)]
-    declared = frozenset(part for part, flag in zip(model.sizes, value.declared, strict=True) if flag)
-    return model.tensor(np.array(value.entries, dtype=object).reshape(shape), declared)
-
-
 def check_law(
     law: Law,
     domain: str,
@@ -109,7 +110,7 @@ def check_law(
     return Finding(law, Truth.HELD, trials)
 
 
-def _arithmetics(checkable: CheckableLaw) -> tuple[Arithmetic, Arithmetic]:
+def _arithmetics(checkable: CheckableLaw) -> tuple[ManyDigits, ManyDigits]:
     """An arithmetic that finds a difference, and one that confirms it: large numbers may cancel all digits of the first.
 
     Digits are added for the law's constants, so that 1e-40 is not equal to 0.
@@ -122,10 +123,12 @@ def _arithmetics(checkable: CheckableLaw) -> tuple[Arithmetic, Arithmetic]:
 
 def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], examples: int, seed: int) -> Finding:
     checkable = checkable_law(law, signatures)
-    first, second = _arithmetics(checkable)
+    exact = _arithmetics(checkable)
+    rounded = tuple(replace(it, joins=True) for it in exact)
     generated, random = RandomAssignments.of(checkable, domain), Random(seed)
 
     def refutation(sizes: Sizes, values: Values) -> FalseClaim | None:
+        first, second = rounded if _has_rounded(values) else exact
         wrong = _evaluate(checkable, domain, first, sizes, values)
         return wrong if wrong is not None and _evaluate(checkable, domain, second, sizes, values) is not None else None
 
@@ -149,8 +152,9 @@ def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
         attempts = examples * INDEX_ATTEMPTS
     tried: Iterator[tuple[Sizes, Values] | None] = islice(trials(generated.next(random) for _ in range(attempts)), examples)
     if has_boundaries(checkable):
-        beyond = chain(generated.long(random), Boundaries.of(checkable, domain).assignments(generated, random))
-        tried = chain(tried, trials(beyond))
+        boundaries = Boundaries.of(checkable, domain)
+        irrational = irrational_points(boundaries, generated, random, exact[1])
+        tried = chain(tried, trials(chain(generated.long(random), boundaries.assignments(generated, random), irrational)))
     count = 0
     for count, refuting in enumerate(tried, 1):
         if refuting is not None:
@@ -159,6 +163,10 @@ def _try_law(law: Law, domain: str, signatures: Mapping[str, Signature], example
             assert wrong is not None
             return Finding(law, Truth.REFUTED, count, _counterexample(wrong, checkable, sizes, values))
     return Finding(law, Truth.HELD, count)
+
+
+def _has_rounded(values: Values) -> bool:
+    return any(is_rounded(entry) for value in values.values() if isinstance(value, RandomTensor) for entry in value.entries)
 
 
 def _counterexample(
@@ -213,6 +221,8 @@ def _show(value: Any, digits: int = 10) -> str:
             runs = [(text, len([*run])) for text, run in groupby(_show(entry, digits) for entry in entries)]
             texts = (f"{text} ({count} times)" if count > 4 else ", ".join([text] * count) for text, count in runs)
             return f"[{', '.join(texts)}]"
+        case Fraction() as number if is_rounded(number):
+            return f"{mpmath.nstr(mpmath_ops.number(number), 2 * digits)}…"
         case mpmath.mpf() as number:
             return str(mpmath.nstr(number, digits)).removesuffix(".0")
         case entry:

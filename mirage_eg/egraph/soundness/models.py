@@ -19,6 +19,7 @@ from mirage_eg.egraph.expression import CONSTANT, INDEX_TERMS, op_of, parts_in
 from mirage_eg.ir.ops import OPS, Kind
 
 Array = Any
+COMPARISONS = frozenset({"less", "less_equal", "equal"})  # the ops with jumps
 _MOST_BITS_OF_RATIONALS = 4_096  # longer ones are rounded
 
 
@@ -97,10 +98,20 @@ class MaskedFloat64:
 
 @dataclass(frozen=True, slots=True)
 class ManyDigits:
-    """mpmath's numbers; numbers beyond 2^±most_bits count as overflows, so that a subtraction keeps some digits."""
+    """mpmath's numbers; numbers beyond 2^±most_bits count as overflows, so that a subtraction keeps some digits.
+
+    With `joins`, numbers stand for irrational ones: results below `least` are 0, and a comparison takes numbers that are nearer
+    for equal.
+    """
 
     digits: int = mpmath_ops.DIGITS
     most_bits: int | None = None
+    joins: bool = False
+
+    @property
+    def least(self) -> Any:
+        """The size of the numbers that half of the digits are for."""
+        return mpmath.mpf(10) ** (-self.digits // 2)
 
     def array(self, entries: Array) -> Array:
         """Exact rationals."""
@@ -111,6 +122,8 @@ class ManyDigits:
         exactly, nearly = mpmath_ops.RATIONAL.get(op), mpmath_ops.ELEMENTWISE[op]
 
         def compute(*numbers: Any) -> Any:
+            if self.joins and op in COMPARISONS and self._near(*numbers):
+                numbers = (numbers[0], numbers[0])
             try:
                 if exactly is not None and all(isinstance(it, Fraction) for it in numbers):
                     return self._in_range(self._short(exactly(*numbers, **attributes)))
@@ -121,11 +134,17 @@ class ManyDigits:
         with mpmath.workdps(self.digits):
             return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands), dtype=object)
 
+    def _near(self, x: Any, y: Any) -> bool:
+        """Whether two numbers are equal to half of the digits, counted from 1 where they are smaller."""
+        return x == y or bool(abs(as_mpf(x) - as_mpf(y)) <= self.least * max(1, abs(as_mpf(x)), abs(as_mpf(y))))
+
     def _short(self, number: Fraction) -> Any:
         bits = number.numerator.bit_length() + number.denominator.bit_length()
         return number if bits <= _MOST_BITS_OF_RATIONALS else as_mpf(number)
 
     def _in_range(self, number: Any) -> Any:
+        if self.joins and abs(as_mpf(number)) < self.least:
+            return Fraction(0)
         if isinstance(number, Fraction):
             magnitude = number.numerator.bit_length() - number.denominator.bit_length()
         elif mpmath.isfinite(number):
@@ -139,12 +158,8 @@ class ManyDigits:
     def equal(self, left: Array, right: Array) -> bool:
         """To half of the digits, counted from 1 where the numbers are smaller, since differences lose digits."""
 
-        def near(x: Any, y: Any) -> bool:
-            return x == y or bool(abs(as_mpf(x) - as_mpf(y)) <= bound * max(1, abs(as_mpf(x)), abs(as_mpf(y))))
-
         with mpmath.workdps(self.digits):
-            bound = mpmath.mpf(10) ** (-self.digits // 2)
-            return bool(np.all(np.frompyfunc(near, 2, 1)(left, right)))
+            return bool(np.all(np.frompyfunc(self._near, 2, 1)(left, right)))
 
 
 def as_mpf(number: Any) -> Any:
