@@ -1,4 +1,4 @@
-"""Axis inference: the dims of a program's tensors, unified through its ops into named axes (DESIGN §4).
+"""Axis inference: the dims of a program's tensors, unified through its ops into named axes.
 
 A dim is a row-major product of axes: none for an extent of 1, several where a reshape splits or merges it (heads). Contracted
 dims of a matmul are one axis, and so are elementwise dims, unless one is a broadcast 1. Equal extents of different axes never
@@ -45,16 +45,19 @@ def is_vector_product(left: frozenset[int], right: frozenset[int]) -> bool:
     return left <= right or right <= left
 
 
-def infer_axes(graph: Graph, *, repeats: bool = False, barriers: bool = False, slices: bool = False) -> Axes:
+def infer_axes(
+    graph: Graph, *, repeats: bool = False, barriers: bool = False, slices: bool = False, parts: bool = False
+) -> Axes:
     """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
 
     With `barriers`, the result of an op without axis inference has axes of its own. With `slices`, a slice and a concatenation
-    are ops with axis inference: their results have an axis of their own in the dim that they change.
+    are ops with axis inference: their results have an axis of their own in the dim that they change. With `parts`,
+    equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis that is told apart.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
     """
-    inference = _Inference(slices)
+    inference = _Inference(slices, parts)
     dims: list[Dims] = []
     for position, (item, values) in enumerate(graph.numbered()):
         if item.op == "output":
@@ -78,8 +81,8 @@ class _CannotUnifyError(Exception):
 class _Inference:
     """Union-find over atoms; an atom may be split into slower and faster ones."""
 
-    def __init__(self, slices: bool) -> None:
-        self.slices = slices
+    def __init__(self, slices: bool, equal_parts: bool) -> None:
+        self.slices, self.equal_parts = slices, equal_parts
         self.size: list[int] = []
         self.parent: list[int] = []
         self.parts: dict[int, tuple[int, ...]] = {}
@@ -153,7 +156,7 @@ class _Inference:
                 batch = self.broadcast((left[:-2], right[:-2])) if len(left) > 2 or len(right) > 2 else ()
                 return (*batch, left[-2], right[-1])
             case Kind.REARRANGEMENT if self.slices and item.op in ("slice", "concat"):
-                return self.cut(item["dim"], operands, shape)
+                return self.cut(item, operands, shape)
             case Kind.REARRANGEMENT:
                 return self.rearrange(item, operands[0], shape)
             case _:
@@ -176,11 +179,34 @@ class _Inference:
             case _:
                 raise _CannotUnifyError("its axes cannot be inferred (it cuts or joins extents)")
 
-    def cut(self, cut: int, operands: Sequence[Dims], shape: Shape) -> Dims:
+    def cut(self, item: Node, operands: Sequence[Dims], shape: Shape) -> Dims:
+        cut = item["dim"]
         others = self.broadcast([(*dims[:cut], (), *dims[cut + 1 :]) for dims in operands])
-        result = (*others[:cut], self.new(shape[cut]), *others[cut + 1 :])
-        self.indexed.update(atom for dims in (*operands, result) for atom in dims[cut])
-        return result
+        dim = self.of_parts(item, [dims[cut] for dims in operands], shape[cut]) if self.equal_parts else None
+        if dim is None:
+            dim = self.new(shape[cut])
+            self.indexed.update(atom for own in (*(dims[cut] for dims in operands), dim) for atom in own)
+        return (*others[:cut], dim, *others[cut + 1 :])
+
+    def of_parts(self, item: Node, dims: Sequence[Dim], extent: int) -> Dim | None:
+        """The dim that joins equal parts, or that is one of them; None where parts differ or axes do not fit."""
+        extents = [prod(self.size[atom] for atom in self.leaves(dim)) for dim in dims]
+        try:
+            if item.op == "concat":
+                if len({*extents}) > 1:
+                    return None
+                for dim in dims[1:]:
+                    self.unify(dims[0], dim)
+                number, part = self.new(len(dims)), dims[0]
+            else:
+                if item["step"] != 1 or extents[0] % extent or item["start"] % extent:
+                    return None
+                number, part = self.new(extents[0] // extent), self.new(extent)
+                self.unify(dims[0], number + part)
+        except _CannotUnifyError:
+            return None
+        self.indexed.update(number)
+        return number + part if item.op == "concat" else part
 
     def finish(self, dims: Sequence[Dims], repeats: bool) -> Axes:
         found = [tuple(tuple(self.leaves(dim)) for dim in value) for value in dims]

@@ -133,7 +133,9 @@ class ShiftedFloats:
         left = (self._whole(x).array != 0).any(axis=-2)[..., :, None]
         right = (self._whole(y).array != 0).any(axis=-1)[..., None, :]
         rows, columns = self._row(self._where(right, x), -1), self._row(self._where(left, y), -2)
-        made = Shifted(self.plain.matmul(rows.array, columns.array), rows.log + columns.log, rows.degree + columns.degree)
+        with np.errstate(invalid="ignore"):  # a row of zeros times an infinite column
+            log = rows.log + columns.log
+        made = Shifted(self.plain.matmul(rows.array, columns.array), log, rows.degree + columns.degree)
         return made if made.degree else self.number(made)
 
     def rearrange(self, row: Op, operands: Sequence[Value], lead: int, attributes: Attributes) -> Value:

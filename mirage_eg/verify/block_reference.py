@@ -12,12 +12,13 @@ from math import prod
 
 from mirage_eg.backends.evaluator.array_module import array_module
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.composition import compose_float_checks, compose_verdicts
 from mirage_eg.verify.cuts import Pair, pairs_of
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import OnProgress, Reference, check_types
-from mirage_eg.verify.restriction import IndexRestriction
+from mirage_eg.verify.restriction import Restricted, restricted
 from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
@@ -105,8 +106,8 @@ class BlockReference:
     def _verdict(self, pair: Pair) -> Timed:
         if pair not in self._verdicts:
             part, kernels = self._part(pair.program), pair.kernels
-            small = part.restriction.of(kernels)
-            [(verdict, seconds)] = part.reference(small is not None).check_all([kernels if small is None else small.graph])
+            small = part.restricted(kernels)
+            [(verdict, seconds)] = part.reference(small).check_all([kernels if small is None else small.graph])
             if small is not None and verdict.difference is not None:
                 verdict = replace(verdict, difference=small.moved(verdict.difference, pair.program.output_names))
             part.forget_large()
@@ -116,8 +117,8 @@ class BlockReference:
     def _float_check(self, pair: Pair) -> FloatCheck:
         if pair not in self._floats:
             part, kernels = self._part(pair.program), pair.kernels
-            small = part.restriction.of(kernels)
-            [check] = float_checks(part.reference(small is not None), [kernels if small is None else small.graph])
+            small = part.restricted(kernels)
+            [check] = float_checks(part.reference(small), [kernels if small is None else small.graph])
             part.forget_large()
             self._floats[pair] = check
         return self._floats[pair]
@@ -129,19 +130,26 @@ class BlockReference:
 
 
 class _Part:
-    """A part of the program with its random inputs, at few indices and at its own size; both are drawn when they are needed."""
+    """A part of the program with its random inputs, at few indices and at its own size; they are drawn when they are needed."""
 
     def __init__(self, program: Graph, trials: int, seed: int) -> None:
-        self.restriction = IndexRestriction(program)
         self._program, self._trials, self._seed = program, trials, seed
-        self._references: dict[bool, Reference] = {}
+        self._primitive = expand(program)
+        self._restricted: dict[Graph, Restricted | None] = {}
+        self._references: dict[Graph, Reference] = {}
 
-    def reference(self, restricted: bool) -> Reference:
+    def restricted(self, kernels: Graph) -> Restricted | None:
+        """The part and its kernels at few indices, or None."""
+        if kernels not in self._restricted:
+            self._restricted[kernels] = restricted(self._primitive, kernels)
+        return self._restricted[kernels]
+
+    def reference(self, small: Restricted | None) -> Reference:
         """The reference at few indices, or at the program's own size."""
-        if restricted not in self._references:
-            program = (self.restriction.program if restricted else None) or self._program
-            self._references[restricted] = Reference(program, self._trials, self._seed, array_module(program))
-        return self._references[restricted]
+        program = self._program if small is None else small.program
+        if program not in self._references:
+            self._references[program] = Reference(program, self._trials, self._seed, array_module(program))
+        return self._references[program]
 
     def forget(self) -> None:
         """Drop all random inputs."""

@@ -1,24 +1,24 @@
-"""Fewer indices of axes that no op tells apart: a program and its µGraphs on such indices decide about all of them.
+"""Fewer indices of axes that no op tells apart: a program and a µGraph on such indices decide about all of them.
 
-No op of a program combines or distinguishes the indices of an axis that it neither reduces nor cuts: it computes the same
-function at each of them. Axis inference over program and µGraph together (`ir.flatten`, `ir.axes`) finds these axes, down to
-the parts that grids, loops and tiles make of them. Take any of the indices of each part, the same ones in both graphs: both
-compute on them what they compute there as a whole. So graphs that are equal on every choice of indices are equal; and all
-choices of so many indices are one pair of graphs, at smaller sizes. Axes that are reduced, cut or walked by ops without axis
-inference keep their sizes, and where a value has an axis twice two indices of each part are taken, equal and different ones.
+No op combines or distinguishes the indices of an axis that it neither reduces nor cuts: it computes the same function at each
+of them. Axis inference over program and µGraph together (`ir.flatten`, `ir.axes`) finds these axes, down to the parts that
+grids, loops and tiles make of them, and to the equal parts that concatenations join. Take any of the indices of each axis, the
+same ones in both graphs: both compute on them what they compute there as a whole. So graphs that are equal on every choice of
+indices are equal; and all choices of so many indices are one pair of graphs, at smaller sizes. Axes that are reduced, cut at
+other places or walked by ops without axis inference keep their sizes; of an axis that a value has twice at least two indices
+are taken, equal and different ones.
 
-A graph with parts of unequal extents, or whose axes do not fit the program's, has no restriction. Part of the trusted core.
+A graph with parts of unequal extents has no restriction. Part of the trusted core.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 
-from mirage_eg.ir.axes import Axes, Dims, infer_axes, resize
+from mirage_eg.ir.axes import Axes, Dims, infer_axes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
-from mirage_eg.ir.expand import expand, values_expanded
+from mirage_eg.ir.expand import values_expanded
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -26,8 +26,9 @@ from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.verify.verdict import Difference
 
-KEPT = 16  # indices of an axis at most; a power of 2
-_PARTED = 2  # indices of a part at least, so that several blocks, iterations and elements of a tile are among them
+KEPT = (16, 8, 4, 2)
+"""Indices of an axis: the first number that keeps program and µGraph within so many elements, else the last."""
+ELEMENTS = 1 << 20
 
 
 Places = tuple[tuple[int, ...], ...]  # for each dim of a tensor the indices that are kept
@@ -35,8 +36,9 @@ Places = tuple[tuple[int, ...], ...]  # for each dim of a tensor the indices tha
 
 @dataclass(frozen=True, slots=True)
 class Restricted:
-    """A µGraph at the kept indices, and what they are in its inputs and outputs."""
+    """A program in primitive ops and a µGraph at the kept indices, and what these are in the inputs and outputs."""
 
+    program: Graph
     graph: Graph
     inputs: tuple[Places, ...]
     outputs: tuple[Places, ...]
@@ -50,34 +52,14 @@ class Restricted:
         return tuple(kept[at] for kept, at in zip(self.outputs[output], place, strict=True))
 
 
-class IndexRestriction:
-    """A program at fewer indices of its axes, and µGraphs at the same indices."""
-
-    def __init__(self, program: Graph) -> None:
-        self._primitive = expand(program)
-        self._axes = _axes_of(self._primitive)
-        self._sizes = () if self._axes is None else tuple(_kept(self._axes))
-
-    @cached_property
-    def program(self) -> Graph | None:
-        """The program in primitive ops at the kept indices; None where all are kept."""
-        if self._axes is None or self._sizes == self._axes.sizes:
-            return None
-        try:
-            return resize(self._primitive, self._axes, self._sizes)
-        except (GraphError, UnsupportedError):
-            return None
-
-    def of(self, candidate: Graph) -> Restricted | None:
-        """A µGraph of the program at the kept indices, or None."""
-        if self.program is None or self._axes is None:
-            return None
-        try:
-            joint = JointAxes(self._primitive, candidate)
-            sizes = _joint_sizes(self._axes, self._sizes, joint)
-            return None if sizes is None else Restricted(joint.at(sizes)[1], *joint.places(sizes))
-        except (GraphError, UnsupportedError):
-            return None
+def restricted(primitive: Graph, candidate: Graph) -> Restricted | None:
+    """A program in primitive ops and its µGraph at few indices; None where all are kept."""
+    try:
+        joint = JointAxes(primitive, candidate)
+        sizes = joint.kept()
+        return None if sizes == [*joint.axes.sizes] else Restricted(*joint.at(sizes), *joint.places(sizes))
+    except (GraphError, UnsupportedError):
+        return None
 
 
 class JointAxes:
@@ -91,9 +73,18 @@ class JointAxes:
         for pair in zip(*outputs, strict=True):  # equal indices of both are one index
             flat.apply("maximum", *pair)
         nodes = (*flat.nodes, *(node("output", value) for values in outputs for value in values))
-        self.axes = infer_axes(Graph(nodes), repeats=True, barriers=True, slices=True)
-        self.values = flat.bodies[0][1]  # those of the program
+        self.axes = infer_axes(Graph(nodes), repeats=True, barriers=True, slices=True, parts=True)
         self._graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
+
+    def kept(self) -> list[int]:
+        """The kept number of indices of each axis."""
+        fixed, sizes = self.axes.reduced | self.axes.indexed, [*self.axes.sizes]
+        least = _most_often(self.axes.dims)
+        for count in KEPT:
+            sizes = [size if axis in fixed else min(size, max(count, least[axis])) for axis, size in enumerate(self.axes.sizes)]
+            if sum(prod(sizes[axis] for dim in value for axis in dim) for value in self.axes.dims) <= ELEMENTS:
+                break
+        return sizes
 
     def at(self, sizes: Sequence[int]) -> tuple[Graph, Graph]:
         """Program and µGraph at other sizes of the axes.
@@ -123,62 +114,12 @@ def _kept_of(dim: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> 
     return tuple(kept)
 
 
-def _joint_sizes(axes: Axes, kept: Sequence[int], joint: JointAxes) -> list[int] | None:
-    """The kept number of indices of each joint axis: the parts of an axis of the program make up its kept indices."""
-    parts: dict[int, tuple[int, ...]] = {}
-    extents = joint.axes.sizes
-    for own, value in zip(axes.dims, joint.values, strict=True):
-        for dim, parted in zip(own, joint.axes.dims[value], strict=True):
-            left = list(parted)
-            for axis in dim:
-                taken: list[int] = []
-                while prod(extents[it] for it in taken) < axes.sizes[axis]:
-                    taken.append(left.pop(0))
-                if parts.setdefault(axis, tuple(taken)) != tuple(taken):
-                    return None
-    restricted = {axis for axis in parts if kept[axis] < axes.sizes[axis]}
-    fixed = joint.axes.reduced | joint.axes.indexed | {it for axis in parts.keys() - restricted for it in parts[axis]}
-    sizes: dict[int, int] = {}
-    for axis in restricted:
-        shares = _shares(kept[axis], [extents[it] for it in parts[axis]])
-        if shares is None or fixed & {*parts[axis]}:
-            return None
-        for it, share in zip(parts[axis], shares, strict=True):
-            if sizes.setdefault(it, share) != share:
-                return None
-    return [sizes.get(axis, size) for axis, size in enumerate(extents)]
-
-
-def _axes_of(program: Graph) -> Axes | None:
-    try:
-        return infer_axes(program, repeats=True, barriers=True, slices=True)
-    except UnsupportedError:
-        return None
-
-
-def _kept(axes: Axes) -> Iterator[int]:
-    fixed = axes.reduced | axes.indexed | _thrice(axes.dims)
-    for axis, size in enumerate(axes.sizes):
-        yield size if size < KEPT or axis in fixed else min(KEPT, 1 << (size.bit_length() - 2))
-
-
-def _thrice(dims: Sequence[Dims]) -> set[int]:
-    """Axes that a value has more often than a part has indices at least."""
-    counts = (Counter(axis for dim in value for axis in dim) for value in dims)
-    return {axis for count in counts for axis, times in count.items() if times > _PARTED}
-
-
-def _shares(size: int, extents: Sequence[int]) -> list[int] | None:
-    """A number of indices of each part, `size` in all; None if they cannot make it."""
-    shares = [min(extent, _PARTED) for extent in extents]
-    grown = True
-    while prod(shares) < size and grown:
-        grown = False
-        for place in reversed(range(len(shares))):
-            if prod(shares) < size and 2 * shares[place] <= extents[place]:
-                shares[place] *= 2
-                grown = True
-    return shares if prod(shares) == size else None
+def _most_often(dims: Sequence[Dims]) -> Counter[int]:
+    """How often the value that has an axis most often has it."""
+    most = Counter[int]()
+    for value in dims:
+        most |= Counter(axis for dim in value for axis in dim)
+    return most
 
 
 Body = tuple[Graph, list[int]]
@@ -224,6 +165,11 @@ class _Rebuilt:
                     attributes["shape"] = next(given) if item.op == "input" and inside else extents
                 if "columns" in attributes:
                     attributes["columns"] = extents[item["dim"]]
+                if item.op == "slice" and (n := extents[item["dim"]]) != (
+                    whole := self._flat.shape(values[own[0]])[lead:][item["dim"]]
+                ):
+                    attributes["start"] = item["start"] // whole * n  # of equal parts
+                    attributes["stop"] = attributes["start"] + n
                 if "times" in attributes:
                     attributes["times"] = extents[item["dim"]] // self._extents(values[item.operands[0]])[lead:][item["dim"]]
             nodes.append(Node(item.op, item.operands, tuple(sorted(attributes.items()))))
@@ -247,4 +193,4 @@ class _Rebuilt:
         return counts
 
 
-__all__ = ["KEPT", "IndexRestriction", "JointAxes", "Restricted"]
+__all__ = ["ELEMENTS", "KEPT", "JointAxes", "Restricted", "restricted"]

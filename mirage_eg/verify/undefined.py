@@ -15,7 +15,7 @@ from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import whole_inputs
-from mirage_eg.verify.restriction import IndexRestriction
+from mirage_eg.verify.restriction import restricted
 
 _SPECIAL = (0.0, np.nan, np.inf, -np.inf)
 _SHARE = 1 / 16  # of the entries of an input
@@ -23,9 +23,8 @@ _SHARE = 1 / 16  # of the entries of an input
 
 def given_values(whole: Graph, whole_candidate: Graph, seed: int) -> str | None:
     """The first element that is finite in the candidate alone, as text; None if there is none on these inputs."""
-    restriction = IndexRestriction(whole)
-    small = restriction.of(whole_candidate)
-    program, candidate = (whole, whole_candidate) if small is None else (restriction.program or whole, small.graph)
+    small = restricted(expand(whole), whole_candidate)
+    program, candidate = (whole, whole_candidate) if small is None else (small.program, small.graph)
     bounds = whole_inputs(program)
     for trial, special in enumerate(_SPECIAL):
         generator = np.random.default_rng((seed, trial))

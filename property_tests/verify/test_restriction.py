@@ -8,16 +8,16 @@ from hypothesis import event, given, settings
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.testing import EVERY, as_program, block_graphs, every_mutant
 from mirage_eg.verify import restriction
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.reference import Reference
-from mirage_eg.verify.restriction import IndexRestriction, Places
+from mirage_eg.verify.restriction import Places, Restricted, restricted
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.hand_written import (
     Pair,
@@ -44,6 +44,13 @@ PAIRS = {
 }
 
 
+def few(program: Graph, candidate: Graph) -> Restricted | None:
+    """Both at two indices of each axis that may be restricted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restriction, "ELEMENTS", 0)
+        return restricted(expand(program), candidate)
+
+
 def _at(array: np.ndarray, places: Places) -> np.ndarray:
     return array[np.ix_(*places)]
 
@@ -55,25 +62,18 @@ def _values(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_restriction_computes_what_the_whole_computes_at_its_indices(name: str) -> None:
     pair = PAIRS[name]
-    found = IndexRestriction(pair.program)
     for candidate in (pair.mugraph, pair.program):
-        small = found.of(candidate)
-        assert small is not None and found.program is not None
+        small = few(pair.program, candidate)
+        assert small is not None
         assert sum(map(np.prod, [kind.shape for kind in small.graph.output_types])) < np.prod(
             pair.program.output_types[0].shape
         )
         arrays = inputs_of(pair.program)
         kept = [_at(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
         wanted = [_at(array, places) for array, places in zip(_values(candidate, arrays), small.outputs, strict=True)]
-        for graph in (small.graph, found.program):
+        for graph in (small.graph, small.program):
             for got, want in zip(_values(graph, kept), wanted, strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
-
-
-def _halved(axes: Axes) -> list[int]:
-    """Two indices of each axis that may be restricted."""
-    fixed = axes.reduced | axes.indexed
-    return [size if axis in fixed else min(size, 2) for axis, size in enumerate(axes.sizes)]
 
 
 @settings(max_examples=60)
@@ -85,10 +85,7 @@ def test_random_blocks_are_the_same_function_at_fewer_indices(block: Graph) -> N
     except UnsupportedError:
         event("ragged")
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restriction, "_kept", lambda axes: _halved(axes))
-        found = IndexRestriction(program)
-        small = found.of(mugraph)
+    small = few(program, mugraph)
     event("restricted" if small else "not restricted")
     if small is None:
         return
@@ -133,24 +130,68 @@ def _mean_program(rows: int, columns: int) -> KernelGraph:
 
 
 def test_reduced_axes_keep_their_sizes() -> None:
-    program = IndexRestriction(_mean_program(64, 300).graph()).program
-    assert program is not None and [kind.shape for kind in program.input_types] == [(16, 300), (300, 16)]
+    program = _mean_program(64, 300).graph()
+    small = few(program, program)
+    assert small is not None and [kind.shape for kind in small.program.input_types] == [(2, 300), (300, 2)]
 
 
-@pytest.mark.parametrize("op", ["slice", "cumsum", "gather", "flip"])
+@pytest.mark.parametrize("elements", [0, 20_000])
+def test_as_many_indices_are_kept_as_there_is_room_for(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restriction, "ELEMENTS", elements)
+    program = _mean_program(64, 300).graph()
+    small = restricted(expand(program), program)
+    assert small is not None and small.program.input_types[0].shape[0] == (16 if elements else 2)
+
+
+CUTS = {  # the op, and the shape of x that is kept of [64, 128]
+    "slice": (lambda graph, x: graph.slice(x, 0, 8, 40), (64, 2)),
+    "half": (lambda graph, x: graph.slice(x, 0, 32, 64), (4, 2)),
+    "halves": (lambda graph, x: graph.concat([graph.slice(x, 0, 32, 64), graph.slice(x, 0, 0, 32)], 0), (4, 2)),
+    "unequal parts": (lambda graph, x: graph.concat([graph.slice(x, 0, 16, 64), graph.slice(x, 0, 0, 16)], 0), (64, 2)),
+    "every other": (lambda graph, x: graph.slice(x, 0, 0, 64, 2), (64, 2)),
+    "cumsum": (lambda graph, x: graph.cumsum(x, 0), (64, 128)),
+    "gather": (lambda graph, x: graph.gather(x, graph.new_input((64,), "int64", "i"), 0), (64, 128)),
+    "flip": (lambda graph, x: graph.flip(x, (0,)), (64, 128)),
+}
+
+
+@pytest.mark.parametrize("op", CUTS)
 def test_axes_whose_indices_an_op_tells_apart_keep_their_sizes(op: str) -> None:
+    make, shape = CUTS[op]
     graph = new_kernel_graph()
-    x = graph.new_input((64, 128), "float32", "x")
-    made = {
-        "slice": lambda: graph.slice(x, 0, 8, 40),
-        "cumsum": lambda: graph.cumsum(x, 0),
-        "gather": lambda: graph.gather(x, graph.new_input((64,), "int64", "i"), 0),
-        "flip": lambda: graph.flip(x, (0,)),
-    }[op]()
-    graph.mark_output(graph.relu(made))
-    program = IndexRestriction(graph.graph()).program
-    shape = (64, 16) if op == "slice" else (64, 128)
-    assert (program or graph.graph()).input_types[0].shape == shape
+    graph.mark_output(graph.relu(make(graph, graph.new_input((64, 128), "float32", "x"))))
+    program = graph.graph()
+    small = few(program, program)
+    assert (small.program if small else program).input_types[0].shape == shape
+
+
+def _joined_products(left: int, right: int) -> tuple[Graph, Graph]:
+    """Two products, and one product of both right operands that is cut at `left`."""
+    graphs = []
+    for joined in (False, True):
+        graph = new_kernel_graph()
+        x, *w = (graph.new_input(shape, "float32", name) for shape, name in (((8, 96), "x"), ((96, 64), "u"), ((96, 64), "v")))
+        if joined:
+            product = x @ graph.concat(w, 1)
+            parts = [graph.slice(product, 1, 0, left), graph.slice(product, 1, right, right + 64)]
+        else:
+            parts = [x @ it for it in w]
+        graph.mark_output(graph.mul(graph.silu(parts[0]), parts[1]))
+        graphs.append(graph.graph())
+    return graphs[0], graphs[1]
+
+
+def test_a_joint_product_is_compared_at_few_columns_of_each_part() -> None:
+    program, joined = _joined_products(64, 64)
+    small = few(program, joined)
+    assert small is not None and [kind.shape for kind in small.graph.input_types] == [(2, 96), (96, 2), (96, 2)]
+    assert BlockReference(program).check(joined).verdict is Equality.EQUAL
+
+
+@pytest.mark.parametrize("start", [0, 32, 63])
+def test_a_joint_product_that_is_cut_elsewhere_is_not_equal(start: int) -> None:
+    program, wrong = _joined_products(64, start)
+    assert BlockReference(program).check(wrong).verdict is Equality.NOT_EQUAL
 
 
 def test_the_index_of_a_difference_is_one_of_the_whole_output() -> None:
@@ -167,5 +208,5 @@ def test_a_program_without_axes_is_checked_at_its_own_size() -> None:
     x = graph.new_input((64, 64), "float32", "x")
     graph.mark_output(graph.sum(x @ graph.transpose(x, (1, 0)), 1))
     program = graph.graph()
-    assert IndexRestriction(program).program is None
+    assert restricted(expand(program), program) is None
     assert BlockReference(program).check(program).verdict is Equality.EQUAL
