@@ -29,9 +29,10 @@ from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.optimizer.heuristics import EFFORT
 from mirage_eg.optimizer.tune import Tuning
+from mirage_eg.pipeline.bucket import Bucket
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
-from mirage_eg.pipeline.buckets import Bucket, BucketMaker
 from mirage_eg.pipeline.optimize import optimize, tune_known
+from mirage_eg.pipeline.other_sizes import OtherSizes
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
@@ -105,12 +106,13 @@ class OnGpu:
         searched = searched_sizes(dims, tops)
         self._name, self._program, self._tuning = name, program, tuning
         self._options, _ = for_this_machine(Options(device="cuda", cache=False))
-        self._result: Result = optimize(name, at_sizes(program, searched), self._options, None, tuning)
-        self._maker = BucketMaker(program, self._result, self._options, searched)
+        static = at_sizes(program, searched)
+        self._result: Result = optimize(name, static, self._options, None, tuning)
+        self._structures = OtherSizes(self._result, static, program, self._options, searched)
         self._buckets = [self._bucket(sizes) for sizes in ranges_between(dims["n"], tops["n"])]
 
     def _bucket(self, sizes: SizeRange) -> Bucket:
-        return self._maker.make({"n": sizes}, self._tuning)
+        return self._structures.bucket({"n": sizes}, self._tuning)
 
     def _source(self, size: int) -> str:
         return next(bucket.candidate.source for bucket in self._buckets if bucket.holds({"n": size}))

@@ -1,126 +1,355 @@
-"""Results of a search for the same program at other sizes: the structures serve again, with new tiles and a new verification.
+"""The structures of one search serve its program at other sizes: with new tiles, verified again, and without a search.
 
-Structures name axes, not extents: those of one size above 1 are those of all. At size 1 a dim has no axis (`ir.axes`). So a
-search at size 1 serves no other size, and structures that were found at a larger size serve size 1 as well. Where a kernel of
-the best plans has no tiles at a size, the program is partitioned again through all segments that were searched.
+Other sizes are static ones, or buckets of sizes of named dims with one text of kernels each. Structures name axes, not extents:
+those of one size above 1 are those of all. At size 1 a dim has no axis (`ir.axes`). So a search at size 1 serves no other size,
+and structures that were found at a larger size serve size 1 as well. Where a kernel of the best plans has no tiles at a size,
+the program is partitioned again through all segments that were searched.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from math import prod
+from time import perf_counter
 
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.backends.measure.timing import time_source
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
+from mirage_eg.backends.triton.compile import compile_source
+from mirage_eg.backends.triton.schedule import Schedule, fewer_stages, per_kernel
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
-from mirage_eg.ir.axes import Axes, infer_axes, resize
+from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.shapes import Shape
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.compile_stage import fitting
-from mirage_eg.pipeline.found import Found, lower
+from mirage_eg.pipeline.bucket import Bucket, Ranges, Sizes
+from mirage_eg.pipeline.bucket_ranges import timed_shapes
+from mirage_eg.pipeline.compile_stage import Compiled, fitting
+from mirage_eg.pipeline.found import Found, Lowered, Tuned, lower
 from mirage_eg.pipeline.optimize import tune_known
-from mirage_eg.pipeline.program_form import is_alike, outline
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
+from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import is_fused
-from mirage_eg.search.heuristics import SEARCH
+from mirage_eg.pipeline.sized_forms import SizedForms, primitive_form
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.known_segments import plans_of_known
-from mirage_eg.search.partition.plan_graph import PartitionLimits
-from mirage_eg.search.partition.segment_search import Task, instantiate_again, library_kernels
-from mirage_eg.search.partition.segments import SegmentLimits, segment_program
+from mirage_eg.search.partition.kernel_plan import KernelPlan
+from mirage_eg.search.partition.known_segments import plan_again, plans_of_known
+from mirage_eg.search.partition.segment_search import Task
+from mirage_eg.search.partition.segments import SegmentLimits
 from mirage_eg.search.structure_search import SearchLimits
-from mirage_eg.transforms.simplify import simplify
-from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.verify.all_sizes import RANDOM_SIZES, SizesVerdict, verify_sizes
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence
+from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.verdict import Equality, FloatCheck, Observer, Verdict
 
-
-def _sizes_between(searched: Graph, program: Graph) -> tuple[Axes, tuple[int, ...]] | None:
-    """The axes of `searched`, and their sizes in `program`, if that is the same one at other sizes; both of primitive ops."""
-    shapes = {value: kind.shape for value, kind in enumerate(program.types)}
-    if len(searched.nodes) != len(program.nodes) or [len(kind.shape) for kind in searched.types] != [
-        *map(len, shapes.values())
-    ]:
-        return None
-    if not all(
-        is_alike(one, other, shapes[one.operands[0]] if one.operands else ())
-        for one, other in zip(searched.nodes, program.nodes, strict=True)
-    ):
-        return None
-    return _sizes_of(searched, shapes)
-
-
-def _sizes_of(searched: Graph, shapes: Mapping[int, Shape]) -> tuple[Axes, tuple[int, ...]] | None:
-    """The axes of `searched`, and their sizes where these values have these shapes; None if no sizes give them."""
-    try:
-        axes = infer_axes(searched, repeats=True, barriers=True, slices=True)
-    except UnsupportedError:
-        return None
-    sizes = [*axes.sizes]
-    pairs = [pair for value, shape in shapes.items() for pair in zip(axes.dims[value], shape, strict=True)]
-    for dim, extent in pairs:
-        if len(dim) == 1:
-            sizes[dim[0]] = extent
-    agree = all(prod(sizes[axis] for axis in dim) == extent for dim, extent in pairs)
-    return (axes, tuple(sizes)) if agree else None
-
-
-def result_at(
-    result: Result, searched: Graph, program: Graph, options: Options, *, proved: bool = False, loops: bool = False
-) -> Result | None:
-    """A µGraph of `result`, found by a search for `searched`, with new tiles for `program`, the same at other sizes.
-
-    It compiles and is verified, with `proved` by a proof. Where tiles fit for some kernels of a plan only, library kernels
-    compute the rest; with `loops` not where a search would find loops over axes that were too short for them. None if there
-    is none, though `result` has a fused one: then `program` needs a search of its own.
-    """
-    forms = SizedForms(searched)
-    primitive = forms.at(program)
-    large = None if primitive is None else forms.large(primitive)
-    if primitive is None or large is None:
-        return None
-    maker = _Maker(program, primitive, options)
-    library = library_form(program, options)
-    best = [it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts)]
-    plans = [it for plan in best if (it := plan_at(maker.task, plan, primitive, large)) is not None]
-    if result.known and not (loops and forms.lacks_loops(primitive)):
-        again = plans_of_known(maker.task, primitive, large, result.known, plan_limits(options))
-        plans += [plan for plan in again if plan.us < library.predicted_us][:_TRIED]
-    good = maker.first_right(plans, proved)
-    if good is None and any(entry.fused for entry in result.candidates):
-        return None
-    return Result((library,) if good is None else (good, library), result.report, searched=searched, known=result.known)
-
-
-def tuned_at(
-    result: Result, searched: Graph, name: str, program: Graph, options: Options, observer: Observer, tuning: Tuning
-) -> Result | None:
-    """A result for `program` on the GPU here, tuned, with the structures that a search found for `searched`.
-
-    `program` is the same one at other sizes. None if no structure serves it, as at a size of 1 where the search had a larger
-    one; then it needs a search of its own.
-    """
-    forms = SizedForms(searched)
-    primitive = forms.at(program)
-    if not result.known or primitive is None or forms.lacks_loops(primitive) or primitive != primitive_form(expand(program)):
-        return None
-    if forms.large(primitive) is not primitive:
-        return None
-    tuned = tune_known(name, program, options, result.known, tuning, observer)
-    if not any(entry.fused for entry in tuned.candidates) and any(entry.fused for entry in result.candidates):
-        return None
-    return replace(tuned, searched=searched, known=result.known)
-
-
+_TIMED = 4  # µGraphs of a bucket that are timed where none is tuned
+_TRIED = 4  # µGraphs of a bucket, or other plans at static sizes, that are written and verified, until one is right
 _LOST = 2  # ops, which a search may leave to library kernels at other sizes
+_EQUAL_TO_ITSELF = Verdict(Equality.EQUAL, 0, 0, 0, 0, 0.0, "it is the program", 1.0, evidence=())
+
+
+class OtherSizes:
+    """What `result`, of a search for the program `searched`, gives for `program`, the same one at other sizes.
+
+    A program with named dims was searched at their `sizes`.
+    """
+
+    def __init__(self, result: Result, searched: Graph, program: Graph, options: Options, sizes: Sizes | None = None) -> None:
+        self._result, self._searched, self._program, self._options = result, searched, program, options
+        self._device = options.device_record
+        self._forms = SizedForms(searched)
+        self._primitive = self._forms.at(program) if sizes is None else self._with_dims(sizes)
+        plans = (entry.plan for entry in result.candidates)
+        own = [plan for plan in plans if plan is not None and self._forms.has(plan.parts)]
+        self._plans = [*dict.fromkeys([*own, *result.plans])]
+
+    def _with_dims(self, sizes: Sizes) -> Graph | None:
+        """The primitive form at the sizes at which the program is written, which no other extent has; else at these sizes."""
+        primitive = self._form(at_sizes(self._program, sizes))
+        try:
+            at_hints = None if primitive is None else self._form(self._program)
+            return at_hints if at_hints is not None and at_sizes(at_hints, sizes) == primitive else primitive
+        except UnsupportedError:
+            return primitive
+
+    def _form(self, program: Graph) -> Graph | None:
+        form = self._forms.at(program)
+        is_own = self._result.searched is None  # the search was for this program
+        return primitive_form(expand(program)) if form is None and is_own else form
+
+    @cached_property
+    def _rulebook(self) -> Rulebook:
+        options = self._options
+        without = options.without if options.domain == "indexed" else ()
+        return load_rules("indexed", options.rules, without, options.undefined_in(self._program))
+
+    @cached_property
+    def _task(self) -> Task:
+        """What the choice of tilings depends on."""
+        options = self._options
+        filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
+        limits = SearchLimits(options.max_block_ops)
+        return Task(self._rulebook, self._device, limits, filters, options.seed, ask_compiler=False)
+
+    @property
+    def report(self) -> RunReport:
+        """The report of the search."""
+        return self._result.report
+
+    @property
+    def _found_fused(self) -> bool:
+        return any(entry.fused for entry in self._result.candidates)
+
+    def plans(self, primitive: Graph, large: Graph) -> Iterator[KernelPlan]:
+        """The best plans with tiles for the program, in primitive ops; `large` has it at sizes above 1."""
+        for plan in self._plans:
+            made = None
+            with suppress(UnsupportedError):  # an op is tied to the size
+                made = plan_again(self._task, plan, primitive, large)
+            if made is not None:
+                yield made
+
+    def other_plans(self, primitive: Graph, large: Graph) -> tuple[KernelPlan, ...]:
+        """The cheapest plans through all segments that were searched."""
+        options = self._options
+        segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
+        limits = replace(HEURISTICS.partition, segments=segments, max_kernels=options.max_kernels)
+        return plans_of_known(self._task, primitive, large, self._result.known, limits)
+
+    # static sizes
+
+    def tiled(self, *, proved: bool = False, loops: bool = False) -> Result | None:
+        """The best µGraph that compiles and is verified, with `proved` by a proof, and the library form.
+
+        Where tiles fit for some kernels of a plan only, library kernels compute the rest; with `loops` not where a search would
+        find loops over axes that were too short for them. None if there is no µGraph, though the search found a fused one: then
+        the program needs a search of its own.
+        """
+        primitive = self._primitive
+        large = None if primitive is None else self._forms.large(primitive)
+        if primitive is None or large is None:
+            return None
+        library = library_form(self._program, self._options)
+        plans = [*self.plans(primitive, large)]
+        if self._result.known and not (loops and self._forms.lacks_loops(primitive)):
+            cheaper = (plan for plan in self.other_plans(primitive, large) if plan.us < library.predicted_us)
+            plans += [*cheaper][:_TRIED]
+        good = self._first_right(primitive, plans, proved)
+        if good is None and self._found_fused:
+            return None
+        return self._result_of((library,) if good is None else (good, library))
+
+    def _first_right(self, primitive: Graph, plans: Sequence[KernelPlan], proved: bool) -> Candidate | None:
+        """The cheapest µGraph of these plans that fuses ops, compiles, is right, and `proved` if wanted."""
+        reference = BlockReference(self._program, self._options.trials, self._options.seed)
+        prover = Prover(self._program, self._rulebook)
+        for plan in sorted(plans, key=lambda plan: plan.us):
+            if not is_fused(primitive, plan):
+                continue
+            try:
+                graph = compose(primitive, plan.parts)
+                us = predict_us(graph, self._device)
+                graph = lower(Found(graph, us, fused=True, plan=plan), self._device).graph
+                made = fitting(self._program, graph, self._device.target)
+            except UnsupportedError:
+                continue
+            verdict = combine_evidence(reference.check(graph), "a µGraph at other sizes", prover.prove(graph))
+            if made.record.ok and verdict.equal and (not proved or "proved" in verdict.evidence):
+                [check] = reference.float_checks([graph])
+                if check.ok:
+                    return Candidate(graph, us, True, made.source, made.schedule, made.record, verdict, check, plan)
+        return None
+
+    def tuned(self, name: str, observer: Observer, tuning: Tuning) -> Result | None:
+        """The result of tuning on the GPU here, without a search.
+
+        None if no structure serves it, as at a size of 1 where the search had a larger one; then it needs a search of its own.
+        """
+        primitive = self._primitive
+        if not self._result.known or primitive is None or self._forms.lacks_loops(primitive):
+            return None
+        if primitive != primitive_form(expand(self._program)) or self._forms.large(primitive) is not primitive:
+            return None
+        tuned = tune_known(name, self._program, self._options, self._result.known, tuning, observer)
+        if self._found_fused and not any(entry.fused for entry in tuned.candidates):
+            return None
+        return replace(tuned, searched=self._searched, known=self._result.known)
+
+    def structures(self, *, loops: bool = True) -> Result | None:
+        """The structures themselves, which get tiles where the sizes of a bucket are known; the candidate is the library form.
+
+        None if the program needs a search of its own: with `loops` also where it would find loops over axes that were too short
+        for them.
+        """
+        primitive = self._primitive
+        if primitive is None or self._forms.large(primitive) is None or (loops and self._forms.lacks_loops(primitive)):
+            return None
+        fused = {entry.plan for entry in self._result.candidates if entry.fused}
+        plans = tuple(plan for plan in self._plans if plan in fused)
+        if not plans and self._found_fused:  # of a rewritten program
+            return None
+        return self._result_of((library_form(self._program, self._options),), plans)
+
+    def _result_of(self, candidates: tuple[Candidate, ...], plans: tuple[KernelPlan, ...] = ()) -> Result:
+        given = self._result
+        return Result(candidates, given.report, searched=self._searched, known=given.known, plans=plans)
+
+    # buckets of sizes of named dims
+
+    def bucket(self, ranges: Ranges, tuning: Tuning | None = None) -> Bucket:
+        """The bucket of these sizes; with `tuning` the fastest on the GPU here at the sizes for which its tiles are chosen.
+
+        Raises:
+            UnsupportedError: no µGraph is right at all of them, not even the library form.
+        """
+        begin = perf_counter()
+        largest = {name: values.largest for name, values in ranges.items()}
+        tuned = {name: _tuned_size(size) for name, size in largest.items()}
+        found = sorted(self._mugraphs(tuned, largest), key=lambda entry: entry.predicted_us)
+        candidates: list[Found | Lowered] = [*found]
+        if tuning is not None:
+            candidates = [*(self._measured(tuned, ranges, tuning) or self._ranked(found, ranges)), *found]
+        seconds = perf_counter() - begin
+        library = [entry for entry in candidates if not entry.fused]
+        reasons: list[str] = []
+        for entry in (*[entry for entry in candidates if entry.fused or entry is candidates[0]][:_TRIED], *library):
+            try:
+                lowered = self._lowered(entry)
+                made = self._written(lowered, ranges)
+                verdict = verify_sizes(
+                    self._program,
+                    lowered.graph,
+                    ranges,
+                    trials=self._options.trials,
+                    seed=self._options.seed,
+                    rulebook=self._rulebook,
+                    random_sizes=RANDOM_SIZES,
+                )
+            except UnsupportedError as error:
+                reasons.append(str(error))
+                continue
+            if not (made.record.ok and verdict.likely):
+                reasons.append(made.record.error or verdict.text)
+                continue
+            check = self._float_check(lowered.graph, verdict)
+            if check.ok or not entry.fused:
+                return Bucket(dict(ranges), tuned, self._candidate(lowered, made, verdict, check), verdict, seconds)
+            reasons.append(check.problem or "")
+        span = ", ".join(f"{name} from {values.least} to {values.largest}" for name, values in ranges.items())
+        raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
+
+    def _measured(self, tuned: Sizes, ranges: Ranges, tuning: Tuning) -> list[Lowered]:
+        """The µGraphs of the search with tiles for the sizes `tuned`, and the library form; their sources are tuned.
+
+        No µGraph at a size of 1: structures are tiled by axes, and a dim of 1 has no axis (`ir.axes`).
+        """
+        if not self._result.known or 1 in tuned.values():
+            return []
+        name = " ".join(f"{name}={size}" for name, size in tuned.items())
+        try:
+            program, sized = at_sizes(self._program, tuned), replace(tuning, ranges=ranges)
+            result = tune_known(name, program, self._options, self._result.known, sized)
+        except UnsupportedError:  # an op is tied to the size
+            return []
+        return [
+            Lowered(Found(it.graph, it.predicted_us, it.fused), it.graph, tuned=Tuned(it.source, it.schedule, it.measured_us))
+            for it in result.candidates
+            if it.schedule is not None
+        ]
+
+    def _lowered(self, entry: Found | Lowered) -> Lowered:
+        return entry if isinstance(entry, Lowered) else lower(entry, self._device)
+
+    def _ranked(self, found: Sequence[Found], ranges: Ranges) -> list[Lowered]:
+        """The first µGraphs that are not tuned, by the measured times of their sources for all sizes."""
+        timed: list[tuple[float, Lowered]] = []
+        for entry in found[:_TIMED]:
+            try:
+                lowered = lower(entry, self._device)
+                made = self._written(lowered, ranges)
+            except UnsupportedError:  # its text depends on the size
+                continue
+            if not made.record.ok or made.schedule is None:
+                continue
+            us = [time_source(made.source, shapes=each).warm_us for each in timed_shapes(self._program, ranges)]
+            timed.append((prod(us), replace(lowered, tuned=Tuned(made.source, made.schedule, us[0]))))
+        return [entry for _, entry in sorted(timed, key=lambda pair: pair[0])]
+
+    def _float_check(self, graph: Graph, verdict: SizesVerdict) -> FloatCheck:
+        """The float check at the largest sizes that were tested."""
+        sizes = dict(max(verdict.tested, key=lambda each: prod(size for _, size in each)))
+        return float_check(at_sizes(self._program, sizes), at_sizes(graph, sizes), self._options.seed)
+
+    def _mugraphs(self, tuned: Sizes, largest: Sizes) -> Iterator[Found]:
+        """The µGraphs of the search at other sizes: structures with new tiles, others with the tiles that they have."""
+        seen: set[Graph] = set()
+        for graph, fused in self._graphs(tuned):
+            try:
+                us = predict_us(at_sizes(graph, largest), self._device)
+            except TiedToSizeError:
+                continue
+            if graph not in seen:
+                seen.add(graph)
+                yield Found(graph, us, fused)
+
+    def _graphs(self, tuned: Sizes) -> Iterator[tuple[Graph, bool]]:
+        """µGraphs for these sizes, and whether they are fused.
+
+        They are those of the best plans, those of the search without a plan, and those of other plans.
+        """
+        sized: tuple[Graph, Graph] | None = None
+        if self._primitive is not None:
+            with suppress(UnsupportedError):  # an op is tied to the size
+                program = at_sizes(self._primitive, tuned)
+                large = at_sizes(self._primitive, {name: max(2, size) for name, size in tuned.items()})
+                sized = program, self._forms.large(large) or large
+        if sized is not None:
+            yield from ((compose(sized[0], plan.parts), is_fused(sized[0], plan)) for plan in self.plans(*sized))
+        for entry in self._result.candidates:
+            if entry.plan not in self._plans:
+                with suppress(TiedToSizeError):
+                    yield at_sizes(entry.graph, tuned), entry.fused
+        if sized is not None and self._result.known:
+            yield from ((compose(sized[0], plan.parts), is_fused(sized[0], plan)) for plan in self.other_plans(*sized))
+
+    def _written(self, entry: Lowered, ranges: Ranges) -> Compiled:
+        """The source of a µGraph for all sizes, and the compiler's record."""
+        target = self._device.target
+        schedules = entry.tuned.schedule if entry.tuned else per_kernel(Schedule(), len(entry.graph.blocks))
+        while True:
+            source = emit_for_sizes(entry.graph, ranges, program=self._program, schedule=schedules)
+            records = tuple(compile_source(source, target))
+            fewer = fewer_stages(schedules, [record.wants_fewer_stages for record in records])
+            if fewer is None:
+                return Compiled(source, schedules, CompileRecord(target, records))
+            schedules = fewer
+
+    def _candidate(self, lowered: Lowered, made: Compiled, verdict: SizesVerdict, check: FloatCheck) -> Candidate:
+        us = None if lowered.tuned is None else lowered.tuned.us
+        written = made.source, made.schedule, made.record
+        return Candidate(
+            lowered.graph, lowered.found.predicted_us, lowered.fused, *written, verdict.of_last_test, check, measured_us=us
+        )
+
+
+def library_form(program: Graph, options: Options) -> Candidate:
+    """The program itself, as library kernels."""
+    made, us = fitting(program, program, options.device_record.target), predict_us(program, options.device_record)
+    written = made.source, made.schedule, made.record
+    return Candidate(program, us, False, *written, _EQUAL_TO_ITSELF, FloatCheck(True, 0.0, 0.0, None))
+
+
+def _tuned_size(size: int) -> int:
+    """The size for which a bucket's tiles are chosen: from its largest on, the first that powers of two up to 256 divide."""
+    return min(1 << (size - 1).bit_length(), -(-size // 256) * 256)
 
 
 def why_worse(result: Result, earlier: Result) -> str | None:
@@ -144,185 +373,4 @@ def _unfused(graph: Graph) -> int:
     return sum(OPS[item.op].kind in kinds for launch in launched_kernels(graph) for item, _ in launch)
 
 
-def structures_for(result: Result, searched: Graph, program: Graph, options: Options, *, loops: bool = True) -> Result | None:
-    """The structures of `result`, found by a search for `searched`, as a result for `program`, the same at other sizes.
-
-    They get tiles where the sizes of a bucket are known; the one candidate is the library form. None if `program` needs a
-    search of its own: with `loops` also where it would find loops over axes that were too short for them.
-    """
-    forms = SizedForms(searched)
-    primitive = forms.at(program)
-    plans = tuple(it.plan for it in result.candidates if it.fused and it.plan is not None and forms.has(it.plan.parts))
-    if primitive is None or forms.large(primitive) is None or (loops and forms.lacks_loops(primitive)):
-        return None
-    if not plans and any(entry.fused for entry in result.candidates):  # of a rewritten program
-        return None
-    return Result((library_form(program, options),), result.report, searched=searched, known=result.known, plans=plans)
-
-
-_TRIED = 4  # other plans, until one is right
-
-
-def plan_limits(options: Options) -> PartitionLimits:
-    """The limits of plans through known segments."""
-    segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
-    return replace(HEURISTICS.partition, segments=segments, max_kernels=options.max_kernels)
-
-
-class SizedForms:
-    """The primitive forms of a program at sizes other than those of `searched`."""
-
-    def __init__(self, searched: Graph) -> None:
-        self._expanded = expand(searched)
-        self.primitive = primitive_form(self._expanded)
-        self._outlines = [outline(item) for item in self.primitive.nodes]
-
-    def at(self, program: Graph) -> Graph | None:
-        """The primitive form of `program`, if this is the searched one at other sizes and has the same nodes."""
-        expanded = expand(program)
-        if _sizes_between(self._expanded, expanded) is None:
-            return None
-        primitive = primitive_form(expanded)
-        if [outline(item) for item in primitive.nodes] == self._outlines:
-            return primitive
-        return self._resized(expanded)  # at extents of 1 there is more to simplify
-
-    def _resized(self, program: Graph) -> Graph | None:
-        """The primitive form with the inputs of `program`."""
-        values = dict(zip(self.primitive.input_values, program.inputs, strict=True))
-        found = _sizes_of(self.primitive, {value: item["shape"] for value, item in values.items()})
-        try:
-            resized = None if found is None else resize(self.primitive, *found)
-        except TiedToSizeError:
-            return None
-        if resized is None or resized.output_types != program.output_types:
-            return None
-        inputs = iter(program.inputs)
-        return Graph(tuple(next(inputs) if item.op == "input" else item for item in resized.nodes))
-
-    def has(self, parts: Sequence[PlanPart]) -> bool:
-        """Whether a plan of the search is one of this form: graph substitutions give others."""
-        return is_plan_of(self.primitive, parts)
-
-    def lacks_loops(self, primitive: Graph) -> bool:
-        """Whether an axis that is summed over was too short for loops in the search, and is not at these sizes."""
-        found = _sizes_between(self.primitive, primitive)
-        return found is not None and any(
-            found[0].sizes[axis] < SEARCH.shortest_loop <= found[1][axis] for axis in found[0].reduced
-        )
-
-    def large(self, primitive: Graph) -> Graph | None:
-        """The primitive form with sizes of at least 2 on all axes of the search, if there is one; at 1 a dim has no axis."""
-        found = _sizes_between(self.primitive, primitive)
-        if found is None:
-            return None
-        axes, sizes = found
-        if min(sizes, default=2) > 1:
-            return primitive
-        try:
-            return resize(self.primitive, axes, [max(2, size) for size in sizes])
-        except TiedToSizeError:
-            return None
-
-
-def primitive_form(expanded: Graph) -> Graph:
-    """The form of a program that the search partitions."""
-    return drop_shifts(simplify(expanded).after)
-
-
-_EQUAL_TO_ITSELF = Verdict(Equality.EQUAL, 0, 0, 0, 0, 0.0, "it is the program", 1.0, evidence=())
-
-
-def library_form(program: Graph, options: Options) -> Candidate:
-    """The program itself, as library kernels."""
-    made, us = fitting(program, program, options.device_record.target), predict_us(program, options.device_record)
-    written = made.source, made.schedule, made.record
-    return Candidate(program, us, False, *written, _EQUAL_TO_ITSELF, FloatCheck(True, 0.0, 0.0, None))
-
-
-class _Maker:
-    """Makes candidates for a program from the plans of another search, with its primitive form."""
-
-    def __init__(self, program: Graph, primitive: Graph, options: Options) -> None:
-        self.device = options.device_record
-        self._program, self._primitive = program, primitive
-        self._reference = BlockReference(program, options.trials, options.seed)
-        self._rulebook: Rulebook = load_rules(
-            "indexed",
-            options.rules,
-            options.without if options.domain == "indexed" else (),
-            options.undefined_in(program),
-        )
-        self.task = instantiation_task(self._rulebook, options)
-        self._prover = Prover(program, self._rulebook)
-
-    def first_right(self, plans: Sequence[KernelPlan], proved: bool) -> Candidate | None:
-        """The cheapest µGraph of these plans that is right; one that fuses ops."""
-        for plan in sorted(plans, key=lambda plan: plan.us):
-            if is_fused(self._primitive, plan):
-                graph = compose(self._primitive, plan.parts)
-                found = Found(graph, predict_us(graph, self.device), fused=True, plan=plan)
-                if (made := self._checked(found, proved)) is not None:
-                    return made
-        return None
-
-    def _checked(self, found: Found, proved: bool) -> Candidate | None:
-        """The candidate; None if it does not compile, is not right, or is not `proved` as wanted."""
-        try:
-            graph = lower(found, self.device).graph
-            made = fitting(self._program, graph, self.device.target)
-        except UnsupportedError:
-            return None
-        verdict = combine_evidence(self._reference.check(graph), "a µGraph at other sizes", self._prover.prove(graph))
-        if not made.record.ok or not verdict.equal or (proved and "proved" not in verdict.evidence):
-            return None
-        [check] = self._reference.float_checks([graph])
-        written = made.source, made.schedule, made.record
-        return Candidate(graph, found.predicted_us, True, *written, verdict, check, found.plan) if check.ok else None
-
-
-def instantiation_task(rulebook: Rulebook, options: Options) -> Task:
-    """What the choice of tilings at other sizes depends on."""
-    filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-    limits = SearchLimits(options.max_block_ops)
-    return Task(rulebook, options.device_record, limits, filters, options.seed, ask_compiler=False)
-
-
-def plan_at(task: Task, plan: KernelPlan, program: Graph, large: Graph) -> KernelPlan | None:
-    """A plan with tiles for a program at other sizes, if all its parts have some; `large` has the program at sizes above 1."""
-    parts = []
-    for part in plan.parts:
-        segment = segment_program(program, part.segment)
-        if part.kernels.structure is None:
-            kernels = library_kernels(task.device, segment)
-        else:
-            again = instantiate_again(task, part.kernels.structure, segment, segment_program(large, part.segment))
-            if again is None:
-                return None
-            kernels = again
-        parts.append(replace(part, kernels=kernels))
-    return KernelPlan(tuple(parts))
-
-
-def is_plan_of(primitive: Graph, parts: Sequence[PlanPart]) -> bool:
-    """Whether the segments of a plan are those of this program."""
-    return all(
-        max(part.segment.nodes) < len(primitive.nodes)
-        and [kind.shape for kind in segment_program(primitive, part.segment).input_types]
-        == [kind.shape for kind in part.kernels.graph.input_types]
-        for part in parts
-    )
-
-
-__all__ = [
-    "SizedForms",
-    "instantiation_task",
-    "is_plan_of",
-    "plan_at",
-    "plan_limits",
-    "primitive_form",
-    "result_at",
-    "structures_for",
-    "tuned_at",
-    "why_worse",
-]
+__all__ = ["OtherSizes", "library_form", "why_worse"]

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
@@ -44,6 +44,7 @@ from mirage_eg.torch_compile.settings import Settings
 
 if TYPE_CHECKING:
     from mirage_eg.optimizer.tune import Tuning
+    from mirage_eg.pipeline.other_sizes import OtherSizes
 
 _LOGGER = logging.getLogger("mirage_eg.torch")
 FORMS = "forms"  # a folder of the cache: for each form of a program a folder with a file for each segment that was searched
@@ -120,7 +121,7 @@ class SegmentStore:
         self._found: dict[str, FoundSegment] = {}
         self._forms: dict[str, dict[str, FoundSegment]] = {}  # those that were searched, by their keys
         self._unusable: set[str] = set()  # segments of forms that the cache has no usable entry of
-        self._makers: dict[str, Any] = {}  # of segments with named dims
+        self._sizes: dict[str, OtherSizes] = {}  # of segments with named dims
 
     def find(
         self,
@@ -234,16 +235,15 @@ class SegmentStore:
 
         `loops`: not where a search would find loops that the earlier one could not.
         """
-        from mirage_eg.pipeline.other_sizes import result_at, structures_for, tuned_at  # loads egglog and Triton
+        from mirage_eg.pipeline.other_sizes import OtherSizes  # loads egglog and Triton
 
         options, on_gpu = options_of(settings)
-        searched, tuning = _as_searched(earlier), _tuning(settings)
+        sizes, tuning = OtherSizes(earlier.result, _as_searched(earlier), program, options), _tuning(settings)
         if sized:
-            return structures_for(earlier.result, searched, program, options, loops=loops)
+            return sizes.structures(loops=loops)
         if on_gpu and tuning is not None and settings.search != "offline":
-            return tuned_at(earlier.result, searched, _title(name), program, options, observer, tuning)
-        choices = {"proved": settings.verify == "proved", "loops": loops}
-        return result_at(earlier.result, searched, program, options, **choices)
+            return sizes.tuned(_title(name), observer, tuning)
+        return sizes.tiled(proved=settings.verify == "proved", loops=loops)
 
     def _of_form(self, form: str) -> list[FoundSegment]:
         """The segments of a form that were searched: in this process, then those that only the cache has."""
@@ -308,14 +308,15 @@ class SegmentStore:
         return self._found[name]
 
     def _instantiated(self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings) -> Candidate:
-        from mirage_eg.pipeline.buckets import BucketMaker
+        from mirage_eg.pipeline.other_sizes import OtherSizes
 
         options, on_gpu = options_of(settings)
-        if found.key not in self._makers:
-            searched = searched_sizes(dims_of(found.program), found.largest)
-            self._makers[found.key] = BucketMaker(found.program, found.result, options, searched)
+        if found.key not in self._sizes:
+            sizes = searched_sizes(dims_of(found.program), found.largest)
+            searched = found.result.searched or at_sizes(found.program, sizes)
+            self._sizes[found.key] = OtherSizes(found.result, searched, found.program, options, sizes)
         tuning = _tuning(settings) if on_gpu and settings.search != "offline" else None
-        made = self._makers[found.key].make(dict(ranges), tuning)
+        made = self._sizes[found.key].bucket(ranges, tuning)
         if settings.verify == "proved" and not made.verdict.proof.proved:
             raise UnsupportedError(f"sizes {made.name}: tested, not proved: {made.verdict.proof.reason}")
         candidate: Candidate = made.candidate

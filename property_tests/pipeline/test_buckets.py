@@ -21,7 +21,7 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.sizes import SizeExpression, SizeRange
-from mirage_eg.pipeline import buckets
+from mirage_eg.pipeline import buckets, other_sizes
 from mirage_eg.pipeline.bucket_ranges import timed_sizes
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.partition import segment_search
@@ -286,7 +286,7 @@ def test_buckets_on_a_gpu_are_tuned_with_their_texts_for_all_sizes(monkeypatch: 
         timed.append(shapes[0][0])
         return Timing(1.0, 0.0, 1.0, 0.0, "graph", "no GPU")
 
-    monkeypatch.setattr(buckets, "time_source", time)
+    monkeypatch.setattr(other_sizes, "time_source", time)
     monkeypatch.setattr(buckets, "for_this_machine", lambda options: (options, True))
     monkeypatch.setattr(buckets, "_SECONDS", 10.0)
     options = Options(top=4, device="cpu", gpu="H100", jobs=1, cache=False)
@@ -302,6 +302,6 @@ def test_a_broken_graph_is_an_error_and_not_a_bucket_without_tiles(broken: str, 
     def fails(*_: Any, **__: Any) -> Any:
         raise mi.GraphError("broken")
 
-    monkeypatch.setattr(buckets, broken, fails)
+    monkeypatch.setattr(other_sizes, broken, fails)
     with pytest.raises(mi.GraphError, match="broken"):
         buckets.optimize_sizes("rows", normed_product(), Options(device="cpu", top=1, budget=20.0, cache=False), [{"n": 16}])

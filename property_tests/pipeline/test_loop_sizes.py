@@ -7,7 +7,7 @@ import pytest
 
 import mirage_eg as mi
 from mirage_eg.pipeline.loop_sizes import with_loops
-from mirage_eg.pipeline.other_sizes import library_form, result_at, structures_for
+from mirage_eg.pipeline.other_sizes import OtherSizes, library_form
 from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
@@ -74,11 +74,15 @@ def test_structures_serve_named_dims_without_tiles_for_them() -> None:
     report: Any = None
     form = library_form(searched, options)
     library = Result((form,), report)
-    found = structures_for(library, searched, program, options)
+
+    def structures(result: Result, of: Any = searched, at: Any = program) -> Result | None:
+        return OtherSizes(result, of, at, options).structures()
+
+    found = structures(library)
     assert found is not None and found.searched == searched and found.plans == ()
     assert [entry.graph for entry in found.candidates] == [program] and found.candidates[0].compile.ok
-    assert structures_for(library, attention(8), program, options) is None  # without loops
-    assert structures_for(library, attention(256, 5), program, options) is None  # another program
+    assert structures(library, attention(8)) is None  # without loops
+    assert structures(library, attention(256, 5)) is None  # another program
     fused = Result((replace(form, fused=True),), report)  # of a rewritten program: without a plan of this form
-    assert structures_for(fused, searched, program, options) is None
-    assert result_at(library, searched, attention(300), options) is not None
+    assert structures(fused) is None
+    assert OtherSizes(library, searched, attention(300), options).tiled() is not None

@@ -7,31 +7,26 @@ from typing import Any
 import pytest
 
 import mirage_eg as mi
-from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.buckets import BucketMaker, optimize_sizes
+from mirage_eg.pipeline.buckets import optimize_sizes
 from mirage_eg.pipeline.optimize import optimize
-from mirage_eg.pipeline.other_sizes import (
-    instantiation_task,
-    plan_at,
-    plan_limits,
-    primitive_form,
-    result_at,
-    tuned_at,
-    why_worse,
-)
+from mirage_eg.pipeline.other_sizes import OtherSizes, why_worse
 from mirage_eg.pipeline.program_form import form_of, vector_products
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
+from mirage_eg.pipeline.sized_forms import primitive_form
 from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.known_segments import plans_of_known
 from property_tests.support.source_timer import SourceTimer, time_by_source
 
 OPTIONS = Options(budget=None, top=2, device="cpu", cache=False)
+
+
+def result_at(result: Result, searched: Any, program: Any, loops: bool = False) -> Result | None:
+    return OtherSizes(result, searched, program, OPTIONS).tiled(loops=loops)
 
 
 def rows(batch: int, length: int, width: int = 16, factor: int = 1) -> Any:
@@ -51,7 +46,7 @@ def searched() -> Result:
 @pytest.mark.parametrize("sizes", [(2, 9), (3, 40), (2, 1), (1, 8), (1, 1)])
 def test_structures_of_one_size_give_a_fused_verified_mugraph_at_another(searched: Result, sizes: tuple[int, int]) -> None:
     program = rows(*sizes)
-    found = result_at(searched, rows(2, 8), program, OPTIONS)
+    found = result_at(searched, rows(2, 8), program)
     assert found is not None and found.searched == rows(2, 8)
     first = found.candidates[0]
     assert first.fused and first.compile.ok and first.verdict.equal and first.float_check.ok
@@ -60,8 +55,8 @@ def test_structures_of_one_size_give_a_fused_verified_mugraph_at_another(searche
 
 
 def test_another_program_takes_nothing_from_a_search(searched: Result) -> None:
-    assert result_at(searched, rows(2, 8), rows(2, 8, factor=3), OPTIONS) is None
-    assert result_at(searched, rows(1, 8), rows(2, 8), OPTIONS) is None  # a dim of extent 1 has no axis
+    assert result_at(searched, rows(2, 8), rows(2, 8, factor=3)) is None
+    assert result_at(searched, rows(1, 8), rows(2, 8)) is None  # a dim of extent 1 has no axis
 
 
 def test_the_form_of_a_program_is_the_same_at_all_sizes_but_those_of_weights() -> None:
@@ -103,8 +98,8 @@ def timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SourceTimer:
 
 def test_another_size_is_tuned_without_a_search_and_never_twice(searched: Result, timer: SourceTimer) -> None:
     def tuned(sizes: tuple[int, int]) -> Result | None:
-        given = searched, rows(2, 8), "rows", rows(*sizes)
-        return tuned_at(*given, replace(OPTIONS, jobs=1), lambda *_: None, TUNING)
+        given = OtherSizes(searched, rows(2, 8), rows(*sizes), replace(OPTIONS, jobs=1))
+        return given.tuned("rows", lambda *_: None, TUNING)
 
     found = tuned((3, 9))
     assert found is not None and found.searched == rows(2, 8)
@@ -119,7 +114,8 @@ def test_another_size_is_tuned_without_a_search_and_never_twice(searched: Result
 
 def test_a_batch_of_one_behind_a_larger_one_needs_its_own_search_to_be_tuned(searched: Result, timer: SourceTimer) -> None:
     def tuned(sizes: tuple[int, int]) -> Result | None:
-        return tuned_at(searched, rows(2, 8), "rows", rows(*sizes), replace(OPTIONS, jobs=1), lambda *_: None, TUNING)
+        given = OtherSizes(searched, rows(2, 8), rows(*sizes), replace(OPTIONS, jobs=1))
+        return given.tuned("rows", lambda *_: None, TUNING)
 
     assert tuned((3, 8)) is not None
     assert tuned((1, 8)) is None  # a dim of extent 1 has no axis
@@ -137,9 +133,10 @@ def searched_rows() -> tuple[Any, Result]:
 
 
 def test_a_bucket_of_sizes_is_tuned(searched_rows: tuple[Any, Result], timer: SourceTimer) -> None:
-    maker = BucketMaker(*searched_rows, replace(OPTIONS, jobs=1), {"n": 16})
+    program, result = searched_rows
+    sizes = OtherSizes(result, at_sizes(program, {"n": 16}), program, replace(OPTIONS, jobs=1), {"n": 16})
     ranges = {"n": SizeRange(17, 32, 1)}
-    tuned, untuned = maker.make(ranges, TUNING), maker.make(ranges)
+    tuned, untuned = sizes.bucket(ranges, TUNING), sizes.bucket(ranges)
     assert tuned.candidate.measured_us is not None and untuned.candidate.measured_us is None
     assert tuned.verdict.equal and tuned.candidate.compile.ok and tuned.candidate.float_check.ok
     assert len(timer.asked) > 1 and tuned.candidate.source != untuned.candidate.source
@@ -185,7 +182,7 @@ def searched_attention() -> Result:
 @pytest.mark.parametrize("sizes", [(2, 9), (3, 1), pytest.param((2, 700), marks=pytest.mark.slow)])
 def test_attention_of_several_heads_is_searched_once(searched_attention: Result, sizes: tuple[int, int]) -> None:
     assert form_of(attention(2, 8), (3,)) == form_of(attention(*sizes), (3,))
-    found = result_at(searched_attention, attention(2, 8), attention(*sizes), OPTIONS)
+    found = result_at(searched_attention, attention(2, 8), attention(*sizes))
     assert found is not None
     first = found.candidates[0]
     assert first.fused and first.compile.ok and first.verdict.equal and first.float_check.ok
@@ -199,7 +196,7 @@ def test_rows_that_are_a_batch_within_only_have_sizes(sizes: tuple[int, int]) ->
         graph.mark_output(graph.relu(graph.reshape(graph.matmul(x, w), (batch, length, 4, 8))), name="O")
         return graph.graph()
 
-    found = result_at(optimize("heads", heads(4, 8), OPTIONS), heads(4, 8), heads(*sizes), OPTIONS)
+    found = result_at(optimize("heads", heads(4, 8), OPTIONS), heads(4, 8), heads(*sizes))
     assert found is not None
     first = found.candidates[0]
     assert first.fused and first.compile.ok and first.verdict.equal
@@ -207,18 +204,17 @@ def test_rows_that_are_a_batch_within_only_have_sizes(sizes: tuple[int, int]) ->
 
 def test_where_no_tile_fits_known_segments_are_partitioned_again(searched_attention: Result) -> None:
     program = attention(2, 20_000)
+    sizes, primitive = OtherSizes(searched_attention, attention(2, 8), program, OPTIONS), primitive_form(expand(program))
     plans = [entry.plan for entry in searched_attention.candidates if entry.plan]
-    task = instantiation_task(load_rules("indexed", (), ()), OPTIONS)
-    primitive = primitive_form(expand(program))
-    assert None in [plan_at(task, plan, primitive, primitive) for plan in plans]
-    [best, *_] = plans_of_known(task, primitive, primitive, searched_attention.known, plan_limits(OPTIONS))
+    assert len([*sizes.plans(primitive, primitive)]) < len(plans)
+    [best, *_] = sizes.other_plans(primitive, primitive)
     assert compose(primitive, best.parts).output_types == program.output_types
 
 
 def test_loops_over_keys_that_were_too_few_are_searched_if_they_can_be(searched_attention: Result) -> None:
-    found = result_at(searched_attention, attention(2, 8), attention(2, 700), OPTIONS, loops=True)
+    found = result_at(searched_attention, attention(2, 8), attention(2, 700), loops=True)
     assert found is None or any(block.loop > 1 for block in found.candidates[0].graph.blocks)
-    assert result_at(searched_attention, attention(2, 8), attention(2, 9), OPTIONS, loops=True) is not None
+    assert result_at(searched_attention, attention(2, 8), attention(2, 9), loops=True) is not None
 
 
 def test_a_transposition_that_moves_elements_is_no_reshape() -> None:
@@ -231,4 +227,4 @@ def test_a_transposition_that_moves_elements_is_no_reshape() -> None:
 
     result = optimize("moved", moved(True, 2), OPTIONS)
     assert form_of(moved(True, 2), ()) == form_of(moved(False, 3), ())  # a hash decides nothing alone
-    assert result_at(result, moved(True, 2), moved(False, 3), OPTIONS) is None
+    assert result_at(result, moved(True, 2), moved(False, 3)) is None

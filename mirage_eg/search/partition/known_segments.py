@@ -1,6 +1,7 @@
 """Plans from the structures of an earlier search: a program is partitioned at other sizes, and nothing is searched."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
 from mirage_eg.ir.axes import infer_axes
@@ -23,6 +24,22 @@ from mirage_eg.search.partition.segments import Segment, segment_program
 from mirage_eg.search.partition.shortest_path import partition
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.transforms.merged_planes import merged_planes
+
+
+def plan_again(task: Task, plan: KernelPlan, program: Graph, large: Graph) -> KernelPlan | None:
+    """A plan with tiles for a program at other sizes, if all its parts have some; `large` has the program at sizes above 1."""
+    parts = []
+    for part in plan.parts:
+        segment = segment_program(program, part.segment)
+        if part.kernels.structure is None:
+            kernels = library_kernels(task.device, segment)
+        else:
+            again = instantiate_again(task, part.kernels.structure, segment, segment_program(large, part.segment))
+            if again is None:
+                return None
+            kernels = again
+        parts.append(replace(part, kernels=kernels))
+    return KernelPlan(tuple(parts))
 
 
 def plans_of_known(
@@ -79,4 +96,4 @@ def bound_of_known(finder: KernelFinder, known: Sequence[KnownSegment]) -> Lower
     return lower_bound
 
 
-__all__ = ["bound_of_known", "find_known", "plans_of_known"]
+__all__ = ["bound_of_known", "find_known", "plan_again", "plans_of_known"]
