@@ -27,6 +27,7 @@ from mirage_eg.ir.concat_cuts import CutFinder, few_pieces
 from mirage_eg.ir.flatten import Flat
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import VIEWS_OF_ALL
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.selections import (
     Selection,
@@ -128,11 +129,7 @@ class _Writer:
         """All of a value, from its pieces."""
         if (value, box := self.all_of(value)) in self.parts:
             return self.parts[value, box]
-        if (item := self.makers[value]).op in (
-            "transpose",
-            "broadcast",
-            "reshape",
-        ):  # a concatenation stays before a view of it
+        if (item := self.makers[value]).op in VIEWS_OF_ALL:  # a concatenation stays before a view of it
             self.parts[value, box] = self.flat.apply(item.op, self.whole(item.operands[0]), **item.mapping)
             return self.parts[value, box]
         factors = [

@@ -10,7 +10,8 @@ from math import prod
 from typing import Any
 
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.ops import OPS, VIEWS, Kind, Level
+from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
+from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape, text
 
 REPLICATED = -1  # in imap, fmap, omap: this grid dim (or the loop) maps to no data dim
@@ -106,7 +107,7 @@ class NestedGraph:
 
 def is_kernel(item: Node) -> bool:
     """Whether a node of a kernel graph is launched: inputs, outputs and views are not."""
-    return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS
+    return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS_IN_ORDER
 
 
 def is_zero(item: Node) -> bool:

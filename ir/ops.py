@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from mirage_eg.ir import shapes, windows
+from mirage_eg.ir import shapes
 from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op import derived, library
 from mirage_eg.ir.op.derived import DerivedOp
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.op.library import LibraryOp
+from mirage_eg.ir.op.moves import MOVES, MoveOp, Rearrange
 from mirage_eg.ir.op.record import ElementwiseOp
-from mirage_eg.ir.patch import patch, patch_shape
 from mirage_eg.ir.shapes import Shape
 
 
@@ -46,7 +46,6 @@ class Kind(StrEnum):
 
 Attributes = Mapping[str, Any]
 ShapeRule = Callable[[Sequence[Shape], Attributes], Shape]
-Rearrange = Callable[[Any, Sequence[Any], int, Attributes], Any]
 Apply = Callable[..., Any]
 
 KERNEL = frozenset({Level.KERNEL})
@@ -76,47 +75,11 @@ class Op:
     conditions: int = 0  # so many first operands are indicators, which do not count for the element type
     selects: bool = False  # the result may be defined where an operand other than a condition is undefined
     rearrange: Rearrange | None = None
+    move: MoveOp | None = None  # of an op that only moves elements, to where its attributes say
     indices: int | None = None
     dtype: DType | None = None  # of the result of a library op; without it that of the first operand
     expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
     reduction: str = ""  # the reduction that an accumulator performs over the loop
-
-
-def _reshape(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    return arrays[0].reshape(arrays[0].shape[:lead] + tuple(attributes["shape"]))
-
-
-def _transpose(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    return arrays[0].transpose(*range(lead), *(lead + dim for dim in attributes["permutation"]))
-
-
-def _concat(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    leading = shapes.broadcast([array.shape[:lead] for array in arrays], {}) if lead else ()
-    return xp.concatenate(
-        [xp.broadcast_to(array, leading + array.shape[lead:]) for array in arrays], axis=lead + attributes["dim"]
-    )
-
-
-def _slice(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    taken = slice(attributes["start"], attributes["stop"], attributes["step"])
-    return arrays[0][(slice(None),) * (lead + attributes["dim"]) + (taken,)]
-
-
-def _broadcast(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    shape = tuple(attributes["shape"])
-    array = arrays[0]
-    padded = array.reshape(array.shape[:lead] + (1,) * (len(shape) - (array.ndim - lead)) + array.shape[lead:])
-    return xp.broadcast_to(padded, array.shape[:lead] + shape)
-
-
-def _repeat(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    return arrays[0].repeat(attributes["times"], axis=lead + attributes["dim"])
-
-
-def _split(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
-    dim, parts, index = attributes["dim"], attributes["parts"], attributes["index"]
-    size = shapes[0][dim] // parts
-    return apply("slice", operands[0], dim=dim, start=size * index, stop=size * (index + 1), step=1)
 
 
 def _rms(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
@@ -150,21 +113,19 @@ def _reduction(name: str, **rest: Any) -> Op:
     )
 
 
-def _rearrangement(name: str, rearrange: Rearrange, shape: ShapeRule, arity: tuple[int, int] = (1, 1), **rest: Any) -> Op:
+def _move(op: MoveOp) -> Op:
+    own = Kind.REARRANGEMENT if op.in_blocks else Kind.LIBRARY
     return Op(
-        name=name,
-        kind=Kind.REARRANGEMENT,
-        arity=arity,
-        levels=KERNEL_AND_BLOCK,
-        shape=shape,
-        rearrange=rearrange,
-        **rest,
+        name=op.name,
+        kind=own if op.expand is None else Kind.DERIVED,
+        arity=op.arity,
+        levels=KERNEL_AND_BLOCK if op.in_blocks else KERNEL,
+        shape=op.shape,
+        attributes=op.attributes,
+        rearrange=op.numpy or op.on_arrays,
+        move=op,
+        expand=op.expand,
     )
-
-
-def _library(name: str, shape: ShapeRule, arity: int = 1, **given: Any) -> Op:
-    rest: dict[str, Any] = {"attributes": {"dim": "int"}} | given
-    return Op(name=name, kind=Kind.LIBRARY, arity=(arity, arity), levels=KERNEL, shape=shape, **rest)
 
 
 def _of_library(op: LibraryOp) -> Op:
@@ -238,30 +199,7 @@ _ROWS = (
     _reduction("sum"),
     _reduction("mean"),
     _reduction("max"),
-    # Rearrangements.
-    _rearrangement("reshape", _reshape, shapes.reshape, attributes={"shape": "ints"}),
-    _rearrangement("transpose", _transpose, shapes.transpose, attributes={"permutation": "ints"}),
-    _rearrangement("concat", _concat, shapes.concat, (1, 64), attributes={"dim": "int"}),
-    _rearrangement("slice", _slice, shapes.slice_dim, attributes={"dim": "int", "start": "int", "stop": "int", "step": "int"}),
-    _rearrangement("broadcast", _broadcast, shapes.broadcast_to, attributes={"shape": "ints"}),
-    _rearrangement("repeat", _repeat, shapes.repeat, attributes={"dim": "int", "times": "int"}),
-    # Library ops.
-    Op(
-        name="patch",
-        kind=Kind.LIBRARY,
-        arity=(2, 256),
-        levels=KERNEL,
-        shape=patch_shape,
-        rearrange=patch,
-        attributes={"starts": "ints", "steps": "ints?"},
-    ),
-    _library(
-        "pad",
-        windows.pad_shape,
-        rearrange=windows.pad,
-        attributes={"before": "ints", "after": "ints", "value": "rational"},
-    ),
-    _library("flip", windows.flip_shape, rearrange=windows.flip, attributes={"dims": "ints"}),
+    *map(_move, MOVES.values()),
     *(_of_library(op) for op in library.OPS),
     # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.
     _accumulator("accum_sum", "sum"),
@@ -275,15 +213,6 @@ _ROWS = (
         attributes={"dim": "int", "columns": "int"},
     ),
     # Derived ops: defined by what they expand to.
-    Op(
-        name="split",
-        kind=Kind.DERIVED,
-        arity=(1, 1),
-        levels=KERNEL_AND_BLOCK,
-        shape=shapes.split,
-        attributes={"dim": "int", "parts": "int", "index": "int"},
-        expand=_split,
-    ),
     *(_derived(op) for op in derived.OPS),
     # Graphs of the next level.
     Op(
@@ -305,5 +234,3 @@ _ROWS = (
 )
 
 OPS = OpTable({row.name: row for row in _ROWS}, _elementwise)
-
-VIEWS = frozenset({"reshape", "broadcast", "slice", "split"})  # in a kernel graph they look otherwise at memory: no kernel

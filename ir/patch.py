@@ -1,4 +1,4 @@
-"""The op `patch(y, c, …)`: y with blocks written into it, each at constant starts and steps; its shape rule and its movement.
+"""The op `patch(y, c, …)`: y with blocks written into it, each at constant starts and steps; its shape rule.
 
     result[start : start + step · extent : step] = c        (in each dim of each block c; elsewhere y)
 
@@ -7,10 +7,9 @@ It is linear in y and the blocks together. Blocks do not overlap, so that they m
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
 
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.shapes import Attributes, Shape, broadcast, text
+from mirage_eg.ir.shapes import Attributes, Shape, text
 
 
 def written_ranges(rank: int, blocks: Sequence[Shape], attributes: Attributes) -> Iterator[tuple[range, ...]]:
@@ -55,15 +54,4 @@ def _places(ranges: Sequence[range]) -> str:
     return "[" + ", ".join(f"{it.start}:{it[-1] + 1}{f':{it.step}' if it.step > 1 else ''}" for it in ranges) + "]"
 
 
-def patch(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    """See the head of the file; the first `lead` dims of all arrays go together."""
-    y, *blocks = arrays
-    leading = broadcast([array.shape[:lead] for array in arrays], {}) if lead else ()
-    result = xp.broadcast_to(y, leading + y.shape[lead:]).astype(xp.result_type(*arrays))
-    rank, shapes = y.ndim - lead, [block.shape[lead:] for block in blocks]
-    for block, ranges in zip(blocks, written_ranges(rank, shapes, attributes), strict=True):
-        result[(..., *(slice(it.start, it.stop, it.step) for it in ranges))] = block
-    return result
-
-
-__all__ = ["patch", "patch_shape", "written_ranges"]
+__all__ = ["patch_shape", "written_ranges"]

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-
-_VIEWS = ("reshape", "transpose", "slice")
+from mirage_eg.ir.op.moves import VIEWS_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def core_of(program: Graph) -> Core | None:
 def _views_of_inputs(nodes: Sequence[Node]) -> set[int]:
     views = set[int]()
     for value, item in enumerate(nodes):
-        if item.op == "input" or (item.op in _VIEWS and views.issuperset(item.operands)):
+        if item.op == "input" or (item.op in VIEWS_ONCE and views.issuperset(item.operands)):
             views.add(value)
     return views
 
@@ -84,7 +83,7 @@ def _joined(program: Graph, nodes: Sequence[Node]) -> list[int]:
     inner = set[int]()  # values that other nodes read
     free = set[int]()
     for value, item in reversed([*enumerate(nodes)]):
-        if item.op in ("concat", *_VIEWS) and value not in inner:
+        if item.op in ("concat", *VIEWS_ONCE) and value not in inner:
             free.add(value)
         else:
             inner.update(item.operands)

@@ -11,8 +11,9 @@ from math import prod
 from typing import Any
 
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.op.moves import MOVES, VIEWS
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.shapes import Shape, reshape_groups, text
+from mirage_eg.ir.shapes import Shape, text
 
 LOOP = -1  # where grid dims have their number
 _ALIGNED = 16  # elements; parts of a multiple of it can be loaded in whole sectors
@@ -76,19 +77,11 @@ def result_cuts(op: str, operands: Sequence[tuple[Shape, Cuts]], result: Shape, 
             return (*_broadcast(batch, len(result) - 2), left[1][-2], right[1][-1])
         case Kind.REDUCTION | Kind.ACCUMULATOR:
             return _reduced(op, *operands[0], result, attributes)
-        case Kind.REARRANGEMENT if op == "transpose":
-            return tuple(operands[0][1][dim] for dim in attributes["permutation"])
-        case Kind.REARRANGEMENT if op == "broadcast":
-            return _broadcast(operands, len(result))
-        case Kind.REARRANGEMENT if op == "reshape":
-            return _reshaped(*operands[0], result)
-        case Kind.REARRANGEMENT if op == "slice" and operands[0][1][attributes["dim"]] is None:
+        case _ if op in VIEWS:
+            return _shown(op, *operands[0], result, attributes)
+        case Kind.DERIVED if op == "softmax":
             return operands[0][1]
-        case Kind.DERIVED if op == "softmax" or (op == "split" and operands[0][1][attributes["dim"]] is None):
-            return operands[0][1]
-        case Kind.DERIVED if (
-            op != "split" and not any(operands[0][1][-attributes["dims"] :]) and not any(map(any, (x for _, x in operands[1:])))
-        ):
+        case Kind.DERIVED if not any(operands[0][1][-attributes["dims"] :]) and not any(map(any, (x for _, x in operands[1:]))):
             return operands[0][1]
         case _:
             raise GraphError(
@@ -123,12 +116,10 @@ def _reduced(op: str, shape: Shape, cuts: Cuts, result: Shape, attributes: Mappi
     return left
 
 
-def _reshaped(shape: Shape, cuts: Cuts, result: Shape) -> Cuts:
-    found: list[Cut | None] = [None] * len(result)
-    for before, after in reshape_groups(shape, result):
-        cut = next((cuts[dim] for dim in before if cuts[dim]), None)
-        if cut is not None and (len(before), len(after)) != (1, 1):
-            raise GraphError(f"got {text(shape)} to {text(result)}, which merges or splits a dim cut {_said(cut)}")
-        if cut is not None:
-            found[after[0]] = cut
-    return tuple(found)
+def _shown(op: str, shape: Shape, cuts: Cuts, result: Shape, attributes: Mapping[str, Any]) -> Cuts:
+    [piece] = MOVES[op].index([shape], attributes)
+    source = {after[0]: before[0] for before, after in piece.kept(result) if len(before) == len(after) == 1}
+    lost = next((cut for dim, cut in enumerate(cuts) if cut and dim not in source.values()), None)
+    if lost is not None:
+        raise GraphError(f"got {text(shape)} to {text(result)}, which selects, merges or splits a dim cut {_said(lost)}")
+    return tuple(cuts[source[dim]] if dim in source else None for dim in range(len(result)))

@@ -160,6 +160,25 @@ def repeat(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     return shape[:dim] + (shape[dim] * times,) + shape[dim + 1 :]
 
 
+def pad(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """Each dim grows by its numbers before and after."""
+    [x] = operands
+    before, after = attributes["before"], attributes["after"]
+    if len(before) != len(x) or len(after) != len(x) or min((*before, *after), default=0) < 0:
+        raise GraphError(f"got before {text(before)} and after {text(after)} for {text(x)}; wanted {len(x)} numbers ≥ 0 each")
+    return tuple(a + extent + b for a, extent, b in zip(before, x, after, strict=True))
+
+
+def flip(operands: Sequence[Shape], attributes: Attributes) -> Shape:
+    """The operand's shape."""
+    dims = attributes["dims"]
+    if len(set(dims)) < len(dims):
+        raise GraphError(f"got dims {text(dims)}, wanted each dim at most once")
+    for dim in dims:
+        check_dim(dim, operands[0])
+    return operands[0]
+
+
 def accumulate(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     """The tile's shape; with `dim`, that dim stays with extent 1."""
     return operands[0] if attributes.get("dim") is None else reduce_dim(operands, attributes)

@@ -1,10 +1,8 @@
-"""The ops that slide a window over the last two dims of images [N, C, H, W], and pads: shape rules, and movement on arrays.
+"""The ops that slide a window over the last two dims of images [N, C, H, W]: shape rules, and movement on arrays.
 
 conv2d(x, w)     result[n, o, p, q] = Σ_{c, i, j} x[n, c₀ + c, s·p + d·i − top, t·q + e·j − left] · w[o, c, i, j]
 max_pool2d(x)    the maximum of the elements x[n, c, s·p + d·i − top, t·q + e·j − left] that exist
 avg_pool2d(x)    their mean; with `count_include_pad` their sum divided by the number of elements of a window
-pad(x)           x with `before` and `after` copies of `value` around each dim
-flip(x)          x with the elements of some dims in reverse order
 
 (s, t)   strides        (d, e)   dilations        (top, left, bottom, right)   pads, where x counts as 0 or is left out
 groups   the channels of w are those of x divided by it; c₀ is the first channel of the group of output channel o
@@ -16,7 +14,7 @@ from math import prod
 from typing import Any
 
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.shapes import Attributes, Shape, check_dim, text
+from mirage_eg.ir.shapes import Attributes, Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression, parts_of
 
 ONE = (1, 1)
@@ -114,25 +112,6 @@ def window_counts(xp: Any, shape: Shape, attributes: Attributes) -> Any:
     return rows[:, None] * columns
 
 
-def pad_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
-    """Each dim grows by its numbers before and after."""
-    [x] = operands
-    before, after = attributes["before"], attributes["after"]
-    if len(before) != len(x) or len(after) != len(x) or min((*before, *after), default=0) < 0:
-        raise GraphError(f"got before {text(before)} and after {text(after)} for {text(x)}; wanted {len(x)} numbers ≥ 0 each")
-    return tuple(a + extent + b for a, extent, b in zip(before, x, after, strict=True))
-
-
-def flip_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
-    """The operand's shape."""
-    dims = attributes["dims"]
-    if len(set(dims)) < len(dims):
-        raise GraphError(f"got dims {text(dims)}, wanted each dim at most once")
-    for dim in dims:
-        check_dim(dim, operands[0])
-    return operands[0]
-
-
 def enlarged_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     """[O, C, kh, kw] → [O, C, *window]; odd extents become larger odd ones, so that the centre stays."""
     [x] = operands
@@ -169,23 +148,6 @@ def eye_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     return (extent, extent)
 
 
-def pad(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    """See the head of the file; the first `lead` dims are not padded."""
-    [x] = arrays
-    before, shape = attributes["before"], x.shape[lead:]
-    result = xp.full((*x.shape[:lead], *pad_shape([shape], attributes)), attributes["value"], dtype=x.dtype)
-    inside = tuple(slice(start, start + extent) for start, extent in zip(before, shape, strict=True))
-    result[(slice(None),) * lead + inside] = x
-    return result
-
-
-def flip(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    """See the head of the file."""
-    [x] = arrays
-    reverse = (slice(None, None, -1) if dim in attributes["dims"] else slice(None) for dim in range(x.ndim - lead))
-    return x[(slice(None),) * lead + tuple(reverse)]
-
-
 def framed(xp: Any, x: Any, pads: Shape, value: float) -> Any:
     """Images with `pads` of a value around their last two dims."""
     if not any(pads):
@@ -209,12 +171,8 @@ __all__ = [
     "conv2d_shape",
     "enlarged_shape",
     "eye_shape",
-    "flip",
-    "flip_shape",
     "framed",
     "full_shape",
-    "pad",
-    "pad_shape",
     "pool2d_shape",
     "window_counts",
     "window_elements",

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from mirage_eg.backends.triton.tiles import padded_elements, power_of_two
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
+from mirage_eg.ir.op.moves import VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 
 _FLOAT32 = 4  # bytes
-_VIEWS = ("reshape", "transpose", "broadcast", "slice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def kernels_problem(graph: Graph) -> tuple[OrderProblem, list[int]]:
     shown: dict[int, int] = {}
     for item, values in graph.numbered():
         for value in values:
-            base = item.operands[0] if item.op in _VIEWS else None
+            base = item.operands[0] if item.op in VIEWS else None
             shown[value] = value if base is None else shown[base]
     given = {shown[i] for item in graph.outputs for i in item.operands}
     tasks, positions = list[OrderTask](), list[int]()

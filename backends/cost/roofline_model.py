@@ -34,7 +34,7 @@ def is_function(op: str, attributes: Mapping[str, Any]) -> bool:
     return any(record is not None and record.costly for record in records)
 
 
-_SECTOR = 64  # bytes in a row below which a load fetches more than it uses
+SECTOR = 64  # bytes in a row below which a load fetches more than it uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,10 +337,10 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
             case Kind.BOUNDARY:
                 moved = prod(shape) * size * times
                 loaded += moved
-                row = shape[-1] * size if shape else _SECTOR
-                tensor_row = item["shape"][-1] * size if item["shape"] else _SECTOR
-                if row < min(_SECTOR, tensor_row):
-                    wasted += int(moved * (min(_SECTOR, tensor_row) / row - 1))
+                row = shape[-1] * size if shape else SECTOR
+                tensor_row = item["shape"][-1] * size if item["shape"] else SECTOR
+                if row < min(SECTOR, tensor_row):
+                    wasted += int(moved * (min(SECTOR, tensor_row) / row - 1))
             case Kind.MATMUL:
                 left, right = (shapes[i] for i in item.operands)
                 *batch, m, k = left

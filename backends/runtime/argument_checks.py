@@ -7,7 +7,8 @@ the slow check examines each array, accepts permitted differences (strides of di
 from collections.abc import Sequence
 from typing import Any
 
-from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check, Library
+from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Check, Library
+from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.ir.errors import GraphError
 
 

@@ -8,8 +8,6 @@ from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.shapes import Shape
 
-ALIGNMENT = 16  # bytes, which compiled kernels count on
-
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
@@ -94,4 +92,4 @@ class Library(Protocol):
         """Capture `run` in a CUDA graph: its result, and a function that replays the graph on the current stream."""
 
 
-__all__ = ["ALIGNMENT", "ArrayLayout", "ArrayLocation", "Check", "Library"]
+__all__ = ["ArrayLayout", "ArrayLocation", "Check", "Library"]

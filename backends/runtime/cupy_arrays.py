@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check
+from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Check
+from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 

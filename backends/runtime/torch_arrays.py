@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
 
-from mirage_eg.backends.runtime.array_library import ALIGNMENT, ArrayLayout, ArrayLocation, Check
+from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Check
+from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.ir.errors import GraphError
 
 

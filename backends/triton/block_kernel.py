@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.triton.addressing import (
+    ALIGNMENT,
     LARGEST_OFFSET,
     Pointer,
     address,
@@ -39,7 +40,6 @@ from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
-ALIGNMENT = 16  # bytes of a vector load
 _RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", FULL, *GRID_NAMES}
 
 

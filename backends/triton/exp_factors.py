@@ -5,15 +5,15 @@ power of exp(p) by which it differs, and an *origin*, the dims along which that 
 power of exp(p) with something that does not depend on p, the form is lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
 
-from mirage_eg.backends.triton.tiles import reshape_groups
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, is_zero
 from mirage_eg.ir.op.elementwise import power_of
+from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -128,28 +128,27 @@ def _origin(trace: Powers, item: Node, value: int) -> Origin | None:
     pairs: list[tuple[int, int]] = []
     for position, operand in enumerate(item.operands):
         if operand in trace.degrees:
-            moved = moved_dims(item, position, trace.graph.types[operand].shape, result)
+            moved = moved_dims(item, position, [trace.graph.types[operand].shape for operand in item.operands], result)
             pairs += [(moved[dim], source) for dim, source in trace.origins[operand].items() if dim in moved]
     origin = dict(pairs)
     consistent = all(origin[dim] == source for dim, source in pairs) and len(set(origin.values())) == len(origin)
     return origin if consistent else None
 
 
-def moved_dims(item: Node, position: int, shape: Shape, result: Shape) -> dict[int, int]:
+def moved_dims(item: Node, position: int, operands: Sequence[Shape], result: Shape) -> dict[int, int]:
     """For each dim of an operand that the result has, its dim in the result."""
+    shape = operands[position]
     shift = len(result) - len(shape)
-    match OPS[item.op].kind, item.op:
-        case Kind.MATMUL, _:
+    match OPS[item.op].kind:
+        case Kind.MATMUL:
             contracted = len(shape) - (1 if position == 0 else 2)
             return {dim: dim + shift for dim in real_dims(shape) if dim != contracted}
-        case ((Kind.REDUCTION | Kind.ACCUMULATOR), _):
+        case Kind.REDUCTION | Kind.ACCUMULATOR:
             return {dim: dim for dim in real_dims(shape) if dim != item.get("dim")}
-        case Kind.REARRANGEMENT, "transpose":
-            return {source: dim for dim, source in enumerate(item["permutation"])}
-        case Kind.REARRANGEMENT, "reshape":
-            return {before[0]: after[0] for before, after in reshape_groups(shape, result) if len(before) == len(after) == 1}
-        case Kind.REARRANGEMENT, "concat" | "slice" | "repeat":
-            return {dim: dim for dim in real_dims(shape) if dim != item["dim"]}
+        case Kind.REARRANGEMENT:
+            pieces = MOVES[item.op].index(operands, item.mapping)
+            kept = (pair for piece in pieces if piece.operand == position for pair in piece.kept(result))
+            return {before[0]: after[0] for before, after in kept if len(before) == len(after) == 1}
         case _:
             return {dim: dim + shift for dim in real_dims(shape)}
 

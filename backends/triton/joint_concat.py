@@ -15,7 +15,7 @@ from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.backends.triton.views import joined_values
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import VIEWS
+from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
 from mirage_eg.ir.weights import prepared_values
 
 
@@ -68,7 +68,7 @@ def _maker(graph: Graph, value: int) -> int:
     """The position of the node that makes a value or what it is a view of; -1 for an input."""
     place = graph.makers[value]
     item = graph.nodes[place]
-    if item.op in VIEWS:
+    if item.op in VIEWS_IN_ORDER:
         return _maker(graph, item.operands[0])
     return -1 if item.op == "input" else place
 
@@ -78,7 +78,7 @@ def _first_reader(graph: Graph, numbered: Sequence[tuple[Node, range]], value: i
     places = [len(graph.nodes)]
     for reader in graph.readers[value]:
         item, values = numbered[reader]
-        if item.op in VIEWS:
+        if item.op in VIEWS_IN_ORDER:
             places.append(_first_reader(graph, numbered, values[0], concats))
         elif reader in concats:
             places.append(_maker(graph, value))
@@ -98,7 +98,7 @@ def launch_order(graph: Graph, joint: Sequence[JointConcat]) -> list[int]:
     for place, item in enumerate(graph.nodes):
         if item.op in ("input", "output"):
             times[place] = (-1 if item.op == "input" else len(graph.nodes), 2)
-        elif item.op in VIEWS:
+        elif item.op in VIEWS_IN_ORDER:
             at, rank = times[graph.makers[item.operands[0]]]
             times[place] = (at, max(rank, 1))
         else:

@@ -13,11 +13,11 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import VIEWS_OF_ALL
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.written_softmax import written_softmax
 
-_VIEWS = ("reshape", "transpose", "broadcast")
 _WIDEST, _ALIGNED = 256, 8  # heads: what FlashAttention takes
 
 
@@ -119,7 +119,7 @@ class _Match:
         """The views behind these values that only such nodes, or other such views, read."""
         for value in dict.fromkeys(values):
             position = self.graph.makers[value]
-            if self.graph.nodes[position].op in _VIEWS and readers.issuperset(self.graph.readers[value]):
+            if self.graph.nodes[position].op in VIEWS_OF_ALL and readers.issuperset(self.graph.readers[value]):
                 yield from self._views(self.graph.nodes[position].operands, {position})
                 yield value
 

@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from mirage_eg.backends.triton.library_calls import library_call
 from mirage_eg.ir.custom_ops import REGISTRY, OpTable, elementwise_table
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
@@ -19,6 +18,7 @@ from mirage_eg.ir.op.derived import DERIVED
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.op.literals import number
+from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.op.record import OPERANDS, ElementwiseOp, Helper, holds
 
 Attributes = Mapping[str, Any]
@@ -125,23 +125,15 @@ _NOUNS = {
     **{name: ELEMENTWISE[name].noun for name in PACKAGED},
     **{name: op.noun for name, op in LIBRARY.items()},
     **{name: op.noun for name, op in DERIVED.items()},
+    **{name: op.noun for name, op in MOVES.items()},
     "matmul": "product",
     "sum": "sum",
     "mean": "mean",
     "max": "peak",
-    "reshape": "view",
-    "transpose": "transposed",
-    "concat": "joined",
-    "slice": "part",
-    "broadcast": "wide",
-    "repeat": "repeated",
     "accum_sum": "acc",
     "accum_mean": "acc_mean",
     "accum_max": "acc_max",
     "accum_strided_sum": "acc_columns",
-    "patch": "patched",
-    "pad": "padded",
-    "flip": "reversed",
 }
 NOUNS = OpTable(_NOUNS, lambda op: op.noun or op.name)
 
@@ -157,26 +149,7 @@ def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequ
             return f"torch.mean({x[0]}, dim={attributes['dim']}, keepdim=True)"
         case "max":
             return f"torch.amax({x[0]}, dim={attributes['dim']}, keepdim=True)"
-        case "reshape":
-            return f"{x[0]}.reshape({tuple(attributes['shape'])})"
-        case "transpose":
-            return f"{x[0]}.permute({tuple(attributes['permutation'])})"
-        case "concat":
-            return f"torch.cat([{', '.join(x)}], dim={attributes['dim']})"
-        case "slice":
-            taken = f"{attributes['start']}:{attributes['stop']}"
-            step = f":{attributes['step']}" if attributes["step"] > 1 else ""
-            return f"{x[0]}[{':, ' * attributes['dim']}{taken}{step}]"
-        case "split":
-            size = shapes[0][attributes["dim"]] // attributes["parts"]
-            return f"{x[0]}.narrow({attributes['dim']}, {size * attributes['index']}, {size})"
-        case "broadcast":
-            return f"{x[0]}.expand({tuple(attributes['shape'])})"
-        case "repeat":
-            return f"torch.repeat_interleave({x[0]}, {attributes['times']}, dim={attributes['dim']})"
         case _ if name in ELEMENTWISE:
             return ELEMENTWISE[name].torch(x, attributes)
-        case _ if (op := LIBRARY.get(name) or DERIVED.get(name)) is not None:
-            return op.call(x, attributes, shapes)
         case _:
-            return library_call(name, x, attributes, shapes)
+            return (LIBRARY.get(name) or DERIVED.get(name) or MOVES[name]).call(x, attributes, shapes)

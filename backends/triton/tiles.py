@@ -16,6 +16,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand_custom, lowered_by
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, reshape_groups
 
@@ -207,15 +208,15 @@ def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tup
             if shapes[operand][-back] == result_shape[-back] != 1:
                 yield (operand, rank - back), (result, len(result_shape) - back)
 
-    match OPS[item.op].kind, item.op:
-        case Kind.ELEMENTWISE, _:
+    match OPS[item.op].kind:
+        case Kind.ELEMENTWISE:
             for operand in item.operands:
                 yield from aligned(operand)
-        case ((Kind.REDUCTION | Kind.ACCUMULATOR), _):
+        case Kind.REDUCTION | Kind.ACCUMULATOR:
             for dim in range(len(result_shape)):
                 if dim != item.get("dim") or shapes[item.operands[0]][dim] == result_shape[dim]:
                     yield (item.operands[0], dim), (result, dim)
-        case Kind.MATMUL, _:
+        case Kind.MATMUL:
             left, right = item.operands
             yield from aligned(left, last=2)
             yield from aligned(right, last=2)
@@ -223,22 +224,15 @@ def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tup
             yield (left, ranks[0] - 2), (result, ranks[2] - 2)
             yield (right, ranks[1] - 1), (result, ranks[2] - 1)
             yield (left, ranks[0] - 1), (right, ranks[1] - 2)
-        case Kind.REARRANGEMENT, "transpose":
-            for dim, source in enumerate(item["permutation"]):
-                yield (item.operands[0], source), (result, dim)
-        case Kind.REARRANGEMENT, "broadcast":
-            yield from aligned(item.operands[0])
-        case Kind.REARRANGEMENT, "reshape":
-            for before, after in reshape_groups(shapes[item.operands[0]], result_shape):
-                if len(before) == len(after) == 1:
-                    yield (item.operands[0], before[0]), (result, after[0])
-        case Kind.REARRANGEMENT, "concat" | "slice" | "repeat":
-            for operand in item.operands:
-                for dim in range(len(result_shape)):
-                    if dim != item["dim"] or shapes[operand][dim] == result_shape[dim]:
-                        yield (operand, dim), (result, dim)
-        case kind, name:
-            raise AssertionError(f"{name} ({kind}) is not an op of a flattened block graph")
+        case Kind.REARRANGEMENT:
+            for piece in MOVES[item.op].index([shapes[operand] for operand in item.operands], item.mapping):
+                operand = item.operands[piece.operand]
+                for group in piece.groups:
+                    match [dim for dim, _ in group.digits if dim is not None], group.terms:
+                        case [source], [(dim, _)] if shapes[operand][source] == result_shape[dim]:
+                            yield (operand, source), (result, dim)
+        case kind:
+            raise AssertionError(f"{item.op} ({kind}) is not an op of a flattened block graph")
 
 
 def zero_dims(tiles: Sequence[Tile], rank: int) -> tuple[frozenset[int], frozenset[int]]:

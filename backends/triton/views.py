@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import MOVES, VIEWS
 from mirage_eg.ir.shapes import Shape
-
-_VIEWS = ("reshape", "transpose", "broadcast", "slice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +36,20 @@ def views_of(
     for item, values in graph.numbered():
         for operand in item.operands:
             readers[operand].append((item, values))
-    made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *_VIEWS) for value in values}
+    made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *VIEWS) for value in values}
     made_here |= copied | images
-    source_of = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op in _VIEWS}
+    source_of = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op in VIEWS}
     candidates: dict[int, View] = {}
     for item, values in graph.numbered():
-        if item.op not in _VIEWS or values[0] in fixed or (item.operands[0] not in made_here and item.op != "slice"):
+        if item.op not in VIEWS or values[0] in fixed or (item.operands[0] not in made_here and not MOVES[item.op].omits):
             continue
         [operand] = item.operands
         if operand not in candidates and operand in source_of:
             continue  # the library copies this view
         seen = candidates.get(operand, View(operand, strides[operand]))
-        shown = shown_strides(item, graph.types[operand].shape, seen.strides)
+        shown = shown_at(item, graph.types[operand].shape, seen.strides)
         if shown is not None:
-            candidates[values[0]] = View(seen.base, shown, seen.offset + shown_offset(item, seen.strides))
+            candidates[values[0]] = View(seen.base, shown[0], seen.offset + shown[1])
     while True:  # the library copies a view with another reader, and its bases
         views = {
             value: view
@@ -121,29 +120,23 @@ def _written_at(graph: Graph, makers: Mapping[int, Node], value: int, view: View
     return views
 
 
-def shown_offset(item: Node, strides: Shape) -> int:
-    """The offset of a view in a tensor of these strides, in elements."""
-    return strides[item["dim"]] * int(item["start"]) if item.op == "slice" else 0
-
-
-def shown_strides(item: Node, shape: Shape, strides: Shape) -> Shape | None:
-    """The strides of a reshape, transpose, broadcast or slice of a tensor; None if it needs a copy."""
-    match item.op:
-        case "slice":
-            return tuple(stride * item["step"] if dim == item["dim"] else stride for dim, stride in enumerate(strides))
-        case "transpose":
-            return tuple(strides[dim] for dim in item["permutation"])
-        case "broadcast":
-            wide: Shape = item["shape"]
-            lead = len(wide) - len(shape)
-            kept_strides = (
-                0 if extent == 1 < want else stride for extent, want, stride in zip(shape, wide[lead:], strides, strict=True)
-            )
-            return (*(0,) * lead, *kept_strides)
-        case "reshape":
-            return reshaped_strides(shape, strides, item["shape"])
-        case _:
-            raise AssertionError(f"{item.op} is no view")
+def shown_at(item: Node, shape: Shape, strides: Shape) -> tuple[Shape, int] | None:
+    """Strides and offset of a view of a tensor of this shape and these strides, in elements; None if it needs a copy."""
+    op, attributes = MOVES[item.op], item.mapping
+    if op.in_order and not op.repeats and not op.omits:
+        reshaped = reshaped_strides(shape, strides, op.shape([shape], attributes))
+        return None if reshaped is None else (reshaped, 0)
+    [piece] = op.index([shape], attributes)
+    shown, offset = [0] * len(piece.box), 0
+    for group in piece.groups:
+        if len(group.digits) > 1:
+            return None
+        [(source, _)] = group.digits
+        assert source is not None, "an element that is repeated within a dim is no view"
+        offset += strides[source] * group.start
+        for dim, stride in group.terms:
+            shown[dim] += strides[source] * stride
+    return tuple(shown), offset
 
 
 def reshaped_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
@@ -169,4 +162,4 @@ def reshaped_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | Non
     return tuple(reversed(strides_of_dims))
 
 
-__all__ = ["View", "joined_values", "reshaped_strides", "shown_offset", "shown_strides", "transposed_operands", "views_of"]
+__all__ = ["View", "joined_values", "reshaped_strides", "shown_at", "transposed_operands", "views_of"]

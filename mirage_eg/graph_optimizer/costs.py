@@ -15,7 +15,8 @@ from mirage_eg.graph_optimizer.eclasses import Types
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, VIEWS, Kind
+from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
+from mirage_eg.ir.ops import OPS, Kind
 
 _OP_US = 1e-3  # the instructions of an elementwise op; the rest of its arithmetic is hidden behind memory
 
@@ -47,7 +48,7 @@ def role_of(enode: NumberedENode, names: Mapping[str, Node]) -> FusionRole:
     if enode.constructor in _ROLES:
         return _ROLES[enode.constructor]
     op = names[enode.constants[0]].op
-    if op in VIEWS:
+    if op in VIEWS_IN_ORDER:
         return FusionRole.VIEW
     match OPS[op].kind:
         case Kind.ELEMENTWISE:

@@ -20,8 +20,9 @@ from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
 from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, RewrittenProgram, rewritten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.segments import FREE_VIEWS, Segment
+from mirage_eg.search.partition.segments import Segment
 
 CLOSE = 1.02  # a program within this of the bound ends the search: the cost model is no finer
 Find = Callable[[Graph, Sequence[Segment]], Sequence[tuple[PlanPart, ...]]]
@@ -167,7 +168,7 @@ def _segment(program: Graph, kernel: PredictedKernel) -> Segment:
     nodes = {program.makers[value] for value in kernel.values}
     for position in sorted(nodes):
         item = program.nodes[position]
-        if item.op in FREE_VIEWS and program.makers[item.operands[0]] not in nodes:
+        if item.op in PLAIN_VIEWS and program.makers[item.operands[0]] not in nodes:
             nodes.remove(position)
     read = {i for position in nodes for i in program.nodes[position].operands if program.makers[i] not in nodes}
     return Segment(frozenset(nodes), tuple(sorted(read)), tuple(sorted(kernel.results)))
@@ -186,7 +187,7 @@ def _in_order(program: Graph, parts: Sequence[PlanPart]) -> Iterator[PlanPart]:
 
 def _behind(program: Graph, value: int) -> int:
     """The value of which this one is a view between kernels."""
-    while (item := program.nodes[program.makers[value]]).op in FREE_VIEWS:
+    while (item := program.nodes[program.makers[value]]).op in PLAIN_VIEWS:
         value = item.operands[0]
     return value
 

@@ -15,16 +15,15 @@ from itertools import permutations
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import cost_of, kernel_works
+from mirage_eg.backends.cost.roofline_model import SECTOR, cost_of, kernel_works
 from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.exact_solver import exact_solver
-from mirage_eg.backends.triton.views import shown_strides, views_of
+from mirage_eg.backends.triton.views import shown_at, views_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase, node
+from mirage_eg.ir.op.moves import VIEWS
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.optimizer.heuristics import OPTIMIZER
-
-SECTOR = 64  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +198,11 @@ def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | N
     frontier = [value]
     for shown in frontier:
         for item, values in map(numbered.__getitem__, graph.readers[shown]):
-            if item.op in ("reshape", "transpose", "broadcast", "slice"):
-                view_strides = shown_strides(item, graph.types[shown].shape, family[shown])
-                if view_strides is None:
+            if item.op in VIEWS:
+                view = shown_at(item, graph.types[shown].shape, family[shown])
+                if view is None:
                     return None
-                family[values[0]] = view_strides
+                family[values[0]] = view[0]
                 frontier.append(values[0])
     return family
 

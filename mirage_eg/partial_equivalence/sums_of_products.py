@@ -12,13 +12,16 @@ summed variable the sum divides into two; where it depends on the position, `Und
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from math import prod
 
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.patch import written_ranges
-from mirage_eg.ir.shapes import Shape, reshape_groups
+from mirage_eg.ir.op.index_map import Span
+from mirage_eg.ir.op.moves import MOVES, MoveOp
+from mirage_eg.ir.ops import OPS
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.affine import Affine, RangeSplit, Undecided, Variables
 
 Index = tuple[Affine, ...]
@@ -69,7 +72,39 @@ class Reader:
         item = self.makers[value]
         if item.op == "input":
             return [Product(Fraction(1), ((self.inputs[value], index),))]
+        if (move := OPS[item.op].move) is not None:
+            return self.moved(item, move, index)
         return READERS[item.op](self, item, index, self.shapes[value])
+
+    def moved(self, item: Node, move: MoveOp, index: Index) -> Sum:
+        """The element of an operand that is at an index, or the op's fill."""
+        operands = [self.shapes[operand] for operand in item.operands]
+        for piece in move.index(operands, item.mapping):
+            places = self.places(piece.box, index)
+            if places is None:
+                continue
+            at = dict[int | None, Affine]()
+            for digits, terms, start, _ in piece.groups:
+                flat = reduce(lambda sum_, term: sum_.plus(places[term[0]], term[1]), terms, Affine(start))
+                for dim, extent in reversed(digits[1:]):
+                    flat, at[dim] = self.variables.quotient(flat, extent)
+                at[digits[0][0]] = flat
+            return self.read(item.operands[piece.operand], tuple(at[dim] for dim in range(len(operands[piece.operand]))))
+        return scaled([Product(Fraction(1))], item["value"])
+
+    def places(self, box: Sequence[Span | None], index: Index) -> Index | None:
+        """An index, counted from the start of a box in its steps; None outside."""
+        places = []
+        for it, span in zip(index, box, strict=True):
+            if span is not None:
+                it = it.shifted(-span.start)
+                if not self.variables.inside(it, (span.extent - 1) * span.step + 1):
+                    return None
+                it, rest = self.variables.quotient(it, span.step)
+                if not self.variables.inside(rest, 1):
+                    return None
+            places.append(it)
+        return tuple(places)
 
     def operand(self, item: Node, place: int, index: Index, shape: Shape) -> Sum:
         """An operand of an elementwise op whose result has this shape, aligned at the last dim."""
@@ -165,52 +200,6 @@ def _mean(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return scaled(_sum(reader, item, index, shape), Fraction(1, reader.shapes[item.operands[0]][item["dim"]]))
 
 
-def _reshape(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    before = reader.shapes[item.operands[0]]
-    result = [Affine(0)] * len(before)
-    for sources, targets in reshape_groups(before, shape):
-        flat, stride = Affine(0), 1
-        for dim in reversed(targets):
-            flat, stride = flat.plus(index[dim], stride), stride * shape[dim]
-        for dim in reversed(sources[1:]):
-            flat, result[dim] = reader.variables.quotient(flat, before[dim])
-        result[sources[0]] = flat
-    return reader.read(item.operands[0], tuple(result))
-
-
-def _transpose(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    moved = [Affine(0)] * len(index)
-    for dim, source in enumerate(item["permutation"]):
-        moved[source] = index[dim]
-    return reader.read(item.operands[0], tuple(moved))
-
-
-def _slice(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    dim = item["dim"]
-    taken = index[dim].scaled(item["step"]).shifted(item["start"])
-    return reader.read(item.operands[0], (*index[:dim], taken, *index[dim + 1 :]))
-
-
-def _concat(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    dim, place = item["dim"], index[item["dim"]]
-    for operand in item.operands[:-1]:
-        extent = reader.shapes[operand][dim]
-        if not reader.variables.at_least(place, extent):
-            return reader.read(operand, (*index[:dim], place, *index[dim + 1 :]))
-        place = place.shifted(-extent)
-    return reader.read(item.operands[-1], (*index[:dim], place, *index[dim + 1 :]))
-
-
-def _broadcast(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return reader.operand(item, 0, index, shape)
-
-
-def _repeat(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    dim = item["dim"]
-    place, _ = reader.variables.quotient(index[dim], item["times"])
-    return reader.read(item.operands[0], (*index[:dim], place, *index[dim + 1 :]))
-
-
 def _conv2d(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     _, _, *size = reader.shapes[item.operands[0]]
     filters, channels, *kernel = reader.shapes[item.operands[1]]
@@ -258,22 +247,6 @@ def _avg_pool2d(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return scaled(total, Fraction(1, existing))
 
 
-def _pad(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    before, extents = item["before"], reader.shapes[item.operands[0]]
-    inner = tuple(it.shifted(-start) for it, start in zip(index, before, strict=True))
-    if all(reader.variables.inside(it, extent) for it, extent in zip(inner, extents, strict=True)):
-        return reader.read(item.operands[0], inner)
-    return scaled([Product(Fraction(1))], item["value"])
-
-
-def _flip(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    reverse = (
-        it.scaled(-1).shifted(extent - 1) if dim in item["dims"] else it
-        for dim, (it, extent) in enumerate(zip(index, shape, strict=True))
-    )
-    return reader.read(item.operands[0], tuple(reverse))
-
-
 def _full(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return scaled([Product(Fraction(1))], item["value"])
 
@@ -281,23 +254,6 @@ def _full(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
 def _eye(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     row, column = index
     return [Product(Fraction(1))] if reader.variables.inside(row.plus(column, -1), 1) else []
-
-
-def _patch(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    y, *blocks = item.operands
-    extents = [reader.shapes[block] for block in blocks]
-    for block, ranges in zip(blocks, written_ranges(len(shape), extents, item.mapping), strict=True):
-        own = []
-        for it, taken in zip(index, ranges, strict=True):
-            if not reader.variables.inside(it.shifted(-taken.start), taken[-1] - taken.start + 1):
-                break
-            quotient, remainder = reader.variables.quotient(it.shifted(-taken.start), taken.step)
-            if not reader.variables.inside(remainder, 1):
-                break
-            own.append(quotient)
-        else:
-            return reader.read(block, tuple(own))
-    return reader.read(y, index)
 
 
 ReadOp = Callable[[Reader, Node, Index, Shape], Sum]
@@ -314,25 +270,16 @@ READERS: Mapping[str, ReadOp] = {
     "matmul": _matmul,
     "sum": _sum,
     "mean": _mean,
-    "reshape": _reshape,
-    "transpose": _transpose,
-    "slice": _slice,
-    "concat": _concat,
     "conv2d": _conv2d,
     "avg_pool2d": _avg_pool2d,
-    "pad": _pad,
-    "flip": _flip,
     "full": _full,
     "eye": _eye,
-    "patch": _patch,
-    "broadcast": _broadcast,
-    "repeat": _repeat,
 }
 
 
 def is_linear(op: str) -> bool:
     """Whether the reader has the op: its result is a sum of products of elements of its operands."""
-    return op in READERS
+    return op in READERS or OPS[op].move is not None
 
 
 def check_linear(graph: Graph) -> None:
@@ -342,9 +289,10 @@ def check_linear(graph: Graph) -> None:
         UnsupportedError: it, by node and name.
     """
     for number, item in enumerate(graph.nodes):
-        if item.op not in ("input", "output") and item.op not in READERS:
+        if item.op not in ("input", "output") and not is_linear(item.op):
+            linear = ", ".join((*READERS, *MOVES))
             raise UnsupportedError(
-                f"node {number}: {item.op}: got an op that is no sum of products of elements; wanted {', '.join(READERS)}"
+                f"node {number}: {item.op}: got an op that is no sum of products of elements; wanted {linear}"
             )
 
 

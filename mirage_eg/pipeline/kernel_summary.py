@@ -7,7 +7,8 @@ from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concat
 from mirage_eg.backends.triton.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
-from mirage_eg.ir.ops import OPS, VIEWS, Kind
+from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import prepared_values
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
@@ -28,7 +29,7 @@ def kernel_summary(graph: Graph) -> str:
                 pass
             case _ if copied.issuperset(values) or (item.op == "concat" and values[0] not in copying):
                 pass
-            case _ if item.op not in VIEWS and not_launched.isdisjoint(values):
+            case _ if item.op not in VIEWS_IN_ORDER and not_launched.isdisjoint(values):
                 library[item.op] += 1
     parts += [f"{len(it.members)} concats in one launch" for it in joint]
     if library:

@@ -8,10 +8,11 @@ from math import prod
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import VIEWS_OF_ALL, VIEWS_ONCE
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
-_MOVES = ("reshape", "transpose")  # at extents of 1 a transposition is a reshape
+_MOVES = VIEWS_ONCE & VIEWS_OF_ALL  # at extents of 1 a transposition is a reshape
 _EXTENTS = ("dims", "extent", "name", "shape", "strides")  # attributes that follow from sizes, or are names
 
 

@@ -12,7 +12,8 @@ from mirage_eg.backends.triton.joint_concat import joint_concats, launch_order
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_kernel
-from mirage_eg.ir.ops import OPS, VIEWS, Kind, Level
+from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
+from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import text
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from mirage_eg.optimizer.thread_graphs import with_threads
@@ -106,7 +107,7 @@ def _legend(graph: Graph, swapped: bool) -> tuple[str, Size]:
     blocks = [graph]
     if graph.level is Level.KERNEL:
         compute = [item.op for item in graph.nodes if OPS[item.op].kind not in (Kind.BOUNDARY, Kind.GRAPH)]
-        used |= {"view" if op in VIEWS else "library" for op in compute}
+        used |= {"view" if op in VIEWS_IN_ORDER else "library" for op in compute}
         blocks = [with_threads(item["graph"]) for item in graph.nodes if item.op == "block"]
     elif graph.level is Level.THREAD:
         blocks = []
@@ -234,7 +235,7 @@ def _surroundings(graph: Graph, sources: Sequence[str]) -> Iterator[_Surrounding
             loaded = (sources[inputs] if sources else item.get("name") or unnamed,)
             inputs += 1
             names |= dict.fromkeys(values, loaded[0])
-        elif item.op in VIEWS:
+        elif item.op in VIEWS_IN_ORDER:
             names |= dict.fromkeys(values, loaded[0])
         else:
             names |= dict.fromkeys(values, f"of kernel {kernel}")
@@ -275,7 +276,7 @@ def _box(graph: Graph, item: Node, values: range, around: _Surroundings, colour:
     if kind is Kind.BOUNDARY:
         colour = "boundary"
     elif graph.level is Level.KERNEL:
-        colour = "view" if item.op in VIEWS else "library"
+        colour = "view" if item.op in VIEWS_IN_ORDER else "library"
     elif graph.level is Level.BLOCK:
         colour = _colour(graph, values[0])
     body = rectangle(0, 0, width, height, colour) + lines_of(PAD, 0, words)

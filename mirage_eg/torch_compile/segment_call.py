@@ -13,6 +13,7 @@ from weakref import finalize
 
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
+from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.file_tables import tables_of
 from mirage_eg.backends.triton.interpreter import interpreter
@@ -22,9 +23,6 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, read_dims, value_of
 from mirage_eg.torch_compile.segment_store import FoundSegment
-
-ALIGNMENT = 16  # bytes, which compiled kernels count on
-
 
 _MOST_SIZES = 256  # for which a segment keeps what it has prepared
 Sizes = tuple[int, ...]  # of the named dims of a program, in its order

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.search.partition.kernel_plan import PlanPart
-from mirage_eg.search.partition.segments import FREE_VIEWS
 
 
 def compose(program: Graph, parts: Sequence[PlanPart]) -> Graph:
@@ -31,7 +31,7 @@ class _Composer:
     def read(self, value: int) -> int:
         if value not in self.position:
             item = self.makers[value]
-            assert item.op in FREE_VIEWS, "parts run in order"
+            assert item.op in PLAIN_VIEWS, "parts run in order"
             self.position[value] = self.append(Node(item.op, (self.read(item.operands[0]),), item.attributes))[0]
         return self.position[value]
 

@@ -17,7 +17,7 @@ Segments with these properties are left out, since a better segment exists or no
 - a reduction over an axis of a product with a long reduction, unless the axis is tiny: each block would repeat the product.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -28,12 +28,12 @@ from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.elementwise_chains import continued, uncounted
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 Needed = frozenset[int]  # values
-FREE_VIEWS = ("reshape", "slice")  # between kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +358,7 @@ class Segmenter:
         shown = self._shown(value)
         return shown != value and self.items[self.makers[shown]].op == "slice"
 
-    def _views(self, value: int, ops: Sequence[str] = ("reshape",)) -> frozenset[int]:
+    def _views(self, value: int, ops: Collection[str] = ("reshape",)) -> frozenset[int]:
         """The views between a value and the node that computes it."""
         views = set()
         while self.items[self.makers[value]].op in ops:
@@ -373,7 +373,7 @@ class Segmenter:
 
     def _behind(self, value: int) -> int:
         """The value of which this one is a view between kernels: of reshapes and slices."""
-        while self.items[self.makers[value]].op in FREE_VIEWS:
+        while self.items[self.makers[value]].op in PLAIN_VIEWS:
             value = self.items[self.makers[value]].operands[0]
         return value
 
@@ -409,7 +409,7 @@ class Segmenter:
                 for operand in self.items[maker].operands:
                     frontier += (made := self._needed([operand]))
                     if made or self._shows_slice(operand):
-                        nodes |= self._views(operand, FREE_VIEWS if made else ("reshape",))
+                        nodes |= self._views(operand, PLAIN_VIEWS if made else ("reshape",))
         return self._segment(frozenset(nodes), self.start)
 
     def why_not_one(self) -> str | None:

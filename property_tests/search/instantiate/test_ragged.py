@@ -295,7 +295,7 @@ BLOCK: dict[str, tuple[tuple[Node, ...], str]] = {
     ),
     "a merged ragged dim": (
         (node("input", shape=(67, 4), dtype="float32", imap=(0,), fmap=REPLICATED), node("reshape", 0, shape=(64,))),
-        "node 1: reshape: got .* which merges or splits a dim",
+        "node 1: reshape: got .* which selects, merges or splits a dim",
     ),
     "a sum over uneven tiles": (
         (node("input", shape=(4, 67), dtype="float32", imap=(REPLICATED,), fmap=1), node("accum_sum", 0)),
