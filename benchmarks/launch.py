@@ -33,13 +33,12 @@ from mirage_eg.backends.runtime.cuda_driver import Driver, Function, LaunchCall
 from mirage_eg.backends.runtime.cupy_arrays import Cupy
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.runtime.torch_arrays import Torch
-from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.ir.ops import Level
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, row_major
 
 SIZE = 256
 LIMIT_US = 10.0  # of our own code, a kernel

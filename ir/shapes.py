@@ -18,6 +18,14 @@ def text(shape: Sequence[int]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
+def row_major(shape: Shape) -> Shape:
+    """Strides of a dense tensor."""
+    strides = [1] * len(shape)
+    for dim in reversed(range(len(shape) - 1)):
+        strides[dim] = strides[dim + 1] * shape[dim + 1]
+    return tuple(strides)
+
+
 def check_dim(dim: Any, shape: Shape, name: str = "dim") -> int:
     """The dim, which must be one of the shape's."""
     if not isinstance(dim, int) or isinstance(dim, bool) or not 0 <= dim < len(shape):

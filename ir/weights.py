@@ -7,8 +7,10 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.remembered import once_per_graph
 
 
+@once_per_graph
 def marked_weights(graph: Graph) -> frozenset[int]:
     """The values of the inputs that are marked as weights."""
     return frozenset(values[0] for item, values in graph.numbered() if item.op == "input" and item.get("weight"))
@@ -23,6 +25,7 @@ def weight_only(graph: Graph, weights: Collection[int]) -> frozenset[int]:
     return frozenset(found)
 
 
+@once_per_graph
 def prepared_values(graph: Graph) -> frozenset[int]:
     """The values that are computed once for given weights, before the first call; no output is among them.
 

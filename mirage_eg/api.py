@@ -16,7 +16,6 @@ from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.calls import CudaGraph, call, capture
 from mirage_eg.backends.runtime.library_lookup import library_of
 from mirage_eg.backends.runtime.running_program import RunningProgram
-from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
@@ -27,6 +26,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
+from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.sizes import read_dims
 from mirage_eg.ir.whole_inputs import index_bounds
 from mirage_eg.pipeline.kernel_summary import kernel_summary

@@ -12,17 +12,15 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
-from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
-from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
-from mirage_eg.backends.triton.library_attention import LibraryAttention, library_attentions
+from mirage_eg.backends.launches.attention import LibraryAttention
+from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
-from mirage_eg.backends.triton.views import transposed_operands
 from mirage_eg.ir.custom_ops import record_of
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import REPLICATED, Node, Phase, is_kernel
+from mirage_eg.ir.node import REPLICATED, Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -66,84 +64,38 @@ class KernelWork:
     functions: int = 0
 
 
-Launch = tuple[tuple[Node, range], ...]  # the nodes that one kernel computes, with their values
-
-
-def launched_kernels(graph: Graph) -> list[Launch]:
-    """The kernels of a kernel graph that are launched: each one node, several concatenations, a fused convolution, or an
-    attention.
-
-    A concatenation that others write in place is none, nor is what depends on weights alone and is
-    prepared before the first call, nor the transpose of a library product's operand.
-    """
-    return _launched(graph, library_attentions(graph))
-
-
-def _launched(graph: Graph, attentions: Mapping[int, LibraryAttention]) -> list[Launch]:
-    within = prepared_values(graph) | transposed_operands(graph)
-    kernels = [(item, values) for item, values in graph.numbered() if is_kernel(item) and values[0] not in within]
-    together: dict[int, tuple[int, ...]] = {}
-    for value, fused in fused_convolutions(graph).items():
-        together |= dict.fromkeys(fused.values, (value,))
-    for value, attention in attentions.items():
-        together |= dict.fromkeys((*attention.views, *attention.values), (value,))
-    if not together and not any(item.op == "concat" for item, _ in kernels):
-        return [(kernel,) for kernel in kernels]
-    copying = copying_concats(graph).values()
-    kernels = [(item, values) for item, values in kernels if item.op != "concat" or values[0] in copying]
-    together |= {value: joint.values for joint in joint_concats(graph) for value in joint.values}
-    launches: dict[tuple[int, ...], Launch] = {}
-    for item, values in kernels:
-        key = together.get(values[0], (values[0],))
-        launches[key] = (*launches.get(key, ()), (item, values))
-    return [*launches.values()]
-
-
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
-    kernels = []
     works: dict[tuple[Graph, float], BlockWork] = {}  # of each different block graph
-    attentions = library_attentions(graph)
-    for launch in _launched(graph, attentions):
-        read = dict.fromkeys(operand for item, _ in launch for operand in item.operands)
-        dram = sum(graph.types[value].nbytes for value in (*read, *(value for _, values in launch for value in values)))
-        if launch[-1][1][0] in attentions:
-            kernels.append(_attention_work(graph, attentions[launch[-1][1][0]]))
-            continue
-        if len(launch) > 1:
-            kernels.append(KernelWork("copy", dram) if launch[0][0].op == "concat" else _fused_work(graph, launch))
-            continue
-        [(item, values)] = launch
-        if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
-            dram = 2 * graph.types[values[0]].nbytes + graph.types[item.operands[1]].nbytes
-        if item.op == "block":
+    return tuple(_kernel_work(graph, launch, works) for launch in launches_of(graph).kernels)
+
+
+def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], "BlockWork"]) -> KernelWork:
+    item, result = graph.nodes[launch.nodes[0]], launch.results[-1]
+    dram = sum(graph.types[value].nbytes for value in (*launch.operands, *launch.results))
+    match launch:
+        case Launch(call=LibraryAttention() as attention):
+            return _attention_work(attention, dram)
+        case Launch(kind=LaunchKind.CONCATENATION):
+            return KernelWork("copy", dram)
+        case Launch(kind=LaunchKind.BLOCK):
             block: Graph = item["graph"]
             key = block, live_share(graph, item)
             if key not in works:
                 works[key] = block_work(*key)
-            kernels.append(KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid), loop=block.loop))
-        elif item.op in PRODUCTS:
-            kernels.append(_product_work(graph, item, values[0], dram))
-        else:
-            kernels.append(KernelWork(item.op, dram))
-    return tuple(kernels)
+            return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid), loop=block.loop)
+    if item.op in PRODUCTS:
+        return _product_work(graph, item, result, dram)
+    if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
+        dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
+    return KernelWork(item.op, dram)
 
 
-def _fused_work(graph: Graph, launch: Launch) -> KernelWork:
-    """A convolution with what is added to it and the relu: only the last result is stored."""
-    item, [value] = launch[0]
-    made = {value for _, values in launch for value in values}
-    read = {operand for each, _ in launch for operand in each.operands} - made
-    dram = sum(graph.types[it].nbytes for it in (*read, launch[-1][1][0]))
-    return _product_work(graph, item, value, dram)
-
-
-def _attention_work(graph: Graph, attention: LibraryAttention) -> KernelWork:
+def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
     """Both products and the exponentials of the scores, of which a causal mask leaves half."""
     (batch, heads, rows, width), (_, _, _, columns), *_ = attention.shapes
     share = causal_share(rows, columns) if attention.constant else 1.0
     scores = int(batch * heads * rows * columns * share)
-    dram = sum(graph.types[it].nbytes for it in (*attention.read, attention.values[-1]))
     return KernelWork("attention", dram, 4 * scores * width, functions=scores)
 
 

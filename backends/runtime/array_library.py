@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, row_major
 
 
 @dataclass(frozen=True, slots=True)

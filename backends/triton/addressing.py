@@ -34,14 +34,6 @@ class Pointer:
     offset: int = 0  # of its first element in the argument's memory
 
 
-def row_major(shape: Shape) -> Shape:
-    """Strides of a dense tensor."""
-    strides = [1] * len(shape)
-    for dim in reversed(range(len(shape) - 1)):
-        strides[dim] = strides[dim + 1] * shape[dim + 1]
-    return tuple(strides)
-
-
 def highest_offset(pointer: Pointer) -> int:
     """The offset of the last element, at the largest sizes."""
     extents = zip(pointer.shape, pointer.strides, strict=True)

@@ -1,6 +1,6 @@
 """The call of the library that computes an attention, in an emitted program."""
 
-from mirage_eg.backends.triton.library_attention import LibraryAttention
+from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.triton.program_file import ProgramFile
 
 MOST_MASKS = 256  # constant masks whose form is kept
@@ -47,7 +47,7 @@ def write_attention(file: ProgramFile, attention: LibraryAttention, value: int) 
         for operand, shape in zip(attention.read, attention.shapes, strict=True)
     )
     given = f"{q}, {k}.transpose(-1, -2), {v}, {mask[0] if mask else None}, {float(attention.scale)!r}, {attention.constant}"
-    name = file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
+    name = file.name_result(value)
     by_library = all(file.graph.nodes[reader].op not in ("block", "output", "concat") for reader in file.graph.readers[value])
     order = "" if by_library else ".contiguous()"
     file.body.append(f"    {name} = attention({given}).reshape({file.types[value].shape}){order}")

@@ -10,17 +10,17 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.launches.attention import LibraryAttention
+from mirage_eg.backends.launches.convolution import FusedConvolution
+from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
+from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
 from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
 from mirage_eg.backends.triton.attention_call import write_attention
-from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
-from mirage_eg.backends.triton.image_layouts import image_layouts
-from mirage_eg.backends.triton.joint_concat import JointConcat, joint_concats, launch_order, write_joint_concat
+from mirage_eg.backends.triton.joint_concat import write_joint_concat
 from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
-from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
 from mirage_eg.backends.triton.prepared_weights import (
     NAMES,
@@ -28,19 +28,18 @@ from mirage_eg.backends.triton.prepared_weights import (
     values_kept,
     weights_read,
 )
-from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.backends.triton.program_file import LoweredProgram, ProgramFile
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
-from mirage_eg.backends.triton.views import joined_values, views_of
+from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.backends.triton.written_calls import FUSED, FUSED_SOURCE, write_fused_convolution, write_library_call
 from mirage_eg.backends.triton.written_tables import written_sized_tables, written_tables
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import with_direct_reshapes
-from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import SizeArgument
-from mirage_eg.ir.weights import prepared_values
 
 # Names that the emitted file uses.
 _TABLES = (
@@ -149,30 +148,42 @@ def _written(
             f"{_types(graph.input_types)} to {_types(graph.output_types)}"
         )
     named, graph = program or graph, with_direct_reshapes(graph)
-    strides, declared = _layouts(graph)
-    images = _image_layouts(graph, declared, sizes)
-    for value, its in images.items():
-        strides[value] = its
-    joined = joined_values(graph, strides, declared)
-    joint = joint_concats(graph)
-    copied = frozenset(value for it in joint for value in it.values)
-    views = views_of(graph, strides, declared, copied, frozenset(images))
-    for value, view in (views | joined).items():
-        strides[value] = view.strides
+    lowered = _lowered(graph, schedule, tuple(sizes), share)
+    taken = {*_RESERVED, *_LOCALS, *helper_names(), *lowered.sizes, *(f"{name}_ptr" for name in lowered.sizes)}
+    inputs, outputs = (_new_names(taken, names) for names in (named.input_names, named.output_names))
+    file = ProgramFile(
+        lowered,
+        names=dict(zip(graph.input_values, inputs, strict=True)),
+        wanted={item.operands[0]: name for item, name in reversed([*zip(graph.outputs, outputs, strict=True)])},
+        taken=taken,
+        types=list(graph.types),
+        strides=list(lowered.placement.strides),
+    )
+    _write_launches(file)
+    return file, inputs, outputs, _returned(file)
+
+
+def _lowered(graph: Graph, schedule: Schedule | Schedules, sizes: tuple[str, ...], share: bool) -> LoweredProgram:
+    launches, placement = launches_of(graph), placement_of(graph)
     blocks = [number for number, item in enumerate(graph.nodes) if item.op == "block"]
-    schedules = dict(zip(blocks, per_kernel(schedule, len(blocks)), strict=True))
-    file = ProgramFile(graph, schedules, strides, list(graph.types), dict(enumerate(graph.numbered())))
-    file.offsets = {value: view.offset for value, view in (views | joined).items()}
-    file.joined = {value: view.base for value, view in joined.items()}
-    file.copied, file.images = copied, frozenset(images)
-    file.sizes, file.share = tuple(sizes), share
-    if not file.sizes:
-        file.prepared = prepared_values(graph) - views.keys() - joined.keys()
-    file.taken |= {*_RESERVED, *_LOCALS, *helper_names(), *file.sizes, *(f"{name}_ptr" for name in file.sizes)}
-    inputs = [file.new_name(identifier(name)) for name in named.input_names]
-    outputs = [file.new_name(identifier(name)) for name in named.output_names]
-    bases = {value: view.base for value, view in views.items()}
-    return file, inputs, outputs, _write_run(file, inputs, outputs, bases, joint)
+    prepared = frozenset(value for launch in launches.of_kind(LaunchKind.PREPARED) for value in launch.results)
+    return LoweredProgram(
+        graph,
+        launches,
+        placement,
+        schedules=dict(zip(blocks, per_kernel(schedule, len(blocks)), strict=True)),
+        prepared=prepared - placement.views.keys() - placement.joined.keys(),
+        sizes=sizes,
+        share=share,
+    )
+
+
+def _new_names(taken: set[str], names: Iterable[str]) -> list[str]:
+    found = []
+    for name in names:
+        found.append(names_used(taken, identifier(name)))
+        taken.add(found[-1])
+    return found
 
 
 def _types(types: Sequence[object]) -> str:
@@ -241,90 +252,54 @@ def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
     return f'"""{", ".join(outputs)} from {", ".join(inputs)}; generated by mirage_eg."""\n\n# The µGraph:\n#\n{listing}\n'
 
 
-def _layouts(graph: Graph) -> tuple[list[Shape], frozenset[int]]:
-    """The strides of every value of the kernel graph, declared or row-major; and the values with declared strides."""
-    declared: dict[int, tuple[Shape, str]] = {}
-
-    def declare(value: int, strides: Shape, where: str) -> None:
-        first, place = declared.setdefault(value, (strides, where))
-        if first != strides:
-            raise GraphError(f"{where}: got strides {text(strides)} for %{value}, but {place} has {text(first)}")
-
-    for number, (item, values) in enumerate(graph.numbered()):
-        if item.op == "input" and item.get("strides") is not None:
-            declare(values[0], item["strides"], f"node {number}: input")
-        if item.op == "block":
-            for position, (operand, inner) in enumerate(zip(item.operands, item["graph"].inputs, strict=True)):
-                if inner.get("strides") is not None:
-                    declare(operand, inner["strides"], f"node {number}: block, input {position}")
-            for position, (value, inner) in enumerate(zip(values, item["graph"].outputs, strict=True)):
-                if inner.get("strides") is not None:
-                    declare(value, inner["strides"], f"node {number}: block, output {position}")
-    for value, (strides, where) in declared.items():
-        if value in graph.input_values and any(stride < 0 for stride in strides):
-            raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
-    layouts = [declared[value][0] if value in declared else row_major(type_.shape) for value, type_ in enumerate(graph.types)]
-    return layouts, frozenset(declared)
-
-
-def _image_layouts(graph: Graph, declared: frozenset[int], sizes: Iterable[str]) -> dict[int, Shape]:
-    """The values that are channels last; none where a size is chosen later."""
-    return {} if tuple(sizes) else image_layouts(graph, declared)
-
-
-def _write_run(
-    file: ProgramFile,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    views: Mapping[int, int],
-    joint: Sequence[JointConcat],
-) -> str:
-    """Write the body of `launch`; returns the text of the returned values. `views` has the base of each view."""
-    graph = file.graph
-    input_names, fused = iter(inputs), {} if file.sizes else fused_convolutions(graph)
-    attentions = library_attentions(graph)
-    within = {value for it in fused.values() for value in it.values[:-1]}
-    within |= {value for it in attentions.values() for value in it.values[:-1]}
-    for item, name in zip(graph.outputs, outputs, strict=True):
-        file.wanted.setdefault(item.operands[0], name)
-    returned: list[str] = []
-    joint_at = {it.members[0]: it for it in joint}
-    for file.step, number in enumerate(launch_order(graph, joint)):
-        item, values = file.nodes[number]
-        for operand in item.operands:
+def _write_launches(file: ProgramFile) -> None:
+    """Write the body of `launch`, and what `prepare` computes."""
+    graph, launches = file.graph, file.lowered.launches
+    for file.step, position in enumerate(launches.order):
+        for operand in graph.nodes[position].operands:
             file.use(operand)
-        match item.op:
-            case "input":
-                file.names[values[0]] = next(input_names)
-            case _ if values and values[0] in within:
-                continue  # the kernel of a fused convolution or of an attention computes it
-            case _ if values and values[0] in fused:
-                write_fused_convolution(file, fused[values[0]], values[0])
-            case _ if values and values[0] in attentions:
-                write_attention(file, attentions[values[0]], values[0])
-            case _ if values and values[0] in views:
-                file.names[values[0]] = file.names[views[values[0]]]
-                file.shown[values[0]] = file.shown.get(views[values[0]], frozenset())
-            case "concat" | "reshape" if file.joined.keys() >= {*item.operands}:  # its memory is written already
-                file.names[values[0]] = file.names[item.operands[0]]
-                file.shown[values[0]] = file.shown[item.operands[0]]
-            case "output":
-                name = file.names[item.operands[0]]
-                have, want = graph.types[item.operands[0]].dtype, item.get("dtype")
-                file.escaping |= file.shown.get(item.operands[0], frozenset())
-                returned.append(name if want in (None, str(have)) else f"{name}.to(torch.{want})")
-            case "block":
-                write_kernel(file, number)
-            case "concat" if values[0] in file.copied:
-                if number in joint_at:
-                    write_joint_concat(file, joint_at[number])
-            case _:
-                [value] = values
-                file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
-                write_library_call(file, item, {value, *(view for view, base in views.items() if base == value)}, value)
-                if OPS[item.op].kind is Kind.REARRANGEMENT:  # may be a view
-                    file.shown[value] = frozenset[int]().union(*(file.shown.get(i, frozenset()) for i in item.operands))
-    file.calls_torch |= any("torch." in name for name in returned)
+        launch = launches.at.get(position)
+        if launch is not None and launch.step == file.step:
+            _write_launch(file, launch)
+
+
+def _write_launch(file: ProgramFile, launch: Launch) -> None:
+    match launch:
+        case Launch(kind=LaunchKind.BLOCK):
+            write_kernel(file, launch)
+        case Launch(kind=LaunchKind.CONCATENATION):
+            write_joint_concat(file, launch)
+        case Launch(call=LibraryAttention() as attention):
+            write_attention(file, attention, *launch.results)
+        case Launch(call=FusedConvolution() as convolution):
+            write_fused_convolution(file, convolution, *launch.results)
+        case _:
+            _write_one_op(file, file.graph.nodes[launch.nodes[0]], *launch.results)
+
+
+def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
+    """Write the call of an op of the library, unless its value lies in memory that is written already."""
+    views, joined = file.lowered.placement.views, file.lowered.placement.joined
+    if value in views:
+        file.name_alias(value, views[value].base)
+    elif item.op in ("concat", "reshape") and joined.keys() >= {*item.operands}:
+        file.name_alias(value, item.operands[0])
+    else:
+        file.name_result(value)
+        write_library_call(file, item, value)
+        if OPS[item.op].kind is Kind.REARRANGEMENT:  # may be a view
+            file.shown[value] = frozenset[int]().union(*(file.shown.get(i, frozenset()) for i in item.operands))
+
+
+def _returned(file: ProgramFile) -> str:
+    """The text of the returned values, which the caller keeps."""
+    returned = []
+    for item in file.graph.outputs:
+        [value] = item.operands
+        have, want = file.graph.types[value].dtype, item.get("dtype")
+        file.escaping |= file.shown.get(value, frozenset())
+        returned.append(file.names[value] if want in (None, str(have)) else f"{file.names[value]}.to(torch.{want})")
+    file.calls_torch |= any("torch." in text for text in returned)
     return ", ".join(returned)
 
 

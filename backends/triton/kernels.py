@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
 from mirage_eg.backends.triton.kernel_binaries import signature_of_sizes
@@ -26,9 +27,9 @@ from mirage_eg.ir.sizes import most
 _LARGEST_GRID = 2**31 - 1
 
 
-def write_kernel(file: ProgramFile, number: int) -> None:
-    """Write the kernel of the block graph at this node of the kernel graph, unless an equal one is shared, and its launch."""
-    block = _prepared(file, number)
+def write_kernel(file: ProgramFile, launch: Launch) -> None:
+    """Write the kernel of a block graph, unless an equal one is shared, and its launch."""
+    block = _prepared(file, launch)
     written = [*dict.fromkeys(file.write(value) for value in (*block.values, *block.extras))]
     for value in block.operands:
         file.use(value)
@@ -52,7 +53,7 @@ def _new_kernel(file: ProgramFile, block: Block, options: dict[str, int], value_
     sizes = signature_of_sizes(kernel.sizes, kernel.sized_tiles, kernel.addresses_gain)
     signature = (*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *sizes)
     file.add_kernel(kernel, signature, options, of_block=True)
-    if file.share:
+    if file.lowered.share:
         file.shared.setdefault(block.part.graph, []).append((block.part, kernel, options))
     return kernel
 
@@ -82,15 +83,16 @@ def _anonymous(part: Part) -> Part:
     )
 
 
-def _prepared(file: ProgramFile, number: int) -> Block:
+def _prepared(file: ProgramFile, launch: Launch) -> Block:
     """A block graph before its kernel is written; its values and exported maxima get names."""
-    item, values = file.nodes[number]
+    [number], values = launch.nodes, launch.results
+    item = file.graph.nodes[number]
     inner: Graph = item["graph"]
     if (blocks := prod(map(most, inner.grid))) > _LARGEST_GRID:
         raise UnsupportedError(f"node {number}: block: got a grid of {blocks} blocks; CUDA launches at most {_LARGEST_GRID}")
     for value in values:
         file.name_written(value)
-    schedule = file.schedules[number]
+    schedule = file.lowered.schedules[number]
     warps = schedule.num_warps or written_warps(inner, f"node {number}: block")
     inner, operands = with_row_maxima(inner, item.operands, file.row_maxima)
     inside = read_by_blocks(file.graph, values)
@@ -109,7 +111,7 @@ def _prepared(file: ProgramFile, number: int) -> Block:
         file.ready(operands) if schedule.dependent_launch else NO_VALUES,
     )
     read = () if bounds is None else (bounds[1],)
-    return Block(number, part, operands, tuple(values), tuple(row_maxima), warps, read)
+    return Block(part, operands, values, tuple(row_maxima), warps, read)
 
 
 def read_by_blocks(graph: Graph, values: Sequence[int]) -> frozenset[int]:

@@ -11,9 +11,9 @@ from mirage_eg.backends.evaluator.algebra import Algebra, Array
 from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.kernels import read_by_blocks
-from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
 from mirage_eg.backends.triton.split_reduction import RowMaximum, find_exported_maxima, maxima_of, with_row_maxima
 from mirage_eg.ir.dtypes import DType
@@ -56,7 +56,8 @@ def as_written(graph: Graph) -> Graph:
 
 
 def _with_wide_attentions(graph: Graph) -> Graph:
-    inside = {value: it.values[-2] for it in library_attentions(graph).values() for value in it.values[:-1]}
+    calls = (launch.call for launch in launches_of(graph).of_kind(LaunchKind.ATTENTION))
+    inside = {value: it.values[-2] for it in calls if it is not None for value in it.values[:-1]}
     if not inside:
         return graph
     copy = GraphCopy(graph)

@@ -104,9 +104,8 @@ def _as_read(file: ProgramFile, value: int) -> str:
     name = file.names[value]
     if value in file.prepared or value in file.graph.input_values:
         return name
-    return (
-        f"{name}.as_strided({file.types[value].shape}, {file.strides[value]}, {name}.storage_offset() + {file.offsets[value]})"
-    )
+    offset = file.lowered.placement.offsets[value]
+    return f"{name}.as_strided({file.types[value].shape}, {file.strides[value]}, {name}.storage_offset() + {offset})"
 
 
 _LIVE_ITERATIONS = '''def live_iterations(grid, loop, cases):

@@ -1,9 +1,11 @@
 """The file of an emitted program while it is being written: names, buffers, kernels and their launches."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mirage_eg.backends.triton.addressing import Pointer, row_major
+from mirage_eg.backends.launches.launch_graph import LaunchGraph
+from mirage_eg.backends.launches.placement import Placement
+from mirage_eg.backends.triton.addressing import Pointer
 from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part
 from mirage_eg.backends.triton.schedule import Schedule
@@ -11,8 +13,8 @@ from mirage_eg.backends.triton.split_reduction import RowMaximum
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, TensorType
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.node import TensorType
+from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.sizes import most
 from mirage_eg.ir.weights import marked_weights
 
@@ -34,7 +36,6 @@ class Block:
     `extras`: its exported maxima and scales. `bounds`: the bounds of its loop, if a constant mask limits it.
     """
 
-    number: int
     part: Part
     operands: tuple[int, ...]
     values: tuple[int, ...]
@@ -43,32 +44,42 @@ class Block:
     bounds: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class ProgramFile:
-    """The file while it is being written."""
+@dataclass(frozen=True, slots=True)
+class LoweredProgram:
+    """What a program file is written from; `sizes`: names of the sizes that are chosen when it runs.
+
+    `schedules`: of each block graph, by its node. `prepared`: values of weights alone, which are computed once. `share`:
+    whether equal block graphs are one kernel.
+    """
 
     graph: Graph
-    schedules: dict[int, Schedule]  # of each block graph, by its node
-    strides: list[Shape]
+    launches: LaunchGraph
+    placement: Placement
+    schedules: Mapping[int, Schedule]
+    prepared: frozenset[int]
+    sizes: tuple[str, ...] = ()
+    share: bool = False
+
+
+@dataclass(slots=True)
+class ProgramFile:
+    """The file while it is being written: `types` and `strides` are those of all values, also of those that kernels add."""
+
+    lowered: LoweredProgram
+    names: dict[int, str]
+    wanted: Mapping[int, str]  # names of the outputs
+    taken: set[str]
     types: list[TensorType]
-    nodes: dict[int, tuple[Node, Sequence[int]]]  # of the graph, with their values
-    wanted: dict[int, str] = field(default_factory=dict)  # names of the outputs
+    strides: list[Shape]
     row_maxima: dict[int, list[RowMaximum]] = field(default_factory=dict)  # of values that are shifted by maxima or scaled
-    names: dict[int, str] = field(default_factory=dict)
-    offsets: dict[int, int] = field(default_factory=dict)  # of views in the memory that they show, in elements
-    joined: dict[int, int] = field(default_factory=dict)  # of values that are written into a concatenation, its value
-    copied: frozenset[int] = frozenset()  # concatenations that are launched together
-    images: frozenset[int] = frozenset()  # channels last
     fuses_convolutions: bool = False
     calls_attention: bool = False
+    calls_torch: bool = False
     filters: dict[int, int] = field(default_factory=dict)  # of weights, what `prepare` makes of them: channels last
-    taken: set[str] = field(default_factory=set)
-    sizes: tuple[str, ...] = ()  # names of the sizes that are chosen when it runs
     kernels: list[BlockKernel] = field(default_factory=list)  # those of block graphs first, in their order
     block_kernels: int = 0  # how many of these are of block graphs
     signatures: list[tuple[str, ...]] = field(default_factory=list)
     options: list[dict[str, int]] = field(default_factory=list)  # of each kernel, for the compiler
-    share: bool = False  # whether equal block graphs are one kernel
     shared: dict[Graph, list[tuple[Part, BlockKernel, dict[str, int]]]] = field(default_factory=dict)  # kernels with options
     buffers: list[int] = field(default_factory=list)  # values that kernels write
     step: int = 0  # the place in the order of launches of the node that is being written
@@ -76,12 +87,24 @@ class ProgramFile:
     shown: dict[int, frozenset[int]] = field(default_factory=dict)  # of every value, the buffers whose memory it may alias
     escaping: set[int] = field(default_factory=set)  # buffers that the caller receives
     body: list[str] = field(default_factory=list)
-    calls_torch: bool = False
-    prepared: frozenset[int] = frozenset()  # values of weights alone, which are computed once
-    preparation: list[str] = field(default_factory=list)  # the lines that compute them
+    preparation: list[str] = field(default_factory=list)  # the lines that compute prepared values
     loop_bounds: dict[str, int] = field(default_factory=dict)  # values that `prepare` computes too, by the text of their call
-
     masks: set[str] = field(default_factory=set)  # the names of what these bounds are computed of
+
+    @property
+    def graph(self) -> Graph:
+        """The kernel graph that is written."""
+        return self.lowered.graph
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The names of the sizes that are chosen when the program runs."""
+        return self.lowered.sizes
+
+    @property
+    def prepared(self) -> frozenset[int]:
+        """The values of weights alone, which are computed once."""
+        return self.lowered.prepared
 
     @property
     def prepares(self) -> bool:
@@ -133,9 +156,19 @@ class ProgramFile:
         for buffer in self.shown.get(value, ()):
             self.lives[buffer] = self.lives[buffer][0], self.step
 
+    def name_result(self, value: int) -> str:
+        """Name a value that a call of the library gives."""
+        name = self.names[value] = self.wanted.get(value) or self.new_name(f"t{value}")
+        return name
+
+    def name_alias(self, value: int, base: int) -> None:
+        """Name a value that lies in the memory of another one."""
+        self.names[value] = self.names[base]
+        self.shown[value] = self.shown.get(base, frozenset())
+
     def name_written(self, value: int) -> None:
         """Name a value that a kernel writes, and the buffer that holds it."""
-        buffer = self.joined.get(value, value)
+        buffer = self.buffer_of(value)
         if buffer not in self.names:
             self.names[buffer] = self.wanted.get(buffer) or self.new_name(f"t{buffer}")
         self.names[value] = self.names[buffer]
@@ -143,11 +176,17 @@ class ProgramFile:
     def pointer(self, value: int) -> Pointer:
         """The argument of a kernel that reads or writes a value."""
         name, kind = self.names[value], self.types[value]
-        return Pointer(f"{name}_ptr", name, kind.shape, kind.dtype, self.strides[value], self.offsets.get(value, 0))
+        offset = self.lowered.placement.offsets.get(value, 0)
+        return Pointer(f"{name}_ptr", name, kind.shape, kind.dtype, self.strides[value], offset)
+
+    def buffer_of(self, value: int) -> int:
+        """The value in whose memory a kernel writes a value: a concatenation, or the value itself."""
+        joined = self.lowered.placement.joined
+        return joined[value].base if value in joined else value
 
     def write(self, value: int) -> int:
         """Record that the kernel at this step writes a value; gives the buffer that holds it."""
-        buffer = self.joined.get(value, value)
+        buffer = self.buffer_of(value)
         self.lives[buffer] = self.lives.get(buffer, (self.step,))[0], self.step
         self.shown[value] = self.shown[buffer] = frozenset({buffer})
         return buffer
@@ -164,4 +203,4 @@ class ProgramFile:
         return name
 
 
-__all__ = ["TRITON_TYPES", "Block", "ProgramFile"]
+__all__ = ["TRITON_TYPES", "Block", "LoweredProgram", "ProgramFile"]

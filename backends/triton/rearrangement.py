@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.op_table import NOUNS
 from mirage_eg.backends.triton.tiles import Tile, power_of_two, reshape_groups
 from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked, picked, times
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, row_major
 
 
 def write_rearrangement(writer: Writer, item: Node, value: int) -> None:

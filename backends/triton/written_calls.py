@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
-from mirage_eg.backends.triton.addressing import row_major
-from mirage_eg.backends.triton.fused_convolutions import FusedConvolution
-from mirage_eg.backends.triton.image_layouts import channels_last, is_channels_last_convolution, pools_row_major
+from mirage_eg.backends.launches.convolution import FusedConvolution
+from mirage_eg.backends.launches.image_layouts import channels_last, is_channels_last_convolution, pools_row_major
+from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_call
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import marked_weights
 
 
@@ -22,29 +23,35 @@ def _empty(file: ProgramFile, value: int, first: str) -> str:
     return f"{call}, dtype=torch.{type_.dtype}, device={first}.device)"
 
 
-def write_library_call(file: ProgramFile, item: Node, family: set[int], value: int) -> None:
-    """Write the call that makes a value; `family` has the value and its views."""
-    types, is_prepared = file.graph.types, value in file.prepared
+def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
+    """Write the call that makes a value."""
+    types, is_prepared, images = file.graph.types, value in file.prepared, file.lowered.placement.images
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in item.operands] or [first]
     if item.op == "conv2d" and is_channels_last_convolution(file.graph, item):
         operands[1] = _filter_channels_last(file, item.operands[1])
-    if item.operands and item.operands[0] in file.images and pools_row_major(file.graph, item):
+    if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
     call = _torch_text(item, operands, file.graph, value)
-    readers = (file.nodes[reader] for member in family for reader in file.graph.readers[member])
-    read_by_kernel = any(reader.op == "block" or not file.copied.isdisjoint(made) for reader, made in readers)
-    is_image = value in file.images and len(types[value].shape) == 4
+    read_by_kernel = _is_read_by_generated_kernel(file, value)
+    is_image = value in images and len(types[value].shape) == 4
     if is_image and not (is_prepared or read_by_kernel):
         pass  # only the library reads it
     elif is_image and file.strides[value] == channels_last(types[value].shape):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value, first)}.copy_({call})"
-    elif is_prepared or read_by_kernel or (file.images and any(value in it.operands for it in file.graph.outputs)):
+    elif is_prepared or read_by_kernel or (images and any(value in it.operands for it in file.graph.outputs)):
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared
+
+
+def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
+    """Whether a generated kernel reads a value or a view of it."""
+    family = (value, *(view for view, it in file.lowered.placement.views.items() if it.base == value))
+    readers = (file.lowered.launches.at.get(reader) for member in family for reader in file.graph.readers[member])
+    return any(it is not None and it.kind in (LaunchKind.BLOCK, LaunchKind.CONCATENATION) for it in readers)
 
 
 def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: int) -> None:
@@ -56,7 +63,7 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
     bias = "None" if fused.bias is None else f"{file.names[fused.bias]}.reshape(-1)"
     added = "None" if fused.added is None else file.names[fused.added]
     windows = f"{tuple(item['strides'])}, {tuple(item['pads'][:2])}, {tuple(item['dilations'])}"
-    name = file.names[value] = file.wanted.get(value) or file.new_name(f"t{value}")
+    name = file.name_result(value)
     is_output = any(value in it.operands for it in file.graph.outputs)
     order = "()" if is_output else "(memory_format=torch.channels_last)"
     file.body.append(f"    {name} = {FUSED}({image}, {weight}, {bias}, {added}, {windows}).contiguous{order}")

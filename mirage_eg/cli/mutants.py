@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir.at_sizes import dims_of
@@ -110,7 +111,7 @@ def mutants(
                 len(it.rectangles),
                 it.recomputed,
                 it.wrong,
-                len(launched_kernels(it.graph)),
+                len(launches_of(it.graph).kernels),
                 us,
                 measured[number] if measured else None,
                 verdicts[number - 1] if verified else None,
@@ -119,7 +120,7 @@ def mutants(
             for number, (us, it) in enumerate(timed, 1)
         ]
         written = [] if out is None else _write(out, by_time)
-        original = {"kernels": len(launched_kernels(graph)), "predicted_us": predict_us(graph, device)}
+        original = {"kernels": len(launches_of(graph).kernels), "predicted_us": predict_us(graph, device)}
         original |= {"measured_us": measured[0]} if measured else {}
         if as_json:
             print(json_line({"program": name, "original": original, "found": len(found), "mutants": rows, "written": written}))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import product_flops
-from mirage_eg.backends.cost.roofline_model import launched_kernels
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.graph_optimizer.extraction import ExtractionError
 from mirage_eg.graph_optimizer.joint_extraction import Find, JointExtraction, JointProgram
 from mirage_eg.graph_optimizer.optimize_graph import saturated_classes
@@ -43,11 +43,12 @@ class Substitution:
         Inputs that only views read, or ops that read a part of them, count as none, and so do views as outputs.
         """
         graph = self.rewritten.graph
-        kernels = [kernel for launch in launched_kernels(graph) for kernel in launch]
-        if not kernels:
+        launches = launches_of(graph)
+        if not launches.kernels:
             return 0.0
-        read = {operand for item, _ in kernels if item.op not in _PARTLY_READ for operand in item.operands}
-        written = {value for _, values in kernels for value in values}
+        items = [graph.nodes[position] for position in launches.computed]
+        read = {operand for item in items if item.op not in _PARTLY_READ for operand in item.operands}
+        written = {value for kernel in launches.kernels for value in kernel.results}
         moved = read.intersection(graph.input_values) | written.intersection(item.operands[0] for item in graph.outputs)
         moved_us = 1e6 * sum(graph.types[value].nbytes for value in moved) / device.memory_bandwidth
         return device.launch_us + max(moved_us, 1e6 * product_flops(graph) / device.matrix_rate)
@@ -111,11 +112,11 @@ def substitutions(program: Graph, primitive: Graph, device: Device, find: Find) 
 
 def _kernels(program: Graph) -> Counter[object]:
     """The kernels of a program op by op, by their shapes; what depends on weights alone is none."""
+    computed = {*launches_of(program).computed}
     return Counter(
         (item.op, *(program.types[value].shape for value in (*item.operands, *values)))
-        for launch in launched_kernels(program)
-        for item, values in launch
-        if OPS[item.op].kind is not Kind.REARRANGEMENT
+        for position, (item, values) in enumerate(program.numbered())
+        if position in computed and OPS[item.op].kind is not Kind.REARRANGEMENT
     )
 
 

@@ -16,13 +16,13 @@ from math import prod
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import SECTOR, cost_of, kernel_works
-from mirage_eg.backends.triton.addressing import row_major
+from mirage_eg.backends.launches.placement import declared_strides, placement_of
+from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.backends.triton.exact_solver import exact_solver
-from mirage_eg.backends.triton.views import shown_at, views_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase, node
 from mirage_eg.ir.op.moves import VIEWS
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.optimizer.heuristics import OPTIMIZER
 
 
@@ -129,14 +129,7 @@ def solve_exactly(problem: LayoutProblem, start: tuple[int, ...]) -> tuple[tuple
 
 def intermediates(graph: Graph) -> list[int]:
     """The values with free strides that generated kernels write and only generated kernels read, directly or through views."""
-    declared = {
-        operand
-        for item in graph.nodes
-        if item.op == "block"
-        for operand, inner in zip(item.operands, item["graph"].inputs, strict=True)
-        if inner.get("strides") is not None
-    }
-    views = views_of(graph, [row_major(kind.shape) for kind in graph.types], frozenset(declared))
+    declared, views = declared_strides(graph), placement_of(graph).views
     family_of: dict[int, list[int]] = {}  # of a value, its views
     for other, view in views.items():
         family_of.setdefault(view.base, []).append(other)
@@ -145,11 +138,11 @@ def intermediates(graph: Graph) -> list[int]:
     for item, values in numbered:
         if item.op != "block":
             continue
-        for value, inner in zip(values, item["graph"].outputs, strict=True):
+        for value in values:
             family = (value, *family_of.get(value, ()))
             readers = [numbered[reader] for other in family for reader in graph.readers[other]]
             generated = all(reader.op == "block" or (results and results[0] in views) for reader, results in readers)
-            if readers and generated and declared.isdisjoint(family) and inner.get("strides") is None:
+            if readers and generated and declared.keys().isdisjoint(family):
                 free.append(value)
     return free
 

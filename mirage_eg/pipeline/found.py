@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import launched_kernels
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import OptimizedMuGraph, optimize_mugraph
@@ -27,7 +27,7 @@ class Found:
     @property
     def kernels(self) -> int:
         """Kernels that it launches."""
-        return len(launched_kernels(self.graph))
+        return len(launches_of(self.graph).kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from mirage_eg.backends.triton.joint_concat import copying_concats, joint_concats
-from mirage_eg.backends.triton.views import transposed_operands
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
-from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.weights import prepared_values
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 
@@ -18,20 +15,17 @@ def kernel_summary(graph: Graph) -> str:
     """The kernels of a µGraph, separated by semicolons, e.g. "divides after the product, one loop; library matmul"."""
     parts: list[str] = []
     library: Counter[str] = Counter()
-    copying, joint = copying_concats(graph).values(), joint_concats(graph)
-    copied = {value for it in joint for value in it.values}
-    not_launched = prepared_values(graph) | transposed_operands(graph)
-    for item, values in graph.numbered():
-        match OPS[item.op].kind:
-            case Kind.GRAPH:
-                parts.append(_block_summary(item["graph"]))
-            case Kind.BOUNDARY:
-                pass
-            case _ if copied.issuperset(values) or (item.op == "concat" and values[0] not in copying):
-                pass
-            case _ if item.op not in VIEWS_IN_ORDER and not_launched.isdisjoint(values):
-                library[item.op] += 1
-    parts += [f"{len(it.members)} concats in one launch" for it in joint]
+    launches = launches_of(graph)
+    for launch in launches.kernels:
+        ops = [graph.nodes[position].op for position in launch.nodes]
+        match launch.kind:
+            case LaunchKind.BLOCK:
+                parts.append(_block_summary(graph.nodes[launch.nodes[0]]["graph"]))
+            case LaunchKind.ATTENTION:
+                library["attention"] += 1
+            case LaunchKind.CONVOLUTION | LaunchKind.LIBRARY:
+                library[" + ".join(ops)] += 1
+    parts += [f"{len(it.nodes)} concats in one launch" for it in launches.of_kind(LaunchKind.CONCATENATION)]
     if library:
         names = ", ".join(f"{count} {name}" if count > 1 else name for name, count in library.items())
         parts.append(f"library {names}")

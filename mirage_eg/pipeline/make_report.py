@@ -9,7 +9,8 @@ from typing import Any
 
 from mirage_eg.backends.cost.calibrate import spearman
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
+from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import memory_of
 from mirage_eg.egraph.oracle import Saturation
 from mirage_eg.ir.expand import expand
@@ -271,7 +272,8 @@ def _ops_in_blocks(candidate: Candidate, primitive: Graph) -> int:
     if candidate.plan is not None:
         fused = {i for part in candidate.plan.parts if part.kernels.fused for i in part.segment.nodes}
         return sum(counts(primitive.nodes[i]) for i in fused)
-    library = sum(item.op != "block" for launch in launched_kernels(candidate.graph) for item, _ in launch)
+    launches = launches_of(candidate.graph)
+    library = sum(launches.at[position].kind is not LaunchKind.BLOCK for position in launches.computed)
     return max(0, op_count(primitive) - library) if candidate.fused else 0
 
 

@@ -13,7 +13,8 @@ from functools import cached_property
 from math import prod
 from time import perf_counter
 
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.measure.timing import time_source
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import compile_source
@@ -370,7 +371,7 @@ def why_worse(result: Result, earlier: Result) -> str | None:
 def _unfused(graph: Graph) -> int:
     """Elementwise ops and sums that are kernels of the library."""
     kinds = (Kind.ELEMENTWISE, Kind.REDUCTION)
-    return sum(OPS[item.op].kind in kinds for launch in launched_kernels(graph) for item, _ in launch)
+    return sum(OPS[graph.nodes[position].op].kind in kinds for position in launches_of(graph).computed)
 
 
 __all__ = ["OtherSizes", "library_form", "why_worse"]

@@ -7,7 +7,7 @@ from itertools import count
 from types import MappingProxyType
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import launched_kernels
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
@@ -210,7 +210,7 @@ def _outline(block: Graph) -> tuple[object, ...]:
 
 def shared_launches(program: Graph) -> int:
     """The concatenations of a program that another one's launch computes, too; plans count each as a kernel."""
-    return sum(len(launch) - 1 for launch in launched_kernels(program))
+    return sum(len(launch.nodes) - 1 for launch in launches_of(program).of_kind(LaunchKind.CONCATENATION))
 
 
 def worth_verifying(plans: Sequence[KernelPlan], max_kernels: int | None) -> list[KernelPlan]:

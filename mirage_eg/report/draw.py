@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from html import escape
 
-from mirage_eg.backends.triton.joint_concat import joint_concats, launch_order
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_kernel
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import text
@@ -92,7 +92,7 @@ def _title(graph: Graph) -> str:
         return _head(graph)
     if graph.level is Level.THREAD:
         return f"thread graph {graph.types[-1]}"
-    kernels = len({*kernel_numbers(graph).values()})
+    kernels = len(launches_of(graph).kernels)
     return f"kernel graph: {kernels} kernel{'s' if kernels != 1 else ''}"
 
 
@@ -202,43 +202,31 @@ class _Surroundings:
 
 
 def kernel_numbers(graph: Graph) -> dict[int, int]:
-    """The numbers of the kernels of a kernel graph in drawings, by the positions of their nodes, in the order of launches.
-
-    Concatenations that are launched together have one number.
-    """
-    joint = joint_concats(graph)
-    first = {at: it.members[0] for it in joint for at in it.members}
-    kernels = [at for at in launch_order(graph, joint) if is_kernel(graph.nodes[at])]
-    numbers = {at: number for number, at in enumerate(dict.fromkeys(first.get(at, at) for at in kernels), 1)}
-    return {at: numbers[first.get(at, at)] for at in kernels}
+    """The numbers of the kernels of a kernel graph in drawings, by the positions of their nodes, in the order of launches."""
+    return {at: number for number, launch in enumerate(launches_of(graph).kernels, 1) for at in launch.nodes}
 
 
 def kernel_steps(graph: Graph) -> dict[int, int]:
     """The numbers of the kernels by the steps at which they are launched, as the lives of buffers count them."""
-    numbers = kernel_numbers(graph)
-    steps: dict[int, int] = {}  # by numbers
-    for step, at in enumerate(launch_order(graph, joint_concats(graph))):
-        if at in numbers:
-            steps.setdefault(numbers[at], step)
-    return {step: number for number, step in steps.items()}
+    return {launch.step: number for number, launch in enumerate(launches_of(graph).kernels, 1)}
 
 
 def _surroundings(graph: Graph, sources: Sequence[str]) -> Iterator[_Surroundings]:
     """For every node its kernel's number and the tensors that it loads: an input its source, a block graph its operands."""
     names: dict[int, str] = {}
-    kernels, inputs = kernel_numbers(graph), 0
+    is_kernel_graph, inputs = graph.level is Level.KERNEL, 0
+    kernels, launches = (kernel_numbers(graph), launches_of(graph).at) if is_kernel_graph else ({}, {})
     for at, (item, values) in enumerate(graph.numbered()):
         kernel = kernels.get(at, 0)
         loaded = tuple(names[operand] for operand in item.operands)
         if item.op == "input":
-            unnamed = f"x{inputs}" if graph.level is Level.KERNEL else ""
-            loaded = (sources[inputs] if sources else item.get("name") or unnamed,)
+            loaded = (sources[inputs] if sources else item.get("name") or (f"x{inputs}" if is_kernel_graph else ""),)
             inputs += 1
             names |= dict.fromkeys(values, loaded[0])
-        elif item.op in VIEWS_IN_ORDER:
+        elif at in launches and launches[at].kind is LaunchKind.VIEW:
             names |= dict.fromkeys(values, loaded[0])
         else:
-            names |= dict.fromkeys(values, f"of kernel {kernel}")
+            names |= dict.fromkeys(values, f"of kernel {kernel}" if kernel else "prepared")
         yield _Surroundings(kernel, loaded)
 
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.optimizer.layouts import Access, access_us, accesses, laid_out
 from mirage_eg.report import svg
 from mirage_eg.report.draw import kernel_numbers

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import event, given, settings
 
 from mirage_eg.backends.cost.devices import find_device
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.frontend.workloads import decoder_layer
 from mirage_eg.graph_optimizer.substitution import Substitution, substitutions
 from mirage_eg.ir.builder import new_kernel_graph
@@ -55,7 +56,7 @@ def test_products_are_joined_and_the_joined_weight_is_prepared() -> None:
     found = substitution(siblings(), 5.0)
     assert found is not None
     whole = found.whole(found.rewritten.graph)
-    assert [item.op for launch in launched_kernels(whole) for item, _ in launch].count("matmul") == 1
+    assert [whole.nodes[it].op for it in launches_of(whole).computed].count("matmul") == 1
     assert len(prepared_values(whole)) == 1 == len(found.rewritten.folded)
     assert verify(siblings(), whole, trials=1).equal
 
@@ -101,7 +102,7 @@ def test_bert_is_rewritten_with_its_marks_alone() -> None:
     found = substitution(program, 5.0)
     assert found is not None and found.joint.plan is None
     whole = found.whole(found.rewritten.graph)
-    assert [item.op for launch in launched_kernels(whole) for item, _ in launch].count("matmul") == 2 * (2 + 4)
+    assert [whole.nodes[it].op for it in launches_of(whole).computed].count("matmul") == 2 * (2 + 4)
     assert weight_only(whole, marked_weights(whole)) >= prepared_values(whole)
     assert "one term for a group: all (Matmul x y) that differ in y, with biases" in dict(found.laws)
 
@@ -125,6 +126,6 @@ def test_a_pointwise_convolution_joins_a_larger_one_of_its_image() -> None:
     program = graph.graph()
     found = substitution(program, 5.0)
     assert found is not None
-    assert [item.op for launch in launched_kernels(found.rewritten.graph) for item, _ in launch] == ["conv2d", "add", "relu"]
-    assert len(launched_kernels(found.rewritten.graph)) == 1
+    [launch] = launches_of(found.rewritten.graph).kernels
+    assert [found.rewritten.graph.nodes[it].op for it in launch.nodes] == ["conv2d", "add", "relu"]
     assert verify(program, found.whole(found.rewritten.graph), trials=1).equal

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.optimizer.layouts import (
     LayoutProblem,

@@ -45,7 +45,7 @@ from mirage_eg.pipeline.run.report_sections import BufferSummary, Memory
 from mirage_eg.pipeline.run.result import Result
 from mirage_eg.report import svg
 from mirage_eg.report.bars import Bar, bars
-from mirage_eg.report.draw import to_svg
+from mirage_eg.report.draw import kernel_steps, to_svg
 from mirage_eg.report.layouts import layouts_svg, value_layouts
 from mirage_eg.report.memory import memory_svg
 from mirage_eg.report.notebook import HTML_FORMATTERS, RECORDS, SVG_FORMATTERS, register_formatters
@@ -217,10 +217,10 @@ def test_labels_of_near_points_do_not_hide_each_other() -> None:
 @given(st.integers(1, 4), st.data())
 def test_every_buffer_of_a_plan_is_on_its_picture(count: int, data: st.DataObject) -> None:
     graph = WORKLOADS["qknorm"](1)
-    compute = [at for at, item in enumerate(graph.nodes) if item.op not in ("input", "output")]
+    steps = [*kernel_steps(graph)]
     buffers = []
     for number in range(count):
-        first, last = sorted(data.draw(st.tuples(st.sampled_from(compute), st.sampled_from(compute))))
+        first, last = sorted(data.draw(st.tuples(st.sampled_from(steps), st.sampled_from(steps))))
         buffers.append(BufferSummary(f"t{number}", data.draw(st.integers(1, 10**7)), 0, (first, last)))
     total = sum(buffer.bytes for buffer in buffers)
     plan = Memory(total, total, 1, 1, False, tuple(buffers))

@@ -27,13 +27,13 @@ from mirage_eg.backends.evaluator.processes import begin_worker, end_processes
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, time_launches, time_source
-from mirage_eg.backends.triton.addressing import row_major
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.whole_inputs import causal_inputs, whole_inputs
 from mirage_eg.lab.bench.gpu_row_records import (
     DEVICE_LOST,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
@@ -47,7 +48,7 @@ def kernel_space(
     programs = {segment: segment_program(program, segment) for segment in segments}
     for done, segment_graph in enumerate(dict.fromkeys(programs.values())):
         on_progress(done, len(segments))
-        counts[segment_graph] = len(segment_graph.kernels) <= 1  # as a library kernel
+        counts[segment_graph] = len(launches_of(segment_graph).kernels) <= 1  # as a library kernel
         try:
             named = rename_views(segment_graph).program
         except UnsupportedError:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirage_eg.backends.cost.roofline_model import launched_kernels
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
@@ -74,7 +74,7 @@ class Candidate:
     @property
     def kernels(self) -> int:
         """Kernels that it launches."""
-        return len(launched_kernels(self.graph))
+        return len(launches_of(self.graph).kernels)
 
     @property
     def us(self) -> float:

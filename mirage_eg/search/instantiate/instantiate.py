@@ -12,6 +12,7 @@ from math import inf, prod
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
 from mirage_eg.backends.cost.roofline_model import predict_us, skipping_masks, work_of_tiles
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, resize
@@ -140,7 +141,7 @@ def best_first(
         else:
             heappop(choices)
             if (graph := instantiations[position].take(choice)) is not None:
-                heappush(built, (predict_us(graph, device), len(graph.kernels), count, position, choice, graph))
+                heappush(built, (predict_us(graph, device), len(launches_of(graph).kernels), count, position, choice, graph))
                 count += 1
     yield from ready(inf)
 

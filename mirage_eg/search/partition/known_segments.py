@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
+from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import rename_views
@@ -83,9 +84,9 @@ def bound_of_known(finder: KernelFinder, known: Sequence[KnownSegment]) -> Lower
     program = finder.program
     known_nodes = {(each.segment.nodes, each.segment.outputs) for each in known}
     library_us = {  # of each node as a library kernel; nodes of one launch share its time equally
-        program.makers[values[0]]: cost.us / len(kernel)
-        for kernel, cost in zip(launched_kernels(program), predict(program, finder.device), strict=True)
-        for _, values in kernel
+        position: cost.us / len(kernel.nodes)
+        for kernel, cost in zip(launches_of(program).kernels, predict(program, finder.device), strict=True)
+        for position in kernel.nodes
     }
 
     def lower_bound(segment: Segment) -> float:

@@ -14,7 +14,8 @@ from math import prod
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import flops_of_product
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict, predict_us, slowdown
+from mirage_eg.backends.cost.roofline_model import predict, predict_us, slowdown
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
@@ -182,7 +183,7 @@ def _find(task: Task, program: Graph) -> SegmentSearch:
 def of_given(merged: MergedPlanes, kernels: SegmentKernels, device: Device) -> SegmentKernels:
     """A µGraph of the program with merged planes as one of the given program."""
     graph = merged.joined(kernels.graph)
-    return replace(kernels, graph=graph, us=predict_us(graph, device), count=len(launched_kernels(graph)))
+    return replace(kernels, graph=graph, us=predict_us(graph, device), count=len(launches_of(graph).kernels))
 
 
 def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
@@ -195,7 +196,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
     axes = infer_axes(named.program)
     check = FieldCheck(named.program, axes, task.seed, task.trials)
     ops = _ops_that_count(named.program)
-    only_moves = not ops and len(launched_kernels(program)) > 1  # one alone is a library kernel
+    only_moves = not ops and len(launches_of(program).kernels) > 1  # one alone is a library kernel
     if only_moves or ops > task.limits.max_block_ops:
         own = elementwise_structure(named.program, axes)
         if own is not None:
@@ -250,7 +251,7 @@ def best_kernels(
     """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op, a
     fused convolution or an attention is a library kernel, too."""
     kernels = [*others, *(kernels for entry in instantiated for kernels in entry.kernels)]
-    if len(launched_kernels(program)) <= 1:
+    if len(launches_of(program).kernels) <= 1:
         kernels.insert(0, library_kernels(task.device, program))
     kernels.sort(key=_order)
     leading = {entry.count: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
@@ -319,7 +320,7 @@ def _joined(graph: Graph, us: float, structure: AnyStructure, named: Renamed, de
     if named.is_renamed:
         graph = named.joined(graph)
         us = predict_us(graph, device)
-    return SegmentKernels(graph, us, len(launched_kernels(graph)), structure.proved, fused=True, structure=structure)
+    return SegmentKernels(graph, us, len(launches_of(graph).kernels), structure.proved, fused=True, structure=structure)
 
 
 def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large: Graph) -> SegmentKernels | None:

@@ -23,8 +23,7 @@ from functools import cached_property
 from itertools import combinations
 from math import prod
 
-from mirage_eg.backends.triton.fused_convolutions import fused_convolutions
-from mirage_eg.backends.triton.library_attention import library_attentions
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -178,10 +177,8 @@ class Segmenter:
 
     def _fused_by_library(self) -> dict[int, frozenset[int]]:
         """The nodes of each convolution and attention that the library has as one kernel, by its result."""
-        fused = {value: frozenset(it.nodes) for value, it in fused_convolutions(self.program).items()}
-        for value, it in library_attentions(self.program).items():
-            fused[value] = frozenset(self.makers[made] for made in (*it.views, *it.values))
-        return fused
+        kernels = launches_of(self.program).kernels
+        return {it.results[0]: frozenset((*it.views, *it.nodes)) for it in kernels if it.call is not None}
 
     def _node_set(self, nodes: frozenset[int]) -> "_NodeSet":
         if nodes not in self._node_sets:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.backends.triton import arena
 from mirage_eg.backends.triton.arena import ALIGNMENT, Arena, Buffer, first_fit, plan_arena
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit, memory_of
 from mirage_eg.backends.triton.interpreter import RunProgram
-from mirage_eg.backends.triton.views import shown_at
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph

@@ -6,11 +6,12 @@ import pytest
 
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict, predict_us
+from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.convolution import fused_convolutions
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.fused_convolutions import fused_convolutions, values_within_convolutions
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
@@ -65,8 +66,8 @@ def convolved(
 @pytest.mark.parametrize("body", [per_channel, plus_image, both, image_first, nothing])
 def test_a_convolution_with_what_follows_is_one_kernel(run: RunProgram, body: object) -> None:
     graph = convolved(body)
-    [launch] = launched_kernels(graph)
-    assert [item.op for item, _ in launch][:: len(launch) - 1] == ["conv2d", "relu"]
+    [launch] = launches_of(graph).kernels
+    assert launch.kind is LaunchKind.CONVOLUTION and [graph.nodes[it].op for it in launch.nodes][-1] == "relu"
     assert predict_us(graph, DEVICES["H200"]) == predict(graph, DEVICES["H200"])[0].us
     source = emit(graph)
     assert source.partition("def launch")[2].count(CALL) == 1 and "filters_channels_last, " in source
@@ -109,7 +110,7 @@ def test_other_ops_behind_a_convolution_are_kernels(run: RunProgram, body: objec
     ids=["float32", "12 channels", "uneven pads", "another reader"],
 )
 def test_what_cudnn_has_no_kernel_for_is_not_fused(graph: Graph) -> None:
-    assert not values_within_convolutions(graph) and CALL not in emit(graph)
+    assert not fused_convolutions(graph) and CALL not in emit(graph)
 
 
 def test_a_kernel_of_cudnn_is_part_of_the_fastest_plan(run: RunProgram) -> None:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from mirage_eg import Dim, new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
-from mirage_eg.backends.triton.joint_concat import joint_concats, launch_order
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
@@ -112,20 +112,22 @@ def test_joint_concatenations_are_right_in_other_types(run: RunProgram, dtype: s
 @pytest.mark.parametrize("body", TOGETHER)
 def test_ready_concatenations_are_one_launch(body: Body) -> None:
     graph = program(body)
-    assert emit(graph).count("torch.cat") == len([it for it in launched_kernels(graph) if it[0][0].op == "concat"]) - 1
-    assert sorted(len(launch) for launch in launched_kernels(graph))[-1] == 2
+    launches = launches_of(graph)
+    alone = [it for it in launches.of_kind(LaunchKind.LIBRARY) if graph.nodes[it.nodes[0]].op == "concat"]
+    assert emit(graph).count("torch.cat") == len(alone)
+    assert [len(it.nodes) for it in launches.of_kind(LaunchKind.CONCATENATION)] == [2]
 
 
 @pytest.mark.parametrize("body", APART)
 def test_concatenations_that_wait_for_each_other_are_not_joint(body: Body) -> None:
-    assert {len(launch) for launch in launched_kernels(program(body))} == {1}
+    assert {len(launch.nodes) for launch in launches_of(program(body)).kernels} == {1}
 
 
 def test_a_joint_launch_is_predicted_faster_than_two() -> None:
     both, device = program(caches), DEVICES["H100"]
-    [joint] = launched_kernels(both)
+    [joint] = launches_of(both).kernels
     parts = [program(lambda p, x, y, place=place: [caches(p, x, y)[place]]) for place in (0, 1)]
-    assert len(joint) == 2
+    assert len(joint.nodes) == 2
     assert predict_us(both, device) < sum(predict_us(part, device) for part in parts) - device.launch_us
 
 
@@ -154,7 +156,7 @@ def test_equal_joint_concatenations_share_a_kernel(run: RunProgram) -> None:
 def test_the_length_of_caches_may_be_chosen_later(run: RunProgram) -> None:
     graph = growing_caches(Dim("n", min=2, max=64))
     source = emit_for_sizes(graph, {"n": SizeRange(2, 64)})
-    assert "torch.cat" not in source and len(launched_kernels(graph)) == 1
+    assert "torch.cat" not in source and len(launches_of(graph).kernels) == 1
     for size in (3, 64):
         sized = growing_caches(size)
         arrays = inputs_of(sized)
@@ -193,14 +195,14 @@ def concats_and_kernels(draw: st.DrawFn) -> Graph:
 
 @given(graph=concats_and_kernels())
 def test_the_order_of_launches_keeps_dependences_and_kernels(graph: Graph) -> None:
-    joint = joint_concats(graph)
-    order = launch_order(graph, joint)
+    launches = launches_of(graph)
+    order = launches.order
     assert sorted(order) == [*range(len(graph.nodes))]
     when = {place: time for time, place in enumerate(order)}
-    for launch in joint:  # all members at once, at the time of the first
-        times = sorted(when[place] for place in launch.members)
-        assert all(after == before + 1 for before, after in pairwise(times))
-        when |= dict.fromkeys(launch.members, times[0])
+    for launch in launches.of_kind(LaunchKind.CONCATENATION):  # all members at once, at the time of the first
+        times = sorted(when[place] for place in launch.nodes)
+        assert all(after == before + 1 for before, after in pairwise(times)) and launch.step == times[0]
+        when |= dict.fromkeys(launch.nodes, times[0])
     for place, item in enumerate(graph.nodes):
         assert all(when[graph.makers[operand]] < when[place] for operand in item.operands)
     fixed = [place for place in order if graph.nodes[place].op not in ("input", "output", "concat", *VIEWS_IN_ORDER)]

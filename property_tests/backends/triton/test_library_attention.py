@@ -7,12 +7,13 @@ import pytest
 
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
+from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.attention import library_attentions
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
-from mirage_eg.backends.triton.library_attention import library_attentions
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
@@ -106,8 +107,8 @@ def test_an_attention_is_one_kernel(run: RunProgram, name: str) -> None:
     arrays = arrays_of(program)
     wanted = evaluate(program, arrays, FloatAlgebra())
     for graph in (program, written_out(program), with_shifts(written_out(program))):
-        [launch] = launched_kernels(graph)
-        assert launch[-1][0].op == "matmul" and len(predict(graph, DEVICES["H200"])) == 1
+        [launch] = launches_of(graph).kernels
+        assert launch.kind is LaunchKind.ATTENTION and len(predict(graph, DEVICES["H200"])) == 1
         source = emit(graph)
         assert source.partition("def launch")[2].count(CALL) == 1 and "torch.matmul" not in source
         assert worst(run(source, arrays), wanted) < ROUNDING["float16"]

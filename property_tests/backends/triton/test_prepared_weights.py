@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mirage_eg.backends.cost.devices import find_device
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
@@ -60,8 +61,9 @@ def test_weights_are_joined_once_and_again_after_one_has_changed(view: bool) -> 
 
 def test_the_model_counts_no_kernel_for_joined_weights() -> None:
     graph, device = joined(), find_device("h200")
-    assert [item.op for launch in launched_kernels(graph) for item, _ in launch] == ["matmul", "add"]
-    assert "concat" in [item.op for launch in launched_kernels(without_weights(graph)) for item, _ in launch]
+    assert [graph.nodes[it].op for it in launches_of(graph).computed] == ["matmul", "add"]
+    plain = without_weights(graph)
+    assert "concat" in [plain.nodes[it].op for it in launches_of(plain).computed]
     assert predict_us(graph, device) < predict_us(without_weights(graph), device)
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from mirage_eg import new_kernel_graph, new_threadblock_graph
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import launched_kernels, predict
+from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.builder import KernelGraph, Tensor
@@ -100,7 +101,7 @@ def test_a_value_in_two_places_is_copied(run_program: RunProgram) -> None:
     graph = p.graph()
     arrays = inputs_of(graph)
     text = emit(graph)
-    assert "torch.cat" not in text and len(launched_kernels(graph)) == 4  # the first two concatenations together
+    assert "torch.cat" not in text and len(launches_of(graph).kernels) == 4  # the first two concatenations together
     assert worst(run_program(text, arrays), evaluate(graph, arrays, FloatAlgebra())) < 1e-6
 
 
@@ -132,7 +133,7 @@ def test_a_library_product_takes_a_matrix_in_either_order() -> None:
         p.mark_output(x @ turned)
         if also_read:
             p.mark_output(p.exp(turned))
-        return len(launched_kernels(p.graph()))
+        return len(launches_of(p.graph()).kernels)
 
     assert launches((0, 2, 1), False) == 1
     assert launches((1, 0, 2), False) == 2  # which matrices are multiplied changes: they are copied

@@ -8,7 +8,7 @@ images are in row-major order: torch's kernel for images channels last has a han
 
 from collections.abc import Mapping
 
-from mirage_eg.backends.triton.views import reshaped_strides
+from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node

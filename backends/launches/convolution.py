@@ -6,7 +6,7 @@ cuDNN has them as one kernel for images channels last in half precision. All oth
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mirage_eg.backends.triton.image_layouts import is_channels_last_convolution
+from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -18,13 +18,12 @@ _ALIGNED = 8  # channels: cuDNN's fused kernels read 16 bytes at once
 
 @dataclass(frozen=True, slots=True)
 class FusedConvolution:
-    """The convolution, the values of bias and image that are added to it, and of all nodes their values and positions."""
+    """The convolution, the values of bias and image that are added to it, and the values of all nodes."""
 
     convolution: Node
     bias: int | None
     added: int | None
     values: tuple[int, ...]  # the relu's last
-    nodes: tuple[int, ...]
 
     @property
     def read(self) -> tuple[int, ...]:
@@ -32,23 +31,18 @@ class FusedConvolution:
         return (*self.convolution.operands, *(it for it in (self.bias, self.added) if it is not None))
 
 
-def fused_convolutions(graph: Graph) -> dict[int, FusedConvolution]:
-    """The fused convolutions of a kernel graph, by their results."""
+def fused_convolutions(graph: Graph) -> tuple[FusedConvolution, ...]:
+    """The fused convolutions of a kernel graph; where two end in one relu, the last of them."""
     ops = {item.op for item in graph.nodes}
     if not ops >= {"conv2d", "relu"} or dims_of(graph):
-        return {}
+        return ()
     numbered, fixed, found = [*graph.numbered()], prepared_values(graph), dict[int, FusedConvolution]()
     for position, (item, values) in enumerate(numbered):
         if fixed.isdisjoint(values) and _may_be_fused(graph, item, values):
             fused = _fused(graph, numbered, position)
             if fused is not None:
                 found[fused.values[-1]] = fused
-    return found
-
-
-def values_within_convolutions(graph: Graph) -> frozenset[int]:
-    """The values that the kernels of fused convolutions compute and no kernel stores."""
-    return frozenset(value for fused in fused_convolutions(graph).values() for value in fused.values[:-1])
+    return tuple(found.values())
 
 
 def _may_be_fused(graph: Graph, item: Node, values: range) -> bool:
@@ -70,7 +64,7 @@ def _fused(graph: Graph, numbered: list[tuple[Node, range]], position: int) -> F
             return None
         if op.op == "relu":
             made = tuple(numbered[node][1][0] for node in nodes)
-            return FusedConvolution(item, terms.get("bias"), terms.get("added"), made, tuple(nodes))
+            return FusedConvolution(item, terms.get("bias"), terms.get("added"), made)
         before = numbered[nodes[-2]][1][0]
         others = [operand for operand in op.operands if operand != before]
         if op.op != "add" or len(others) != 1 or graph.types[others[0]].dtype is not kind.dtype:
@@ -95,4 +89,4 @@ def _is_per_channel(shape: Shape, channels: int) -> bool:
     return shape in ((channels, 1, 1), (1, channels, 1, 1))
 
 
-__all__ = ["FusedConvolution", "fused_convolutions", "values_within_convolutions"]
+__all__ = ["FusedConvolution", "fused_convolutions"]

@@ -44,18 +44,19 @@ class LibraryAttention:
         return (self.queries, self.keys, self.v, *(() if self.mask is None else (self.mask,)))
 
 
-def library_attentions(graph: Graph) -> dict[int, LibraryAttention]:
-    """The attentions of a kernel graph, by their results."""
+def library_attentions(graph: Graph) -> tuple[LibraryAttention, ...]:
+    """The attentions of a kernel graph, in the order of their results; no value is made in two of them."""
     ops = {item.op for item in graph.nodes}
     if "matmul" not in ops or not ({"softmax"} <= ops or {"exp", "sum", "div"} <= ops) or dims_of(graph):
-        return {}
-    prepared, found = prepared_values(graph), dict[int, LibraryAttention]()
+        return ()
+    taken, found = set(prepared_values(graph)), list[LibraryAttention]()
     for item, values in graph.numbered():
         if item.op == "matmul":
             attention = _Match(graph).attention(item, values[0])
-            if attention is not None and prepared.isdisjoint(attention.values):
-                found[values[0]] = attention
-    return found
+            if attention is not None and taken.isdisjoint(attention.values):
+                found.append(attention)
+                taken.update(attention.values)
+    return tuple(found)
 
 
 class _Match:

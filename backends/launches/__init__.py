@@ -1,0 +1,1 @@
+"""The launches of a µGraph: what one kernel computes, and where values lie."""

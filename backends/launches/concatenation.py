@@ -1,0 +1,103 @@
+"""Concatenations in one launch: those whose operands are ready before any of the results is read, such as two growing caches.
+
+A concatenation alone is a call of torch. Several are one generated kernel.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_eg.backends.launches.views import joined_values
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
+from mirage_eg.ir.shapes import row_major
+from mirage_eg.ir.weights import prepared_values
+
+
+@dataclass(frozen=True, slots=True)
+class JointConcat:
+    """The positions of concatenations that are launched together, before the node at `place`."""
+
+    place: int
+    members: tuple[int, ...]
+
+
+def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat, ...]:
+    """The fewest launches of copying concatenations that keep all other kernels in their order, as far as they are of several.
+
+    Each can be launched anywhere between the last maker of its operands and its first reader; the launches are points that
+    stab these intervals (greedily by their ends, which gives the fewest).
+    """
+    left = dict(copying)
+    numbered = [*graph.numbered()]
+    due = {place: _first_reader(graph, numbered, value, left) for place, value in left.items()}
+    ready = {place: max(_maker(graph, operand) for operand in graph.nodes[place].operands) for place in left}
+    found = []
+    while left:
+        first = min(due[place] for place in left)
+        members = tuple(place for place in left if ready[place] < first)
+        found.append(JointConcat(first, members))
+        left = {place: value for place, value in left.items() if place not in members}
+    return tuple(joint for joint in found if len(joint.members) > 1)
+
+
+def copying_concats(graph: Graph) -> dict[int, int]:
+    """The values of concatenations that are launched, by the positions of their nodes.
+
+    One whose operands kernels write at their places is not, nor is one of weights alone.
+    """
+    apart = prepared_values(graph)
+    concats = {
+        place: values[0]
+        for place, (item, values) in enumerate(graph.numbered())
+        if item.op == "concat" and values[0] not in apart
+    }
+    if not concats:
+        return {}
+    joined = joined_values(graph, [row_major(kind.shape) for kind in graph.types], frozenset()).keys()
+    return {place: value for place, value in concats.items() if not joined >= {*graph.nodes[place].operands}}
+
+
+def _maker(graph: Graph, value: int) -> int:
+    """The position of the node that makes a value or what it is a view of; -1 for an input."""
+    place = graph.makers[value]
+    item = graph.nodes[place]
+    if item.op in VIEWS_IN_ORDER:
+        return _maker(graph, item.operands[0])
+    return -1 if item.op == "input" else place
+
+
+def _first_reader(graph: Graph, numbered: Sequence[tuple[Node, range]], value: int, concats: Collection[int]) -> int:
+    """The position of the first node that reads a value or a view of it; that of its maker if another concatenation does."""
+    places = [len(graph.nodes)]
+    for reader in graph.readers[value]:
+        item, values = numbered[reader]
+        if item.op in VIEWS_IN_ORDER:
+            places.append(_first_reader(graph, numbered, values[0], concats))
+        elif reader in concats:
+            places.append(_maker(graph, value))
+        elif item.op != "output":
+            places.append(reader)
+    return min(places)
+
+
+def launch_order(graph: Graph, joint: Sequence[JointConcat]) -> tuple[int, ...]:
+    """The positions of the nodes in the order in which they are launched: members of a joint launch follow each other.
+
+    Views follow what they show, inputs are first and outputs last. All others keep their order.
+    """
+    if not joint:
+        return tuple(range(len(graph.nodes)))
+    times = {place: (it.place, 0) for it in joint for place in it.members}  # the members, views of them, the node at the place
+    for place, item in enumerate(graph.nodes):
+        if item.op in ("input", "output"):
+            times[place] = (-1 if item.op == "input" else len(graph.nodes), 2)
+        elif item.op in VIEWS_IN_ORDER:
+            at, rank = times[graph.makers[item.operands[0]]]
+            times[place] = (at, max(rank, 1))
+        else:
+            times.setdefault(place, (place, 2))
+    return tuple(sorted(times, key=lambda place: (times[place], place)))
+
+
+__all__ = ["JointConcat", "copying_concats", "joint_concats", "launch_order"]

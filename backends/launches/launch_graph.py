@@ -1,0 +1,131 @@
+"""A kernel graph as the launches that compute it: one kernel may compute several nodes, and some nodes need no kernel.
+
+The emitter, the cost model, the search for segments and reports read this one grouping. A library op that only moves elements
+may still be a view for generated kernels: that depends on strides (`placement`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from mirage_eg.backends.launches.attention import LibraryAttention, library_attentions
+from mirage_eg.backends.launches.concatenation import JointConcat, copying_concats, joint_concats, launch_order
+from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
+from mirage_eg.backends.launches.views import transposed_operands
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.remembered import once_per_graph
+from mirage_eg.ir.weights import prepared_values
+
+
+class LaunchKind(Enum):
+    """What computes the nodes of a launch."""
+
+    BLOCK = "a generated kernel of a block graph"
+    LIBRARY = "a library kernel of one op"
+    ATTENTION = "a library kernel of an attention"
+    CONVOLUTION = "a library kernel of a convolution and the ops behind it up to a relu"
+    CONCATENATION = "a generated kernel of several concatenations"
+    PREPARED = "library kernels before the first call, of weights alone"
+    VIEW = "no kernel: readers read its operand, or the makers of its operands write it"
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether a kernel runs in each call."""
+        return self not in (LaunchKind.PREPARED, LaunchKind.VIEW)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Positions of nodes that are computed together, the values that they read from memory, and those that they leave there.
+
+    `step`: its place in the order of the nodes. `call`: the arguments of a library kernel of several ops. `views`: positions of
+    views that it alone reads.
+    """
+
+    kind: LaunchKind
+    step: int
+    nodes: tuple[int, ...]
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    call: LibraryAttention | FusedConvolution | None = None
+    views: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LaunchGraph:
+    """The launches of a kernel graph in order; each node but inputs and outputs is in one of them.
+
+    `order`: the positions of all nodes; members of a joint concatenation follow each other, other kernels keep their order.
+    """
+
+    order: tuple[int, ...]
+    launches: tuple[Launch, ...]
+
+    @cached_property
+    def kernels(self) -> tuple[Launch, ...]:
+        """The launches for which a kernel runs in each call."""
+        return tuple(launch for launch in self.launches if launch.kind.is_kernel)
+
+    @cached_property
+    def computed(self) -> tuple[int, ...]:
+        """The positions of the nodes that these kernels compute."""
+        return tuple(position for launch in self.kernels for position in launch.nodes)
+
+    @cached_property
+    def at(self) -> Mapping[int, Launch]:
+        """The launch of each node."""
+        return {position: launch for launch in self.launches for position in launch.nodes}
+
+    def of_kind(self, kind: LaunchKind) -> Iterator[Launch]:
+        """The launches of one kind."""
+        return (launch for launch in self.launches if launch.kind is kind)
+
+
+@once_per_graph
+def launches_of(graph: Graph) -> LaunchGraph:
+    """The launches of a kernel graph."""
+    copying = copying_concats(graph)
+    joint = joint_concats(graph, copying)
+    order = launch_order(graph, joint)
+    steps = {position: step for step, position in enumerate(order)}
+    launches = [*_of_concatenations(graph, joint, steps), *_of_library_calls(graph, steps)]
+    grouped = {position for launch in launches for position in launch.nodes}
+    prepared = prepared_values(graph)
+    in_place = {graph.makers[value] for value in transposed_operands(graph)}.union(*(launch.views for launch in launches))
+    for position, (item, values) in enumerate(graph.numbered()):
+        if position in grouped or OPS[item.op].kind is Kind.BOUNDARY:
+            continue
+        if item.op == "block":
+            kind = LaunchKind.BLOCK
+        elif values[0] in prepared:
+            kind = LaunchKind.PREPARED
+        elif item.op in VIEWS_IN_ORDER or position in in_place or (item.op == "concat" and position not in copying):
+            kind = LaunchKind.VIEW
+        else:
+            kind = LaunchKind.LIBRARY
+        operands = tuple(dict.fromkeys(item.operands))
+        launches.append(Launch(kind, steps[position], (position,), operands, tuple(values)))
+    return LaunchGraph(order, tuple(sorted(launches, key=lambda launch: launch.step)))
+
+
+def _of_concatenations(graph: Graph, joint: Sequence[JointConcat], steps: Mapping[int, int]) -> Iterator[Launch]:
+    numbered = [*graph.numbered()] if joint else []
+    for it in joint:
+        operands = dict.fromkeys(operand for place in it.members for operand in graph.nodes[place].operands)
+        results = tuple(numbered[place][1][0] for place in it.members)
+        yield Launch(LaunchKind.CONCATENATION, steps[it.members[0]], it.members, tuple(operands), results)
+
+
+def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
+    calls: list[LibraryAttention | FusedConvolution] = [*library_attentions(graph), *fused_convolutions(graph)]
+    for it in calls:
+        kind = LaunchKind.ATTENTION if isinstance(it, LibraryAttention) else LaunchKind.CONVOLUTION
+        views = it.views if isinstance(it, LibraryAttention) else ()
+        nodes, shown = (tuple(map(graph.makers.__getitem__, values)) for values in (it.values, views))
+        yield Launch(kind, steps[nodes[-1]], nodes, tuple(dict.fromkeys(it.read)), it.values[-1:], it, shown)
+
+
+__all__ = ["Launch", "LaunchGraph", "LaunchKind", "launches_of"]

@@ -1,0 +1,80 @@
+"""Where the values of a kernel graph lie in memory: the strides of each, and those that lie in the memory of another one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mirage_eg.backends.launches.image_layouts import image_layouts
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
+from mirage_eg.backends.launches.views import View, joined_values, views_of
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.remembered import once_per_graph
+from mirage_eg.ir.shapes import Shape, row_major, text
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The strides of every value in elements.
+
+    `views`: values that are read in the memory of another one. `joined`: values that kernels write at their places in a
+    concatenation. `images`: values that are channels last.
+    """
+
+    strides: tuple[Shape, ...]
+    views: Mapping[int, View]
+    joined: Mapping[int, View]
+    images: frozenset[int]
+
+    @cached_property
+    def offsets(self) -> Mapping[int, int]:
+        """The offsets, in elements, of the values that lie in the memory of another one."""
+        return {value: view.offset for value, view in (*self.views.items(), *self.joined.items())}
+
+
+@once_per_graph
+def placement_of(graph: Graph) -> Placement:
+    """Where the values of a kernel graph lie: row-major but for declared strides, images, views and parts of concatenations.
+
+    Raises:
+        GraphError: layouts contradict each other.
+    """
+    given = declared_strides(graph)
+    declared = frozenset(given)
+    images = {} if graph.depends_on_sizes else image_layouts(graph, declared)
+    plain = {value: row_major(kind.shape) for value, kind in enumerate(graph.types)}
+    strides = [*(plain | given | images).values()]
+    joined = joined_values(graph, strides, declared)
+    copied = (value for launch in launches_of(graph).of_kind(LaunchKind.CONCATENATION) for value in launch.results)
+    views = views_of(graph, strides, declared, frozenset(copied), frozenset(images))
+    for value, view in (*views.items(), *joined.items()):
+        strides[value] = view.strides
+    return Placement(tuple(strides), views, joined, frozenset(images))
+
+
+def declared_strides(graph: Graph) -> dict[int, Shape]:
+    """The strides that inputs, and the inputs and outputs of block graphs, declare for the values of the kernel graph."""
+    declared: dict[int, tuple[Shape, str]] = {}
+
+    def declare(value: int, strides: Shape, where: str) -> None:
+        first, place = declared.setdefault(value, (strides, where))
+        if first != strides:
+            raise GraphError(f"{where}: got strides {text(strides)} for %{value}, but {place} has {text(first)}")
+
+    for number, (item, values) in enumerate(graph.numbered()):
+        if item.op == "input" and item.get("strides") is not None:
+            declare(values[0], item["strides"], f"node {number}: input")
+        if item.op == "block":
+            for position, (operand, inner) in enumerate(zip(item.operands, item["graph"].inputs, strict=True)):
+                if inner.get("strides") is not None:
+                    declare(operand, inner["strides"], f"node {number}: block, input {position}")
+            for position, (value, inner) in enumerate(zip(values, item["graph"].outputs, strict=True)):
+                if inner.get("strides") is not None:
+                    declare(value, inner["strides"], f"node {number}: block, output {position}")
+    for value, (strides, where) in declared.items():
+        if value in graph.input_values and any(stride < 0 for stride in strides):
+            raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
+    return {value: strides for value, (strides, _) in declared.items()}
+
+
+__all__ = ["Placement", "declared_strides", "placement_of"]
