@@ -2,7 +2,7 @@
 
 Arguments are names of models; without any, all. A line has the ops of each segment (ATen ops that are no views), the ops
 outside with count and reason, and the relative error of the imported model in float32 against the model in float64.
-docs/build.py makes the table of docs/how_to/models.md from it. Needs torch and transformers (group test), no GPU.
+docs/build.py makes the table of docs/measurements/models.md from it. Needs torch and transformers (group test), no GPU.
 """
 
 import json

@@ -4,7 +4,7 @@ Each case runs in a process of its own, with a limit of time. Without names all 
 with `--part 3/10` every tenth from the third on. A line of the file has the case, its result and the reason: `inside` or
 `outside` is right, inside programs or with nodes that stay outside; `constant` is right and computed at import; `refused`,
 `wrong`, `crash`.
-The tables of docs/how_to/models.md are printed at the end. Needs the group test, no GPU.
+The tables of docs/measurements/models.md are printed at the end. Needs the group test, no GPU.
 """
 
 import json

@@ -79,7 +79,7 @@ def _short(program: str) -> str:
 
 
 def _changes(entries: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
-    return "; ".join(_change(row, law) for row, law in entries if law["lost"] or law["gained"])
+    return "<br>".join(_change(row, law) for row, law in entries if law["lost"] or law["gained"])
 
 
 def _change(row: Mapping[str, Any], law: Mapping[str, Any]) -> str:

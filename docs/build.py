@@ -61,10 +61,10 @@ def pages() -> dict[str, str]:
         "reference/python.md": _framed(DOCS / "reference/python.md", public_names.reference(), _HOUSE),
         "reference/ops.md": op_table.ops_page(),
         "reference/rule_language.md": op_table.rule_language_page(),
-        "explanation/verification.md": verification(),
+        "measurements/verification.md": verification(),
         "explanation/architecture.md": _framed(DOCS / "explanation/architecture.md", house.table() + "\n", _HOUSE),
-        "how_to/models.md": _framed(DOCS / "how_to/models.md", models_table()),
-        "how_to/torch_compile.md": _framed(DOCS / "how_to/torch_compile.md", layers_table()),
+        "measurements/models.md": _framed(DOCS / "measurements/models.md", models_table()),
+        "measurements/torch_compile.md": _framed(DOCS / "measurements/torch_compile.md", layers_table()),
         "measurements/ablation.md": GENERATED + ablation.page(),
         "../README.md": _framed(DOCS.parent / "README.md", card_results.readme_table(found)),
         "figures/results_bars.svg": card_results.result_bars(card),
@@ -159,13 +159,13 @@ def results(found: Sequence[Card]) -> str:
 # Results
 
 Times are in microseconds: the median of CUDA-graph replays (warm), and of runs with the L2 cache flushed before each (cold).
-The best baseline is the fastest of eager PyTorch, torch.compile (default, and max-autotune where it was run), the fused
-library calls, and the kernels of other projects (Helion, FlashInfer, FlashAttention in CuTe) where they were run. A baseline
-that the newest run of a row left out, or that failed in it, has the time of the run before. A ratio is the time of the best
-baseline over ours: above 1 our kernels are faster.
+The best baseline is the fastest of eager PyTorch, torch.compile (default and max-autotune), the fused library calls, and the
+kernels of other projects (Helion, FlashInfer, FlashAttention in CuTe), as far as they were run.
+A baseline that the newest run of a row left out, or that failed in it, has the time of the run before. A ratio is the time of
+the best baseline over ours: above 1 our kernels are faster.
 The lower bound is the time to read each input and write each output once, or to compute all products, at rates measured in the
 same run.
-[Kernels](../explanation/kernels.md) describes the measurement.
+[Measure on a GPU](../how_to/benchmark.md) describes the measurement.
 `OUT=DIR python benchmarks/on_gpu.py` repeats all measurements of this page that need a GPU, step by step
 (`--list`), and runs the GPU tests.
 
@@ -176,11 +176,11 @@ same run.
 
 ## Search
 
-[Search](../explanation/search.md#measured-time) has the table of times, from `docs/measurements/search.jsonl`.
+[Search](search.md) has the table of times, from `docs/measurements/search.jsonl`.
 
 ## Verification
 
-[Verification](../explanation/verification.md#cost) has the table of times, from `docs/measurements/verify_h100.jsonl`.
+[Verification](verification.md) has the table of times, from `docs/measurements/verify_h100.jsonl`.
 """
 
 
@@ -263,7 +263,7 @@ def verification() -> str:
         f"A field check at real size takes at most {slowest:.1f} ms (aim: 50 ms). Below 300 verdicts a second at b = 1: "
         f"{', '.join(short) if short else 'no workload'}."
     )
-    return _framed(DOCS / "explanation/verification.md", f"{devices}\n\n{table}\n\n{summary}\n")
+    return _framed(DOCS / "measurements/verification.md", f"{devices}\n\n{table}\n\n{summary}\n")
 
 
 def _framed(path: Path, generated: str, comment: str = _MEASURED) -> str:

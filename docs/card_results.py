@@ -37,15 +37,15 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ),
     ("NVIDIA H100 80GB HBM3", "softmax", 1): (
         "As on the H200: two launches. 71 candidates. Kernels written by hand, one launch each, take 5.3 µs or more, a copy "
-        "2.5 ([slow cases](../explanation/kernels.md#slow-cases))."
+        "2.5 ([slow cases](../experiments/kernels.md#slow-cases))."
     ),
     ("NVIDIA H100 80GB HBM3", "log_softmax", 1): (
         "As on the H200: one block a row. 87 candidates. The fastest kernel written by hand takes 27.0 µs, a copy 23.5 "
-        "([slow cases](../explanation/kernels.md#slow-cases))."
+        "([slow cases](../experiments/kernels.md#slow-cases))."
     ),
     ("NVIDIA H100 80GB HBM3", "group_norm", 1): (
         "Two launches, each of which reads the image; 25.0 µs and five launches before [split "
-        "statistics](../explanation/search.md#split-statistics). One launch cannot hold a group: 40,960 elements in float32 "
+        "statistics](../explanation/partition.md#split-statistics). One launch cannot hold a group: 40,960 elements in float32 "
         "are more than half of a multiprocessor's registers, in tiles of powers of two all of them. 189 candidates."
     ),
     ("NVIDIA H100 80GB HBM3", "gated_mlp_prefill", 1): (
@@ -58,12 +58,12 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ("NVIDIA H100 80GB HBM3", "wide_causal_attention_prefill", 1): "Likewise.",
     ("NVIDIA H100 80GB HBM3", "ntrans", 8): (
         "A row of 4,096 is the load of one block, with few bytes in flight. "
-        "[Slow cases](../explanation/kernels.md#slow-cases) lists the attempts."
+        "[Slow cases](../experiments/kernels.md#slow-cases) lists the attempts."
     ),
     ("NVIDIA H100 80GB HBM3", "ntrans", 16): (
         "As at b = 8. 7.3 µs in another run, in which the best baseline took 7.0 (0.95)."
     ),
-    ("NVIDIA H200", "ntrans", 8): "As on the H100; [slow cases](../explanation/kernels.md#slow-cases) lists the attempts.",
+    ("NVIDIA H200", "ntrans", 8): "As on the H100; [slow cases](../experiments/kernels.md#slow-cases) lists the attempts.",
     ("NVIDIA H200", "decoder_layer", 8): (
         "Tuned for 80 s beside b = 16, with 7 of 16 cores; in another run 153.3 µs (1.18). It took 186.8 µs before the best "
         "plan of each segment was measured: no plan had gate and up without the norm inside."
@@ -74,11 +74,11 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ("NVIDIA H200", "cross_entropy", 1): "Three launches; the rows are split. 85 candidates.",
     ("NVIDIA H200", "group_norm", 1): (
         "Five launches: the statistics of split groups, then the scaling, which reads the image again. Not measured since "
-        "[split statistics](../explanation/search.md#split-statistics), with which it has two."
+        "[split statistics](../explanation/partition.md#split-statistics), with which it has two."
     ),
     ("NVIDIA H200", "add_rms_norm", 1): (
         "With a flushed cache ours is faster; the 67 MB nearly fit the L2 cache. Looped rows lost "
-        "([slow cases](../explanation/kernels.md#slow-cases)). Helion takes 17.8 µs."
+        "([slow cases](../experiments/kernels.md#slow-cases)). Helion takes 17.8 µs."
     ),
     ("NVIDIA H200", "causal_attention_prefill", 1): (
         "cuDNN's kernel is the kernel of ours, too: the two times are of one kernel. The fastest generated one takes 87.5 µs."

@@ -1,4 +1,4 @@
-"""The roofline cost of a µGraph: per kernel the slowest of its resources, plus the launch (DESIGN §8).
+"""The roofline cost of a µGraph: per kernel the slowest of its resources, plus the launch (docs/explanation/optimizer.md).
 
 A library kernel moves its operands and result once, and costs as many launches as measured library kernels of its kind.
 

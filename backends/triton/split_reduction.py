@@ -1,4 +1,4 @@
-"""Exponentials whose sums leave a kernel for the next one: how they stay safe (DESIGN §10).
+"""Exponentials whose sums leave a kernel for the next one: how they stay safe (docs/explanation/safe_exponentials.md).
 
 The kernel that exponentiates stores its partial results and the row maximum by which it shifted them. The reading kernel loads
 both and multiplies by exp(maximum). This is an ordinary exponential of the reading kernel, shifted by the maximum over all

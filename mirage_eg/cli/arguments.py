@@ -21,8 +21,8 @@ from mirage_eg.pipeline.run.option_fields import OptionField, option_fields
 from mirage_eg.pipeline.run.output_files import check_writable
 
 _PROGRAM_HELP = (
-    f"A workload ({', '.join(BUILT_IN)}), a graph in JSON, a Python file that defines program(), or a .onnx or .pt2 model. "
-    "A Python or .pt2 file may run any code: trust it."
+    "A workload, a graph in JSON, a Python file that defines program(), or a .onnx or .pt2 model. "
+    f"A Python or .pt2 file may run any code: trust it. Workloads: {', '.join(BUILT_IN)}."
 )
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=_PROGRAM_HELP, show_default=False)]
 ProgramsArgument = Annotated[list[str] | None, typer.Argument(metavar="PROGRAM…", help=_PROGRAM_HELP, show_default=False)]

@@ -1,4 +1,4 @@
-"""Programs as terms of a rule domain, for one split of the reduced axes into parts (DESIGN §4 and §5).
+"""Programs as terms of a rule domain, for one split of the reduced axes into parts (docs/explanation/expression.md).
 
 A split names the reduced axis of a block graph's loop, and the reduced axis of split-K: the grid of a first kernel divides that
 axis, and a second kernel reduces the partial results. A reduced axis has up to three parts, `grid`, `loop` and `tile`. The

@@ -19,7 +19,7 @@ class Effort:
     """The most candidates of each round of tuning, and the seconds after which no further one is timed."""
 
     structures: int = 32
-    prune_factor: float = 2.5  # times the shortest predicted time; no structure above it is timed (docs/explanation/kernels.md)
+    prune_factor: float = 2.5  # times the shortest predicted time; no structure above it is timed (docs/explanation/tuning.md)
     best_structures: int = 8
     choices: int = 8  # µGraphs of each structure of the whole program
     best_graphs: int = 6

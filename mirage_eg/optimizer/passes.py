@@ -1,4 +1,4 @@
-"""The passes of the µGraph optimizer: layouts, the order of kernels and of ops, thread graphs (DESIGN §9).
+"""The passes of the µGraph optimizer: layouts, the order of kernels and of ops, thread graphs (docs/explanation/optimizer.md).
 
 Each pass preserves the function, and the result is verified as a whole. The offsets of intermediates in memory are assigned
 when the µGraph is lowered (`backends.triton.arena`).

@@ -1,4 +1,4 @@
-"""Tuning: from µGraphs that the cost model ranks to the fastest one on the available GPU (DESIGN §8).
+"""Tuning: from µGraphs that the cost model ranks to the fastest one on the available GPU (docs/explanation/tuning.md).
 
 Successive halving, the largest differences first: structures, then tilings of the best structures, then their neighbours and
 schedules of the best µGraphs, as long as these gain; then the best few are timed warm and cold. A program of several kernels is

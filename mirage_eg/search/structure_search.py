@@ -1,4 +1,4 @@
-"""The search over structures: which ops, in which phase, over which parts of axes; no extents yet (DESIGN §4).
+"""The search over structures: which ops, in which phase, over which parts of axes; no extents yet (docs/explanation/search.md).
 
 A structure is one block graph up to its extents. For each split: saturate, find all values that a block can hold and how to
 derive each (`derivations`), combine the derivations to block graphs, smallest first (`enumerator`), and write them down.

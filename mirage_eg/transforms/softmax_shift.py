@@ -70,7 +70,7 @@ def _with_shifts(program: Graph, dims: Mapping[int, int], whole: Mapping[int, Wr
 def shifted_values(program: Graph) -> frozenset[int]:
     """The values that vary with a shift of an exponential's argument which cancels in every output; they may be out of range.
 
-    A kernel that computes the exponential subtracts the maximum and restores it in results of these values (DESIGN §10). So no
+    A kernel that computes the exponential subtracts the maximum and restores it in results of these values. So no
     other kernel may read them.
     """
     shifted: set[int] = set()

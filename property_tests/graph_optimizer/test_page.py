@@ -1,4 +1,4 @@
-"""The commands and the example of docs/explanation/graph_optimization.md run."""
+"""The commands and the example of docs/how_to/rewrite.md run."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from property_tests.support.command import run_command
 
-PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "graph_optimization.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "rewrite.md").read_text(encoding="utf-8")
 
 MODEL = """
 import mirage_eg as mi

@@ -57,11 +57,12 @@ ELSEWHERE = {
         "mirage-eg rules": "property_tests/lab/synthesis/tensor/test_synthesize_tensor_laws.py"
     },
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
-    "docs/explanation/graph_optimization.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
-    "docs/how_to/models.md": {
+    "docs/how_to/rewrite.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
+    "docs/how_to/onnx.md": {
         "mirage-eg rewrite": "property_tests/frontend/test_onnx_export.py",
         "mirage-eg optimize": "property_tests/frontend/test_onnx_export.py",
     },
+    "docs/how_to/release.md": dict.fromkeys(("python -m", "pip install", "mirage-eg optimize rmsnorm"), ".ci/run"),
     "docs/how_to/torch_compile.md": {"mirage-eg cache": "property_tests/cli/test_cache.py"},
     "CONTRIBUTING.md": {
         "python docs/build.py": "property_tests/repository/test_docs.py",
@@ -73,6 +74,8 @@ SLOW = (
     "docs/how_to/running.md",
     "docs/how_to/measuring_laws.md",
     "docs/tutorials/getting_started.md",
+    "docs/tutorials/compiler.md",
+    "docs/tutorials/egraph.md",
     "docs/how_to/dynamic_sizes.md",
 )
 HERE = ("README.md", "docs/how_to/adding_a_workload.md", *SLOW)
@@ -124,7 +127,7 @@ def test_every_command_of_a_page_is_run_by_a_test_or_marked_as_needing_a_gpu(nam
 def test_a_page_with_commands_is_not_overlooked() -> None:
     assert len(list(commands("docs/tutorials/getting_started.md"))) == 8
     assert len(list(commands("docs/how_to/rules.md"))) == 8
-    assert all(disposed("docs/explanation/kernels.md", command) == "gpu" for command in commands("docs/explanation/kernels.md"))
+    assert all(disposed("docs/how_to/benchmark.md", command) == "gpu" for command in commands("docs/how_to/benchmark.md"))
     assert disposed("docs/how_to/faq.md", "mirage-eg optimize rmsnorm") == "nowhere"
 
 
@@ -159,7 +162,8 @@ def test_the_commands_of_a_page_end_well_in_its_order(name: str, tmp_path: Path)
     assert lines
     for command in lines:
         # As installed: `mirage-eg` is this interpreter's.
-        script = f'set -euo pipefail; mirage-eg() {{ {shlex.quote(sys.executable)} -m mirage_eg "$@"; }}; {command}'
+        here = shlex.quote(sys.executable)
+        script = f'set -euo pipefail; mirage-eg() {{ {here} -m mirage_eg "$@"; }}; python() {{ {here} "$@"; }}; {command}'
         done = subprocess.run(
             ["bash", "-c", script], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=dict(os.environ)
         )
@@ -198,9 +202,11 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
         "biased_gelu(",
     ): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
     ("docs/how_to/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
+    ("docs/tutorials/compiler.md", "mi.new_threadblock_graph("): "test_the_commands_of_a_page_end_well_in_its_order",
+    ("docs/tutorials/egraph.md", "mi.egraph(graph)"): "test_the_commands_of_a_page_end_well_in_its_order",
     ("docs/how_to/rules.md", "from mirage_eg.egraph.explain import explain"): "property_tests/repository/test_rules_docs.py",
     ("docs/explanation/oracle.md", 'e = mi.egraph("rmsnorm")'): "test_the_example_of_the_oracle_page_prints_what_it_says",
-    ("docs/explanation/graph_optimization.md", "mi.optimize_graph("): "property_tests/graph_optimizer/test_page.py",
+    ("docs/how_to/rewrite.md", "mi.optimize_graph("): "property_tests/graph_optimizer/test_page.py",
     ("docs/how_to/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
     ("docs/how_to/synthesis.md", "mi.synthesize("): "property_tests/repository/test_synthesis_docs.py",
     ("docs/how_to/partial_equivalence.md", "mi."): "property_tests/cli/test_mutants.py",
@@ -208,7 +214,7 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ("docs/how_to/dynamic_sizes.md", "mi.superoptimize(graph, sizes="): "test_the_example_of_the_sizes_page_runs",
     ("docs/how_to/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",
     ("docs/how_to/testing.md", "def "): "property_tests/api/test_testing_page.py",
-    ("docs/how_to/torch_compile.md", 'backend="mirage_eg"'): "property_tests/torch_compile/test_page.py",
+    ("docs/tutorials/pytorch.md", 'backend="mirage_eg"'): "property_tests/torch_compile/test_page.py",
 }
 
 

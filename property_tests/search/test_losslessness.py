@@ -1,4 +1,4 @@
-"""What pruning loses: nothing that the loaded laws find from the program and that holds no value twice (DESIGN §5b).
+"""What pruning loses: nothing that the loaded laws find from the program and that holds no value twice.
 
 Exhaustive search (no oracle, no bounds) gives every structure with the program's function. Whether the laws prove one is
 decided by a saturation of its own, of both sides together. What only exhaustive search finds is counted by what is missing.

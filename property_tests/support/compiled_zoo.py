@@ -26,7 +26,7 @@ class CompiledModel:
     error: float
 
     def row(self) -> str:
-        """The row of the table in docs/how_to/torch_compile.md."""
+        """The row of the table in docs/measurements/torch_compile.md."""
         covered = f"{self.in_segments} in {self.segments}"
         return f"| {self.model} | {self.graphs} | {self.fallbacks} | {covered} | {self.small} | {self.outside} |"
 

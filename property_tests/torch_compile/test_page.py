@@ -1,4 +1,4 @@
-"""The how-to of torch.compile: its example runs in a process that imports the package last, then its commands."""
+"""The tutorial of torch.compile: its example runs in a process that imports the package last, then the how-to's commands."""
 
 import os
 import re
@@ -10,9 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_example_and_the_commands_of_the_page_run(tmp_path: Path, cache: Path) -> None:
-    page = (ROOT / "docs" / "how_to" / "torch_compile.md").read_text()
-    [snippet] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+def test_the_example_and_the_commands_of_the_pages_run(tmp_path: Path, cache: Path) -> None:
+    tutorial, page = ((ROOT / "docs" / name).read_text() for name in ("tutorials/pytorch.md", "how_to/torch_compile.md"))
+    [snippet] = re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     installed = tmp_path / "mirage_eg_entry_points-0.dist-info"  # as an installation of this checkout has it
     installed.mkdir()

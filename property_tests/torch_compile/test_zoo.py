@@ -1,4 +1,4 @@
-"""Models of the zoo through the backend: right, and no further from our kernels than docs/how_to/torch_compile.md says."""
+"""Models of the zoo through the backend: right, and no further from our kernels than the page of measurements says."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from property_tests.support.compiled_zoo import compiled_model
 from property_tests.support.model_zoo import MODELS
 
-PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "torch_compile.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "torch_compile.md"
 ROWS = {
     row.split(" | ")[0].strip("| "): row for row in re.findall(r"^\| \w+ \| \d+ \| \d+ \|.*\|$", PAGE.read_text(), re.MULTILINE)
 }

@@ -71,7 +71,7 @@ KNOWN: dict[str, Claim] = {
     "|x|² = x²": (lambda g, x, y, c: g.square(size(g, x)), lambda g, x, y, c: g.square(x)),
 }
 
-# Written here as docs/explanation/verification.md lists them.
+# Written here as docs/reference/verification.md lists them.
 UNDECIDED: dict[str, Claim] = {
     "max(x + c) = max(x) + c": (lambda g, x, y, c: largest(g, g.add(x, c)), lambda g, x, y, c: g.add(largest(g, x), c)),
     "max(2x) = 2 max(x)": (lambda g, x, y, c: largest(g, g.scale(x, 2)), lambda g, x, y, c: g.scale(largest(g, x), 2)),
@@ -132,7 +132,7 @@ def test_what_the_field_knows_of_relu_maxima_and_roots_is_equal(claim: str) -> N
 @pytest.mark.parametrize("claim", UNDECIDED)
 def test_what_is_undecided_by_design_is_undecided_and_documented(claim: str) -> None:
     assert verify(*map(program, UNDECIDED[claim])).verdict is Equality.UNDECIDED
-    assert f"`{claim}`" in Path("docs/explanation/verification.md").read_text(encoding="utf-8")
+    assert f"`{claim}`" in Path("docs/reference/verification.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("claim", FALSE)

@@ -15,7 +15,7 @@ from mirage_eg.search.partition.plan_graph import PartitionLimits
 class Heuristics:
     """Choices of the stages of a run, and those of the search, the µGraph optimizer and the tuner."""
 
-    states: int = 100_000  # of the whole program, for all splits together, in equal shares (docs/explanation/search.md)
+    states: int = 100_000  # of the whole program, for all splits together, in equal shares (docs/reference/search_space.md)
     fewest_states: int = 1_000  # of each split at least
     nodes: int = 10_000  # e-nodes of each of up to 20 splits of the whole program in the indexed domain; fewer for more splits
     abstract_nodes: int = 50_000  # likewise in the abstract domain

@@ -1,4 +1,4 @@
-"""Instantiation of a structure: the grid, the loop count and so all tiles (DESIGN §8).
+"""Instantiation of a structure: the grid, the loop count and so all tiles (docs/explanation/search.md).
 
 `tilings` enumerates, `limits` filters, the cost model ranks.
 """

@@ -107,7 +107,7 @@ def test_a_file_with_both_is_checked_to_its_end(tmp_path: Path) -> None:
 
 
 def test_the_laws_of_the_page_hold(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "how_to" / "rules.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "rule_files.md").read_text(encoding="utf-8")
     [text] = re.findall(r"```egg\n(\(constructor Norm .*?)```", page, re.DOTALL)
     assert {finding.truth for finding in findings(tmp_path, text)} == {Truth.HELD}
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_has_the_lines_that_the_benchmark_wrote() -> None:
-    page = (ROOT / "docs/how_to/models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/measurements/models.md").read_text(encoding="utf-8")
     lines = (ROOT / "docs/measurements/llama_layers.jsonl").read_text(encoding="utf-8").splitlines()
     assert lines
     for row in map(json.loads, lines):
