@@ -52,7 +52,7 @@ def infer_axes(
 
     With `barriers`, the result of an op without axis inference has axes of its own. With `slices`, a slice and a concatenation
     are ops with axis inference: their results have an axis of their own in the dim that they change. With `parts`,
-    equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis that is told apart.
+    equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis with distinct indices.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.

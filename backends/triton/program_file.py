@@ -162,7 +162,7 @@ class ProgramFile:
         return name
 
     def name_alias(self, value: int, base: int) -> None:
-        """Name a value that lies in the memory of another one."""
+        """Name a value that is stored in the memory of another one."""
         self.names[value] = self.names[base]
         self.shown[value] = self.shown.get(base, frozenset())
 

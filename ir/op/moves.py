@@ -18,7 +18,7 @@ class MoveOp:
     """An op that moves elements: its index map, and its properties at all shapes and attributes.
 
     A property test compares the properties, and `numpy`, with the map. `numpy(xp, arrays, lead, attributes)` is the same move
-    on arrays whose first `lead` dims are not the op's business, where there is a faster way than the map's own. `call` is the
+    on arrays whose first `lead` dims are not the op's business, where there is a faster form than the map's own. `call` is the
     expression of PyTorch, from those of the operands, the attributes and the operands' shapes; `noun` names the result.
     """
 

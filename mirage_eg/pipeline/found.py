@@ -1,4 +1,4 @@
-"""A µGraph on its way to a candidate: found by the search, then lowered; once checked and compiled it is a `Candidate`."""
+"""A µGraph before it is a candidate: found by the search, then lowered; once checked and compiled it is a `Candidate`."""
 
 from dataclasses import dataclass
 

@@ -197,6 +197,7 @@ def test_every_block_of_a_page_says_what_it_is_and_only_sh_has_commands(name: st
 
 SNIPPETS = {  # python blocks that are not files for the commands of their page: what runs them
     ("README.md", "graph = mi.new_kernel_graph()"): "test_the_example_of_the_readme_writes_what_it_says",
+    ("CONTRIBUTING.md", "ElementwiseOp("): "property_tests/repository/test_contributing.py",
     (
         "docs/how_to/adding_a_workload.md",
         "biased_gelu(",
