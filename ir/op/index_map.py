@@ -43,6 +43,11 @@ class Group(NamedTuple):
     cuts: bool = False
 
 
+def plain(shape: Shape) -> tuple[Group, ...]:
+    """Each dim for itself."""
+    return tuple(Group(((dim, extent),), ((dim, 1),)) for dim, extent in enumerate(shape))
+
+
 class Piece(NamedTuple):
     """A box of the result, and where its elements are in an operand.
 
@@ -87,34 +92,9 @@ def moved(xp: Any, arrays: Sequence[Any], lead: int, pieces: IndexMap, shape: Sh
 
 
 def _elements(xp: Any, x: Any, lead: int, piece: Piece, extents: Shape) -> Any:
-    """The elements of an operand at all places of a box: a view of it where no index is divided."""
-    targets = [dim for group in piece.groups for dim, _ in group.terms]
-    if len(set(targets)) < len(targets) or any(len(group.digits) > 1 or len(group.terms) > 1 for group in piece.groups):
-        return _picked(xp, x, lead, piece, extents)
-    taken: list[Any] = [slice(None)] * x.ndim
-    target_of: dict[int, int] = {}
-    for group in piece.groups:
-        [(source, extent)] = group.digits
-        assert source is not None
-        if not group.terms:
-            taken[lead + source] = group.start
-            continue
-        [(dim, stride)] = group.terms
-        target_of[source] = dim
-        if group.start or stride != 1 or extents[dim] != extent:
-            end = group.start + stride * extents[dim]
-            taken[lead + source] = slice(group.start, end if end >= 0 else None, stride)
-    order = [target_of[source] for source in sorted(target_of)]
-    kept = sorted(order)
-    x = x[tuple(taken)].transpose(*range(lead), *(lead + order.index(dim) for dim in kept))
-    if len(kept) < len(extents):
-        x = x[(slice(None),) * lead + tuple(slice(None) if dim in target_of.values() else None for dim in range(len(extents)))]
-        x = xp.broadcast_to(x, (*x.shape[:lead], *extents))
-    return x
-
-
-def _picked(xp: Any, x: Any, lead: int, piece: Piece, extents: Shape) -> Any:
-    """The elements by an array of indices for each dim of an operand."""
+    """The elements of an operand at all places of a box: by an array of indices for each dim, where it is not all of x."""
+    if extents == x.shape[lead:] and piece.groups == plain(extents):
+        return x
     rank = len(extents)
     index: list[Any] = [0] * (x.ndim - lead)
     for group in piece.groups:
@@ -129,4 +109,4 @@ def _picked(xp: Any, x: Any, lead: int, piece: Piece, extents: Shape) -> Any:
     return x[(slice(None),) * lead + tuple(index)]
 
 
-__all__ = ["Group", "IndexMap", "IndexRule", "Piece", "Span", "moved", "row_major"]
+__all__ = ["Group", "IndexMap", "IndexRule", "Piece", "Span", "moved", "plain", "row_major"]

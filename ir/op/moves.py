@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage_eg.ir import shapes
-from mirage_eg.ir.op.index_map import Attributes, Group, IndexMap, IndexRule, Piece, Span, moved, row_major
+from mirage_eg.ir.op.index_map import Attributes, Group, IndexMap, IndexRule, Piece, Span, moved, plain, row_major
 from mirage_eg.ir.op.literals import number
 from mirage_eg.ir.patch import patch_shape, written_ranges
 from mirage_eg.ir.shapes import Shape, reshape_groups
@@ -20,6 +20,7 @@ class MoveOp:
     A property test compares the properties, and `numpy`, with the map. `numpy(xp, arrays, lead, attributes)` is the same move
     on arrays whose first `lead` dims are not the op's business, where there is a faster form than the map's own. `call` is the
     expression of PyTorch, from those of the operands, the attributes and the operands' shapes; `noun` names the result.
+    `words` say what the op does, where no method of a builder does.
     """
 
     name: str
@@ -28,6 +29,7 @@ class MoveOp:
     attributes: Mapping[str, str]
     call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
     noun: str
+    words: str = ""
     arity: tuple[int, int] = (1, 1)
     numpy: Rearrange | None = None
     expand: Callable[..., Any] | None = None  # of an op that is written in other moves before everything else
@@ -45,14 +47,10 @@ class MoveOp:
         return moved(xp, arrays, lead, self.index(own, attributes), self.shape(own, attributes), attributes.get("value", 0))
 
 
-def _plain(shape: Shape) -> tuple[Group, ...]:
-    return tuple(Group(((dim, extent),), ((dim, 1),)) for dim, extent in enumerate(shape))
-
-
 def _along(shape: Shape, dim: int, group: Group) -> IndexMap:
     """The map that changes one dim only."""
-    plain = _plain(shape)
-    return (Piece(0, (*plain[:dim], group, *plain[dim + 1 :]), (None,) * len(shape)),)
+    groups = plain(shape)
+    return (Piece(0, (*groups[:dim], group, *groups[dim + 1 :]), (None,) * len(shape)),)
 
 
 def _reshape(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
@@ -108,7 +106,7 @@ def _concat(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
     dim, start, pieces = attributes["dim"], 0, list[Piece]()
     for operand, shape in enumerate(operands):
         box = tuple(Span(start, extent) if other == dim else None for other, extent in enumerate(shape))
-        pieces.append(Piece(operand, _plain(shape), box))
+        pieces.append(Piece(operand, plain(shape), box))
         start += shape[dim]
     return tuple(pieces)
 
@@ -116,15 +114,15 @@ def _concat(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
 def _pad(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
     [shape] = operands
     widths = zip(shape, attributes["before"], attributes["after"], strict=True)
-    return (Piece(0, _plain(shape), tuple(Span(first, extent) if first or last else None for extent, first, last in widths)),)
+    return (Piece(0, plain(shape), tuple(Span(first, extent) if first or last else None for extent, first, last in widths)),)
 
 
 def _patch(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
     y, *blocks = operands
     written = written_ranges(len(y), blocks, attributes)
     boxes = (tuple(Span(it.start, len(it), it.step) for it in ranges) for ranges in written)
-    pieces = [Piece(operand, _plain(shape), box) for operand, (shape, box) in enumerate(zip(blocks, boxes, strict=True), 1)]
-    return (*pieces, Piece(0, _plain(y), (None,) * len(y)))
+    pieces = [Piece(operand, plain(shape), box) for operand, (shape, box) in enumerate(zip(blocks, boxes, strict=True), 1)]
+    return (*pieces, Piece(0, plain(y), (None,) * len(y)))
 
 
 def _reshaped(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
@@ -152,6 +150,10 @@ def _broadcasted(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attribut
     array = arrays[0]
     padded = array.reshape(array.shape[:lead] + (1,) * (len(shape) - (array.ndim - lead)) + array.shape[lead:])
     return xp.broadcast_to(padded, array.shape[:lead] + shape)
+
+
+def _flipped(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
+    return xp.flip(arrays[0], tuple(lead + dim for dim in attributes["dims"]))
 
 
 def _repeated(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
@@ -296,6 +298,7 @@ FLIP = MoveOp(
     attributes={"dims": "ints"},
     shape=shapes.flip,
     index=_flip,
+    numpy=_flipped,
     call=lambda x, a, _: f"torch.flip({x[0]}, {tuple(a['dims'])})",
     noun="reversed",
     in_order=False,
