@@ -35,14 +35,8 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ("NVIDIA H100 80GB HBM3", "decoder_layer", 16): (
         "105 candidates in 90 s, beside b = 8 with 8 of 16 cores. 1.2 would be 0.97 of the lower bound."
     ),
-    ("NVIDIA H100 80GB HBM3", "softmax", 1): (
-        "As on the H200: two launches. 71 candidates. Kernels written by hand, one launch each, take 5.3 µs or more, a copy "
-        "2.5 ([slow cases](../experiments/kernels.md#slow-cases))."
-    ),
-    ("NVIDIA H100 80GB HBM3", "log_softmax", 1): (
-        "As on the H200: one block a row. 87 candidates. The fastest kernel written by hand takes 27.0 µs, a copy 23.5 "
-        "([slow cases](../experiments/kernels.md#slow-cases))."
-    ),
+    ("NVIDIA H100 80GB HBM3", "softmax", 1): "As on the H200: two launches. 71 candidates.",
+    ("NVIDIA H100 80GB HBM3", "log_softmax", 1): "As on the H200: one block a row. 87 candidates.",
     ("NVIDIA H100 80GB HBM3", "group_norm", 1): (
         "Two launches, each of which reads the image; 25.0 µs and five launches before [split "
         "statistics](../explanation/partition.md#split-statistics). One launch cannot hold a group: 40,960 elements in float32 "
