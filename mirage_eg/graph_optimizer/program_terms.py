@@ -4,12 +4,11 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from itertools import permutations
 from typing import Any
 
 from egglog import bindings
 
+from mirage_eg.egraph.op_terms import may_be_no_op, op_node, op_term, permutation_facts
 from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union, variable
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
@@ -18,9 +17,6 @@ from mirage_eg.ir.pointwise_convolution import POINTWISE, pointwise_convolution
 
 Kernel = tuple[int, int]  # extents of the window of a convolution
 
-CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
-_OPS_OF_CONSTANTS = {constructor: (op, key) for op, (constructor, key) in CONSTANTS.items()}
-_MOST_PERMUTED = 4  # dims; of more dims only the permutations of the program are composed
 MOST_PARTS = 64  # of a concatenation, whose places laws name
 
 
@@ -107,25 +103,17 @@ class ProgramTerms:
         shapes = [self.program.types[i] for i in item.operands]
         if len(operands) == 1 and may_be_no_op(item) and shapes[0] == self.program.types[value]:
             return call("NoOp", self._name(item), operands[0])
+        if item.op == "transpose":
+            self.orders.add(item["permutation"])
+        if (own := op_term(item, operands, _vector)) is not None:
+            return own
         match item.op:
-            case "where":
-                return call("Choice", *operands)
-            case "scale" | "shift" | "pow":
-                name, constant = CONSTANTS[item.op]
-                return call(name, item[constant], operands[0])
-            case "transpose":
-                self.orders.add(item["permutation"])
-                return call("Transpose", _vector(item["permutation"]), operands[0])
-            case "reshape":
-                return call("Reshape", _vector(item["shape"]), operands[0])
             case "slice" if item["step"] == 1:
                 return call("Slice", item["dim"], item["start"], item["stop"], operands[0])
             case "concat" if len({kind.dtype for kind in shapes}) == 1:
                 return call("Concat", item["dim"], _terms(operands))
             case "sum" | "mean":
                 return call(item.op.capitalize(), item["dim"], operands[0])
-            case "matmul":
-                return call("Matmul", *operands)
             case "conv2d":
                 name = self._name(item)
                 kernel = shapes[1].shape[2], shapes[1].shape[3]
@@ -151,41 +139,20 @@ class ProgramTerms:
 
     def permutations(self) -> Iterator[Any]:
         """Which permutations are the identity, swap the last two dims, or compose to another."""
-        closed = set(self.orders)
-        for rank in {len(order) for order in self.orders}:
-            own = {order for order in self.orders if len(order) == rank}
-            few = rank <= _MOST_PERMUTED
-            closed |= set(permutations(range(rank))) if few else {tuple(p[i] for i in q) for p in own for q in own}
-            closed.add(tuple(range(rank)))
-        for order in sorted(closed):
-            rank = len(order)
-            if list(order) == sorted(order):
-                yield fact("identity", _vector(order))
-            if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2):
-                yield fact("swap", _vector(order))
-            for first in sorted(closed):
-                if len(first) == rank and (both := tuple(first[dim] for dim in order)) in closed:
-                    yield fact("composed", _vector(order), _vector(first), _vector(both))
+        return permutation_facts(self.orders, _vector)
 
 
 def append_enode(
     enode: NumberedENode, operands: Sequence[int], names: Mapping[str, Node], append: Callable[[Node], range]
 ) -> tuple[int, ...]:
     """Append the nodes of an e-node that is no input and no `Result`; its values."""
+    if (own := op_node(enode.constructor, enode.constants, operands)) is not None:
+        return tuple(append(own))
     match enode.constructor, enode.constants:
-        case ("Scale" | "Shift" | "Pow") as name, (constant,):
-            op, key = _OPS_OF_CONSTANTS[name]
-            return tuple(append(node(op, *operands, **{key: Fraction(constant)})))
-        case "Transpose", (permutation,):
-            return tuple(append(node("transpose", *operands, permutation=permutation)))
-        case "Reshape", (shape,):
-            return tuple(append(node("reshape", *operands, shape=shape)))
         case "Slice", (dim, start, stop):
             return tuple(append(node("slice", *operands, dim=dim, start=start, stop=stop, step=1)))
         case "Concat", (dim,):
             return tuple(append(node("concat", *operands, dim=dim)))
-        case "Matmul", _:
-            return tuple(append(node("matmul", *operands)))
         case "Linear", _:
             x, weight, bias = operands
             return tuple(append(node("add", append(node("matmul", x, weight))[0], bias)))
@@ -195,8 +162,6 @@ def append_enode(
             return tuple(append(node("add", convolved, bias)))
         case ("Sum" | "Mean") as name, (dim,):
             return tuple(append(node(name.lower(), *operands, dim=dim)))
-        case "Choice", _:
-            return tuple(append(node("where", *operands)))
         case "Patched", (name,):
             return _append_graph(names[name]["graph"], operands, append)
         case _, (name,):
@@ -226,11 +191,6 @@ def _is_enlarged(small: Node, kernel: Kernel, large: Node, wide: Kernel) -> bool
     )
 
 
-def may_be_no_op(item: Node) -> bool:
-    """Whether this op does nothing if its result has the type of its operand."""
-    return item.op in ("sum", "mean", "max", "broadcast", "repeat", "slice", "concat", "cast")
-
-
 def _vector(numbers: Sequence[int]) -> bindings.Call:
     return call("vec-of", *numbers) if numbers else call("vec-empty")
 
@@ -239,4 +199,4 @@ def _terms(values: Sequence[bindings.Var]) -> bindings.Call:
     return call("vec-of", *values) if values else call("vec-empty")
 
 
-__all__ = ["NumberedENode", "ProgramTerms", "append_enode", "may_be_no_op"]
+__all__ = ["NumberedENode", "ProgramTerms", "append_enode"]

@@ -328,8 +328,8 @@ class SegmentStore:
             return None
         try:
             kept = parse_json(path.read_text(), infinities=True)
-            times = kept["times"] and GateTimes(*(float(kept["times"][field.name]) for field in fields(GateTimes)))
-            errors = GateErrors(*(float(kept["errors"][field.name]) for field in fields(GateErrors)))
+            times = kept["times"] and GateTimes(**{field.name: float(kept["times"][field.name]) for field in fields(GateTimes)})
+            errors = GateErrors(**{field.name: float(kept["errors"][field.name]) for field in fields(GateErrors)})
             return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times)
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOGGER.warning("gate: %s ignored: %s", path, error)

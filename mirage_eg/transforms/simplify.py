@@ -13,22 +13,21 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cache
 from importlib import resources
-from itertools import permutations
 from math import inf
 from time import perf_counter
 from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes, term
+from mirage_eg.egraph.op_terms import may_be_no_op, op_node, op_term, permutation_facts
+from mirage_eg.egraph.terms import assign, call, define, literal, run_once, table_sizes, term
 from mirage_eg.ir.dissolve import dissolved
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
@@ -41,7 +40,6 @@ from mirage_eg.transforms.whole_products import whole_products
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
 _WEIGHT = 10  # of any other op
 _ITERATIONS, _NODES, _SECONDS = 30, 20_000, 2.0
-_CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,23 +128,14 @@ class _Terms:
         shapes = [self.program.types[i] for i in item.operands]
         if item.op == "input":
             return call("In", number)
-        if len(operands) == 1 and _may_be_no_op(item) and shapes[0] == self.program.types[values[0]]:
+        if len(operands) == 1 and may_be_no_op(item) and shapes[0] == self.program.types[values[0]]:
             return call("NoOp", self.name(item), operands[0])
-        match item.op:
-            case "where":
-                return call("Choice", *operands)
-            case "cast" if (kept := self.without_cast(item)) is not None:
-                return call("NoOp", self.name(item), term(kept))
-            case "scale" | "shift" | "pow":
-                name, constant = _CONSTANTS[item.op]
-                return call(name, item[constant], operands[0])
-            case "transpose":
-                self.orders.add(item["permutation"])
-                return call("Transpose", _text(item["permutation"]), operands[0])
-            case "reshape":
-                return call("Reshape", _text(item["shape"]), operands[0])
-            case "matmul":
-                return call("Matmul", *operands)
+        if item.op == "cast" and (kept := self.without_cast(item)) is not None:
+            return call("NoOp", self.name(item), term(kept))
+        if item.op == "transpose":
+            self.orders.add(item["permutation"])
+        if (own := op_term(item, operands, _text)) is not None:
+            return own
         match OPS[item.op].kind, len(operands):
             case Kind.ELEMENTWISE, 1:
                 return call("Unary", self.name(item), operands[0])
@@ -160,28 +149,20 @@ class _Terms:
     def without_cast(self, item: Node) -> int | None:
         """The value that a cast gives back: its operand, or the operand of a cast to a wider type."""
         [value] = item.operands
-        maker = next(maker for maker, values in self.program.numbered() if value in values)
+        maker = self.program.nodes[self.program.makers[value]]
         source = maker.operands[0] if maker.op == "cast" else value
         wanted, between, have = DType(item["dtype"]), self.program.types[value].dtype, self.program.types[source].dtype
         return source if have is wanted and promote(have, between) is between else None
 
     def node(self, enode: ENode, operands: Sequence[int]) -> Node:
         """An e-node as a node of a program."""
-        match enode.constructor, enode.constants:
-            case ("Scale" | "Shift" | "Pow") as name, (constant,):
-                op, key = next((op, key) for op, (constructor, key) in _CONSTANTS.items() if constructor == name)
-                return node(op, *operands, **{key: Fraction(constant)})
-            case "Transpose", (permutation,):
-                return node("transpose", *operands, permutation=_numbers(permutation))
-            case "Reshape", (shape,):
-                return node("reshape", *operands, shape=_numbers(shape))
-            case "Matmul", _:
-                return node("matmul", *operands)
-            case "Choice", _:
-                return node("where", *operands)
-            case _, (name,):
-                return Node(self.ops[name].op, tuple(operands), self.ops[name].attributes)
-        raise AssertionError(f"{enode} is no op")
+        constants = enode.constants
+        if enode.constructor in ("Transpose", "Reshape"):
+            constants = (tuple(map(int, constants[0].split())),)
+        if (own := op_node(enode.constructor, constants, operands)) is not None:
+            return own
+        named = self.ops[enode.constants[0]]
+        return Node(named.op, tuple(operands), named.attributes)
 
     def commands(self) -> Iterator[Any]:
         inputs = 0
@@ -192,41 +173,11 @@ class _Terms:
             yield define(value, self.term(item, values, inputs))
             inputs += item.op == "input"
             yield assign("shape", term(value), literal(_text(self.program.types[value].shape)))
-        orders = _closed(self.orders)
-        for order in orders:
-            rank = len(order)
-            if list(order) == sorted(order):
-                yield fact("identity", _text(order))
-            if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2):
-                yield fact("swap", _text(order))
-            for first in orders:
-                if len(first) == rank and (both := tuple(first[dim] for dim in order)) in orders:
-                    yield fact("composed", _text(order), _text(first), _text(both))
-
-
-def _closed(orders: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """The permutations with their compositions, or those of pairs where the rank is above 4."""
-    closed = set(orders)
-    for rank in {len(order) for order in orders}:
-        if rank <= 4:
-            closed |= set(permutations(range(rank)))
-        else:
-            own = {order for order in orders if len(order) == rank}
-            closed |= {tuple(first[dim] for dim in order) for order in own for first in own} | {tuple(range(rank))}
-    return closed
-
-
-def _may_be_no_op(item: Node) -> bool:
-    """Whether this op does nothing if its result has the shape of its operand."""
-    return item.op in ("sum", "mean", "max", "broadcast", "repeat", "slice", "concat")
+        yield from permutation_facts(self.orders, _text)
 
 
 def _text(numbers: tuple[int, ...]) -> str:
     return " ".join(map(str, numbers))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split()))
 
 
 def _saturate(egraph: bindings.EGraph, start: float) -> tuple[Counter[str], str | None]:

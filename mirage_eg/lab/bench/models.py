@@ -85,7 +85,8 @@ def model_results(names: Sequence[str], budget: float, tune: float) -> Iterator[
     if on_gpu:
         autotune_in_turn()
     for name in names:
-        layer, arguments = layer_of(ROWS[name], *(("cuda", torch.float16) if on_gpu else ("cpu", torch.float32)))
+        kind, dtype = ("cuda", torch.float16) if on_gpu else ("cpu", torch.float32)
+        layer, arguments = layer_of(ROWS[name], kind, dtype)
         torch._dynamo.reset()
         before, started = len(graph_records()), perf_counter()
         options = {"budget": budget, "tune": tune, "gate": "time" if on_gpu else "cost"}
