@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
 from math import inf
 from typing import Any
 
@@ -12,7 +11,6 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import memory_of
-from mirage_eg.egraph.oracle import Saturation
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
@@ -51,8 +49,9 @@ from mirage_eg.pipeline.run.report_sections import (
     ThreadGraphsSummary,
     TuningSummary,
     Verification,
+    section,
 )
-from mirage_eg.pipeline.run.result import Candidate, CompileRecord
+from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import WholeProgram
 from mirage_eg.pipeline.stage_records import Run
@@ -88,19 +87,17 @@ def make_report(
         target=device.target,
         gpu=device,
         egraph=_egraphs(found.records),
-        egraphs=tuple(EGraphSize(record.split, **_fields(record.saturation)) for record in found.records),
-        search=Search(
-            visited=found.visited,
-            pruned=found.pruned,
+        egraphs=tuple(section(EGraphSize, record.saturation, split=record.split) for record in found.records),
+        search=section(
+            Search,
+            found,
             structures=len(found.structures),
             split_reductions=found.count - len(found.structures),
-            complete=found.complete,
-            seconds=found.seconds,
             candidates=len(finalists.candidates),
             instances=sum(entry.built for entry in whole.structures),
         ),
         verify=_verification(best.verdict, whole, finalists.verified),
-        compile=_compile(best.compile),
+        compile=section(CompileSummary, best.compile),
         best=_best(best),
         mugraphs=tuple(map(_mugraph, candidates)),
         ranked_by="cost model" if best.measured_us is None else "measured time",
@@ -122,10 +119,6 @@ def make_report(
     )
 
 
-def _fields(record: Saturation) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
-
-
 def _egraphs(records: Sequence[SplitRecord]) -> EGraphs:
     saturations = [record.saturation for record in records]
     return EGraphs(
@@ -138,55 +131,36 @@ def _egraphs(records: Sequence[SplitRecord]) -> EGraphs:
 
 
 def _verification(verdict: Verdict, whole: WholeProgram, verified: Verified) -> Verification:
-    return Verification(
-        trials=verdict.trials,
-        p=verdict.p,
-        q=verdict.q,
-        error_bound=verdict.error_bound,
-        bound_reason=verdict.bound_reason,
-        evidence=verdict.evidence,
-        laws=verdict.laws,
-        partial=verdict.partial,
-        chains=verdict.chains,
-        no_chains_because=verdict.no_chains_because,
+    return section(
+        Verification,
+        verdict,
+        verified,
         accepted=len(verified.equal),
         rejected=len(verified.rejected),
         structures_accepted=len(whole.structures) - whole.failing(),
         structures_rejected=whole.failing(),
-        computed_on=verified.computed_on,
     )
 
 
 def _best(best: Candidate) -> Best:
-    blocks = best.graph.blocks
-    return Best(
-        kernels=best.kernels,
-        grid=tuple(block.grid for block in blocks),
-        loop=tuple(block.loop for block in blocks),
-        threads=tuple(block.threads for block in blocks),
-        predicted_us=best.predicted_us,
-        measured_us=best.measured_us,
-        fused=best.fused,
-        float_error=best.float_check.error,
-    )
+    return section(Best, best, **_launches(best.graph), float_error=best.float_check.error, source=None)
 
 
 def _mugraph(candidate: Candidate) -> MuGraphSummary:
-    check, blocks = candidate.float_check, candidate.graph.blocks
-    return MuGraphSummary(
-        kernels=candidate.kernels,
-        fused=candidate.fused,
-        grid=tuple(block.grid for block in blocks),
-        loop=tuple(block.loop for block in blocks),
-        threads=tuple(block.threads for block in blocks),
+    return section(
+        MuGraphSummary,
+        candidate,
+        **_launches(candidate.graph),
         verdict=str(candidate.verdict.verdict),
-        proved=candidate.proved,
         partial=candidate.verdict.partial,
-        float_check=FloatSummary(check.ok, check.error, check.overflows, check.problem),
+        float_check=section(FloatSummary, candidate.float_check),
         compiled=candidate.compile.ok,
-        predicted_us=candidate.predicted_us,
-        measured_us=candidate.measured_us,
     )
+
+
+def _launches(graph: Graph) -> dict[str, tuple[Any, ...]]:
+    """Grid, loop and threads of the block graphs."""
+    return {name: tuple(getattr(block, name) for block in graph.blocks) for name in ("grid", "loop", "threads")}
 
 
 def _cost(program: Graph, device: Device) -> PredictedCost:
@@ -208,18 +182,11 @@ def _partition(finalists: Finalists, candidates: Sequence[Candidate]) -> Partiti
     search, checks = finalists.search, finalists.verified.parts
     plans = search.plans
     found = plans.partition
-    return PartitionSummary(
-        states=found.states,
-        segments=found.segments,
-        left_out=found.left_out,
+    return section(
+        PartitionSummary,
+        found,
+        plans,
         searched=len(found.searched),
-        complete=found.complete,
-        bound_us=found.bound_us,
-        few=found.few,
-        bound_of_few_us=found.bound_of_few_us,
-        visited=plans.visited,
-        pruned=plans.pruned,
-        structures=plans.structures,
         plans=tuple(PredictedCost(plan.kernels, plan.us) for plan in found.plans),
         kernels=tuple(
             tuple(_part(search.primitive, part, checks.get(part, candidate.verdict)) for part in candidate.plan.parts)
@@ -247,21 +214,19 @@ def _region(searched: SearchedRegion, first: Candidate) -> RegionSummary:
     """A region with the µGraph of it that is in the first of the program."""
     region, primitive, checks = searched.region, searched.primitive, searched.finalists.verified.parts
     partition, parts = searched.finalists.search.plans.partition, () if first.plan is None else first.plan.parts
-    return RegionSummary(
+    return section(
+        RegionSummary,
+        first,
+        partition,
         program=json.loads(to_json(region.program)),
         mugraph=json.loads(to_json(first.graph)),
         occurrences=region.numbers,
         ops=op_count(primitive),
         in_blocks=_ops_in_blocks(first, primitive),
-        kernels=first.kernels,
-        predicted_us=first.predicted_us,
-        measured_us=first.measured_us,
         verdict=str(first.verdict.verdict),
         evidence=first.verdict.evidence,
         searched=len(partition.searched),
-        complete=partition.complete,
         left_out=partition.not_searched,
-        bound_us=partition.bound_us,
         parts=tuple(_part(primitive, part, checks.get(part, first.verdict)) for part in parts),
         seconds=searched.seconds,
     )
@@ -277,18 +242,14 @@ def _ops_in_blocks(candidate: Candidate, primitive: Graph) -> int:
     return max(0, op_count(primitive) - library) if candidate.fused else 0
 
 
-def _compile(record: CompileRecord) -> CompileSummary:
-    return CompileSummary(
-        record.target, record.ok, record.shared_memory, record.registers, record.spills, record.error, record.kernels
-    )
-
-
 def simplification_summary(simplified: Simplification) -> SimplificationSummary:
     """The passes that changed the program; both programs are listed where something changed."""
     before, after = Counter(_ops(simplified.before)), Counter(_ops(simplified.after))
     changed = simplified.after != simplified.before
     programs = (simplified.before, *(program for _, program in simplified.passes))
-    return SimplificationSummary(
+    return section(
+        SimplificationSummary,
+        simplified,
         changed=changed,
         ops={op: BeforeAfter(before[op], after[op]) for op in sorted({*before, *after}) if before[op] != after[op]},
         count=BeforeAfter(before.total(), after.total()),
@@ -300,8 +261,6 @@ def simplification_summary(simplified: Simplification) -> SimplificationSummary:
         laws=dict(simplified.laws) if changed else {},
         before=_lines(simplified.before) if changed else None,
         after=_lines(simplified.after) if changed else None,
-        stopped=simplified.stopped,
-        seconds=simplified.seconds,
     )
 
 

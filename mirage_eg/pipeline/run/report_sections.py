@@ -1,12 +1,20 @@
 """The sections of the report of a run: frozen records, built once at its end by `pipeline.make_report`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.ir.shapes import Shape
+
+Section = TypeVar("Section")
+
+
+def section(kind: type[Section], *records: object, **computed: Any) -> Section:
+    """A section: its fields are `computed`, or those of the first record of a stage that has the name."""
+    copied = (name for name in (field.name for field in fields(kind)) if name not in computed)  # type: ignore[arg-type]
+    return kind(**{name: next(getattr(it, name) for it in records if hasattr(it, name)) for name in copied}, **computed)
 
 
 @dataclass(frozen=True, slots=True)

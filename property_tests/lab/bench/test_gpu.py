@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from mirage_eg.lab.bench.gpu_chart import picture
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.measure import timing
@@ -23,7 +24,6 @@ from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.lab.baselines.baselines import Baseline, program_baselines
 from mirage_eg.lab.bench import gpu_row
 from mirage_eg.lab.bench.gpu import FAILURES, geometric_mean, newest, rows_path, run_rows, summarize
-from mirage_eg.lab.bench.gpu_chart import picture
 from mirage_eg.lab.bench.gpu_row import RememberingTimer, run_row
 from mirage_eg.lab.bench.gpu_row_records import Row, append, lines, read_rows
 from mirage_eg.lab.bench.tuning_time import tuning_times
