@@ -42,8 +42,7 @@ def bench_gpu(
     """Tune each program on this GPU and time it against eager and compiled PyTorch and its fused library calls."""
 
     def job() -> int:
-        from mirage_eg.lab.bench.gpu import BATCHES, Failure, rows_path, run_rows, summarize
-        from mirage_eg.lab.bench.gpu_chart import picture
+        from mirage_eg.lab.bench.gpu import BATCHES, Failure, ratio_chart, rows_path, run_rows, summarize
 
         batches = batch or list(BATCHES)
         if any(size < 1 for size in batches):
@@ -62,7 +61,7 @@ def bench_gpu(
                 failures = run_rows(wanted, out, options, on_progress=report)
         rows = list(summarize(rows_path(out)))
         if rows:
-            write_atomically(out / "gpu.svg", picture(rows, "How many times as fast as the best baseline"))
+            write_atomically(out / "gpu.svg", ratio_chart(rows, "How many times as fast as the best baseline"))
         if as_json:
             print(json_line({"rows": [asdict(row) for row in rows], "failures": [asdict(failure) for failure in failures]}))
         else:

@@ -104,7 +104,7 @@ def _published(ops: int, method: str, processes: int) -> str:
 
 def _picture(name: str, cells: "Sequence[SearchTime]") -> str:
     from mirage_eg.lab.bench.paper_table import column_name, columns, published
-    from mirage_eg.report.line_chart import Curve, line_chart
+    from mirage_eg.lab.charts import Curve, line_chart
 
     curves = []
     for method, processes in columns(cells):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mirage_eg.ir.plurals import counted
-from mirage_eg.report.grouped_bars import BarGroup, BarRow, grouped_bars
+from mirage_eg.lab.charts import BarGroup, BarRow, grouped_bars
 from mirage_eg.report.tables import table
 
 

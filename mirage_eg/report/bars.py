@@ -1,4 +1,4 @@
-"""Bar charts of times: one bar for each µGraph, with vertical lines for lower bounds and baselines."""
+"""Bar charts: one bar for each time or ratio, with vertical lines for lower bounds and baselines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ def number(x: float, y: float, words: str, colour: str = "ink", lines: Sequence[
     return background + svg.write(x + 6, y + 15, words, colour=colour)
 
 
-def bars(times: Sequence[Bar], marks: Sequence[tuple[str, float]], title: str) -> str:
-    """Horizontal bars as SVG, with a dashed line and its name for each mark, in the order given."""
+def bars(times: Sequence[Bar], marks: Sequence[tuple[str, float]], title: str, words: str = "{:.1f} µs") -> str:
+    """Horizontal bars as SVG, with a dashed line and its name for each mark, in the order given; `words` formats numbers."""
     left = column([one.label for one in times])
     width = max(_WIDTH, left + 420)
     scale = (width - left - NUMBER) / max([*(one.us for one in times), *(us for _, us in marks), 1e-9])
@@ -50,8 +50,8 @@ def bars(times: Sequence[Bar], marks: Sequence[tuple[str, float]], title: str) -
     for row, ((label, us), x) in enumerate(zip(marks, lines, strict=True)):
         y = bottom + 20 + 18 * row
         parts.append(svg.line([(x, _TOP - 4), (x, y - 10)], "floor", width=1.5, dashed=True))
-        words = f"{label}: {us:.1f} µs"
-        before = x + len(words) * svg.LETTER > width - 8
-        parts.append(svg.write(x, y + 2, words, colour="muted", anchor="end" if before else "start"))
-    parts += [number(end, y, f"{one.us:.1f} µs", lines=lines) for y, end, one in ends]
+        named = f"{label}: {words.format(us)}"
+        before = x + len(named) * svg.LETTER > width - 8
+        parts.append(svg.write(x, y + 2, named, colour="muted", anchor="end" if before else "start"))
+    parts += [number(end, y, words.format(one.us), lines=lines) for y, end, one in ends]
     return svg.picture(width, bottom + 18 * len(marks) + 16, "".join(parts), title)

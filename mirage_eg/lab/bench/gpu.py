@@ -21,6 +21,7 @@ from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, ROWS, Row, append, read_rows
 from mirage_eg.pipeline.run.gpu_options import GpuOptions
+from mirage_eg.report.bars import Bar, bars
 
 BATCHES = (1, 8, 16)
 FAILURES = "failures.jsonl"
@@ -211,3 +212,14 @@ def geometric_mean(values: Sequence[float]) -> float:
 def rows_path(folder: Path) -> Path:
     """The file with the lines of all rows."""
     return folder / ROWS
+
+
+def ratio_chart(rows: Sequence[Summary], title: str) -> str:
+    """How much faster ours is than the best baseline, warm and cold; beyond the line at 1 ours is faster."""
+    ratios = [
+        Bar(f"{row.workload} b{row.batch}, {name}", ratio, name == "cold")
+        for row in rows
+        for name, ratio in (("warm", row.warm_ratio), ("cold", row.cold_ratio))
+        if ratio is not None
+    ]
+    return bars(ratios, [("best baseline", 1.0)], title, "{:.2f}")

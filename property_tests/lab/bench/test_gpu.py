@@ -9,7 +9,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from mirage_eg.lab.bench.gpu_chart import picture
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.measure import timing
@@ -23,7 +22,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.lab.baselines.baselines import Baseline, program_baselines
 from mirage_eg.lab.bench import gpu_row
-from mirage_eg.lab.bench.gpu import FAILURES, geometric_mean, newest, rows_path, run_rows, summarize
+from mirage_eg.lab.bench.gpu import FAILURES, geometric_mean, newest, ratio_chart, rows_path, run_rows, summarize
 from mirage_eg.lab.bench.gpu_row import RememberingTimer, run_row
 from mirage_eg.lab.bench.gpu_row_records import Row, append, lines, read_rows
 from mirage_eg.lab.bench.tuning_time import tuning_times
@@ -203,8 +202,8 @@ def test_the_picture_has_two_bars_a_row_and_parses(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     append(path, line("lora", 1, 3.0, {"eager": 6.0}))
     append(path, line("lora", 8, 3.0, {"eager": 2.0}))
-    svg = ElementTree.fromstring(picture(list(summarize(path)), "a < b"))
-    bars = [entry for entry in svg.iter() if entry.tag.endswith("rect") and entry.get("height") == "11"]
+    svg = ElementTree.fromstring(ratio_chart(list(summarize(path)), "a < b"))
+    bars = [entry for entry in svg.iter() if entry.tag.endswith("rect") and entry.get("height") == "17.0"]
     assert len(bars) == 4
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from mirage_eg.report.line_chart import Curve, line_chart
 
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.lab.bench.paper_table import METHODS, csv_text, measure, published
 from mirage_eg.lab.bench.rule_search import rule_search
 from mirage_eg.lab.bench.search_programs import SearchProgram, search_programs
+from mirage_eg.lab.charts import Curve, line_chart
 from mirage_eg.search.structure_search import SearchLimits
 from property_tests.support.command import run_command
 
