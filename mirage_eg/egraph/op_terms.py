@@ -1,11 +1,9 @@
-"""Ops of whole programs as terms, and back, as far as the languages of `rules/simplify` and `rules/graph` have them alike.
-
-`extents` writes numbers (a shape, the order of dims) as a constant of the language.
-"""
+"""Ops of whole programs as terms, and back: the language of `rules/simplify`, which `rules/graph` extends."""
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import permutations
 from typing import Any
@@ -14,70 +12,136 @@ from egglog import bindings
 
 from mirage_eg.egraph.terms import call, fact
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import OPS, Kind
 
-Extents = Callable[[tuple[int, ...]], "bindings._Expr | str"]
+Order = tuple[int, ...]  # of dims
 
 _CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
 _OF_CONSTANTS = {constructor: (op, key) for op, (constructor, key) in _CONSTANTS.items()}
+_MAY_BE_NO_OP = ("sum", "mean", "max", "broadcast", "repeat", "slice", "concat", "cast")
 _MOST_PERMUTED = 4  # dims; of more dims only the permutations of the program are composed
 
 
-def op_term(item: Node, operands: Sequence[bindings.Var], extents: Extents) -> bindings.Call | None:
-    """The term of an op that has a constructor of its own in both languages."""
-    match item.op:
-        case "where":
-            return call("Choice", *operands)
-        case "scale" | "shift" | "pow":
-            name, constant = _CONSTANTS[item.op]
-            return call(name, item[constant], *operands)
-        case "transpose":
-            return call("Transpose", extents(item["permutation"]), *operands)
-        case "reshape":
-            return call("Reshape", extents(item["shape"]), *operands)
-        case "matmul":
-            return call("Matmul", *operands)
-    return None
+@dataclass(slots=True)
+class OpTerms:
+    """The names of ops in terms, those that laws introduce among them, and the permutations of transposes."""
+
+    names: dict[str, Node] = field(default_factory=lambda: {op: Node(op, (), ()) for op in ("square", "sub", "add", "mul")})
+    orders: set[Order] = field(default_factory=set)
+
+    def name(self, item: Node, place: str = "") -> str:
+        """The op with its attributes; two kernel graphs differ in their `place`."""
+        attributes = (f"{key}={value}" for key, value in item.attributes if key != "graph")
+        text = " ".join([item.op, *attributes, *filter(None, [place])])
+        self.names[text] = Node(item.op, (), item.attributes)
+        return text
+
+    def term(self, item: Node, operands: Sequence[bindings.Var], same_type: bool = False) -> bindings.Call:
+        """The term of an op; `same_type`: its result has the type of its only operand."""
+        if same_type and item.op in _MAY_BE_NO_OP:
+            return call("NoOp", self.name(item), *operands)
+        match item.op:
+            case "where":
+                return call("Choice", *operands)
+            case "scale" | "shift" | "pow":
+                constructor, constant = _CONSTANTS[item.op]
+                return call(constructor, item[constant], *operands)
+            case "transpose":
+                self.orders.add(item["permutation"])
+                return call("Transpose", vector(item["permutation"]), *operands)
+            case "reshape":
+                return call("Reshape", vector(item["shape"]), *operands)
+            case "matmul":
+                return call("Matmul", *operands)
+        match OPS[item.op].kind, len(operands):
+            case Kind.ELEMENTWISE, 1:
+                return call("Unary", self.name(item), *operands)
+            case Kind.ELEMENTWISE, 2:
+                return call("Binary", self.name(item), *operands)
+        return self.other(item, operands)
+
+    def other(self, item: Node, operands: Sequence[bindings.Var], place: str = "") -> bindings.Call:
+        """The term of an op that no law names."""
+        return call("Other", self.name(item, place), terms(operands))
+
+    def permutations(self) -> Iterator[bindings.ActionCommand]:
+        """Which permutations are the identity, swap the last two dims, or compose to another."""
+        closed = set(self.orders)
+        for rank in {len(order) for order in self.orders}:
+            own = {order for order in self.orders if len(order) == rank}
+            few = rank <= _MOST_PERMUTED
+            closed |= set(permutations(range(rank))) if few else {tuple(p[i] for i in q) for p in own for q in own}
+            closed.add(tuple(range(rank)))
+        for order in sorted(closed):
+            rank = len(order)
+            if list(order) == sorted(order):
+                yield fact("identity", vector(order))
+            if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2):
+                yield fact("swap", vector(order))
+            for first in sorted(closed):
+                if len(first) == rank and (both := tuple(first[dim] for dim in order)) in closed:
+                    yield fact("composed", vector(order), vector(first), vector(both))
 
 
-def op_node(constructor: str, constants: Sequence[Any], operands: Sequence[int]) -> Node | None:
-    """The op of such a term; its constants are a Fraction or a tuple of numbers."""
+@dataclass(frozen=True, slots=True)
+class ENode:
+    """A constructor with its constants and the e-classes of its children."""
+
+    constructor: str
+    constants: tuple[Any, ...]
+    children: tuple[bindings.Value, ...]
+
+
+def op_node(constructor: str, constants: Sequence[Any], operands: Sequence[int], names: Mapping[str, Node]) -> Node:
+    """The op of an e-node that is no input; `names` as in `OpTerms`."""
     match constructor, constants:
-        case ("Scale" | "Shift" | "Pow") as name, (constant,):
-            op, key = _OF_CONSTANTS[name]
+        case (("Scale" | "Shift" | "Pow"), (constant,)):
+            op, key = _OF_CONSTANTS[constructor]
             return node(op, *operands, **{key: Fraction(constant)})
         case "Transpose", (permutation,):
             return node("transpose", *operands, permutation=permutation)
         case "Reshape", (shape,):
             return node("reshape", *operands, shape=shape)
-        case "Matmul", _:
+        case "Matmul", ():
             return node("matmul", *operands)
-        case "Choice", _:
+        case "Choice", ():
             return node("where", *operands)
-    return None
+        case (("Unary" | "Binary" | "NoOp" | "Other"), (name,)):
+            return Node(names[name].op, tuple(operands), names[name].attributes)
+    raise AssertionError(f"{constructor} {constants} is no op")
 
 
-def may_be_no_op(item: Node) -> bool:
-    """Whether this op does nothing if its result has the type of its operand."""
-    return item.op in ("sum", "mean", "max", "broadcast", "repeat", "slice", "concat", "cast")
+def read_enodes(egraph: bindings.EGraph) -> Iterator[tuple[bindings.Value, ENode]]:
+    """The e-nodes with their classes, in the e-graph's own order; vectors of terms are children, other vectors constants."""
+    for name, function in egraph.freeze().functions.items():
+        for row in function.rows if name[0].isupper() else ():
+            constants: list[Any] = []
+            children: list[bindings.Value] = []
+            for sort, value in zip(function.input_sorts, row.inputs, strict=True):
+                match sort:
+                    case "T":
+                        children.append(value)
+                    case "Terms":
+                        children += egraph.value_to_vec(value)
+                    case "Shape":
+                        constants.append(tuple(egraph.value_to_i64(it) for it in egraph.value_to_vec(value)))
+                    case "String":
+                        constants.append(egraph.value_to_string(value))
+                    case "i64":
+                        constants.append(egraph.value_to_i64(value))
+                    case _:
+                        constants.append(egraph.value_to_bigrat(value))
+            yield row.output, ENode(name, tuple(constants), tuple(children))
 
 
-def permutation_facts(orders: Collection[tuple[int, ...]], extents: Extents) -> Iterator[bindings.ActionCommand]:
-    """Which permutations are the identity, swap the last two dims, or compose to another."""
-    closed = set(orders)
-    for rank in {len(order) for order in orders}:
-        own = {order for order in orders if len(order) == rank}
-        few = rank <= _MOST_PERMUTED
-        closed |= set(permutations(range(rank))) if few else {tuple(p[i] for i in q) for p in own for q in own}
-        closed.add(tuple(range(rank)))
-    for order in sorted(closed):
-        rank = len(order)
-        if list(order) == sorted(order):
-            yield fact("identity", extents(order))
-        if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2):
-            yield fact("swap", extents(order))
-        for first in sorted(closed):
-            if len(first) == rank and (both := tuple(first[dim] for dim in order)) in closed:
-                yield fact("composed", extents(order), extents(first), extents(both))
+def vector(numbers: Sequence[int]) -> bindings.Call:
+    """A shape, or the order of dims."""
+    return call("vec-of", *numbers) if numbers else call("vec-empty")
 
 
-__all__ = ["may_be_no_op", "op_node", "op_term", "permutation_facts"]
+def terms(values: Sequence[bindings.Var]) -> bindings.Call:
+    """A vector of terms."""
+    return call("vec-of", *values) if values else call("vec-empty")
+
+
+__all__ = ["ENode", "OpTerms", "op_node", "read_enodes", "terms", "vector"]

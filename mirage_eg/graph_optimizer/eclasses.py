@@ -9,10 +9,10 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from egglog import bindings
 
+from mirage_eg.egraph.op_terms import read_enodes
 from mirage_eg.egraph.terms import term
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, ProgramTerms, append_enode
 from mirage_eg.ir.checker import Checker
@@ -76,37 +76,21 @@ def read_classes(egraph: bindings.EGraph, terms: ProgramTerms) -> EClasses:
         tuple(old in weights for old in order),
         tuple(moved[root] for root in roots),
         tuple(moved[value] for value in value_numbers),
-        terms.names,
+        terms.ops.names,
     )
 
 
 def _rows(egraph: bindings.EGraph, number: dict[bindings.Value, int]) -> list[tuple[bindings.Value, NumberedENode]]:
     """The e-nodes with their classes, in an order that does not depend on the e-graph's own."""
-    rows = []
-    for name, function in egraph.freeze().functions.items():
-        for row in function.rows if name[0].isupper() else ():
-            constants: list[Any] = []
-            children: list[bindings.Value] = []
-            for sort, value in zip(function.input_sorts, row.inputs, strict=True):
-                match sort:
-                    case "T":
-                        children.append(value)
-                    case "Terms":
-                        children += egraph.value_to_vec(value)
-                    case "Shape":
-                        constants.append(tuple(egraph.value_to_i64(it) for it in egraph.value_to_vec(value)))
-                    case "String":
-                        constants.append(egraph.value_to_string(value))
-                    case "i64":
-                        constants.append(egraph.value_to_i64(value))
-                    case _:
-                        constants.append(egraph.value_to_bigrat(value))
-            rows.append((row.output, name, tuple(constants), tuple(children)))
-    for class_, _, _, read in rows:
-        for value in (*read, class_):
+    rows = list(read_enodes(egraph))
+    for class_, enode in rows:
+        for value in (*enode.children, class_):
             number.setdefault(value, len(number))
-    rows.sort(key=lambda row: (row[1], str(row[2]), [number[value] for value in row[3]]))
-    return [(class_, NumberedENode(name, held, tuple(number[value] for value in read))) for class_, name, held, read in rows]
+    numbered = [
+        (class_, NumberedENode(it.constructor, it.constants, tuple(number[value] for value in it.children)))
+        for class_, it in rows
+    ]
+    return sorted(numbered, key=lambda row: (row[1].constructor, str(row[1].constants), row[1].children))
 
 
 def _types(enodes: Mapping[int, Sequence[NumberedENode]], values: Sequence[int], terms: ProgramTerms) -> dict[int, Types]:
@@ -123,7 +107,7 @@ def _types(enodes: Mapping[int, Sequence[NumberedENode]], values: Sequence[int],
         class_, enode = waiting.popleft()
         if class_ in types or not all(child in types for child in enode.children):
             continue
-        found = result_types(enode, [types[child] for child in enode.children], terms.names)
+        found = result_types(enode, [types[child] for child in enode.children], terms.ops.names)
         if found is not None:
             types[class_] = found
             waiting.extend(readers.get(class_, ()))

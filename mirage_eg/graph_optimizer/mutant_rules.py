@@ -81,10 +81,10 @@ def mutant_rules(classes: EClasses, terms: ProgramTerms, device: Device, observe
     found, known = linear_ops(classes), dict[LinearOp, list[Mutant]]()
     for number, (op, biased) in enumerate(found.items()):
         observe("mutants", number, len(found), "")
-        shared = _of_another_size(op, known, terms.names)
+        shared = _of_another_size(op, known, terms.ops.names)
         if shared is None:
             try:
-                own = mutants(op.program(terms.names))
+                own = mutants(op.program(terms.ops.names))
             except UnsupportedError as error:
                 _LOG.info("no mutants of %s: %s", op, error)
                 continue
@@ -114,7 +114,7 @@ def _rule(op: LinearOp, biased: bool, mutant: Mutant, terms: ProgramTerms, title
 def _actions(mutant: Mutant, terms: ProgramTerms) -> tuple[str, str]:
     """The actions that make a mutant of v0_ and v1_, with shapes and types, and the name of its result."""
     graph = mutant.changed
-    own = ProgramTerms(graph, frozenset(), terms.names, terms.orders, terms.convolutions)
+    own = ProgramTerms(graph, frozenset(), terms.ops, terms.convolutions)
     lines = list[str]()
     for item, values in graph.numbered():
         if item.op not in ("input", "output"):
@@ -124,8 +124,8 @@ def _actions(mutant: Mutant, terms: ProgramTerms) -> tuple[str, str]:
                 lines.append(f"(set (mutated v{value}_) 1)")
     result = f"v{graph.outputs[0].operands[0]}_"
     if mutant.rectangles:
-        name = f"correction {len(terms.names)}"
-        terms.names[name] = Node("patch", (), (("graph", correction(mutant)),))
+        name = f"correction {len(terms.ops.names)}"
+        terms.ops.names[name] = Node("patch", (), (("graph", correction(mutant)),))
         lines += _made("patched", f'(Patched "{name}" (vec-of {result} v0_ v1_))', graph.output_types[0])
         result = "patched"
     return " ".join(lines), result

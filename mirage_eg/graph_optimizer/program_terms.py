@@ -8,11 +8,10 @@ from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.op_terms import may_be_no_op, op_node, op_term, permutation_facts
+from mirage_eg.egraph.op_terms import OpTerms, op_node, terms, vector
 from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union, variable
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
-from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.pointwise_convolution import POINTWISE, pointwise_convolution
 
 Kernel = tuple[int, int]  # extents of the window of a convolution
@@ -31,12 +30,11 @@ class NumberedENode:
 
 @dataclass(slots=True)
 class ProgramTerms:
-    """A program as terms; `names` has the op of each name that stands for one."""
+    """A program as terms; `ops` has the op of each name that stands for one."""
 
     program: Graph
     weights: frozenset[int]  # values that depend on weights alone
-    names: dict[str, Node] = field(default_factory=lambda: {op: Node(op, (), ()) for op in ("square", "sub", "add", "mul")})
-    orders: set[tuple[int, ...]] = field(default_factory=set)
+    ops: OpTerms = field(default_factory=OpTerms)
     convolutions: dict[tuple[str, Kernel], Node] = field(default_factory=dict)  # by name and extents of the kernel
 
     def commands(self) -> Iterator[Any]:
@@ -57,7 +55,7 @@ class ProgramTerms:
         yield from self._pointwise_convolutions()
         for place in range(MOST_PARTS):
             yield fact("position", place)
-        yield from self.permutations()
+        yield from self.ops.permutations()
         yield from self._kernels()
 
     def _pointwise_convolutions(self) -> Iterator[Any]:
@@ -70,29 +68,21 @@ class ProgramTerms:
         for item, values in self.program.numbered():
             found = pointwise_convolution(self.program, makers, item, values[0]) if item.op == "reshape" else None
             if found is not None and found[0] in read:
-                name = self._name(POINTWISE)
+                name = self.ops.name(POINTWISE)
                 self.convolutions[name, (1, 1)] = POINTWISE
                 yield union(term(values[0]), call("Conv", name, *map(term, found)))
 
     def _facts(self, value: int) -> Iterator[Any]:
         kind = self.program.types[value]
-        yield assign("shape", term(value), _vector(kind.shape))
+        yield assign("shape", term(value), vector(kind.shape))
         yield assign("dtype", term(value), literal(str(kind.dtype)))
         yield assign("order", term(value), literal(value))
         if value in self.weights:
             yield fact("weight", term(value))
 
-    def _name(self, item: Node, place: str = "") -> str:
-        text = " ".join(
-            [item.op, *(f"{key}={value}" for key, value in item.attributes if key != "graph"), *filter(None, [place])]
-        )
-        self.names[text] = Node(item.op, (), item.attributes)
-        return text
-
     def _other(self, item: Node, value: int, operands: Sequence[bindings.Var]) -> bindings.Call:
         # A kernel graph of the program is known by its place.
-        place = f"at {value}" if "graph" in item.mapping else ""
-        return call("Other", self._name(item, place), _terms(operands))
+        return self.ops.other(item, operands, f"at {value}" if "graph" in item.mapping else "")
 
     def text(self, item: Node, value: int) -> str:
         """An op of the program in egglog's text, its operands as v0_, v1_, …: variables of a rule."""
@@ -101,53 +91,39 @@ class ProgramTerms:
     def _term(self, item: Node, value: int, named: Callable[[int], bindings.Var] = term) -> bindings.Call:
         operands = [named(i) for i in item.operands]
         shapes = [self.program.types[i] for i in item.operands]
-        if len(operands) == 1 and may_be_no_op(item) and shapes[0] == self.program.types[value]:
-            return call("NoOp", self._name(item), operands[0])
-        if item.op == "transpose":
-            self.orders.add(item["permutation"])
-        if (own := op_term(item, operands, _vector)) is not None:
-            return own
+        same_type = len(operands) == 1 and shapes[0] == self.program.types[value]
         match item.op:
-            case "slice" if item["step"] == 1:
+            case "slice" if not same_type and item["step"] == 1:
                 return call("Slice", item["dim"], item["start"], item["stop"], operands[0])
-            case "concat" if len({kind.dtype for kind in shapes}) == 1:
-                return call("Concat", item["dim"], _terms(operands))
-            case "sum" | "mean":
+            case "concat" if not same_type and len({kind.dtype for kind in shapes}) == 1:
+                return call("Concat", item["dim"], terms(operands))
+            case "sum" | "mean" if not same_type:
                 return call(item.op.capitalize(), item["dim"], operands[0])
+            case "cast" if not same_type:
+                return self.ops.other(item, operands)
             case "conv2d":
-                name = self._name(item)
+                name = self.ops.name(item)
                 kernel = shapes[1].shape[2], shapes[1].shape[3]
-                self.convolutions[name, kernel] = self.names[name]
+                self.convolutions[name, kernel] = self.ops.names[name]
                 return call("Conv", name, *operands)
-        match OPS[item.op].kind, len(operands):
-            case Kind.ELEMENTWISE, 1 if item.op != "cast":
-                return call("Unary", self._name(item), operands[0])
-            case Kind.ELEMENTWISE, 2:
-                return call("Binary", self._name(item), *operands)
-        return self._other(item, value, operands)
+        return self._other(item, value, operands) if "graph" in item.mapping else self.ops.term(item, operands, same_type)
 
     def _kernels(self) -> Iterator[Any]:
         """Which convolutions have no groups, and which equal one of the program with a larger kernel, zeros around theirs."""
         for name in sorted({name for name, _ in self.convolutions}):
-            if self.names[name]["groups"] == 1:
+            if self.ops.names[name]["groups"] == 1:
                 yield fact("dense", name)
         for (name, kernel), small in sorted(self.convolutions.items()):
             for (other, wide), large in sorted(self.convolutions.items()):
                 if kernel != wide and _is_enlarged(small, kernel, large, wide):
-                    enlarge = self._name(node("enlarge", window=wide))
+                    enlarge = self.ops.name(node("enlarge", window=wide))
                     yield fact("enlarged", name, *kernel, other, *wide, enlarge)
-
-    def permutations(self) -> Iterator[Any]:
-        """Which permutations are the identity, swap the last two dims, or compose to another."""
-        return permutation_facts(self.orders, _vector)
 
 
 def append_enode(
     enode: NumberedENode, operands: Sequence[int], names: Mapping[str, Node], append: Callable[[Node], range]
 ) -> tuple[int, ...]:
     """Append the nodes of an e-node that is no input and no `Result`; its values."""
-    if (own := op_node(enode.constructor, enode.constants, operands)) is not None:
-        return tuple(append(own))
     match enode.constructor, enode.constants:
         case "Slice", (dim, start, stop):
             return tuple(append(node("slice", *operands, dim=dim, start=start, stop=stop, step=1)))
@@ -164,9 +140,9 @@ def append_enode(
             return tuple(append(node(name.lower(), *operands, dim=dim)))
         case "Patched", (name,):
             return _append_graph(names[name]["graph"], operands, append)
-        case _, (name,):
+        case "Conv", (name,):
             return tuple(append(Node(names[name].op, tuple(operands), names[name].attributes)))
-    raise AssertionError(f"{enode} is no op")
+    return tuple(append(op_node(enode.constructor, enode.constants, operands, names)))
 
 
 def _append_graph(graph: Graph, operands: Sequence[int], append: Callable[[Node], range]) -> tuple[int, ...]:
@@ -189,14 +165,6 @@ def _is_enlarged(small: Node, kernel: Kernel, large: Node, wide: Kernel) -> bool
         and all(old <= new and old % 2 == new % 2 == 1 for old, new in zip(kernel, wide, strict=True))
         and tuple(pad + more for pad, more in zip(small["pads"], around * 2, strict=True)) == large["pads"]
     )
-
-
-def _vector(numbers: Sequence[int]) -> bindings.Call:
-    return call("vec-of", *numbers) if numbers else call("vec-empty")
-
-
-def _terms(values: Sequence[bindings.Var]) -> bindings.Call:
-    return call("vec-of", *values) if values else call("vec-empty")
 
 
 __all__ = ["NumberedENode", "ProgramTerms", "append_enode"]

@@ -22,6 +22,7 @@ from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
 
 _DIRECTED = (bindings.RewriteCommand, bindings.RuleCommand)  # a birewrite would make two programs of every elementwise chain
+_LAWS = (*_DIRECTED, bindings.BiRewriteCommand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def extended(found: ProgramSaturation, terms: ProgramTerms, rules: Iterable[str]
     """The e-graph saturated again with more laws; `terms` know the ops that these name."""
     start = perf_counter()
     text = "\n".join(rules)
-    found.egraph.run_program(*terms.permutations(), *found.egraph.parse_program(text, "mutants"))
+    found.egraph.run_program(*terms.ops.permutations(), *found.egraph.parse_program(text, "mutants"))
     matches = Counter(dict(found.laws))
     stopped = _run(found.egraph, matches, SaturationLimits())
     seconds = found.seconds + perf_counter() - start
@@ -107,8 +108,9 @@ def _commands(extra: tuple[str, ...]) -> tuple[bindings._Command, ...]:
     files = sorted((folder / "graph").iterdir(), key=lambda file: file.name)
     own = "\n".join(file.read_text(encoding="utf-8") for file in files if file.name.endswith(".egg"))
     shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
+    language = [it for it in _parsed(shared, "rules/simplify") if not isinstance(it, _LAWS)]
     derived = "\n".join([group_laws(), tensor_laws(extra)])
-    return (*_parsed(own, "rules/graph"), *directed_laws(shared), *_parsed(derived, "rules/graph"))
+    return (*language, *_parsed(own, "rules/graph"), *directed_laws(shared), *_parsed(derived, "rules/graph"))
 
 
 def directed_laws(text: str) -> tuple[bindings._Command, ...]:

@@ -5,27 +5,15 @@ A program is cheap if each of its terms is: a value that several terms share cou
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any
 
 from egglog import bindings
 
+from mirage_eg.egraph.op_terms import ENode, op_node, read_enodes
 from mirage_eg.egraph.terms import term
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-
-LISTS = ("Nil", "Cons")  # constructors of a list of operands
-
-
-@dataclass(frozen=True, slots=True)
-class ENode:
-    """A constructor with its constants and the e-classes of its children."""
-
-    constructor: str
-    constants: tuple[Any, ...]
-    children: tuple[bindings.Value, ...]
 
 
 class CheapestTerms:
@@ -38,7 +26,9 @@ class CheapestTerms:
     def __init__(self, egraph: bindings.EGraph, cost: Callable[[ENode], float]) -> None:
         self._egraph = egraph
         self._best: dict[bindings.Value, tuple[float, ENode]] = {}
-        costs = [(class_, enode, own) for class_, enode in _enodes(egraph) if (own := cost(enode)) < inf]
+        # In an order that does not depend on the e-graph's own.
+        rows = sorted(read_enodes(egraph), key=lambda row: (row[1].constructor, str(row[1].constants)))
+        costs = [(class_, enode, own) for class_, enode in rows if (own := cost(enode)) < inf]
         changed = True
         while changed:
             changed = False
@@ -48,11 +38,10 @@ class CheapestTerms:
                     self._best[class_] = total, enode
                     changed = True
 
-    def program(self, program: Graph, to_node: Callable[[ENode, Sequence[int]], Node]) -> Graph:
+    def program(self, program: Graph, names: Mapping[str, Node]) -> Graph:
         """`program` with the cheapest term of each output.
 
-        Its values are the terms of the e-graph by number. `to_node` turns an e-node and the values of its operands into a node;
-        the e-node `(In number)` is an input.
+        Its values are the terms of the e-graph by number, `names` has the ops of its terms; `(In number)` is an input.
         """
         nodes = list(program.inputs)
         values: dict[bindings.Value, int] = {}
@@ -63,8 +52,7 @@ class CheapestTerms:
             while stack:
                 class_ = stack[-1]
                 enode = self._best[class_][1]
-                operands = list(self._operands(enode))
-                missing = [child for child in operands if child not in values]
+                missing = [child for child in enode.children if child not in values]
                 if class_ in values or not missing:
                     stack.pop()
                 else:
@@ -74,30 +62,10 @@ class CheapestTerms:
                     values[class_] = enode.constants[0]
                 elif class_ not in values:
                     values[class_] = len(nodes)
-                    nodes.append(to_node(enode, [values[child] for child in operands]))
+                    operands = [values[child] for child in enode.children]
+                    nodes.append(op_node(enode.constructor, enode.constants, operands, names))
             outputs.append(Node("output", (values[root],), item.attributes))
         return Graph((*nodes, *outputs))
 
-    def _operands(self, enode: ENode) -> Iterator[bindings.Value]:
-        """The children, lists of operands spelled out."""
-        for child in enode.children:
-            inner = self._best[child][1]
-            if inner.constructor in LISTS:
-                yield from self._operands(inner)
-            else:
-                yield child
 
-
-def _enodes(egraph: bindings.EGraph) -> list[tuple[bindings.Value, ENode]]:
-    """The e-nodes with their e-classes, in an order that does not depend on the e-graph's own."""
-    readers = {"String": egraph.value_to_string, "i64": egraph.value_to_i64, "BigRat": egraph.value_to_bigrat}
-    enodes = []
-    for name, function in egraph.freeze().functions.items():
-        for row in function.rows if name[0].isupper() else ():
-            pairs = list(zip(function.input_sorts, row.inputs, strict=True))
-            constants = tuple(readers[sort](value) for sort, value in pairs if sort in readers)
-            enodes.append((row.output, ENode(name, constants, tuple(value for sort, value in pairs if sort not in readers))))
-    return sorted(enodes, key=lambda entry: (entry[1].constructor, str(entry[1].constants)))
-
-
-__all__ = ["LISTS", "CheapestTerms", "ENode"]
+__all__ = ["CheapestTerms"]

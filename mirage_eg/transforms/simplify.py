@@ -11,8 +11,8 @@ it was written.
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from math import inf
@@ -21,8 +21,8 @@ from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.op_terms import may_be_no_op, op_node, op_term, permutation_facts
-from mirage_eg.egraph.terms import assign, call, define, literal, run_once, table_sizes, term
+from mirage_eg.egraph.op_terms import ENode, OpTerms, vector
+from mirage_eg.egraph.terms import assign, call, define, run_once, table_sizes, term
 from mirage_eg.ir.dissolve import dissolved
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
@@ -32,7 +32,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
-from mirage_eg.transforms.extract import LISTS, CheapestTerms, ENode
+from mirage_eg.transforms.extract import CheapestTerms
 from mirage_eg.transforms.matrix_chains import associate
 from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
 from mirage_eg.transforms.whole_products import whole_products
@@ -70,12 +70,12 @@ def simplify(program: Graph) -> Simplification:
     near = without_far_logarithms(early)
     alive = without_dead_code(near)
     plain = without_repeats(alive)
-    terms = _Terms(plain)
+    terms = OpTerms()
     egraph = bindings.EGraph()
     egraph.run_program(*egraph.parse_program(_laws(), "rules/simplify/00_simplify.egg"))
-    egraph.run_program(*terms.commands())
+    egraph.run_program(*_commands(plain, terms))
     matches, stopped = _saturate(egraph, start)
-    cheapest = CheapestTerms(egraph, _cost).program(plain, terms.node)
+    cheapest = CheapestTerms(egraph, _cost).program(plain, terms.names)
     after = min((plain, cheapest), key=weight)
     if weight(after) >= weight(near):
         alive = plain = after = near
@@ -102,82 +102,37 @@ def _cost(enode: ENode) -> float:
     """The cost of an e-node for extraction: positive, so that the smallest of equal terms is extracted."""
     if enode.constructor == "NoOp":
         return inf
-    if enode.constructor in LISTS:
-        return 0.001
     op = enode.constants[0].capitalize() if enode.constructor == "Unary" else enode.constructor
     return 0.001 + _WEIGHTS.get(op, _WEIGHT)
 
 
-@dataclass(slots=True)
-class _Terms:
-    """A program as terms of the e-graph, and back; `ops` has the operator of each name."""
-
-    program: Graph
-    ops: dict[str, Node] = field(
-        default_factory=lambda: {op: Node(op, (), ()) for op in ("square", "sub")}
-    )  # laws introduce them
-    orders: set[tuple[int, ...]] = field(default_factory=set)
-
-    def name(self, item: Node) -> str:
-        text = " ".join([item.op, *(f"{key}={value}" for key, value in item.attributes)])
-        self.ops[text] = Node(item.op, (), item.attributes)
-        return text
-
-    def term(self, item: Node, values: range, number: int) -> bindings.Call:
+def _commands(program: Graph, terms: OpTerms) -> Iterator[Any]:
+    """The commands that add a program to an e-graph."""
+    inputs = 0
+    for item, values in program.numbered():
+        if item.op == "output":
+            continue
+        [value] = values
         operands = [term(i) for i in item.operands]
-        shapes = [self.program.types[i] for i in item.operands]
         if item.op == "input":
-            return call("In", number)
-        if len(operands) == 1 and may_be_no_op(item) and shapes[0] == self.program.types[values[0]]:
-            return call("NoOp", self.name(item), operands[0])
-        if item.op == "cast" and (kept := self.without_cast(item)) is not None:
-            return call("NoOp", self.name(item), term(kept))
-        if item.op == "transpose":
-            self.orders.add(item["permutation"])
-        if (own := op_term(item, operands, _text)) is not None:
-            return own
-        match OPS[item.op].kind, len(operands):
-            case Kind.ELEMENTWISE, 1:
-                return call("Unary", self.name(item), operands[0])
-            case Kind.ELEMENTWISE, 2:
-                return call("Binary", self.name(item), *operands)
-        listed = call("Nil")
-        for operand in reversed(operands):
-            listed = call("Cons", operand, listed)
-        return call("Other", self.name(item), listed)
-
-    def without_cast(self, item: Node) -> int | None:
-        """The value that a cast gives back: its operand, or the operand of a cast to a wider type."""
-        [value] = item.operands
-        maker = self.program.nodes[self.program.makers[value]]
-        source = maker.operands[0] if maker.op == "cast" else value
-        wanted, between, have = DType(item["dtype"]), self.program.types[value].dtype, self.program.types[source].dtype
-        return source if have is wanted and promote(have, between) is between else None
-
-    def node(self, enode: ENode, operands: Sequence[int]) -> Node:
-        """An e-node as a node of a program."""
-        constants = enode.constants
-        if enode.constructor in ("Transpose", "Reshape"):
-            constants = (tuple(map(int, constants[0].split())),)
-        if (own := op_node(enode.constructor, constants, operands)) is not None:
-            return own
-        named = self.ops[enode.constants[0]]
-        return Node(named.op, tuple(operands), named.attributes)
-
-    def commands(self) -> Iterator[Any]:
-        inputs = 0
-        for item, values in self.program.numbered():
-            if item.op == "output":
-                continue
-            [value] = values
-            yield define(value, self.term(item, values, inputs))
-            inputs += item.op == "input"
-            yield assign("shape", term(value), literal(_text(self.program.types[value].shape)))
-        yield from permutation_facts(self.orders, _text)
+            yield define(value, call("In", inputs))
+            inputs += 1
+        elif item.op == "cast" and (kept := _without_cast(program, item)) is not None:
+            yield define(value, call("NoOp", terms.name(item), term(kept)))
+        else:
+            same = len(operands) == 1 and program.types[item.operands[0]] == program.types[value]
+            yield define(value, terms.term(item, operands, same))
+        yield assign("shape", term(value), vector(program.types[value].shape))
+    yield from terms.permutations()
 
 
-def _text(numbers: tuple[int, ...]) -> str:
-    return " ".join(map(str, numbers))
+def _without_cast(program: Graph, item: Node) -> int | None:
+    """The value that a cast gives back: its operand, or the operand of a cast to a wider type."""
+    [value] = item.operands
+    maker = program.nodes[program.makers[value]]
+    source = maker.operands[0] if maker.op == "cast" else value
+    wanted, between, have = DType(item["dtype"]), program.types[value].dtype, program.types[source].dtype
+    return source if have is wanted and promote(have, between) is between else None
 
 
 def _saturate(egraph: bindings.EGraph, start: float) -> tuple[Counter[str], str | None]:

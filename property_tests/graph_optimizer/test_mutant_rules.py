@@ -108,10 +108,10 @@ def test_the_mutants_of_a_convolution_serve_every_height() -> None:
     rules = list(mutant_rules(classes, terms, H200, lambda *_: None))
     names = [re.findall(r'"mutant \d.\d of Conv: (.*)"', rule) for rule in rules]
     assert len(names) == 16 and names[:8] == names[8:]
-    own, (height,) = mutants(one.program(terms.names)), other.operands[0].shape[2:3]
+    own, (height,) = mutants(one.program(terms.ops.names)), other.operands[0].shape[2:3]
     assert {height, one.operands[0].shape[2]} == {6, 10}
     for it in own:
-        shared = for_all_sizes(it.program, it.mutation, 0, 2).mutant(other.program(terms.names), height)
+        shared = for_all_sizes(it.program, it.mutation, 0, 2).mutant(other.program(terms.ops.names), height)
         wanted = mutant_of(shared.program, shared.part, it.mutation)
         assert wanted is not None and {*wanted.rectangles} == {*shared.rectangles}
         assert wanted.equal_fraction == shared.equal_fraction and wanted.changed == shared.changed
