@@ -153,8 +153,10 @@ def test_a_rule_set_is_a_domain_a_theory_a_file_or_a_language_of_its_own(tmp_pat
     assert len(rule_set("91_inverse_roots").laws) == len(rule_set("indexed").laws) + 1
     alone = tmp_path / "alone"
     alone.mkdir()
-    for path in (Path(__file__).parents[3] / "rules").glob("[ib]*/[01]*.egg"):  # indexed, both
+    for path in (Path(__file__).parents[3] / "rules" / "indexed").glob("0*.egg"):
         shutil.copy(path, alone)
+    law = '(rewrite (Mul x y) (Mul y x) :ruleset equivalence :name "mul commutes")'
+    (alone / "10_products.egg").write_text(f"(constructor Mul (E E) E)\n{law}\n")
     own = rule_set(alone)
     assert 0 < len(own.laws) < len(rule_set("indexed").laws)
     assert len(rule_set(alone, ["mul commutes"]).laws) == len(own.laws) - 1
