@@ -52,6 +52,15 @@ def test_the_pages_build_without_warnings_and_load_nothing_external(site: Path) 
     assert "superoptimize" in (site / "reference" / "python.html").read_text(encoding="utf-8")
 
 
+def test_every_page_has_one_place_in_one_of_the_four_parts() -> None:
+    navigation = read("mkdocs.yml").partition("nav:\n")[2]
+    named = re.findall(r"- (\S+\.md)$", navigation, re.MULTILINE)
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(name for name in named if not name.startswith("notebooks/")) == sorted(pages)
+    parts = {name.partition("/")[0] for name in named} - {"index.md", "notebooks", "measurements", "experiments"}
+    assert parts == {"tutorials", "how_to", "explanation", "reference"}
+
+
 def test_a_broken_link_does_not_build(site: Path, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("[gone](gone.md)\n", encoding="utf-8")
