@@ -27,6 +27,7 @@ from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkabl
 from mirage_eg.egraph.soundness.lints import Severity
 from mirage_eg.egraph.soundness.models import FLOAT64, Model, UndefinedError
 from mirage_eg.egraph.soundness.unfold import unfolded
+from mirage_eg.frontend.workloads import paper_programs
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.custom_ops import record_of
@@ -379,7 +380,7 @@ def assert_rules_sound(paths: str | Path | Iterable[str | Path], domain: str | N
     problems = []
     for path in [paths] if isinstance(paths, str | Path) else paths:
         for file in rule_files(path):
-            report = check_file(file, domain, seed=seed)
+            report = check_file(file, paper_programs(), domain, seed=seed)
             for finding in report.findings:
                 if finding.truth is Truth.REFUTED:
                     problems.append(f"{finding.law.place}: {finding.law.text}\nis refuted: {finding.counterexample}")

@@ -81,6 +81,7 @@ def check(
     def job() -> int:
         from mirage_eg.egraph.rule_files import rule_files
         from mirage_eg.egraph.soundness.check_file import check_file
+        from mirage_eg.frontend.workloads import paper_programs
 
         Options(seed=seed, domain=domain or DOMAINS[0])  # its argument checks
         if examples is not None and examples < 10:
@@ -91,7 +92,12 @@ def check(
         for file in (file for path in files for file in rule_files(path)):
             with progress() as observer:
                 report = check_file(
-                    file, domain, examples, seed, on_progress=lambda stage, done, total: observer(stage, done, total, "")
+                    file,
+                    paper_programs(),
+                    domain,
+                    examples,
+                    seed,
+                    on_progress=lambda stage, done, total: observer(stage, done, total, ""),
                 )
             if as_json:
                 print(json_line(plain(report) | {"sound": report.sound}))

@@ -150,6 +150,12 @@ WORKLOADS: dict[str, Callable[[int], Graph]] = {
 PAPER = ("rmsnorm", "gated_mlp", "lora", "gqa", "qknorm", "ntrans")
 """The workloads of Mirage's evaluation (OSDI'25)."""
 
+
+def paper_programs() -> dict[str, Graph]:
+    """The workloads of PAPER at batch 1, by name."""
+    return {name: WORKLOADS[name](1) for name in PAPER}
+
+
 STANDARD = (*PAPER, "mha", "mqa")
 """The workloads that one block graph holds."""
 

@@ -12,6 +12,7 @@ from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.oracle import Limits, build_oracle
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.growth import targets
+from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import LimitError
 from property_tests.support.laws import GROWS_FOREVER
 from property_tests.support.parameters import few
@@ -39,7 +40,7 @@ FEED = [  # the third grows without end where there is a silu
 def blamed(folder: Path, laws: Sequence[str], extra: Sequence[str] = ()) -> str:
     path = folder / "my.egg"
     path.write_text("\n".join(["; domain: indexed", *laws]) + "\n", encoding="utf-8")
-    _, target = targets("lora", "indexed")[0]
+    _, target = targets(WORKLOADS["lora"](1), "indexed")[0]
     with pytest.raises(LimitError) as caught:
         build_oracle(load_rules("indexed", [*extra, path]), target, LIMITS)
     assert "\n" not in str(caught.value)
@@ -66,7 +67,7 @@ def test_laws_that_feed_each_other_are_named_together(tmp_path: Path) -> None:
 def test_a_packaged_theory_that_is_off_by_default_is_blamed_if_guilty(tmp_path: Path) -> None:
     path = tmp_path / "my.egg"
     path.write_text(f"; domain: indexed\n{INNOCENT[0]}\n", encoding="utf-8")
-    target = targets("ntrans", "indexed")[-1][1]
+    target = targets(WORKLOADS["ntrans"](1), "indexed")[-1][1]
     with pytest.raises(LimitError, match=r"90_square_expands\.egg:5: law 'square as a product' keeps"):
         build_oracle(load_rules("indexed", ["90_square_expands", path]), target, Limits(nodes=10_000, seconds=5.0))
 
@@ -75,7 +76,7 @@ def test_a_packaged_theory_that_is_off_by_default_is_blamed_if_guilty(tmp_path: 
 def test_no_added_law_is_blamed_where_the_packaged_ones_do_not_end(tmp_path: Path) -> None:
     path = tmp_path / "my.egg"
     path.write_text(f"; domain: indexed\n{INNOCENT[0]}\n", encoding="utf-8")
-    _, target = targets("lora", "indexed")[0]
+    _, target = targets(WORKLOADS["lora"](1), "indexed")[0]
     with pytest.raises(LimitError, match="rules/indexed: the packaged laws alone"):
         build_oracle(load_rules("indexed", [path]), target, Limits(nodes=20))
 

@@ -9,6 +9,7 @@ from mirage_eg.egraph.growing_laws import growth_shares
 from mirage_eg.egraph.oracle import Limits, build_oracle
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.growth import targets
+from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import LimitError, RuleError
 
 SHIFT = '(rewrite (Sum i (Exp x)) (Mul (Exp (Max i x)) (Sum i (Exp (Sub x (Max i x))))) :name "log-sum-exp shift")'
@@ -27,7 +28,7 @@ def rulebook(folder: Path, law: str) -> Rulebook:
 
 @pytest.mark.parametrize("workload", ["rmsnorm", "gqa", "lora"])
 def test_laws_one_at_a_time_give_the_same_e_graph(workload: str) -> None:
-    for _, target in targets(workload, "indexed"):
+    for _, target in targets(WORKLOADS[workload](1), "indexed"):
         together = build_oracle(load_rules("indexed"), target)
         apart = build_oracle(load_rules("indexed"), target, Limits(backoff=1))  # packaged laws never pause
         assert (apart.saturation.nodes, apart.saturation.classes) == (together.saturation.nodes, together.saturation.classes)
@@ -36,7 +37,7 @@ def test_laws_one_at_a_time_give_the_same_e_graph(workload: str) -> None:
 
 
 def test_a_law_that_feeds_itself_is_bounded_by_a_back_off(tmp_path: Path) -> None:
-    rules, (_, target) = rulebook(tmp_path, SHIFT), targets("gqa", "indexed")[0]
+    rules, (_, target) = rulebook(tmp_path, SHIFT), targets(WORKLOADS["gqa"](1), "indexed")[0]
     plain = build_oracle(rules, target, CUT).saturation
     assert plain.stopped == "stopped at 20,000 nodes"
     backed_off = build_oracle(rules, target, replace(CUT, backoff=1, iterations=10)).saturation
@@ -45,19 +46,19 @@ def test_a_law_that_feeds_itself_is_bounded_by_a_back_off(tmp_path: Path) -> Non
 
 
 def test_a_form_that_does_not_match_itself_saturates(tmp_path: Path) -> None:
-    rules, (_, target) = rulebook(tmp_path, SHIFT_OF_PRODUCTS), targets("gqa", "indexed")[0]
+    rules, (_, target) = rulebook(tmp_path, SHIFT_OF_PRODUCTS), targets(WORKLOADS["gqa"](1), "indexed")[0]
     saturation = build_oracle(rules, target).saturation
     assert saturation.saturated and saturation.nodes < 200
 
 
 def test_a_cut_is_an_error_unless_allowed(tmp_path: Path) -> None:
-    rules, (_, target) = rulebook(tmp_path, SHIFT), targets("gqa", "indexed")[0]
+    rules, (_, target) = rulebook(tmp_path, SHIFT), targets(WORKLOADS["gqa"](1), "indexed")[0]
     with pytest.raises(LimitError, match=r"'log-sum-exp shift' keeps the e-graph growing .* new e-nodes: 'log-sum-exp shift'"):
         build_oracle(rules, target, Limits(nodes=2_000))
 
 
 def test_a_law_that_is_left_out_does_not_match() -> None:
-    _, target = targets("gqa", "indexed")[0]
+    _, target = targets(WORKLOADS["gqa"](1), "indexed")[0]
     assert "mul commutes" in dict(build_oracle(load_rules("indexed"), target).saturation.matches)
     without = load_rules("indexed", without=["mul commutes"])
     assert "mul commutes" not in dict(build_oracle(without, target).saturation.matches)

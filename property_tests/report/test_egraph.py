@@ -15,7 +15,7 @@ from mirage_eg.egraph.expression import Expression, Term
 from mirage_eg.egraph.oracle import Oracle, build_oracle
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.growth import targets
-from mirage_eg.frontend.workloads import PAPER
+from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.report.egraph import EGraphView
 
@@ -23,7 +23,7 @@ RULES = load_rules("indexed")
 
 
 def example(name: str = "rmsnorm") -> tuple[Expression, Oracle]:
-    _, target = targets(name, "indexed")[-1]
+    _, target = targets(WORKLOADS[name](1), "indexed")[-1]
     return target, build_oracle(RULES, target)
 
 
@@ -122,7 +122,7 @@ def test_a_class_that_only_a_constructor_of_the_users_reaches_is_drawn(tmp_path:
 (rule ((below e) (= e (Twice x n))) ((below x)) :ruleset subexpression :name "below twice")
 """
     )
-    _, target = targets("gqa", "indexed")[0]
+    _, target = targets(WORKLOADS["gqa"](1), "indexed")[0]
     view = EGraphView(build_oracle(load_rules("indexed", [path]), target))
     assert "Twice #" in replace(view, boxes=1000)._repr_svg_()
     assert '"op": "Twice 2"' in view.to_json()

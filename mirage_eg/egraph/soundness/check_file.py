@@ -1,6 +1,6 @@
-"""Check one rule file: is every law true, which lints apply, and how large do the e-graphs of the standard targets grow?"""
+"""Check one rule file: is every law true, which lints apply, and how large do the e-graphs of programs grow?"""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from mirage_eg.egraph.soundness.growth import Size, oracles, sizes, targets
 from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_collapse, lint_guards, lint_law
 from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
@@ -51,13 +52,14 @@ class Report:
 
 def check_file(
     path: str | Path,
+    programs: Mapping[str, Graph],
     domain: str | None = None,
     examples: int | None = None,
     seed: int = 0,
     limits: Limits = CHECK_LIMITS,
     on_progress: Progress = lambda stage, done, total: None,
 ) -> Report:
-    """Test the laws of a rule file, lint it, and measure the growth of the standard targets.
+    """Test the laws of a rule file, lint it, and measure the growth of the e-graphs of programs.
 
     The domain defaults to that of the file's header (`; domain: …`), else indexed. A packaged file is compared with the other
     packaged theories. `examples` assignments for each law default to 1,500, or fewer for many laws, so that a file takes
@@ -90,12 +92,12 @@ def check_file(
     growth: tuple[tuple[Size, Size], ...] = ()
     unmeasured = None
     try:
-        found, before = _measure(rulebook, theory, limits, on_progress)
+        found, before = _measure(rulebook, theory, programs, limits, on_progress)
         collapse = list(lint_collapse(theory.path, found))
         lints += collapse
         failed = failed or bool(collapse)
-        for workload, split, oracle in found:
-            check_saturated(rulebook, dict(targets(workload, rulebook.domain))[split], limits, oracle.saturation)
+        for name, split, oracle in found:
+            check_saturated(rulebook, dict(targets(programs[name], rulebook.domain))[split], limits, oracle.saturation)
         growth = tuple(zip(before, sizes(found), strict=True))
     except RuleError as error:  # errors found before matter more
         if not failed:
@@ -202,20 +204,20 @@ def _prover(rulebook: Rulebook) -> Iterator[Callable[[CheckableLaw], bool]]:
 
 
 def _measure(
-    rulebook: Rulebook, theory: Theory, limits: Limits, on_progress: Progress
+    rulebook: Rulebook, theory: Theory, programs: Mapping[str, Graph], limits: Limits, on_progress: Progress
 ) -> tuple[list[tuple[str, str, Oracle]], tuple[Size, ...]]:
-    """All standard oracles with the file, and the sizes without it; no sizes if saturation hit a limit."""
+    """All oracles of the programs with the file, and the sizes without it; no sizes if saturation hit a limit."""
 
     def progress(stage: str) -> Callable[[int, int], None]:
         return lambda done, total: on_progress(stage, done, total)
 
     found = []
     with oracle_builder(rulebook, replace(limits, allow_cut=True)) as build:
-        for entry in oracles(build, rulebook.domain, on_progress=progress("growth")):
+        for entry in oracles(build, rulebook.domain, programs, progress("growth")):
             found.append(entry)
             if entry[2].saturation.stopped is not None:
                 return found, ()
     on = theory.packaged and header(theory.text, "default") != "off" and bool(theory.laws)  # others need its declarations
     with oracle_builder(load_rules(rulebook.domain, without=[theory.name] if on else [])) as build:
-        before = list(oracles(build, rulebook.domain, on_progress=progress("growth without")))
+        before = list(oracles(build, rulebook.domain, programs, progress("growth without")))
     return found, sizes(before)

@@ -1,14 +1,14 @@
-"""The cost of laws: the e-graphs of the standard targets, which are the paper's workloads under every split."""
+"""The cost of laws: the e-graphs of programs under every split."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from mirage_eg.egraph.expression import Expression, express, splits
 from mirage_eg.egraph.oracle import BuildOracle, Oracle
-from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +22,20 @@ class Size:
 
 
 @cache
-def targets(workload: str, domain: str) -> tuple[tuple[str, Expression], ...]:
-    """A workload's expressions with the names of their splits."""
-    program = expand(WORKLOADS[workload](1))
+def targets(program: Graph, domain: str) -> tuple[tuple[str, Expression], ...]:
+    """A program's expressions with the names of their splits."""
+    program = expand(program)
     axes = infer_axes(program)
     return tuple((split.label(axes), express(program, axes, split, domain)) for split in splits(axes))
 
 
 def oracles(
-    build: BuildOracle, domain: str, workloads: Sequence[str] = PAPER, on_progress: Callable[[int, int], None] | None = None
+    build: BuildOracle, domain: str, programs: Mapping[str, Graph], on_progress: Callable[[int, int], None] | None = None
 ) -> Iterator[tuple[str, str, Oracle]]:
-    """The oracle for each workload and split."""
-    jobs = [(workload, split, target) for workload in workloads for split, target in targets(workload, domain)]
-    for done, (workload, split, target) in enumerate(jobs, 1):
-        yield workload, split, build(target)
+    """The oracle for each program and split."""
+    jobs = [(name, *target) for name, program in programs.items() for target in targets(program, domain)]
+    for done, (name, split, target) in enumerate(jobs, 1):
+        yield name, split, build(target)
         if on_progress is not None:
             on_progress(done, len(jobs))
 

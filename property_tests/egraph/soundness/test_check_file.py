@@ -22,7 +22,7 @@ from mirage_eg.egraph.sandbox import Worker, in_worker
 from mirage_eg.egraph.soundness.check_file import CHECK_LIMITS, check_file
 from mirage_eg.egraph.soundness.growth import oracles, targets
 from mirage_eg.egraph.soundness.lints import lint_collapse
-from mirage_eg.frontend.workloads import PAPER, WORKLOADS
+from mirage_eg.frontend.workloads import PAPER, WORKLOADS, paper_programs
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import LimitError, RuleError
@@ -65,7 +65,7 @@ def test_a_broken_file_is_one_line_with_its_place_and_a_hint(mistake: str, tmp_p
     text, line, hint = BROKEN[mistake]
     path = written(tmp_path, text)
     with pytest.raises(RuleError) as caught:
-        check_file(path)
+        check_file(path, paper_programs())
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert hint in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -85,7 +85,7 @@ def test_a_command_that_is_no_law_is_named_as_written_with_its_line(command: str
     path = written(tmp_path, f"{before}  {command}\n(relation late (E))")
     word = command.strip("()").split()[0]
     with pytest.raises(RuleError) as caught:
-        check_file(path)
+        check_file(path, paper_programs())
     assert str(caught.value).startswith((f"{path}:6: got the command {word};", f"{path}:6: got ({word} …)"))
 
 
@@ -128,7 +128,7 @@ def test_check_exits_with_2_for_a_broken_file_and_leaves_stdout_empty(tmp_path: 
     [("(x·y)/y = x", "indexed"), pytest.param("(x·y)/y = x", "abstract", marks=pytest.mark.slow)],
 )
 def test_cancellation_fails_the_check_though_it_is_true(claim: str, domain: str, tmp_path: Path) -> None:
-    report = check_file(written(tmp_path, CANCELLATION[claim], domain))
+    report = check_file(written(tmp_path, CANCELLATION[claim], domain), paper_programs())
     assert not report.sound
     assert all(finding.counterexample is None for finding in report.findings)
 
@@ -136,18 +136,20 @@ def test_cancellation_fails_the_check_though_it_is_true(claim: str, domain: str,
 def test_cancellation_makes_attention_one_class_with_v_and_the_lint_says_so(tmp_path: Path) -> None:
     rulebook = load_rules("abstract", [written(tmp_path, CANCELLATION["(x·y)/y = x"], "abstract")])
     with oracle_builder(rulebook, Limits(nodes=5_000, allow_cut=True)) as build:
-        [lint] = lint_collapse("my.egg", list(oracles(build, "abstract", ["gqa"])))
+        [lint] = lint_collapse("my.egg", list(oracles(build, "abstract", {"gqa": WORKLOADS["gqa"](1)})))
     assert "the input x2" in lint.message
     with oracle_builder(load_rules("abstract")) as build:
-        assert not list(lint_collapse("rules", list(oracles(build, "abstract", ["gqa"]))))
+        assert not list(lint_collapse("rules", list(oracles(build, "abstract", {"gqa": WORKLOADS["gqa"](1)}))))
 
 
 @pytest.mark.slow
 def test_a_law_that_follows_from_the_others_is_remarked_upon_others_are_not(tmp_path: Path) -> None:
     twin = "(rewrite (Div (Sum i x) y) (Sum i (Div x y)) :when ((= a (axes y)) (set-not-contains a i)))"
-    messages = [lint.message for lint in check_file(written(tmp_path, twin)).lints]
+    messages = [lint.message for lint in check_file(written(tmp_path, twin), paper_programs()).lints]
     assert any("follows from the others" in message for message in messages)
-    new = [lint.message for lint in check_file(written(tmp_path, TRUE_BUT_NOT_IN_THE_FIELD["tanh is odd"])).lints]
+    new = [
+        lint.message for lint in check_file(written(tmp_path, TRUE_BUT_NOT_IN_THE_FIELD["tanh is odd"]), paper_programs()).lints
+    ]
     assert not any("follows" in message for message in new)
 
 
@@ -157,7 +159,7 @@ def test_a_law_that_grows_forever_ends_within_its_limit_and_is_named(tmp_path: P
     limits = replace(CHECK_LIMITS, seconds=1.5)
     spent = getrusage(RUSAGE_CHILDREN)
     with pytest.raises(RuleError, match=rf"{path}:2: law '{path}:2' keeps the e-graph growing .*stopped"):
-        check_file(path, limits=limits)
+        check_file(path, paper_programs(), limits=limits)
     now = getrusage(RUSAGE_CHILDREN)
     assert now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime < 8 * limits.seconds
 
@@ -282,20 +284,22 @@ def test_the_laws_of_a_domain_prove_what_they_say_and_no_more() -> None:
 def test_laws_of_what_is_below_that_grow_forever_are_stopped_and_named(tmp_path: Path) -> None:
     law = "(rule ((below e) (= e (Sum i x))) ((below (Sum i (Sum i e)))) :ruleset subexpression)"
     rulebook = load_rules("indexed", [written(tmp_path, law)])
-    _, target = targets("lora", "indexed")[0]
+    _, target = targets(WORKLOADS["lora"](1), "indexed")[0]
     with pytest.raises(RuleError, match=r"my.egg:2: law '.*my.egg:2' keeps the e-graph growing .*stopped"):
         build_oracle(rulebook, target, Limits(nodes=2_000))
 
 
 def test_a_refuted_file_shows_its_growth_too(tmp_path: Path) -> None:
-    report = check_file(written(tmp_path, "(rewrite (Sqrt x) (Square x))"))
+    report = check_file(written(tmp_path, "(rewrite (Sqrt x) (Square x))"), paper_programs())
     assert not report.sound
     assert [before.workload for before, _ in report.growth] == list(PAPER)
     assert any(after.nodes > before.nodes for before, after in report.growth)
 
 
 def test_a_refuted_file_that_grows_forever_is_refuted_all_the_same(tmp_path: Path) -> None:
-    report = check_file(written(tmp_path, "(rewrite (Mul x y) (Mul (Mul x y) (Exp x)))"), limits=Limits(nodes=2_000))
+    report = check_file(
+        written(tmp_path, "(rewrite (Mul x y) (Mul (Mul x y) (Exp x)))"), paper_programs(), limits=Limits(nodes=2_000)
+    )
     assert not report.sound
     assert report.growth == ()
     assert report.unmeasured is not None and "keeps the e-graph growing" in report.unmeasured

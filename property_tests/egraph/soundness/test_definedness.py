@@ -20,6 +20,7 @@ from mirage_eg.egraph.soundness.check_file import check_file
 from mirage_eg.egraph.soundness.definedness import definedness
 from mirage_eg.egraph.soundness.lints import Severity
 from mirage_eg.egraph.soundness.unfold import unfolded
+from mirage_eg.frontend.workloads import paper_programs
 from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
@@ -118,7 +119,11 @@ def test_no_packaged_law_writes_what_is_undefined_where_it_matched(domain: str) 
 def test_check_warns_of_a_law_that_narrows_and_notes_one_that_widens(tmp_path: Path) -> None:
     path = tmp_path / "my.egg"
     path.write_text("(rewrite (Log (Mul x y)) (Add (Log x) (Log y)))\n(rewrite (Mul (Log x) (Exp (Log y))) (Mul (Log x) y))\n")
-    said = {lint.place: lint for lint in check_file(path).lints if "narrows" in lint.message or "widens" in lint.message}
+    said = {
+        lint.place: lint
+        for lint in check_file(path, paper_programs()).lints
+        if "narrows" in lint.message or "widens" in lint.message
+    }
     assert said[f"{path}:1"].level is Severity.WARNING
     assert "narrows: (Add (Log x) (Log y)) is undefined at x = -" in said[f"{path}:1"].message
     assert said[f"{path}:2"].level is Severity.NOTE

@@ -10,6 +10,7 @@ from mirage_eg.egraph.soundness.check_file import check_file
 from mirage_eg.egraph.soundness.claims import checkable_law
 from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_guards, lint_law
 from mirage_eg.egraph.soundness.unfold import unfolded
+from mirage_eg.frontend.workloads import paper_programs
 from property_tests.support.law_corpus import written
 
 FACTOR = "(rewrite (Sum i (Mul x y)) (Mul (Sum i x) y){when})"
@@ -42,7 +43,7 @@ def lints(folder: Path, text: str, check: bool = True) -> list[Lint]:
     path = folder / "my.egg"
     path.write_text(f"; domain: indexed\n{written(text)}\n", encoding="utf-8")
     if check:
-        return list(check_file(path).lints)
+        return list(check_file(path, paper_programs()).lints)
     rulebook = load_rules("indexed", [path])
     law = rulebook.theories[-1].laws[-1]
     plans = [checkable_law(form, rulebook.signatures) for form in unfolded(law, rulebook.laws, rulebook.signatures)]

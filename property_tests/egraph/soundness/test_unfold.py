@@ -10,6 +10,7 @@ from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.check_file import check_file
 from mirage_eg.egraph.soundness.check_law import Finding, Truth, check_law
 from mirage_eg.egraph.soundness.unfold import definitions, is_foreign, unfolded
+from mirage_eg.frontend.workloads import paper_programs
 from mirage_eg.ir.errors import RuleError
 
 NORM = "(constructor Norm (String E) E)\n(birewrite (Norm i x) (Div x (Sqrt (Mean i (Square x)))))\n"
@@ -100,7 +101,7 @@ def test_what_means_nothing_is_one_line(text: str, words: str, tmp_path: Path) -
 def test_a_file_with_both_is_checked_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "own.egg"
     path.write_text(HOLD["the norm of a positive scale"] + "\n" + POSITIVE_SUMS + RELU, encoding="utf-8")
-    report = check_file(path, examples=40)
+    report = check_file(path, paper_programs(), examples=40)
     assert report.sound
     assert len(report.findings) == 5
     assert {old.workload for old, _ in report.growth} >= {"rmsnorm", "qknorm"}
