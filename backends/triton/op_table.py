@@ -41,11 +41,6 @@ class ElementwiseRow:
     bounded: bool
     helpers: tuple[Helper, ...]
 
-    @property
-    def is_written_out(self) -> bool:
-        """Whether the op has no Triton expression, and its definition takes its place."""
-        return self.triton is _written_out
-
 
 def torch_attributes(item: Node, dtype: DType) -> Attributes:
     """The attributes of a node for `torch_call`: ints among integers, whose type torch would change for a float."""

@@ -26,7 +26,6 @@ from mirage_eg.partial_equivalence.moves import EXCHANGED_SIDES, WHOLE, LayoutMo
 from mirage_eg.partial_equivalence.small_sizes import at_small_sizes, is_small
 from mirage_eg.partial_equivalence.window_changes import WINDOWED, Change, changes_of, following, with_changes
 
-MAX_OPS = 5
 MAX_MOVES = 4  # with one op of the program
 BITS = (20, 14, 10, 7)  # of the whole numbers: the most with which results are exact in float64
 Moves = tuple[LayoutMove, ...]
@@ -383,4 +382,4 @@ def _factors(program: Graph) -> tuple[int, ...]:
     return tuple(sorted(found - {1}))
 
 
-__all__ = ["MAX_OPS", "Mutation", "mutations"]
+__all__ = ["Mutation", "mutations"]
