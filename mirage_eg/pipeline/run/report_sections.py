@@ -13,8 +13,12 @@ Section = TypeVar("Section")
 
 def section(kind: type[Section], *records: object, **computed: Any) -> Section:
     """A section: its fields are `computed`, or those of the first record of a stage that has the name."""
-    copied = (name for name in (field.name for field in fields(kind)) if name not in computed)  # type: ignore[arg-type]
-    return kind(**{name: next(getattr(it, name) for it in records if hasattr(it, name)) for name in copied}, **computed)
+
+    def copied(name: str) -> Any:
+        return getattr(next((it for it in records if hasattr(it, name)), records[0]), name)
+
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: computed[name] if name in computed else copied(name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
