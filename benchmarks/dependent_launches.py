@@ -15,6 +15,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.measure.timing import gpu_available, time_source
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.frontend.load import BUILT_IN, load_program
@@ -42,7 +43,8 @@ def compare(name: str, batch: int, seconds: float) -> dict[str, object]:
             timing = time_source(source)
             timings[key].append((timing.warm_us, timing.cold_us))
             device = timing.device
-    line: dict[str, object] = {"program": name, "batch": batch, "device": device, "kernels": len(best.graph.kernels)}
+    kernels = len(launches_of(best.graph).kernels)
+    line: dict[str, object] = {"program": name, "batch": batch, "device": device, "kernels": kernels}
     line["chosen"] = any(schedule.dependent_launch for schedule in best.schedule)
     line["schedule"] = [asdict(schedule) for schedule in best.schedule]
     for key, pairs in timings.items():

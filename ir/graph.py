@@ -12,7 +12,7 @@ from typing import Any
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType, is_kernel, result_count
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType, is_op, result_count
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import Cuts
@@ -113,9 +113,9 @@ class Graph(NestedGraph):
         return DType.float64 if DType.float64 in self.dtypes else DType.float32
 
     @cached_property
-    def kernels(self) -> tuple[Node, ...]:
-        """The nodes of a kernel graph that are launched, in order."""
-        return tuple(item for item in self.nodes if is_kernel(item))
+    def ops(self) -> tuple[Node, ...]:
+        """The ops of a kernel graph, in order; `backends.launches` has the kernels that compute them."""
+        return tuple(item for item in self.nodes if is_op(item))
 
     @cached_property
     def blocks(self) -> tuple["Graph", ...]:

@@ -105,8 +105,8 @@ class NestedGraph:
         raise NotImplementedError
 
 
-def is_kernel(item: Node) -> bool:
-    """Whether a node of a kernel graph is launched: inputs, outputs and views are not."""
+def is_op(item: Node) -> bool:
+    """Whether a node of a kernel graph is an op: inputs, outputs and views are none. `backends.launches` knows the kernels."""
     return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS_IN_ORDER
 
 

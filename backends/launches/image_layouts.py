@@ -6,8 +6,6 @@ grouped ones are left as they are. Concatenations and elementwise ops of torch k
 images are in row-major order: torch's kernel for images channels last has a handful of blocks there.
 """
 
-from collections.abc import Mapping
-
 from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -33,26 +31,23 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
     Values with `declared` strides and inputs are not among them.
     """
     fixed = declared.union(graph.input_values, (value for item in graph.outputs for value in item.operands))
-    makers = {value: item for item, values in graph.numbered() for value in values}
     found = {value: channels_last(graph.types[value].shape) for value in _images(graph) - fixed}
     for image in [*found]:
-        found |= _reshaped_to(graph, makers, image, found[image], fixed)
+        found |= _reshaped_to(graph, image, found[image], fixed)
     return found
 
 
-def _reshaped_to(
-    graph: Graph, makers: Mapping[int, Node], value: int, strides: Shape, fixed: frozenset[int]
-) -> dict[int, Shape]:
+def _reshaped_to(graph: Graph, value: int, strides: Shape, fixed: frozenset[int]) -> dict[int, Shape]:
     """What is reshaped to an image, from what a kernel writes on, with its strides; nothing if no kernel writes it."""
     found: dict[int, Shape] = {}
-    while makers[value].op == "reshape":
-        [source] = makers[value].operands
+    while (maker := graph.nodes[graph.makers[value]]).op == "reshape":
+        [source] = maker.operands
         seen = reshaped_strides(graph.types[value].shape, strides, graph.types[source].shape)
         if seen is None or source in fixed:
             return {}
         value, strides = source, seen
         found[value] = strides
-    return found if makers[value].op == "block" else {}
+    return found if maker.op == "block" else {}
 
 
 def is_channels_last_convolution(graph: Graph, item: Node) -> bool:

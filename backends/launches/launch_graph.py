@@ -94,7 +94,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
     launches = [*_of_concatenations(graph, joint, steps), *_of_library_calls(graph, steps)]
     grouped = {position for launch in launches for position in launch.nodes}
     prepared = prepared_values(graph)
-    in_place = {graph.makers[value] for value in transposed_operands(graph)}.union(*(launch.views for launch in launches))
+    in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
     for position, (item, values) in enumerate(graph.numbered()):
         if position in grouped or OPS[item.op].kind is Kind.BOUNDARY:
             continue

@@ -4,8 +4,7 @@ A kernel reads such a value at the address of what it shows, with other strides 
 copied for it. A kernel whose results are concatenated writes them at their places in the result.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_eg.ir.graph import Graph
@@ -24,23 +23,16 @@ class View:
 
 
 def views_of(
-    graph: Graph,
-    strides: Sequence[Shape],
-    fixed: frozenset[int],
-    copied: frozenset[int] = frozenset(),
-    images: frozenset[int] = frozenset(),
+    graph: Graph, strides: Sequence[Shape], fixed: frozenset[int], copied: frozenset[int], images: frozenset[int]
 ) -> dict[int, View]:
     """The views that generated kernels and other views alone read. `strides` are those of all values, the `fixed`
     ones may be no views; generated kernels write the concatenations `copied`, and library calls give `images` their strides."""
-    readers: dict[int, list[tuple[Node, range]]] = {value: [] for value in range(len(graph.types))}
-    for item, values in graph.numbered():
-        for operand in item.operands:
-            readers[operand].append((item, values))
-    made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *VIEWS) for value in values}
+    numbered = [*graph.numbered()]
+    made_here = {value for item, values in numbered if item.op in ("block", "input", *VIEWS) for value in values}
     made_here |= copied | images
-    source_of = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op in VIEWS}
+    source_of = {values[0]: item.operands[0] for item, values in numbered if item.op in VIEWS}
     candidates: dict[int, View] = {}
-    for item, values in graph.numbered():
+    for item, values in numbered:
         if item.op not in VIEWS or values[0] in fixed or (item.operands[0] not in made_here and not MOVES[item.op].omits):
             continue
         [operand] = item.operands
@@ -54,10 +46,10 @@ def views_of(
         views = {
             value: view
             for value, view in candidates.items()
-            if readers[value]
+            if graph.readers[value]
             and all(
                 item.op == "block" or (values and (values[0] in candidates or values[0] in copied))
-                for item, values in readers[value]
+                for item, values in map(numbered.__getitem__, graph.readers[value])
             )
         }
         if len(views) == len(candidates):
@@ -67,15 +59,13 @@ def views_of(
 
 
 def transposed_operands(graph: Graph) -> frozenset[int]:
-    """The transposes of the last two dims that products of the library alone read: it takes a matrix in either order."""
-    readers: dict[int, set[str]] = {}
-    for item in graph.nodes:
-        for operand in item.operands:
-            readers.setdefault(operand, set()).add(item.op)
+    """The positions of transposes of the last two dims that products of the library alone read: it takes either order."""
     return frozenset(
-        values[0]
-        for item, values in graph.numbered()
-        if item.op == "transpose" and _swaps_matrices(item["permutation"]) and readers.get(values[0]) == {"matmul"}
+        position
+        for position, (item, values) in enumerate(graph.numbered())
+        if item.op == "transpose"
+        and _swaps_matrices(item["permutation"])
+        and {graph.nodes[reader].op for reader in graph.readers[values[0]]} == {"matmul"}
     )
 
 
@@ -89,8 +79,6 @@ def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int])
 
     All operands of such a concatenation are written so, each of them by one kernel and for this reader alone (and for kernels).
     """
-    makers = {value: item for item, values in graph.numbered() for value in values}
-    readers = Counter(operand for item in graph.nodes if item.op != "block" for operand in dict.fromkeys(item.operands))
     joined: dict[int, View] = {}
     for item, values in graph.numbered():
         if item.op != "concat" or len(set(item.operands)) < len(item.operands) or fixed.intersection(values):
@@ -98,20 +86,25 @@ def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int])
         views: dict[int, View] = {}
         offset, stride = 0, strides[values[0]][item["dim"]]
         for operand in item.operands:
-            views |= _written_at(graph, makers, operand, View(values[0], strides[values[0]], offset))
+            views |= _written_at(graph, operand, View(values[0], strides[values[0]], offset))
             offset += graph.types[operand].shape[item["dim"]] * stride
-        written = [value for value in views if makers[value].op == "block"]
-        own = all(readers[value] == 1 and value not in fixed for value in views)
+        written = [value for value in views if _maker(graph, value).op == "block"]
+        readers = [[reader for reader in graph.readers[value] if graph.nodes[reader].op != "block"] for value in views]
+        own = fixed.isdisjoint(views) and all(len(its) == 1 for its in readers)
         if own and len(written) == len(item.operands) and len({graph.types[value].dtype for value in (*views, *values)}) == 1:
             joined |= views
     return joined
 
 
-def _written_at(graph: Graph, makers: Mapping[int, Node], value: int, view: View) -> dict[int, View]:
+def _maker(graph: Graph, value: int) -> Node:
+    return graph.nodes[graph.makers[value]]
+
+
+def _written_at(graph: Graph, value: int, view: View) -> dict[int, View]:
     """The views of a value and of the values that it reshapes, if it is at a place in another one's memory."""
     views = {value: view}
-    while makers[value].op == "reshape":
-        [source] = makers[value].operands
+    while (maker := _maker(graph, value)).op == "reshape":
+        [source] = maker.operands
         strides = reshaped_strides(graph.types[value].shape, views[value].strides, graph.types[source].shape)
         if strides is None:
             break

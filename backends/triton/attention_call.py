@@ -51,7 +51,7 @@ def write_attention(file: ProgramFile, attention: LibraryAttention, value: int) 
     by_library = all(file.graph.nodes[reader].op not in ("block", "output", "concat") for reader in file.graph.readers[value])
     order = "" if by_library else ".contiguous()"
     file.body.append(f"    {name} = attention({given}).reshape({file.types[value].shape}){order}")
-    file.calls_attention = file.calls_torch = True
+    file.calls_torch = True
 
 
 __all__ = ["NAMES", "SOURCE", "write_attention"]

@@ -202,13 +202,14 @@ def _functions(
     buffers = [f"*(buffers or allocate({', '.join([f'{inputs[0]}.device', *sizes])}))"] if written else []
     computed = [f"*prepared({', '.join(file.names[value] for value in weights_read(file))})"] if file.prepares else []
     arguments = [*inputs, *computed, *buffers, *sizes, *(f"{name}={name}" for name in library)]
+    launches = file.lowered.launches
     taken = [f"    {name} = {inputs[size.input]}.shape[{size.dim}]" for name, size in sizes.items()]
     taken += [f"    check(({', '.join(inputs)},), {', '.join(sizes)})"] if sizes else []
     return "\n".join(
         [
             *preparation_functions(file),
-            *([FUSED_SOURCE] if file.fuses_convolutions else []),
-            *([ATTENTION_SOURCE] if file.calls_attention else []),
+            *([FUSED_SOURCE] if any(launches.of_kind(LaunchKind.CONVOLUTION)) else []),
+            *([ATTENTION_SOURCE] if any(launches.of_kind(LaunchKind.ATTENTION)) else []),
             f"def launch({', '.join([*inputs, *kept, *written, *sizes, *library])}):",
             f'    """{kernels}; returns the outputs."""',
             *file.body,

@@ -72,8 +72,6 @@ class ProgramFile:
     types: list[TensorType]
     strides: list[Shape]
     row_maxima: dict[int, list[RowMaximum]] = field(default_factory=dict)  # of values that are shifted by maxima or scaled
-    fuses_convolutions: bool = False
-    calls_attention: bool = False
     calls_torch: bool = False
     filters: dict[int, int] = field(default_factory=dict)  # of weights, what `prepare` makes of them: channels last
     kernels: list[BlockKernel] = field(default_factory=list)  # those of block graphs first, in their order

@@ -67,7 +67,7 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
     is_output = any(value in it.operands for it in file.graph.outputs)
     order = "()" if is_output else "(memory_format=torch.channels_last)"
     file.body.append(f"    {name} = {FUSED}({image}, {weight}, {bias}, {added}, {windows}).contiguous{order}")
-    file.fuses_convolutions = file.calls_torch = True
+    file.calls_torch = True
 
 
 FUSED = "convolution_relu"

@@ -24,7 +24,7 @@ from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, TensorType, is_kernel, node
+from mirage_eg.ir.node import Node, TensorType, is_op, node
 from mirage_eg.ir.ops import OPS, Kind
 
 OPSET = 18
@@ -147,7 +147,7 @@ class _Model:
         """Functions and views that outputs need, in the order of the graph."""
         by_result = {value: kernel for kernel in kernels for value in kernel.results}
         for item, values in self.graph.numbered():
-            if is_kernel(item) and not by_result.keys() & set(values) and len(values):
+            if is_op(item) and not by_result.keys() & set(values) and len(values):
                 own = FunctionValues(frozenset(values), tuple(values))
                 by_result |= dict.fromkeys(values, own)
         read = {kernel: _read(self.graph, kernel) for kernel in by_result.values()}

@@ -16,7 +16,6 @@ from mirage_eg.graph_optimizer.joint_extraction import CLOSE, JointExtraction
 from mirage_eg.graph_optimizer.substitution import Substitution, Substitutions, substitutions
 from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import is_kernel
 from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.choose_candidates import Groups
@@ -194,7 +193,7 @@ def _summary(
         extracted_bound_us=joint.bound_us,
         rounds=extraction.rounds,
         kernels_searched=extraction.looked_up,
-        ops=BeforeAfter(_kernels(extraction.program), _kernels(it.graph)),
+        ops=BeforeAfter(len(extraction.program.ops), len(it.graph.ops)),
         folded=it.folded,
         prologue_bytes=0 if prologue is None else sum(kind.nbytes for kind in prologue.output_types),
         prologue_us=0.0 if prologue is None else predict_us(prologue, run.device),
@@ -203,10 +202,6 @@ def _summary(
         rewritten_us=best_us,
         seconds=seconds,
     )
-
-
-def _kernels(program: Graph) -> int:
-    return sum(map(is_kernel, program.nodes))
 
 
 __all__ = ["EqualPrograms", "search_equal_programs"]

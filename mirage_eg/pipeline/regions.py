@@ -10,6 +10,7 @@ from math import inf
 
 from mirage_eg.backends.cost.lower_bound import product_flops
 from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.graph_optimizer.region_cuts import values_to_cut_at
 from mirage_eg.ir.expand import expand
@@ -187,7 +188,8 @@ def _plan_parts(division: Division, graphs: Mapping[Graph, Graph]) -> list[PlanP
     """A graph for each region's program as parts of the whole program."""
     program_of = {number: region.program for region in division.regions for number in region.numbers}
     made = {
-        program: SegmentKernels(graph, 0.0, len(graph.kernels), proved=True, fused=True) for program, graph in graphs.items()
+        program: SegmentKernels(graph, 0.0, len(launches_of(graph).kernels), proved=True, fused=True)
+        for program, graph in graphs.items()
     }
     return [PlanPart(part, part.inputs, made[program_of[number]]) for number, part in enumerate(division.parts)]
 

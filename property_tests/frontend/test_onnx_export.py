@@ -298,7 +298,7 @@ def test_optimize_of_a_model_gives_a_model_of_its_best_mugraph(tmp_path: Path, c
         code, out, _ = run_command(capsys, "optimize", "small.onnx", "--gpu", "h200", "--jobs", "1", "--out", "best.onnx")
     assert code == 0 and "ONNX model: best.onnx" in out
     best = onnx.load(tmp_path / "best.onnx")
-    assert len(best.functions) == len(mi.from_json((tmp_path / "mirage_out/small/best.json").read_text()).kernels)
+    assert len(best.functions) == len(mi.from_json((tmp_path / "mirage_out/small/best.json").read_text()).ops)
     program = load_program(str(tmp_path / "small.onnx"))[1]
     check(program, best, {name: it - 0.5 for name, it in arrays_of(program).items()}, 2e-5)
 

@@ -116,7 +116,7 @@ def test_a_library_op_of_torch_is_imported_with_its_numbers_and_types(name: str)
     function, arguments, op = CASES[name]
     it = imported(function, *arguments)
     assert it.outside == ()
-    assert op in {item.op for program in it.programs for item in program.kernels}
+    assert op in {item.op for program in it.programs for item in program.ops}
     results, wanted = it.run(*arguments), function(*arguments)
     pairs = zip(results, wanted, strict=True) if isinstance(wanted, tuple) else [(results, wanted)]
     for result, one in pairs:

@@ -13,7 +13,7 @@ from mirage_eg.graph_optimizer.substitution import Substitutions, substitutions
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import is_kernel
+from mirage_eg.ir.node import is_op
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.ir.weights import with_weights
 from mirage_eg.search.partition.compose import compose
@@ -75,7 +75,7 @@ def products(program: Graph) -> int:
 def test_the_result_is_equal_and_within_two_percent_of_the_bound(program: Graph, seed: int) -> None:
     def factor(segment: Graph) -> float | None:
         place = crc32(f"{seed} {to_json(segment)}".encode()) % 64
-        single = sum(map(is_kernel, segment.nodes)) == 1
+        single = sum(map(is_op, segment.nodes)) == 1
         return 1 + place / 32 if place < 48 or single else None
 
     assume(len(program.inputs) > 1)
@@ -104,7 +104,7 @@ def test_prices_of_kernels_decide_over_a_substitution() -> None:
 
 
 def test_a_kernel_without_a_block_graph_is_not_in_the_result() -> None:
-    prices = Prices(lambda it: None if sum(map(is_kernel, it.nodes)) > 1 else 1.0)
+    prices = Prices(lambda it: None if sum(map(is_op, it.nodes)) > 1 else 1.0)
     found = joint(siblings(), prices)
     assert found is not None and found.plan is not None
     assert all(len(kernel.ops) == 1 or set(kernel.ops) <= {"slice", "relu"} for kernel in found.rewritten.kernels)

@@ -22,7 +22,7 @@ def test_a_program_with_library_ops_is_optimized_and_verified(name: str) -> None
     assert candidates
     for candidate in candidates:
         assert candidate.verdict.equal and candidate.compile.ok and candidate.float_check.ok
-        for item in candidate.graph.kernels:
+        for item in candidate.graph.ops:
             inside = item["graph"].nodes if item.op == "block" else ()
             assert all(OPS[step.op].kind is not Kind.LIBRARY for step in inside)
 
@@ -37,7 +37,7 @@ def test_a_gather_cuts_a_program_and_what_is_around_it_is_fused() -> None:
     rows = graph.gather(graph.exp(graph.sigmoid(x)), i)
     graph.mark_output(graph.rms_norm(rows, 32) @ w)
     [best, *_] = optimize("gather", graph.graph(), OPTIONS).candidates
-    ops = [item.op for item in best.graph.kernels]
+    ops = [item.op for item in best.graph.ops]
     assert "gather" in ops and ops.count("block") >= 1 and best.fused
     assert best.verdict.equal and best.verdict.evidence
 

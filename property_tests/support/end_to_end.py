@@ -15,6 +15,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.interpreter import Array, RunProgram
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -73,7 +74,7 @@ def run_end_to_end(program: Graph, run: RunProgram, **options: Any) -> Outcome:
     return Outcome(
         ops,
         seconds,
-        len(first.graph.kernels),
+        len(launches_of(first.graph).kernels),
         str(first.verdict.verdict),
         max(errors),
         wrong=wrong,

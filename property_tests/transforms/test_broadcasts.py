@@ -14,7 +14,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import is_kernel
+from mirage_eg.ir.node import is_op
 from mirage_eg.testing import TAME, programs
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.simplify import simplify
@@ -59,7 +59,7 @@ def written(write: Write) -> Graph:
 def test_a_program_that_reduces_a_broadcast_is_all_in_one_kernel(run_program: RunProgram, name: str) -> None:
     program = written(SUMMED[name])
     first = mi.superoptimize(program, top=2)[0]
-    kernels = [item.op for item in first.graph.nodes if is_kernel(item)]
+    kernels = [item.op for item in first.graph.nodes if is_op(item)]
     assert kernels == ["block"]
     arrays = inputs_of(program)
     assert worst(run_program(first.source, arrays), evaluate(program, arrays, FloatAlgebra())) < 1e-5

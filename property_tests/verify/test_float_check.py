@@ -302,7 +302,7 @@ def test_views_widen_no_tolerance_since_they_are_no_kernels() -> None:
         return program.graph()
 
     plain, many = viewed(0), viewed(6)
-    assert len(plain.kernels) == len(many.kernels) == 1 and many.blocks == ()
+    assert len(plain.ops) == len(many.ops) == 1 and many.blocks == ()
     assert float_check(plain, many).tolerance == float_check(plain, plain).tolerance
 
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.evaluator.processes import begin_worker, end_processes
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, time_launches, time_source
@@ -158,7 +159,7 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
         "error": best.float_check.error,
         "verified": str(best.verdict.verdict),
         "proved": best.proved,
-        "kernels": len(best.graph.kernels),
+        "kernels": len(launches_of(best.graph).kernels),
         "grid": [list(block.grid) for block in best.graph.blocks],
         "loop": [block.loop for block in best.graph.blocks],
         "graph": json.loads(serialize.to_json(best.graph)),

@@ -216,7 +216,7 @@ def _compared(name: str, model: Any, trials: list[Trial]) -> ImportRow:
         imported = import_program(program)
     except ProgramError as error:
         return ImportRow(name, Import.OUTSIDE, _line(error))
-    ops = sum(len(program.kernels) for program in imported.programs)
+    ops = sum(len(program.ops) for program in imported.programs)
     row = ImportRow(name, Import.RIGHT, segments=len(imported.programs), ops=ops)
     if imported.outside:
         reasons = Counter(f"{one.op}: {one.reason}" for one in imported.outside)

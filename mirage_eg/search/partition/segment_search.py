@@ -23,7 +23,7 @@ from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import is_kernel
+from mirage_eg.ir.node import is_op
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.elementwise_chains import uncounted_ops
@@ -410,7 +410,7 @@ class KernelFinder:
     def lower_bound(self, segment: Segment) -> float:
         """The least that kernels of the segment can take, if it has any: a launch, and each input read and each output written
         or its products computed; laws may leave fewer operations of products that are summed or added."""
-        if not any(is_kernel(self.program.nodes[position]) for position in segment.nodes):
+        if not any(is_op(self.program.nodes[position]) for position in segment.nodes):
             return 0.0
         types = [self.program.types[value] for value in (*segment.inputs, *segment.outputs)]
         moved = sum(kind.nbytes for kind in types) / self.device.memory_bandwidth

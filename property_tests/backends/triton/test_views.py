@@ -118,7 +118,7 @@ def test_an_output_that_is_concatenated_too_is_copied(run_program: RunProgram) -
 
 @pytest.mark.parametrize("body", [joined, joined_in_another_shape])
 def test_a_joined_concatenation_is_no_kernel(body: Body) -> None:
-    assert len(predict(program(body), DEVICES["H100"])) == len(program(body).kernels) - 1
+    assert len(predict(program(body), DEVICES["H100"])) == len(program(body).ops) - 1
     copied = new_kernel_graph()
     x = copied.new_input((8, 12), "float32", "X")
     copied.mark_output(copied.concat([x, doubled(copied, x)], 1))

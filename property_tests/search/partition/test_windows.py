@@ -102,7 +102,7 @@ def test_ways_through_windows_compute_the_program() -> None:
 def test_after_the_budget_each_state_has_its_smallest_segment() -> None:
     program = mlp(5)
     primitive, found, _ = cut(program, until=after(0))
-    assert found.states <= 1 + len(primitive.kernels)
+    assert found.states <= 1 + len(primitive.ops)
     assert found.left_out[-1] == "kernels of several ops after the budget was spent" and not found.complete
     assert all(Reference(program).check(compose(primitive, plan.parts)).equal for plan in found.plans)
     assert found.plans
