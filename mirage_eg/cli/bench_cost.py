@@ -15,7 +15,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    from mirage_eg.backends.cost.calibrate import Agreement, Measured
+    from mirage_eg.lab.bench.calibrate import Agreement, Measured
 
 _LISTED = 12  # µGraphs whose prediction is furthest off
 
@@ -37,7 +37,7 @@ def bench_cost(
     """Fit the cost model's device constants to measured kernels; print predicted against measured, with rank correlation."""
 
     def job() -> int:
-        from mirage_eg.backends.cost.calibrate import FITTED, agreements, fit, predicted, read_lines
+        from mirage_eg.lab.bench.calibrate import FITTED, agreements, fit, predicted, read_lines
 
         shipped = find_device(gpu)
         if out is not None:
@@ -96,8 +96,8 @@ def _correlation(value: float | None) -> str:
 
 
 def _furthest_table(measured: Sequence["Measured"], device: Device) -> Table:
-    from mirage_eg.backends.cost.calibrate import predicted
     from mirage_eg.backends.cost.roofline_model import cost_of
+    from mirage_eg.lab.bench.calibrate import predicted
     from mirage_eg.pipeline.kernel_summary import kernel_summary
 
     table = Table("workload", "µGraph", "measured µs", "predicted µs", "limited by", title_justify="left")

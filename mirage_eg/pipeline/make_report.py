@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from mirage_eg.backends.cost.calibrate import spearman
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.rank_correlation import spearman
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import memory_of

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mirage_eg as mi
-from mirage_eg.backends.cost.calibrate import agreements, read_lines
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.ir.graph import Graph
+from mirage_eg.lab.bench.calibrate import agreements, read_lines
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.ranking import notes_on, ordered
 from mirage_eg.pipeline.run.heuristics import HEURISTICS

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_eg.backends.cost.calibrate import FITTED, Measured, agreements, fit, predicted, read_lines, spearman
 from mirage_eg.backends.cost.devices import DEVICES, find_device
+from mirage_eg.backends.cost.rank_correlation import spearman
 from mirage_eg.backends.cost.roofline_model import kernel_works, predict, predict_us
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.serialize import to_json
+from mirage_eg.lab.bench.calibrate import FITTED, Measured, agreements, fit, predicted, read_lines
 from mirage_eg.optimizer.thread_graphs import form_threads
 from property_tests.support.command import run_command
 from property_tests.support.hand_written import HAND_WRITTEN
