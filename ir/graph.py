@@ -4,7 +4,8 @@ Equal graphs are equal tuples, and hashing is linear.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -24,6 +25,8 @@ from mirage_eg.ir.sizes import Ratio, SizeExpression
 class Graph(NestedGraph):
     """A kernel graph, a block graph (run with `grid`, `loop` and `threads`) or a thread graph.
 
+    `keeps_undefined`: of a program, whether laws must keep its undefined values, unless a run is told otherwise.
+
     Raises:
         GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, a map that leaves parts
             empty, a value of the loop mixed with one computed after it. The message names the node.
@@ -34,6 +37,7 @@ class Graph(NestedGraph):
     grid: tuple[int, ...] = ()
     loop: int = 1
     threads: int = 128
+    keeps_undefined: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         _ = self._checker
@@ -44,12 +48,18 @@ class Graph(NestedGraph):
         graph = object.__new__(cls)
         fields = {"nodes": tuple(nodes), "level": checker.level, "grid": checker.grid, "loop": checker.loop, "threads": threads}
         assert checker.count == len(nodes) and checker.outputs, "every node has been checked"
-        graph.__dict__.update(fields | {"_checker": checker})
+        graph.__dict__.update(fields | {"keeps_undefined": False, "_checker": checker})
+        return graph
+
+    def keeping_undefined(self) -> "Graph":
+        """The same program, of which laws must keep undefined values."""
+        graph = copy(self)
+        graph.__dict__["keeps_undefined"] = True
         return graph
 
     def __getstate__(self) -> dict[str, Any]:
         """Without properties that are computed later, perhaps by another thread while this one pickles the graph."""
-        return {name: self.__dict__[name] for name in ("nodes", "level", "grid", "loop", "threads", "_checker")}
+        return {name: self.__dict__[name] for name in (*self.__dataclass_fields__, "_checker")}
 
     @cached_property
     def _checker(self) -> "Checker":

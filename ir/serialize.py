@@ -86,6 +86,8 @@ def to_data(graph: Graph) -> dict[str, Any]:
     data: dict[str, Any] = {"level": str(graph.level)}
     if graph.level is Level.BLOCK:
         data |= {"grid": list(graph.grid), "loop": graph.loop, "threads": graph.threads}
+    if graph.keeps_undefined:
+        data["undefined"] = "keep"
     data["nodes"] = []
     for item, values in graph.numbered():
         results: list[dict[str, Any]] = [{"id": value} for value in values]
@@ -161,7 +163,10 @@ def graph_of(data: Any, wanted: Level | None = None) -> Graph:
     if wanted is not None and level is not wanted:
         raise GraphError(f"got a {level} graph inside, wanted a {wanted} graph")
     running = ("grid", "loop", "threads") if level is Level.BLOCK else ()
-    fields = _fields(data, ("level", *running, "nodes"))
+    keeps = {"undefined"} & {*data}
+    fields = _fields(data, ("level", *running, *keeps, "nodes"))
+    if keeps and fields["undefined"] != "keep":
+        raise GraphError(f"got undefined {_shown(fields['undefined'])}, wanted 'keep', or no such field")
     grid, loop, threads = (), 1, 128
     if running:
         grid, loop, threads = (
@@ -174,7 +179,7 @@ def graph_of(data: Any, wanted: Level | None = None) -> Graph:
     checker = Checker(level, grid, loop)
     places: dict[int, int] = {}  # from the file's ids to value positions
     nodes = [_node(item, checker, places) for item in fields["nodes"]]
-    return Graph(tuple(nodes), level, grid, loop, threads)
+    return Graph(tuple(nodes), level, grid, loop, threads, bool(keeps))
 
 
 def _level(data: Any) -> Level:

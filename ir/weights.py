@@ -43,12 +43,13 @@ def with_weights(graph: Graph, places: Collection[int]) -> Graph:
     values = {graph.input_values[place] for place in places}
     if not values:
         return graph
-    return Graph(
+    marked = Graph(
         tuple(
             node("input", **item.mapping | {"weight": True}) if not values.isdisjoint(made) else item
             for item, made in graph.numbered()
         )
     )
+    return marked.keeping_undefined() if graph.keeps_undefined else marked
 
 
 def without_weights(graph: Graph) -> Graph:

@@ -210,7 +210,7 @@ def _with_names(path: Path, segment: ImportedSegment, results: Sequence[str], na
         if result not in values:
             raise ProgramError(f"{path}: the result {name} is an input that no op reads, or a constant; wanted a computed one")
         nodes.append(node("output", values[result], name=name))
-    return Graph(tuple(nodes))
+    return Graph(tuple(nodes)).keeping_undefined()
 
 
 def _in_order(program: Graph, names: Sequence[str]) -> Graph:

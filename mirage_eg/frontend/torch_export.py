@@ -181,7 +181,7 @@ def segment_of(
         it.append(node)
     for node in outputs:
         it.graph.mark_output(it.values[node])
-    program = it.graph.graph()
+    program = it.graph.graph().keeping_undefined()
     kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}
     of_input = {node.name: kinds.get(found.place[node], InputKind.ACTIVATION) for node in it.inputs}
     kind = tuple(of_input.get(name, InputKind.CONSTANT) for name in program.input_names)

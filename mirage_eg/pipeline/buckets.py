@@ -53,6 +53,7 @@ def optimize_sizes(
         OptionError: a size of an unknown name, or too many buckets.
         GraphError: a size outside the range of its dim.
     """
+    options = replace(options, undefined=options.undefined_in(program))
     dims = dims_of(program)
     tops = largest_sizes(dims, sizes)
     if (count := prod(map(len, tops.values()))) > _MOST:

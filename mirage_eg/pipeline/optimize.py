@@ -38,7 +38,7 @@ def optimize(
     A result in the cache on disk is given back at once, and a finished one is written there; not so with a `tuning` of one's
     own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
     """
-    options, on_gpu = for_this_machine(options)  # refuses before any work
+    options, on_gpu = for_this_machine(replace(options, undefined=options.undefined_in(program)))  # refuses before any work
     program = with_weights(program, matching_inputs(program, options.weights))
     request = run_request(name, program, options if tuning is None else replace(options, cache=False), on_gpu)
     if not resume and tracer is None and (earlier := cached_result(request)) is not None:

@@ -70,7 +70,8 @@ class Prover:
     def __init__(
         self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = PROOF_LIMITS, keeps: bool = False
     ) -> None:
-        self.program, self._keeps = program, keeps or has_choices(program)  # undefined values
+        keeps = keeps or has_choices(program) or (rulebook is None and program.keeps_undefined)
+        self.program, self._keeps = program, keeps  # undefined values
         rulebook = rulebook or load_rules("indexed", undefined="keep" if self._keeps else "free")
         self.rulebook = rulebook.keeping_undefined() if self._keeps else rulebook
         self._laws = SufficientLaws(self.rulebook, limits)

@@ -15,9 +15,11 @@ from mirage_eg.egraph.rule_files import DOMAINS, header
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.definedness import definedness
 from mirage_eg.egraph.soundness.unfold import unfolded
+from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.undefined import given_values
@@ -164,3 +166,35 @@ def test_no_number_to_the_power_of_nought_is_one_as_in_torch(exponent: int) -> N
     x = np.full((16, 16), np.nan)
     [got] = evaluate(expand(graph), [x, x], FloatAlgebra())
     assert (got == 1).all() if exponent == 0 else np.isnan(got).all()
+
+
+def imported() -> Graph:
+    """exp(log x)·√y·√y as torch exports it."""
+    torch = pytest.importorskip("torch")
+
+    class Module(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any, y: Any) -> Any:
+            return x.log().exp() * y.sqrt() * y.sqrt()
+
+    exported = torch.export.export(Module(), (torch.rand(16, 16), torch.rand(16, 16)))
+    [found] = mi.torch.import_program(exported).programs
+    return found
+
+
+def test_an_imported_program_keeps_what_is_undefined_unless_told_otherwise() -> None:
+    options: dict[str, Any] = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 2.0}
+    whole = imported()
+    read, plain = from_json(to_json(whole)), Graph(whole.nodes)
+    assert read == plain == whole and read.keeps_undefined and not plain.keeps_undefined
+    assert not any(given_values(whole, it.graph, 0) for it in mi.superoptimize(read, **options))
+    made = next(it.graph for it in mi.superoptimize(whole, undefined="free", **options) if given_values(whole, it.graph, 0))
+    assert Prover(plain).prove(made).proved and not Prover(whole).prove(made).proved
+
+
+def test_a_model_in_a_file_keeps_what_is_undefined(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    nodes = [onnx.helper.make_node("Log", ["x"], ["l"]), onnx.helper.make_node("Exp", ["l"], ["y"])]
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [16, 16]) for name in ("x", "y")]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:])), tmp_path / "model.onnx")
+    _, loaded = load_program(str(tmp_path / "model.onnx"))
+    assert loaded.keeps_undefined and Options().undefined_in(loaded) == "keep"

@@ -64,12 +64,13 @@ class Options:
     rules: Annotated[tuple[str, ...], Option("More rules: a file or folder.", metavar="PATH")] = ()
     without: Annotated[tuple[str, ...], Option("A packaged theory or law to leave out.", metavar="THEORY|LAW")] = ()
     undefined: Annotated[
-        str,
+        str | None,
         Option(
-            "Laws keep a value undefined, as √x·√x for x < 0, or are free to give it one; with choices a program keeps it.",
+            "Laws keep a value undefined, as √x·√x for x < 0, or are free to give it one; with choices a program keeps it, and "
+            "without this option an imported one, too.",
             choices=UNDEFINED,
         ),
-    ] = "free"
+    ] = None
     weights: Annotated[
         tuple[str, ...], Option("An input that stays the same from call to call, as 'W*'; may be repeated.", metavar="NAME")
     ] = ()
@@ -137,7 +138,9 @@ class Options:
 
     def undefined_in(self, program: Graph) -> str:
         """What laws may do with undefined values of a program; one with choices keeps them (`ir.choices`)."""
-        return "keep" if self.undefined == "keep" or has_choices(program) else "free"
+        if has_choices(program) or (self.undefined is None and program.keeps_undefined):
+            return "keep"
+        return self.undefined or "free"
 
     def until(self) -> Deadline:
         """When a stage that begins now has spent the budget."""
