@@ -1,8 +1,9 @@
 """Import and torch.compile on every op and module of PyTorch's own databases, against eager torch.
 
 `python benchmarks/op_suite.py [--kinds float32,…] [--ops NAME,…] [--jobs N] [--limit SECONDS] [--again] [--tenth]` appends a
-line for each op to docs/measurements/op_suite.jsonl. It prints a table by verdict, the faults, and the most frequent reasons of
-nodes outside. An op that has a line is run again with --again only. Each op has a process and a limit of its own. Needs torch.
+line for each op to docs/measurements/op_suite.jsonl. It prints a table by verdict, the faults, the names of ops that are not
+compared, and the most frequent reasons of nodes outside. An op that has a line is run again with --again only. Each op has a
+process and a limit of its own. Needs torch.
 """
 
 import argparse
@@ -84,6 +85,11 @@ def reasons(found: Iterable[dict[str, Any]]) -> Counter[str]:
     return total
 
 
+def not_compared(found: Iterable[dict[str, Any]]) -> list[str]:
+    """The ops with results that are random or uninitialised, by name."""
+    return sorted({line["op"] for line in found if line["counts"].get("random")})
+
+
 def main() -> None:
     """Run what has no line yet, and print what the lines say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,6 +123,7 @@ def main() -> None:
     shown = done if names else list(known.values())
     for row in table(shown):
         print("  ".join(cell.rjust(10) for cell in row))
+    print(f"not compared, random or uninitialised: {', '.join(not_compared(shown)) or 'none'}")
     for reason, count in reasons(shown).most_common(40):
         print(f"{count:>6}  {reason}")
 

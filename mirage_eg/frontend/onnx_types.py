@@ -60,13 +60,30 @@ class ModelTypes:
             kinds = {name: type_of(it) for name, it in values.items()}
             try:
                 inferred = shape_inference.infer_node_outputs(
-                    schema, node, kinds, data, opset_imports=list(self.opsets), ir_version=self.ir_version
+                    schema,
+                    _with_defaults(node, schema),
+                    kinds,
+                    data,
+                    opset_imports=list(self.opsets),
+                    ir_version=self.ir_version,
                 )
             except shape_inference.InferenceError:
                 shown = ", ".join(text_of(values[name]) if name else "none" for name in node.input)
                 raise UnsupportedError(f"ONNX has no result for the operands {shown or 'none'}") from None
         kinds = {name: self.declared[name] for name in node.output if name in self.declared}
         return kinds | {name: kind for name, kind in inferred.items() if is_complete(kind)}
+
+
+def _with_defaults(node: Any, schema: Any) -> Any:
+    """A node with the attributes that it leaves out: ONNX's inference takes another default for STFT's `onesided`."""
+    from onnx import NodeProto
+
+    named = {it.name for it in node.attribute}
+    left_out = [it.default_value for it in schema.attributes.values() if it.default_value.type and it.name not in named]
+    written = NodeProto()
+    written.CopyFrom(node)
+    written.attribute.extend(left_out)
+    return written
 
 
 def _proto(value: Any, name: str) -> Any:

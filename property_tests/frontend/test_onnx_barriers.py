@@ -43,7 +43,7 @@ def test_an_unknown_operator_is_a_barrier_that_computes_what_it_did(name: str) -
     assert len(found.programs) == 2
     assert [it.reason for it in found.outside] == [f"no operator {name} is known"]
     [got] = found.run(x=torch.from_numpy(x))
-    [wanted] = onnx.reference.ReferenceEvaluator(made).run(None, {"x": x})
+    [wanted] = computed(made, {"x": x})
     np.testing.assert_allclose(got.double().numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -155,3 +155,18 @@ def test_an_operator_of_onnxruntime_is_a_barrier_that_runs() -> None:
     x = np.ones((1, 4, 6, 6), np.float32)
     [got] = import_model(made).run(x)
     np.testing.assert_allclose(got.double().numpy(), np.exp(x / (1 + np.exp(-x))) ** 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("operands", ["a, step, window", "a, step, , length"])
+@pytest.mark.parametrize(("attribute", "bins"), [("", 9), ("<onesided = 0>", 16)])
+def test_an_attribute_that_is_left_out_has_its_default_in_shapes(operands: str, attribute: str, bins: int) -> None:
+    text = (
+        f'<ir_version: 10, opset_import: ["": 20]> m (float[1, 64, 1] x) => (float[1, 7, {bins}, 2] y) '
+        f"<int64 step = {{8}}, int64 length = {{16}}, float[16] window = {{{', '.join(['0.5'] * 16)}}}> "
+        f"{{ a = Relu(x)\n b = STFT{attribute}({operands})\n y = Relu(b) }}"
+    )
+    made, x = onnx.parser.parse_model(text), np.random.default_rng(0).standard_normal((1, 64, 1)).astype(np.float32)
+    found = import_model(made)
+    [wanted] = computed(made, {"x": x})
+    np.testing.assert_allclose(found.run(x)[0].numpy(), wanted, atol=1e-5)
+    assert len(found.programs) == 2
