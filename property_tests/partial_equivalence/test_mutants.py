@@ -97,8 +97,9 @@ def test_images_of_one_element_have_no_other_program(name: str) -> None:
 
 @pytest.mark.parametrize("program", [PLAIN, DILATED, POINT])
 def test_every_corrected_mutant_is_the_program_and_computes_little_again(program: Graph) -> None:
-    wanted = values(program)
-    for it in mutants_of(program):
+    wanted, found = values(program), mutants_of(program)
+    assert found
+    for it in found:
         np.testing.assert_array_equal(values(it.graph), wanted, it.name)
         wrong = values(it.changed) != wanted
         assert it.wrong == wrong.sum() and it.recomputed <= 1.25 * it.wrong, it.name
