@@ -5,13 +5,15 @@ dims of a matmul are one axis, and so are elementwise dims, unless one is a broa
 mix: a program is meant for all sizes of its axes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -27,9 +29,9 @@ class Axes:
     sizes: tuple[int, ...]
     dims: tuple[Dims, ...]
     reduced: frozenset[int]  # axes that some op sums over or takes a mean or maximum of
-    indexed: frozenset[int] = (
-        frozenset()
-    )  # axes whose indices an op tells apart: cut by slices, or of ops without axis inference
+    indexed: frozenset[int] = frozenset()  # axes whose indices an op tells apart, as slices do
+
+    reach: Mapping[int, int] = field(default_factory=dict)  # so many indices of an axis all windows over it reach over
 
     def of(self, value: int) -> frozenset[int]:
         """All axes of a value."""
@@ -46,18 +48,19 @@ def is_vector_product(left: frozenset[int], right: frozenset[int]) -> bool:
 
 
 def infer_axes(
-    graph: Graph, *, repeats: bool = False, barriers: bool = False, slices: bool = False, parts: bool = False
+    graph: Graph, *, repeats: bool = False, barriers: bool = False, slices: bool = False, finest: bool = False
 ) -> Axes:
     """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
 
     With `barriers`, the result of an op without axis inference has axes of its own. With `slices`, a slice and a concatenation
-    are ops with axis inference: their results have an axis of their own in the dim that they change. With `parts`,
-    equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis with distinct indices.
+    are ops with axis inference: their results have an axis of their own in the dim that they change. With `finest`,
+    equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis that is told apart. Library
+    ops keep the axes that they do not tell apart, and windows that fill an image slide along one axis.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
     """
-    inference = _Inference(slices, parts)
+    inference = _Inference(slices, finest)
     dims: list[Dims] = []
     for position, (item, values) in enumerate(graph.numbered()):
         if item.op == "output":
@@ -81,13 +84,14 @@ class _CannotUnifyError(Exception):
 class _Inference:
     """Union-find over atoms; an atom may be split into slower and faster ones."""
 
-    def __init__(self, slices: bool, equal_parts: bool) -> None:
-        self.slices, self.equal_parts = slices, equal_parts
+    def __init__(self, slices: bool, finest: bool) -> None:
+        self.slices, self.finest = slices, finest
         self.size: list[int] = []
         self.parent: list[int] = []
         self.parts: dict[int, tuple[int, ...]] = {}
         self.reduced: set[int] = set()
         self.indexed: set[int] = set()
+        self.reach: list[tuple[int, int]] = []
 
     def new(self, extent: int) -> Dim:
         """A fresh axis, or none for an extent of 1."""
@@ -155,6 +159,8 @@ class _Inference:
                 self.reduced.update(left[-1])
                 batch = self.broadcast((left[:-2], right[:-2])) if len(left) > 2 or len(right) > 2 else ()
                 return (*batch, left[-2], right[-1])
+            case Kind.LIBRARY if self.finest and (row := LIBRARY.get(item.op)) is not None and row.axes is not None:
+                return self.library(item, operands, shape, row.axes(self.extents(operands), item.mapping))
             case Kind.REARRANGEMENT if self.slices and item.op in ("slice", "concat"):
                 return self.cut(item, operands, shape)
             case Kind.REARRANGEMENT:
@@ -179,10 +185,44 @@ class _Inference:
             case _:
                 raise _CannotUnifyError("its axes cannot be inferred (it cuts or joins extents)")
 
+    def extents(self, operands: Sequence[Dims]) -> list[Shape]:
+        return [tuple(prod(self.size[atom] for atom in self.leaves(dim)) for dim in dims) for dims in operands]
+
+    def library(self, item: Node, operands: Sequence[Dims], shape: Shape, letters: str) -> Dims:
+        """The dims of the result by the letters of a record."""
+        given, made = letters.split("->")
+        named: dict[str, Dim] = {}
+        for dims, own in zip(operands, given.split(","), strict=True):
+            for dim, letter in zip(dims, own, strict=True):
+                self.unify(named.setdefault(letter, dim), dim)
+        for place, (above, letter) in enumerate(_WINDOWS.items()):
+            if letter in made:
+                pads, dim = item["pads"], named.pop(above)
+                slid = self.window(dim, shape[2 + place], item["strides"][place], pads[place] + pads[place + 2])
+                named[letter] = self.new(shape[2 + place]) if slid is None else slid
+                if slid is None:
+                    self.indexed.update(dim + named[letter])
+        for letter, extent in zip(made, shape, strict=True):
+            named.setdefault(letter, self.new(extent))
+        self.reduced.update(atom for letter in {*named} - {*made} if letter.islower() for atom in named[letter])
+        self.indexed.update(atom for letter, dim in named.items() if letter.isupper() and letter not in "PQ" for atom in dim)
+        return tuple(named[letter] for letter in made)
+
+    def window(self, dim: Dim, count: int, stride: int, pads: int) -> Dim | None:
+        """The axis of windows that fill an image, of which each has a stride of it; None where they do not."""
+        [[extent]] = self.extents([(dim,)])
+        if extent != count * stride or count == 1:
+            return None
+        windows, within = self.new(count), self.new(stride)
+        self.unify(dim, windows + within)
+        self.indexed.update(within)
+        self.reach += [(atom, extent + pads - (count - 1) * stride) for atom in windows]
+        return windows
+
     def cut(self, item: Node, operands: Sequence[Dims], shape: Shape) -> Dims:
         cut = item["dim"]
         others = self.broadcast([(*dims[:cut], (), *dims[cut + 1 :]) for dims in operands])
-        dim = self.of_parts(item, [dims[cut] for dims in operands], shape[cut]) if self.equal_parts else None
+        dim = self.of_parts(item, [dims[cut] for dims in operands], shape[cut]) if self.finest else None
         if dim is None:
             dim = self.new(shape[cut])
             self.indexed.update(atom for own in (*(dims[cut] for dims in operands), dim) for atom in own)
@@ -190,7 +230,7 @@ class _Inference:
 
     def of_parts(self, item: Node, dims: Sequence[Dim], extent: int) -> Dim | None:
         """The dim that joins equal parts, or that is one of them; None where parts differ or axes do not fit."""
-        extents = [prod(self.size[atom] for atom in self.leaves(dim)) for dim in dims]
+        [extents] = self.extents([tuple(dims)])
         try:
             if item.op == "concat":
                 if len({*extents}) > 1:
@@ -218,9 +258,14 @@ class _Inference:
             if len(flat) != len(set(flat)) and not repeats:
                 raise UnsupportedError(f"value %{value} has one axis in two dims")
         reduced, indexed = (frozenset(number[atom] for atom in self.leaves([*own])) for own in (self.reduced, self.indexed))
-        return Axes(tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order), renamed, reduced, indexed)
+        reach = Counter[int]()
+        for own, extent in self.reach:
+            reach.update({number[atom]: extent for atom in self.leaves([own])})
+        names, sizes = tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order)
+        return Axes(names, sizes, renamed, reduced, indexed, reach)
 
 
+_WINDOWS = {"H": "P", "W": "Q"}
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
 
 
@@ -241,7 +286,8 @@ def resize(graph: Graph, axes: Axes, sizes: Sequence[int]) -> Graph:
             shape = tuple(prod(sizes[axis] for axis in dim) for dim in axes.dims[values[0]])
             if "shape" in attributes:
                 attributes["shape"] = shape
-            attributes.pop("strides", None)
+            if item.op == "input":
+                attributes.pop("strides", None)
             if item.op == "repeat":
                 dim = item["dim"]
                 attributes["times"] = shape[dim] // prod(sizes[axis] for axis in axes.dims[item.operands[0]][dim])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from mirage_eg.ir import indexing, shapes, windows
@@ -27,6 +28,10 @@ class LibraryOp:
     operand. `call(operands, attributes, shapes)` is torch's expression; a constant is on the device of the operand given.
     `dtype` is that of the result where it is not the first operand's; `noun` names the result. `words` say what is computed,
     where no method of a builder does.
+
+    `axes(operands, attributes)` names the axes of all dims by letters, like einsum: the op is the same function at each index
+    of a small letter, and sums over it if the result lacks it; it tells apart the indices of a capital. The windows of P and Q
+    slide over H and W. Without it the op tells apart all indices.
     """
 
     name: str
@@ -41,12 +46,39 @@ class LibraryOp:
     words: str = ""
     keyed: bool = False
     orders: bool = False
+    axes: Callable[[Sequence[Shape], Attributes], str] | None = None
     call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
     noun: str
 
 
 _DIM = {"dim": "int"}
 _WINDOWS = {"window": "ints", "strides": "ints", "pads": "ints"}  # pads: top, left, bottom, right
+
+
+def _dims(operands: Sequence[Shape], given: Attributes) -> list[str]:
+    """A letter for each dim of the first operand, a capital for the one that the op walks."""
+    letters = [*ascii_lowercase[: len(operands[0])]]
+    letters[given["dim"]] = "D"
+    return letters
+
+
+def _walked_axes(operands: Sequence[Shape], given: Attributes) -> str:
+    letters = "".join(_dims(operands, given))
+    return f"{letters}->{letters.replace('D', 'E') if 'count' in given else letters}"
+
+
+def _gather_axes(operands: Sequence[Shape], given: Attributes) -> str:
+    letters, places = "".join(_dims(operands, given)), ascii_uppercase[4 : 4 + len(operands[1])]
+    return f"{letters},{places}->{letters.replace('D', places)}"
+
+
+def _write_axes(operands: Sequence[Shape], given: Attributes) -> str:
+    letters = "".join(_dims(operands, given))
+    return f"{letters},E,{letters.replace('D', 'E')}->{letters}"
+
+
+def _convolution_axes(operands: Sequence[Shape], given: Attributes) -> str:
+    return "ncHW,ocij->noPQ" if given["groups"] == 1 else "nCHW,OEij->nFPQ"
 
 
 def _gather_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
@@ -74,6 +106,7 @@ OPS = (
         attributes=_DIM,
         indices=1,
         move=indexing.gather,
+        axes=_gather_axes,
         call=_gather_text,
         noun="rows",
     ),
@@ -94,6 +127,7 @@ OPS = (
         attributes=_DIM,
         indices=1,
         move=indexing.index_write,
+        axes=_write_axes,
         call=lambda x, a, _: f"torch.index_copy({x[0]}, {a['dim']}, {x[1]}.long(), {x[2]})",
         noun="written",
     ),
@@ -113,6 +147,7 @@ OPS = (
         attributes=_DIM,
         compute=lambda a, x, lead, given: a.running_sum(x, lead + given["dim"]),
         terms=lambda operands, given: operands[0][given["dim"]],
+        axes=_walked_axes,
         call=lambda x, a, _: f"torch.cumsum({x[0]}, dim={a['dim']})",
         noun="running_sum",
     ),
@@ -124,6 +159,7 @@ OPS = (
         compute=lambda a, x, lead, given: a.order(x, lead, given),
         keyed=True,
         orders=True,
+        axes=_walked_axes,
         call=_argsort_text,
         noun="order",
     ),
@@ -143,6 +179,7 @@ OPS = (
         shape=windows.full_shape,
         attributes={"shape": "ints", "value": "rational", "dtype": "text"},
         compute=lambda a, lead, given: a.filled(given["shape"], given["value"], lead),
+        axes=lambda operands, given: f"->{ascii_lowercase[: len(given['shape'])]}",
         call=_full_text,
         noun="constant",
     ),
@@ -162,6 +199,7 @@ OPS = (
         attributes={"strides": "ints", "pads": "ints", "dilations": "ints", "groups": "int"},
         compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
         terms=lambda operands, given: prod(operands[1][1:]),
+        axes=_convolution_axes,
         call=window_calls.convolution,
         noun="images",
     ),
@@ -171,6 +209,7 @@ OPS = (
         attributes={**_WINDOWS, "dilations": "ints"},
         compute=lambda a, x, lead, given: a.largest_of_windows(x, lead, given),
         keyed=True,
+        axes=lambda operands, given: "ncHW->ncPQ",
         call=window_calls.maximum,
         noun="largest",
     ),
@@ -180,6 +219,7 @@ OPS = (
         attributes={**_WINDOWS, "count_include_pad": "int"},
         compute=lambda a, x, lead, given: a.mean_of_windows(x, lead, given),
         terms=lambda operands, given: prod(given["window"]),
+        axes=lambda operands, given: "ncHW->ncPQ",
         call=window_calls.average,
         noun="averaged",
     ),

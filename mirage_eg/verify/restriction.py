@@ -5,8 +5,11 @@ of them. Axis inference over program and µGraph together (`ir.flatten`, `ir.axe
 grids, loops and tiles make of them, and to the equal parts that concatenations join. Take any of the indices of each axis, the
 same ones in both graphs: both compute on them what they compute there as a whole. So graphs that are equal on every choice of
 indices are equal; and all choices of so many indices are one pair of graphs, at smaller sizes. Axes that are reduced, cut at
-other places or walked by ops without axis inference keep their sizes; of an axis that a value has twice at least two indices
-are taken, equal and different ones.
+other places or walked by library ops keep their sizes; of an axis that a value has twice at least two indices are taken, equal
+and different ones.
+
+Windows over an image that they fill tell indices apart by the borders that they reach over, and by nothing else. A small image
+has all kinds of windows of a large one if its axes are longer than all windows reach together. So it decides about the large.
 
 A graph with parts of unequal extents has no restriction. Part of the trusted core.
 """
@@ -30,6 +33,8 @@ KEPT = (16, 8, 4, 2)
 """Indices of an axis: the first number that keeps program and µGraph within so many elements, else the last."""
 ELEMENTS = 1 << 20
 
+
+_BETWEEN = 2  # windows that reach over no border of the image, at least
 
 Places = tuple[tuple[int, ...], ...]  # for each dim of a tensor the indices that are kept
 
@@ -73,7 +78,7 @@ class JointAxes:
         for pair in zip(*outputs, strict=True):  # equal indices of both are one index
             flat.apply("maximum", *pair)
         nodes = (*flat.nodes, *(node("output", value) for values in outputs for value in values))
-        self.axes = infer_axes(Graph(nodes), repeats=True, barriers=True, slices=True, parts=True)
+        self.axes = infer_axes(Graph(nodes), repeats=True, barriers=True, slices=True, finest=True)
         self._graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
 
     def kept(self) -> list[int]:
@@ -98,19 +103,22 @@ class JointAxes:
 
     def places(self, sizes: Sequence[int]) -> tuple[tuple[Places, ...], tuple[Places, ...]]:
         """The kept indices of inputs and outputs."""
-        dims, whole = self.axes.dims, self.axes.sizes
+        dims = self.axes.dims
         inputs, outputs = (
-            tuple(tuple(_kept_of(dim, sizes, whole) for dim in dims[value]) for value in values)
+            tuple(tuple(_kept_of(dim, sizes, self.axes) for dim in dims[value]) for value in values)
             for values in (self._inputs, self._outputs)
         )
         return inputs, outputs
 
 
-def _kept_of(dim: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
-    """The first indices of each axis of a dim, as indices of the dim."""
+def _kept_of(dim: Sequence[int], sizes: Sequence[int], axes: Axes) -> tuple[int, ...]:
+    """The kept indices of each axis of a dim, as indices of the dim: the first ones; under windows those at both ends."""
     kept = [0]
     for axis in dim:
-        kept = [place * whole[axis] + digit for place in kept for digit in range(sizes[axis])]
+        count, whole = sizes[axis], axes.sizes[axis]
+        last = count // 2 if axis in axes.reach else 0
+        digits = (*range(count - last), *range(whole - last, whole))
+        kept = [place * whole + digit for place in kept for digit in digits]
     return tuple(kept)
 
 
@@ -152,8 +160,8 @@ class _Rebuilt:
         given, nodes = iter(shapes), list[Node]()
         for item, own in graph.numbered():
             attributes = item.mapping
-            if "strides" in attributes:
-                del attributes["strides"]
+            if item.op in ("input", "output"):
+                attributes.pop("strides", None)
             if "graph" in attributes:
                 read = [self._extents(values[operand])[lead:] for operand in item.operands]
                 attributes["graph"] = self._inside(bodies, read, lead)

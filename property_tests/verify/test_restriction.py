@@ -1,6 +1,7 @@
 """At the kept indices a restriction computes what the whole computes there, and a wrong µGraph is wrong there, too."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,8 +150,10 @@ CUTS = {  # the op, and the shape of x that is kept of [64, 128]
     "halves": (lambda graph, x: graph.concat([graph.slice(x, 0, 32, 64), graph.slice(x, 0, 0, 32)], 0), (4, 2)),
     "unequal parts": (lambda graph, x: graph.concat([graph.slice(x, 0, 16, 64), graph.slice(x, 0, 0, 16)], 0), (64, 2)),
     "every other": (lambda graph, x: graph.slice(x, 0, 0, 64, 2), (64, 2)),
-    "cumsum": (lambda graph, x: graph.cumsum(x, 0), (64, 128)),
-    "gather": (lambda graph, x: graph.gather(x, graph.new_input((64,), "int64", "i"), 0), (64, 128)),
+    "cumsum": (lambda graph, x: graph.cumsum(x, 0), (64, 2)),
+    "argsort": (lambda graph, x: graph.argsort(x, 0), (64, 2)),
+    "gather": (lambda graph, x: graph.gather(x, graph.new_input((64,), "int64", "i"), 0), (64, 2)),
+    "take_along_dim": (lambda graph, x: graph.take_along_dim(x, graph.new_input((8, 128), "int64", "i"), 0), (64, 128)),
     "flip": (lambda graph, x: graph.flip(x, (0,)), (64, 128)),
 }
 
@@ -163,6 +166,11 @@ def test_axes_whose_indices_an_op_tells_apart_keep_their_sizes(op: str) -> None:
     program = graph.graph()
     small = few(program, program)
     assert (small.program if small else program).input_types[0].shape == shape
+    if small is not None:
+        arrays = inputs_of(program)
+        kept = [_at(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
+        [got], [whole] = _values(small.program, kept), _values(program, arrays)
+        np.testing.assert_allclose(got, _at(whole, small.outputs[0]), rtol=1e-9, atol=1e-9)
 
 
 def _joined_products(left: int, right: int) -> tuple[Graph, Graph]:
@@ -192,6 +200,50 @@ def test_a_joint_product_is_compared_at_few_columns_of_each_part() -> None:
 def test_a_joint_product_that_is_cut_elsewhere_is_not_equal(start: int) -> None:
     program, wrong = _joined_products(64, start)
     assert BlockReference(program).check(wrong).verdict is Equality.NOT_EQUAL
+
+
+IMAGES = {  # a program of windows, and what changes it: at all places, or at a border alone
+    "same": (("conv2d", {"pads": 1}), {"pads": (2, 1, 0, 1)}),
+    "two strides": (("conv2d", {"pads": 1, "strides": 2}), {"pads": (0, 1, 2, 1), "strides": 2}),
+    "dilated": (("conv2d", {"pads": 2, "dilations": 2}), {"pads": 1, "dilations": 1}),
+    "mean with the border": (("avg_pool2d", {"window": 3, "strides": 1, "pads": 1}), {"count_include_pad": False}),
+    "maximum": (("max_pool2d", {"window": 3, "strides": 2, "pads": 1}), {"window": 2, "pads": 0}),
+}
+
+
+def _images(change: dict[str, Any], op: str, **given: Any) -> Graph:
+    graph = new_kernel_graph()
+    x, w, b = (
+        graph.new_input(shape, "float32", name)
+        for shape, name in (((3, 4, 32, 48), "x"), ((6, 4, 3, 3), "w"), ((6, 1, 1), "b"))
+    )
+    first = graph.relu(graph.add(graph.conv2d(x, w, pads=1), b))
+    second = graph.new_input((6, 6, 3, 3), "float32", "v")
+    operands = (first, second) if op == "conv2d" else (first,)
+    graph.mark_output(graph.silu(getattr(graph, op)(*operands, **(given | change))))
+    return graph.graph()
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_windows_that_fill_an_image_are_compared_on_a_small_image(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (op, given), change = IMAGES[name]
+    program, wrong = _images({}, op, **given), _images(change, op, **given)
+    monkeypatch.setattr(restriction, "ELEMENTS", 0)
+    small = restricted(expand(program), program)
+    assert (
+        small is not None and max(small.program.input_types[0].shape[2:]) <= 24 and small.program.input_types[0].shape[0] == 2
+    )
+    assert BlockReference(program).check(program).verdict is Equality.EQUAL
+    pair = restricted(expand(program), wrong)
+    assert pair is not None and Reference(pair.program).check(pair.graph).verdict is Equality.NOT_EQUAL
+
+
+def test_windows_that_do_not_fill_an_image_keep_its_size() -> None:
+    graph = new_kernel_graph()
+    x, w = graph.new_input((1, 4, 32, 48), "float32", "x"), graph.new_input((6, 4, 3, 3), "float32", "w")
+    graph.mark_output(graph.conv2d(x, w))
+    small = few(graph.graph(), graph.graph())
+    assert small is not None and small.program.input_types[0].shape == (1, 4, 32, 48)
 
 
 def test_the_index_of_a_difference_is_one_of_the_whole_output() -> None:
