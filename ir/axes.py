@@ -54,8 +54,8 @@ def infer_axes(
 
     With `barriers`, the result of an op without axis inference has axes of its own. With `slices`, a slice and a concatenation
     are ops with axis inference: their results have an axis of their own in the dim that they change. With `finest`,
-    equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis that is told apart. Library
-    ops keep the axes that they do not tell apart, and windows that fill an image slide along one axis.
+    equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis with distinct indices.
+    Library ops keep the axes whose indices they do not distinguish, and windows that fill an image slide along one axis.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.

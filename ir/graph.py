@@ -25,7 +25,7 @@ from mirage_eg.ir.sizes import Ratio, SizeExpression
 class Graph(NestedGraph):
     """A kernel graph, a block graph (run with `grid`, `loop` and `threads`) or a thread graph.
 
-    `keeps_undefined`: of a program, whether laws must keep its undefined values, unless a run is told otherwise.
+    `keeps_undefined`: of a program, whether laws must keep its undefined values, unless the options of a run say otherwise.
 
     Raises:
         GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, a map that leaves parts
