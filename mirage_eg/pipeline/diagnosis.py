@@ -24,7 +24,7 @@ from mirage_eg.pipeline.run.report_sections import Diagnosis
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, footprint
 from mirage_eg.search.partition.segment_search import Instantiated
-from mirage_eg.search.partition.segments import Segmenter, SegmentLimits
+from mirage_eg.search.partition.segments import Segmenter, SegmentLimits, op_count
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from mirage_eg.verify.reference import verify
@@ -177,9 +177,9 @@ def _extents(graph: Graph) -> str:
 def _largest_part(found: FailedRun, rulebook: Rulebook, options: Options) -> str:
     """The longest part that fits fused kernels: all that a value is computed of, or all that is computed of a value."""
     program, limits = found.primitive, _limits(options, options.max_block_ops, found.until)
-    total = _ops(program)
+    total = op_count(program)
     written = takewhile(lambda _: not found.until.passed(), _parts(program))
-    parts = sorted(((_ops(part), text, part) for text, part in written), key=lambda entry: (-entry[0], entry[1]))
+    parts = sorted(((op_count(part), text, part) for text, part in written), key=lambda entry: (-entry[0], entry[1]))
     parts = [entry for entry in parts if 1 < entry[0] < total][: HEURISTICS.diagnosis_parts]
     for ops, text, part in parts:
         if _fuses(part, rulebook, limits):
@@ -203,10 +203,6 @@ def _limits(options: Options, most: int, until: Deadline) -> SearchLimits:
         most, max_states=HEURISTICS.diagnosis_states, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs
     )
     return replace(limits, seconds=until.left())
-
-
-def _ops(program: Graph) -> int:
-    return sum(OPS[item.op].kind is not Kind.BOUNDARY for item in program.nodes)
 
 
 def _parts(program: Graph) -> Iterator[tuple[str, Graph]]:

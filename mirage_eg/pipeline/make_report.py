@@ -244,7 +244,7 @@ def _ops_in_blocks(candidate: Candidate, primitive: Graph) -> int:
 
 def simplification_summary(simplified: Simplification) -> SimplificationSummary:
     """The passes that changed the program; both programs are listed where something changed."""
-    before, after = Counter(_ops(simplified.before)), Counter(_ops(simplified.after))
+    before, after = Counter(_op_names(simplified.before)), Counter(_op_names(simplified.after))
     changed = simplified.after != simplified.before
     programs = (simplified.before, *(program for _, program in simplified.passes))
     return section(
@@ -264,7 +264,7 @@ def simplification_summary(simplified: Simplification) -> SimplificationSummary:
     )
 
 
-def _ops(graph: Graph) -> tuple[str, ...]:
+def _op_names(graph: Graph) -> tuple[str, ...]:
     return tuple(item.op for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
 
 
@@ -302,9 +302,9 @@ def _layouts(layouts: ChosenLayouts) -> LayoutsSummary:
 
 
 def _thread_graphs(block: Graph) -> ThreadGraphsSummary:
-    chains = tuple(_ops(item["graph"]) for item in block.nodes if item.op == "thread")
+    chains = tuple(_op_names(item["graph"]) for item in block.nodes if item.op == "thread")
     rest = iter(chains)
-    after = _ops(block)
+    after = _op_names(block)
     before = tuple(op for name in after for op in (next(rest) if name == "thread" else (name,)))
     return ThreadGraphsSummary(before, after, chains)
 

@@ -27,7 +27,7 @@ from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.segment_search import Instantiated, Searched, Task, instantiate_each, search_splits
+from mirage_eg.search.partition.segment_search import Instantiated, Task, TracedSearch, instantiate_each, search_splits
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, merged, split_choices
@@ -134,21 +134,21 @@ def _structures(run: Run, task: Task, program: Graph, axes: Axes) -> SearchResul
     )
     states = structures = 0
 
-    def progress(done: int, searched: Searched) -> None:
+    def progress(done: int, searched: TracedSearch) -> None:
         nonlocal states, structures
-        states += searched.found.visited
-        structures += searched.found.count
+        states += searched[0].visited
+        structures += searched[0].count
         run.watch.observer("search", done, len(choices), f"{counted(states, 'state')}, {counted(structures, 'structure')}")
 
-    def is_final(searched: Searched) -> bool:
-        return not task.until.passed() or searched.found.complete
+    def is_final(searched: TracedSearch) -> bool:
+        return not task.until.passed() or searched[0].complete
 
     stage = "search" if run.tracer is None else "traced search"
     common = (replace(task, limits=limits), program, axes)
-    searched: list[Searched] = run.work.run(stage, search_splits, common, choices, progress, is_final)
+    searched: list[TracedSearch] = run.work.run(stage, search_splits, common, choices, progress, is_final)
     if run.tracer is not None:
-        run.tracer.extend(traced for entry in searched for traced in entry.traced)
-    return replace(merged([entry.found for entry in searched]), seconds=perf_counter() - begin)
+        run.tracer.extend(entry for _, traced in searched for entry in traced)
+    return replace(merged([found for found, _ in searched]), seconds=perf_counter() - begin)
 
 
 def saturation_limits(options: Options, default: Limits) -> Limits:

@@ -86,9 +86,9 @@ def _gated(
             device = _device(region)
             same = region.program, device
             if same not in by_program:
-                its = replace(settings, budget=seconds_of_op * max(1, region.ops))
+                seconds = seconds_of_op * max(1, region.ops)
                 try:
-                    by_program[same] = _record(module, found, weights, region, device, its, store, other_sizes)
+                    by_program[same] = _record(module, found, weights, region, device, settings, seconds, store, other_sizes)
                 except OptionError:  # of the settings
                     raise
                 except (MirageError, torch.OutOfMemoryError) as error:
@@ -108,6 +108,7 @@ def _record(
     region: FxRegion,
     device: Any,
     settings: Settings,
+    seconds: float,
     store: SegmentStore,
     other_sizes: bool,
 ) -> SegmentRecord:
@@ -121,7 +122,7 @@ def _record(
     _check_sizes(region)
     places = [None if isinstance(given, AddedInput) else found.found.place.get(given) for given in region.inputs]
     weights = [number for number, place in enumerate(places) if place is Place.PARAMETER]
-    segment = store.find(region.program, settings, _progress(region), weights, other_sizes)
+    segment = store.find(region.program, settings, _progress(region), weights, other_sizes, seconds)
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)

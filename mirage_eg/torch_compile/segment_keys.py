@@ -25,15 +25,16 @@ from mirage_eg.torch_compile.settings import Settings
 Key = Mapping[str, Any]
 
 
-def options_of(settings: Settings) -> tuple[Options, bool]:
-    """The options of the search, and whether the key names the GPU here."""
+def options_of(settings: Settings, seconds: float | None = None) -> tuple[Options, bool]:
+    """The options of the search of a segment, and whether the key names the GPU here; `seconds`: its share of the budget."""
+    budget = settings.budget if seconds is None else seconds
     top = 4 if settings.tune else 1  # µGraphs that are verified: the gate takes the first
     if not gpu_available():
-        return Options(budget=settings.budget, top=top, device="cpu", cache=False, undefined="keep"), False
+        return Options(budget=budget, top=top, device="cpu", cache=False, undefined="keep"), False
     here = closest_device(gpu_name(), gpu_target())
     target = None if here is not None else gpu_target()
     place = "cuda" if settings.tune else "cpu"
-    options = Options(budget=settings.budget, top=top, device=place, gpu=here, target=target, cache=False, undefined="keep")
+    options = Options(budget=budget, top=top, device=place, gpu=here, target=target, cache=False, undefined="keep")
     return options, True
 
 

@@ -112,6 +112,35 @@ class GateFindings:
     times: GateTimes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A segment that has no kernels yet: `searched` is its program at the sizes of its search; one with buckets is `sized`."""
+
+    name: str
+    form: str
+    searched: Graph
+    sized: bool
+    settings: Settings
+    options: Options
+    on_gpu: bool
+    observer: Callable[..., None]
+
+    def from_search(self, earlier: FoundSegment, loops: bool) -> Result | None:
+        """The result of the search for `earlier` at these sizes, tuned if the settings say so.
+
+        `loops`: not where a search would find loops that the earlier one could not.
+        """
+        from mirage_eg.pipeline.other_sizes import OtherSizes  # loads egglog and Triton
+
+        sizes = OtherSizes(earlier.result, _as_searched(earlier), self.searched, self.options)
+        tuning = _tuning(self.settings)
+        if self.sized:
+            return sizes.structures(loops=loops)
+        if self.on_gpu and tuning is not None and self.settings.search != "offline":
+            return sizes.tuned(_title(self.name), self.observer, tuning)
+        return sizes.tiled(proved=self.settings.verify == "proved", loops=loops)
+
+
 class SegmentStore:
     """The segments of one folder (None: of this process alone)."""
 
@@ -130,13 +159,15 @@ class SegmentStore:
         observer: Callable[..., None],
         weights: Collection[int] = (),
         other_sizes: bool = False,
+        seconds: float | None = None,
     ) -> FoundSegment | None:
         """The kernels of a program, by a search if the settings allow one; None if there are none and no search is allowed.
 
         Structures that were found for the same program at other sizes serve again, without a search. The sizes of the inputs
         numbered `weights` are the same there. With `other_sizes`, the search serves longer ones, too (`with_loops`).
+        `seconds`: the segment's share of the budget.
         """
-        options, on_gpu = options_of(settings)
+        options, on_gpu = options_of(settings, seconds)
         dims = dims_of(program)
         largest = largest_sizes(dims, named_buckets(dims, settings)) if dims else {}
         key = key_of_segment(program, options, on_gpu, settings, largest)
@@ -149,37 +180,37 @@ class SegmentStore:
                 self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
         form = hash_of({**without_program(key), "form": form_of(program, weights)})
+        wanted = _Wanted(name, form, searched, bool(dims), settings, options, on_gpu, observer)
         result, note = None, ""
         if settings.search != "always":
-            result, note = self._from_other_sizes(form, name, searched, settings, observer, bool(dims))
+            result, note = self._from_other_sizes(wanted)
         if result is None and settings.search == "offline":
             return None
         tuned = settings.tune or settings.search == "always"  # for the sizes of this program
         longer = with_loops(searched, weights) if result is None and not note and other_sizes and not tuned else None
         if longer is not None:
             longer_key = key_of_segment(longer, options, on_gpu, settings, {})
-            if self._search_for_form(form, longer_key, longer, longer, settings, observer).candidate is not None:
-                result, note = self._from_other_sizes(form, name, searched, settings, observer, bool(dims))
+            if self._search_for_form(wanted, longer_key, longer, longer).candidate is not None:
+                result, note = self._from_other_sizes(wanted)
         if result is None:
-            found = self._search_for_form(form, key, program, searched, settings, observer)
+            found = self._search_for_form(wanted, key, program, searched)
             self._found[name] = replace(found, note=note)
             return self._found[name]
         return self._kept(key, program, result, options)
 
-    def _search_for_form(
-        self, form: str, key: Key, program: Graph, searched: Graph, settings: Settings, observer: Callable[..., None]
-    ) -> FoundSegment:
+    def _search_for_form(self, wanted: _Wanted, key: Key, program: Graph, searched: Graph) -> FoundSegment:
         """The segment of a search at the sizes of `searched`, which later programs of the form use."""
-        options, _ = options_of(settings)
+        settings, options = wanted.settings, wanted.options
         with nullcontext() if self.cache is None else self.cache.alone(key):
             entry = None if settings.search == "always" else self._entry(key, searched)
             if entry is not None:  # of another process, meanwhile
                 found = _found(key, program, entry.result, options.device_record, from_cache=True)
             else:
-                found = self._kept(key, program, _search(hash_of(key), searched, settings, options, observer), options)
+                result = _search(hash_of(key), searched, settings, options, wanted.observer)
+                found = self._kept(key, program, result, options)
                 self.searches += 1
             self._found[found.key] = found
-            self._keep_form(form, found)
+            self._keep_form(wanted.form, found)
         return found
 
     def _entry(self, key: Key, searched: Graph) -> CacheEntry | None:
@@ -191,22 +222,21 @@ class SegmentStore:
             self.cache.keep(key, replace(result, measurements=()), now())
         return found
 
-    def _from_other_sizes(
-        self, form: str, name: str, program: Graph, settings: Settings, observer: Callable[..., None], sized: bool
-    ) -> tuple[Result | None, str]:
-        """The result of an earlier search for the same program at other sizes; with tiles for these unless it is `sized`.
+    def _from_other_sizes(self, wanted: _Wanted) -> tuple[Result | None, str]:
+        """The result of an earlier search for the same program at other sizes; with tiles for these unless it has buckets.
 
         A search with other products with vectors serves only if no search is allowed. The first poor result of a form is not
         taken, for a reason: the program needs a search of its own.
         """
-        earlier, vectors, offline = self._of_form(form), vector_products(program), settings.search == "offline"
+        earlier, vectors = self._of_form(wanted.form), vector_products(wanted.searched)
+        offline = wanted.settings.search == "offline"
         alike = [it for it in earlier if vector_products(_as_searched(it)) == vectors]
         alike.sort(key=lambda it: it.candidate is None)  # a search that found nothing serves where no other one does
         loops = not offline and all(it.candidate is not None for it in alike)
         poor: list[Result] = []
         why = ""
         for each in [*alike, *(it for it in earlier if offline and it not in alike)]:
-            result = self._at(each, name, program, settings, observer, sized, loops)
+            result = wanted.from_search(each, loops)
             if result is None:
                 continue
             from mirage_eg.pipeline.other_sizes import why_worse
@@ -220,30 +250,6 @@ class SegmentStore:
         if poor and (offline or len(alike) > 1):
             return min(poor, key=lambda it: it.candidates[0].us), ""
         return None, why and f"searched again: {why}"
-
-    def _at(
-        self,
-        earlier: FoundSegment,
-        name: str,
-        program: Graph,
-        settings: Settings,
-        observer: Callable[..., None],
-        sized: bool,
-        loops: bool,
-    ) -> Result | None:
-        """The result of a search for `earlier` at the sizes of `program`, tuned if the settings say so.
-
-        `loops`: not where a search would find loops that the earlier one could not.
-        """
-        from mirage_eg.pipeline.other_sizes import OtherSizes  # loads egglog and Triton
-
-        options, on_gpu = options_of(settings)
-        sizes, tuning = OtherSizes(earlier.result, _as_searched(earlier), program, options), _tuning(settings)
-        if sized:
-            return sizes.structures(loops=loops)
-        if on_gpu and tuning is not None and settings.search != "offline":
-            return sizes.tuned(_title(name), observer, tuning)
-        return sizes.tiled(proved=settings.verify == "proved", loops=loops)
 
     def _of_form(self, form: str) -> list[FoundSegment]:
         """The segments of a form that were searched: in this process, then those that only the cache has."""

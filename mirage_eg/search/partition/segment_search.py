@@ -41,6 +41,8 @@ from mirage_eg.transforms.softmax_shift import with_shifts
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 
+TracedSearch = tuple[SearchResult, tuple[Traced, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -60,14 +62,6 @@ class Task:
     avoided: frozenset[Graph] = frozenset()  # block graphs that do not compile
     until: Deadline = NEVER  # structures and µGraphs found until then are kept
     trace: int = 0  # lines of each stage; 0: no trace
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """The structures of one split, with the trace."""
-
-    found: SearchResult
-    traced: tuple[Traced, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +99,8 @@ class SegmentSearch:
     tried: tuple[AnyStructure, ...] = ()
 
 
-def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) -> Iterator[Searched]:
-    """The structures of each split."""
+def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) -> Iterator[TracedSearch]:
+    """The structures of each split, with the trace."""
     task, program, axes = common
     limits = replace(task.limits, max_block_ops=task.limits.max_block_ops + uncounted_ops(program))
     with oracle_builder(task.rulebook, limits.saturation) as build_one:
@@ -116,7 +110,7 @@ def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) ->
             left = replace(limits, seconds=task.until.left())
             found = traced_search(program, axes, task.rulebook, left, split, build, tracer)
             few = replace(found, split_reductions=found.split_reductions[: task.split_reductions])
-            yield Searched(few, () if tracer is None else tracer.result())
+            yield few, () if tracer is None else tracer.result()
 
 
 def instantiate_each(common: tuple[Task, Renamed, Axes], structures: Sequence[AnyStructure]) -> Iterator[Instantiated]:
@@ -208,7 +202,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
     if task.segment_states is not None:
         limits = replace(limits, max_states=max(SEARCH.fewest_segment_states, task.segment_states // len(choices)))
     searched = [*search_splits((replace(task, limits=limits), named.program, axes), choices)]
-    found = merged([entry.found for entry in searched])
+    found = merged([found for found, _ in searched])
     instantiated = [
         entry
         for structures in (found.structures, found.split_reductions)
@@ -216,7 +210,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
     ]
     tracer = Tracer(task.trace)
     if task.trace:
-        tracer.extend(traced for entry in searched for traced in entry.traced)
+        tracer.extend(entry for _, traced in searched for entry in traced)
         trace_structures(tracer, found, instantiated)
     return SegmentSearch(
         best_kernels(task, program, instantiated),
