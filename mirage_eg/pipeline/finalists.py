@@ -17,7 +17,7 @@ from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
 from mirage_eg.pipeline.program_search import ProgramSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
-from mirage_eg.pipeline.search_stage import WholeProgram
+from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import StartedTuning, tune_candidates
 from mirage_eg.pipeline.verify_stage import FullSize, Verified, verified_candidates
@@ -80,8 +80,8 @@ def find_finalists(
             verified = verified.joined(_verified(run, chosen[-1:], search.primitive, full_size, compiler))
     if left_out := search.plans.partition.left_out:
         notes.append(f"there are too many partitions of the program; not searched: {', '.join(left_out)}")
-    if isinstance(search.whole.axes, Axes) and not candidates:
-        notes.append(_no_kernel_note(search.whole))
+    if isinstance(search.one_kernel.axes, Axes) and not candidates:
+        notes.append(_no_kernel_note(search.one_kernel))
     return Finalists(search, candidates, tuple(chosen), verified, measurements, tuple(notes))
 
 
@@ -103,17 +103,17 @@ def _is_any_good(verified: Verified) -> bool:
     return any(entry.fused and entry.float_check.ok for entry in verified.equal)
 
 
-def _no_kernel_note(whole: WholeProgram) -> str:
+def _no_kernel_note(search: OneKernelSearch) -> str:
     """One sentence: the reason for the lack of a fused kernel."""
-    if not whole.search.all:
+    if not search.search.all:
         return (
             "no fused kernel was found: no block graph within the limit of ops is equal to the program by the loaded laws; "
             "raise --max-block-ops or add a law"
         )
-    if whole.failing() == len(whole.structures):
+    if search.failing() == len(search.structures):
         return "no fused kernel was found: every structure failed the field check"
     return (
-        f"no fused kernel was found: of {counted(len(whole.structures), 'structure')} all tiles are larger than a block can "
+        f"no fused kernel was found: of {counted(len(search.structures), 'structure')} all tiles are larger than a block can "
         "hold or none of their µGraphs passes the filters"
     )
 

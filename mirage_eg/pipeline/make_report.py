@@ -53,7 +53,7 @@ from mirage_eg.pipeline.run.report_sections import (
 )
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.run.run_report import RunReport
-from mirage_eg.pipeline.search_stage import WholeProgram
+from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import device_name
 from mirage_eg.pipeline.verify_stage import Verified
@@ -76,7 +76,7 @@ def make_report(
 
     `regions` of a program that was searched in several, each with its candidate in the first one.
     """
-    finalists, whole = searched.finalists, searched.finalists.search.whole
+    finalists, whole = searched.finalists, searched.finalists.search.one_kernel
     best, device, found = candidates[0], run.device, whole.search
     optimized = next((entry.optimized for entry in finalists.candidates if entry.graph == best.graph), None)
     return RunReport(
@@ -130,7 +130,7 @@ def _egraphs(records: Sequence[SplitRecord]) -> EGraphs:
     )
 
 
-def _verification(verdict: Verdict, whole: WholeProgram, verified: Verified) -> Verification:
+def _verification(verdict: Verdict, whole: OneKernelSearch, verified: Verified) -> Verification:
     return section(
         Verification,
         verdict,

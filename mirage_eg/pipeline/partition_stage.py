@@ -16,7 +16,7 @@ from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.found import Found, Lowered, lower
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import CompileRecord
-from mirage_eg.pipeline.search_stage import WholeProgram, mugraph_of, saturation_limits, segment_task
+from mirage_eg.pipeline.search_stage import OneKernelSearch, mugraph_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, PlanPart
 from mirage_eg.search.partition.known_segments import bound_of_known, find_known
@@ -75,7 +75,7 @@ class Partitioner:
         self,
         run: Run,
         primitive: Graph,
-        whole: WholeProgram,
+        one_kernel: OneKernelSearch,
         found: Mapping[Graph, SegmentSearch] = NOTHING,
         known: Sequence[KnownSegment] = (),
     ) -> None:
@@ -95,22 +95,17 @@ class Partitioner:
         self._finder = KernelFinder(primitive, run.device, self._search, dict(found))
         self._structures = {segment_program(primitive, each.segment): each.structures for each in known}
         self._lower_bound = bound_of_known(self._finder, known) if known else self._finder.lower_bound
-        if not isinstance(whole.axes, str):
-            program = segment_program(primitive, whole.segment)
+        if not isinstance(one_kernel.axes, str):
+            program = segment_program(primitive, one_kernel.segment)
             if merged_planes(program) is None:  # else it is searched again, with merged planes
-                kernels = best_kernels(self._task, program, whole.structures)
-                check = FieldCheck(whole.program, whole.axes, self._task.seed, self._task.trials)
-                self._finder.found[program] = SegmentSearch(kernels, tried=for_other_sizes(whole.structures, check))
+                kernels = best_kernels(self._task, program, one_kernel.structures)
+                check = FieldCheck(one_kernel.program, one_kernel.axes, self._task.seed, self._task.trials)
+                self._finder.found[program] = SegmentSearch(kernels, tried=for_other_sizes(one_kernel.structures, check))
 
     @property
     def found(self) -> Mapping[Graph, SegmentSearch]:
         """What was found for the programs of segments."""
         return self._finder.found
-
-    @property
-    def is_known(self) -> bool:
-        """Whether structures come from a search at other sizes."""
-        return bool(self._structures)
 
     def find(self, program: Graph, segments: Sequence[Segment]) -> list[tuple[PlanPart, ...]]:
         """The kernels of segments of another program; a segment whose program was searched before is not searched again."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.choose_candidates import Groups, pool
 from mirage_eg.pipeline.partition_stage import NOTHING, Partitioner, PlanSearch
-from mirage_eg.pipeline.search_stage import WholeProgram, search_whole_program
+from mirage_eg.pipeline.search_stage import OneKernelSearch, search_one_kernel
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.segment_search import SegmentSearch
@@ -18,18 +18,18 @@ class ProgramSearch:
     """What the search of a program in primitive ops found: of the program as one kernel, and plans."""
 
     primitive: Graph
-    whole: WholeProgram
+    one_kernel: OneKernelSearch
     plans: PlanSearch
 
     @property
     def candidates(self) -> Groups:
         """The µGraphs of each structure, then those of the plans."""
-        return pool(self.whole.candidates, self.plans.candidates)
+        return pool(self.one_kernel.candidates, self.plans.candidates)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the report should know."""
-        return self.whole.notes + self.plans.notes
+        return self.one_kernel.notes + self.plans.notes
 
 
 def search_program(
@@ -40,11 +40,11 @@ def search_program(
     With segments `known` from a search at other sizes nothing is searched: their structures get new tiles.
     """
     if known:
-        whole = WholeProgram(Segmenter(primitive).whole(), primitive, "its structures were found at other sizes")
+        one_kernel = OneKernelSearch(Segmenter(primitive).whole(), primitive, "its structures were found at other sizes")
     else:
-        whole = search_whole_program(run, primitive)
-    partitioner = Partitioner(run, primitive, whole, found, known)
-    return ProgramSearch(primitive, whole, partitioner.plans()), partitioner
+        one_kernel = search_one_kernel(run, primitive)
+    partitioner = Partitioner(run, primitive, one_kernel, found, known)
+    return ProgramSearch(primitive, one_kernel, partitioner.plans()), partitioner
 
 
 __all__ = ["ProgramSearch", "search_program"]

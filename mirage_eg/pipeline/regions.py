@@ -23,7 +23,7 @@ from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.region_records import Region, SearchedRegion
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord
-from mirage_eg.pipeline.search_stage import WholeProgram
+from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.verify_stage import Rejected, Verified, with_steps
 from mirage_eg.search.partition.compose import compose
@@ -50,15 +50,19 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRegions:
-    """The regions of a program as one, and of each of its µGraphs the candidates of the regions that are in it."""
+    """The regions of a program as one; of several also, for each µGraph of the program, their candidates in it."""
 
     whole: SearchedRegion
-    choices: Mapping[Graph, Choice] = field(default_factory=dict)
+    regions: Mapping[Graph, list[tuple[SearchedRegion, Candidate]]] = field(default_factory=dict)
+
+    def regions_in(self, candidate: Candidate) -> list[tuple[SearchedRegion, Candidate]]:
+        """The regions of a program of several, each with its candidate in that of the program."""
+        return self.regions.get(candidate.graph, [])
 
 
-def divide(run: Run) -> Division:
-    """Cut the program of a run into regions, which share its budget by their ops."""
-    parts = _parts_of(run)
+def divide(run: Run, at_all: bool = True) -> Division:
+    """Cut the program of a run into regions, which share its budget by their ops; it is one if not cut `at_all`."""
+    parts = _parts_of(run) if at_all else (Segmenter(run.program).whole(),)
     if len(parts) == 1:
         return Division(parts, (Region(run),))
     programs = [segment_program(run.program, part) for part in parts]
@@ -116,7 +120,11 @@ def join(run: Run, division: Division, searched: Sequence[SearchedRegion]) -> Jo
         (*(f"{entry.region.name}: {note}" for entry in searched for note in entry.notes), *verified.notes),
         sum(entry.seconds for entry in searched),
     )
-    return JoinedRegions(whole, {entry.graph: choice for entry, choice in reversed(composed)})
+    regions = {
+        candidate.graph: [(entry, choice[entry.region.program]) for entry in searched]
+        for candidate, choice in reversed(composed)
+    }
+    return JoinedRegions(whole, regions)
 
 
 def _choices(searched: Sequence[SearchedRegion], max_kernels: int | None) -> list[Choice]:
@@ -250,10 +258,10 @@ def _joined_searches(primitive: Graph, searched: Sequence[SearchedRegion]) -> Pr
     )
     pruned = sum((Counter(each.pruned) for each in plans), Counter[str]())
     visited, structures = sum(each.visited for each in plans), sum(each.structures for each in plans)
-    whole = [entry.finalists.search.whole for entry in searched]
+    whole = [entry.finalists.search.one_kernel for entry in searched]
     return ProgramSearch(
         primitive,
-        WholeProgram(
+        OneKernelSearch(
             Segmenter(primitive).whole(),
             primitive,
             "it has several regions",

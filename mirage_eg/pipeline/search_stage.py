@@ -37,8 +37,8 @@ NO_SEARCH = SearchResult((), (), (), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class WholeProgram:
-    """The search of the whole program: the segment of all ops, its structures, and their µGraphs."""
+class OneKernelSearch:
+    """The search of a program as one kernel: the segment of all ops, its structures, and their µGraphs."""
 
     segment: Segment
     program: Graph  # the segment's under axis names; the given one where it was not searched
@@ -77,7 +77,7 @@ def is_fused(primitive: Graph, plan: KernelPlan) -> bool:
     )
 
 
-def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:
+def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
     """The structures of the whole program, each with as many µGraphs as are verified or, on a GPU, sampled."""
     options = run.options
     segment = Segmenter(primitive, SegmentLimits(max_ops=options.max_block_ops)).whole()
@@ -85,7 +85,7 @@ def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:
         try:
             named, axes = _named(primitive, segment, options)
         except UnsupportedError as error:
-            return WholeProgram(segment, primitive, str(error), notes=(f"not searched as one kernel: {error}",))
+            return OneKernelSearch(segment, primitive, str(error), notes=(f"not searched as one kernel: {error}",))
         task = replace(segment_task(run), split_reductions=HEURISTICS.split_reductions, trace=MOST if run.tracer else 0)
         search = _structures(run, replace(task, until=options.until()), named.program, axes)
     with run.watch.stage("instantiate"):
@@ -103,7 +103,7 @@ def search_whole_program(run: Run, primitive: Graph) -> WholeProgram:
             for entry in fitting
         )
     notes = (*_notes_on(search.records), *notes_on_cut(structures))
-    return WholeProgram(segment, named.program, axes, search, structures, candidates, notes)
+    return OneKernelSearch(segment, named.program, axes, search, structures, candidates, notes)
 
 
 def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Renamed, Axes]:

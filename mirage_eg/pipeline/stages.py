@@ -1,7 +1,22 @@
 """The stages of a run in their order: a program in, ranked, verified and compiled µGraphs out.
 
-`run_stages` has those of the program, `search_region` those of each region of it. Each stage is a function of the run and of
-what earlier stages found; it gives a record, with notes for the report.
+    laws          the loaded laws, without those that tests refute
+    custom ops    the user's ops, held against their definitions
+    regions       the program is cut into one region or several, of which equal ones are one
+      simplify    primitive ops, and laws of whole programs
+      search      structures of the region as one kernel
+      instantiate tiles for each structure
+      kernels     plans of several kernels, through segments that are searched
+      rewrite     equal programs, each searched likewise: by graph substitutions, and with split statistics
+      tune        on a GPU: tiles and schedules by measured time
+      optimize    layouts, op orders and thread graphs of those that are chosen
+      verify      random fields, floats and proofs at full size
+      compile     meanwhile
+    verify        the µGraphs of several regions as those of the program; the proof of the first in steps
+    time          on a GPU: what was not tuned
+    explain       the closest candidate, where no µGraph is fused
+
+Each stage takes the run and the records of earlier stages, and gives a record, with notes for the report.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +50,7 @@ from mirage_eg.pipeline.trace_stages import trace_region
 from mirage_eg.pipeline.tune_stage import start_tuning, timed_and_ordered
 from mirage_eg.pipeline.verify_stage import FullSize, first_with_steps
 from mirage_eg.search.partition.kernel_plan import KnownSegment
-from mirage_eg.search.partition.segments import Segmenter, op_count
+from mirage_eg.search.partition.segments import op_count
 from mirage_eg.search.trace import Tracer
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
@@ -74,17 +89,15 @@ def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment], notes: list[st
     if REGISTRY:
         with run.watch.stage("custom ops"):
             notes += check_custom_ops(run.program)
-    division = Division((Segmenter(run.program).whole(),), (Region(run),)) if known else divide(run)  # regions
+    division = divide(run, at_all=not known)
     searched = [search_region(region, tuning, known) for region in _announced(run, division)]
-    joined = join(run, division, searched)  # verify
-    ranked = first_with_steps(run, timed_and_ordered(run, joined.whole.finalists.verified.equal))  # time
-    notes += [*joined.whole.notes, *notes_on(ranked, run.options, _not_verified_us(joined.whole))]
+    joined = join(run, division, searched)
+    whole, finalists = joined.whole, joined.whole.finalists
+    ranked = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
+    explanation = None if joined.regions else _explanation(run, whole, ranked)
+    notes += [*whole.notes, *notes_on(ranked, run.options, _not_verified_us(whole))]
     _trace(run, searched, ranked)
-    explanation = None if joined.choices else _explanation(run, joined.whole, ranked)  # explain
-    first = joined.choices.get(ranked[0].graph)
-    regions = [] if first is None else [(entry, first[entry.region.program]) for entry in searched]
-    report = make_report(run, joined.whole, ranked, explanation, regions, notes)  # report
-    finalists = joined.whole.finalists
+    report = make_report(run, whole, ranked, explanation, joined.regions_in(ranked[0]), notes)
     return Result(tuple(ranked), report, finalists.measurements, known=finalists.search.plans.known)
 
 
@@ -136,7 +149,7 @@ def _explanation(run: Run, whole: SearchedRegion, ranked: Sequence[Candidate]) -
     fused = [candidate for candidate in ranked if candidate.fused]
     if _not_verified_us(whole) or any(candidate.compile.ok for candidate in fused):
         return None
-    search, verified = whole.finalists.search.whole, whole.finalists.verified
+    search, verified = whole.finalists.search.one_kernel, whole.finalists.verified
     rejected = [candidate.verdict for candidate in verified.rejected]
     errors = [candidate.compile.error or "" for candidate in fused]
     failed = FailedRun(search.program, search.axes, search.search, search.structures, rejected, errors, run.options.until())

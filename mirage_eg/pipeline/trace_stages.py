@@ -20,7 +20,7 @@ from mirage_eg.search.trace import Tracer
 def trace_region(tracer: Tracer, finalists: Finalists, ranked: Sequence[Candidate]) -> None:
     """Where segments, structures of the whole program and µGraphs ended, after the search; `ranked`: the verified ones."""
     _trace_plans(tracer, finalists.search.primitive, finalists.search.plans)
-    whole = finalists.search.whole
+    whole = finalists.search.one_kernel
     trace_structures(tracer, whole.search, whole.structures)
     for structure in whole.structures:
         if structure.kernels:

@@ -219,7 +219,7 @@ def test_a_run_that_fails_before_it_found_anything_leaves_nothing(
     def fails(*arguments: object) -> None:
         raise RuleError("my.egg:1: law 'x' has the most matches")
 
-    monkeypatch.setattr("mirage_eg.pipeline.program_search.search_whole_program", fails)
+    monkeypatch.setattr("mirage_eg.pipeline.program_search.search_one_kernel", fails)
     assert run_command(capsys, "optimize", "ntrans", "--no-cache", "--out", folder / "new" / "deep")[0] == 2
     assert not (folder / "new").exists()
 

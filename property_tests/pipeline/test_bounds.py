@@ -31,7 +31,7 @@ from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.work_items import Work
-from mirage_eg.pipeline.search_stage import WholeProgram, instantiate, notes_on_cut, search_whole_program, segment_task
+from mirage_eg.pipeline.search_stage import OneKernelSearch, instantiate, notes_on_cut, search_one_kernel, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
 from mirage_eg.search.structure import AnyStructure
@@ -109,9 +109,9 @@ def run_of(program: Graph, options: Options, workers: Workers) -> Run:
     return Run("bounded", program, options, load_rules("indexed"), CPU, Work(workers))
 
 
-def first_stages(program: Graph, options: Options) -> WholeProgram:
+def first_stages(program: Graph, options: Options) -> OneKernelSearch:
     with Workers(None, 1) as workers:
-        return search_whole_program(run_of(program, options, workers), program)
+        return search_one_kernel(run_of(program, options, workers), program)
 
 
 LONG = {"norm times norm", "chain of six products"}
@@ -179,7 +179,7 @@ def test_a_spent_budget_leaves_the_library_kernels_of_a_segment() -> None:
     program = written(squares_and_silu)
     with Workers(None, 1) as workers:
         run = run_of(program, Options(device="cpu", budget=1e-6), workers)
-        plans = Partitioner(run, program, search_whole_program(run, program)).plans()
+        plans = Partitioner(run, program, search_one_kernel(run, program)).plans()
     assert plans.structures == 0
 
 

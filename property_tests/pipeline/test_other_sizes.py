@@ -91,7 +91,7 @@ TUNING = Tuning(Effort(4, 1, 2, 1, 1, 1, seconds=600.0))
 def timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SourceTimer:
     """The timer of runs that may not search."""
     monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path))
-    monkeypatch.setattr("mirage_eg.pipeline.program_search.search_whole_program", None)
+    monkeypatch.setattr("mirage_eg.pipeline.program_search.search_one_kernel", None)
     monkeypatch.setattr("mirage_eg.pipeline.partition_stage.find_kernels", None)
     return time_by_source(monkeypatch)
 

@@ -21,7 +21,7 @@ from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.work_items import Work
-from mirage_eg.pipeline.search_stage import search_whole_program
+from mirage_eg.pipeline.search_stage import search_one_kernel
 from mirage_eg.pipeline.stage_records import Run
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 from property_tests.support.parameters import few
@@ -69,7 +69,7 @@ def test_the_mugraphs_of_a_cut_keep_the_blockdims() -> None:
     with Workers(None, 1) as workers:
         program = expand(attention(keys=1024))
         run = Run("cut", program, options, load_rules(), options.device_record, Work(workers))
-        plans = Partitioner(run, program, search_whole_program(run, program)).plans()
+        plans = Partitioner(run, program, search_one_kernel(run, program)).plans()
     blocks = [block for family in plans.candidates for entry in family for block in entry.graph.blocks]
     assert blocks
     assert all(block.threads == 256 for block in blocks)
