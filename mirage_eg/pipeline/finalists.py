@@ -14,13 +14,14 @@ from mirage_eg.pipeline.choose_candidates import Groups, choose, diverse_by_kind
 from mirage_eg.pipeline.compile_stage import Compiler
 from mirage_eg.pipeline.equal_programs import EqualPrograms
 from mirage_eg.pipeline.found import Found, Lowered
-from mirage_eg.pipeline.partition_stage import Partitioner, parts_to_check
+from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.program_search import ProgramSearch
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import StartedTuning, tune_candidates
-from mirage_eg.pipeline.verify_stage import FullSize, Verified, verified_candidates
+from mirage_eg.pipeline.verify_stage import Verified, verify
+from mirage_eg.verify.block_reference import BlockReference
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,11 @@ class Finalists:
 
 
 def find_finalists(
-    run: Run,
-    full_size: FullSize,
-    search: ProgramSearch,
-    partitioner: Partitioner,
-    equal: EqualPrograms,
-    started: StartedTuning,
+    run: Run, search: ProgramSearch, partitioner: Partitioner, equal: EqualPrograms, started: StartedTuning
 ) -> Finalists:
     """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of all kernels compile."""
     library = Found(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
+    reference = BlockReference(run.program, run.options.trials, run.options.seed)
     compiler, most = Compiler(run), run.options.top
     candidates = [*search.candidates, *equal.candidates]
     notes: list[str] = []
@@ -55,20 +52,18 @@ def find_finalists(
     chosen: Sequence[Lowered] = ()
     if run.on_gpu:
         groups = [[library], *diverse_by_kind(candidates)]
-        tuned = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
-        measurements = tuned.measurements
-        chosen = tuned.applied(run.options, run.device)
+        chosen, measurements = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
         if run.on_gpu and candidates:
             notes.append("the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time")
         chosen = choose(candidates, library, run, most)
     chosen = with_library(chosen, library)
-    verified = _verified(run, chosen, search.primitive, full_size, compiler)
+    verified = _verified(run, chosen, search.primitive, reference, compiler)
     if not run.on_gpu and (compiled := partitioner.compiling(search.plans, compiler)) is not search.plans:
         search = replace(search, plans=compiled)
         candidates = [*search.candidates, *equal.candidates]
         chosen = with_library(choose(candidates, library, run, most), library)
-        verified = _verified(run, chosen, search.primitive, full_size, compiler)
+        verified = _verified(run, chosen, search.primitive, reference, compiler)
     notes += verified.notes
     if not run.on_gpu and not _is_any_good(verified):
         known = {entry.graph for entry in chosen}
@@ -77,7 +72,7 @@ def find_finalists(
             notes.append("no fused candidate of those to keep passes the float check: the next ones were verified")
         while spares and not _is_any_good(verified):
             chosen = [*chosen, spares.pop(0)]
-            verified = verified.joined(_verified(run, chosen[-1:], search.primitive, full_size, compiler))
+            verified = verified.joined(_verified(run, chosen[-1:], search.primitive, reference, compiler))
     if left_out := search.plans.partition.left_out:
         notes.append(f"there are too many partitions of the program; not searched: {', '.join(left_out)}")
     if isinstance(search.one_kernel.axes, Axes) and not candidates:
@@ -85,13 +80,12 @@ def find_finalists(
     return Finalists(search, candidates, tuple(chosen), verified, measurements, tuple(notes))
 
 
-def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, full_size: FullSize, compiler: Compiler) -> Verified:
+def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: BlockReference, compiler: Compiler) -> Verified:
     """The candidates verified while they compile; with a budget as many as fit, and at least two."""
     verified = Verified()
     for batch in within_budget(compiler.seconds_left, chosen):
         with background_task(partial(compiler.compile, batch)) as compiled:
-            checked, parts = full_size.verify(batch, primitive, parts_to_check(batch, run.device))
-            verified = verified.joined(verified_candidates(batch, checked, compiled(), parts, full_size.computed_on))
+            verified = verified.joined(verify(run, reference, batch, primitive, compiled))
     if left_out := len(chosen) - len(verified.equal) - len(verified.rejected):
         note = f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent"
         verified = replace(verified, notes=(note,))

@@ -69,13 +69,9 @@ def make_report(
     searched: SearchedRegion,
     candidates: Sequence[Candidate],
     explanation: Diagnosis | None,
-    regions: Sequence[tuple[SearchedRegion, Candidate]],
     notes: Sequence[str],
 ) -> RunReport:
-    """The report of a run whose ranked candidates these are.
-
-    `regions` of a program that was searched in several, each with its candidate in the first one.
-    """
+    """The report of a run whose ranked candidates these are."""
     finalists, whole = searched.finalists, searched.finalists.search.one_kernel
     best, device, found = candidates[0], run.device, whole.search
     optimized = next((entry.optimized for entry in finalists.candidates if entry.graph == best.graph), None)
@@ -114,7 +110,7 @@ def make_report(
         explanation=explanation,
         heuristics=HEURISTICS,
         tuning=tuning_summary(finalists.measurements) if finalists.measurements else None,
-        regions=tuple(_region(*entry) for entry in regions),
+        regions=tuple(_region(*entry) for entry in searched.inside.get(best.graph, ())),
         rewriting=searched.rewriting,
     )
 
@@ -220,7 +216,7 @@ def _region(searched: SearchedRegion, first: Candidate) -> RegionSummary:
         partition,
         program=json.loads(to_json(region.program)),
         mugraph=json.loads(to_json(first.graph)),
-        occurrences=region.numbers,
+        occurrences=tuple(region.parts),
         ops=op_count(primitive),
         in_blocks=_ops_in_blocks(first, primitive),
         verdict=str(first.verdict.verdict),

@@ -1,24 +1,27 @@
 """A region of a program before and after its search. A program that is not divided is one region."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.finalists import Finalists
 from mirage_eg.pipeline.run.report_sections import RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.search.partition.segments import Segment
 from mirage_eg.transforms.simplify import Simplification
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a program that is searched as a program of its own, and the numbers of the equal parts; one is all of it.
+    """A part of a program that is searched as a program of its own; equal parts are one region, and one part may be all of it.
 
-    `run` has the region's program and its share of the budget. `name` is empty where the region is the whole program.
+    `run` has the region's program and its share of the budget. `parts`: the segments of the whole program that it stands for,
+    by their numbers. `name` is empty where the region is the whole program.
     """
 
     run: Run
-    numbers: tuple[int, ...] = (0,)
+    parts: Mapping[int, Segment] = field(default_factory=dict)
     name: str = ""
 
     @property
@@ -29,7 +32,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class SearchedRegion:
-    """A region through all stages before the ranking; `rewriting`: what graph substitutions did."""
+    """A region through all stages before the ranking; `rewriting`: what graph substitutions did.
+
+    `inside`: for each µGraph of a program of several regions these regions, each with its candidate in it.
+    """
 
     region: Region
     simplified: Simplification
@@ -37,6 +43,7 @@ class SearchedRegion:
     rewriting: tuple[RewriteSummary, ...]
     notes: tuple[str, ...]
     seconds: float
+    inside: Mapping[Graph, Sequence[tuple["SearchedRegion", Candidate]]] = field(default_factory=dict)
 
     @property
     def primitive(self) -> Graph:

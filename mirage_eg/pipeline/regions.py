@@ -5,7 +5,7 @@ Each different region is searched and verified once, as a program of its own, wi
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 
 from mirage_eg.backends.cost.lower_bound import product_flops
@@ -25,10 +25,10 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord
 from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.pipeline.verify_stage import Rejected, Verified, with_steps
+from mirage_eg.pipeline.verify_stage import Verified, with_steps
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
-from mirage_eg.search.partition.regions import regions
+from mirage_eg.search.partition.regions import regions as cut
 from mirage_eg.search.partition.segments import Segment, Segmenter, op_count, segment_program
 from mirage_eg.search.partition.shortest_path import Partition
 from mirage_eg.search.structure_search import merged
@@ -40,31 +40,11 @@ from mirage_eg.verify.verdict import Verdict
 Choice = Mapping[Graph, Candidate]  # of each region's program one candidate
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
-    """The parts of a program in their order, and the different ones as regions."""
-
-    parts: tuple[Segment, ...]
-    regions: tuple[Region, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedRegions:
-    """The regions of a program as one; of several also, for each µGraph of the program, their candidates in it."""
-
-    whole: SearchedRegion
-    regions: Mapping[Graph, list[tuple[SearchedRegion, Candidate]]] = field(default_factory=dict)
-
-    def regions_in(self, candidate: Candidate) -> list[tuple[SearchedRegion, Candidate]]:
-        """The regions of a program of several, each with its candidate in that of the program."""
-        return self.regions.get(candidate.graph, [])
-
-
-def divide(run: Run, at_all: bool = True) -> Division:
-    """Cut the program of a run into regions, which share its budget by their ops; it is one if not cut `at_all`."""
-    parts = _parts_of(run) if at_all else (Segmenter(run.program).whole(),)
+def divide(run: Run) -> tuple[Region, ...]:
+    """Cut the program of a run into regions, which share its budget by their ops."""
+    parts = _parts_of(run)
     if len(parts) == 1:
-        return Division(parts, (Region(run),))
+        return (Region(run),)
     programs = [segment_program(run.program, part) for part in parts]
     ops = {program: op_count(expand(program)) for program in programs}
     found = []
@@ -78,53 +58,53 @@ def divide(run: Run, at_all: bool = True) -> Division:
             options=replace(run.options, budget=budget, max_kernels=None),
             work=replace(run.work, part=f"{name} "),
         )
-        numbers = tuple(number for number, other in enumerate(programs) if other == program)
-        found.append(Region(own, numbers, name))
-    return Division(parts, tuple(found))
+        its_parts = {number: parts[number] for number, other in enumerate(programs) if other == program}
+        found.append(Region(own, its_parts, name))
+    return tuple(found)
 
 
 def _parts_of(run: Run) -> tuple[Segment, ...]:
     """The parts of the program, cut between kernels of the program as rewritten where other cuts take substitutions away."""
-    parts = regions(run.program, HEURISTICS.region_ops)
+    parts = cut(run.program, HEURISTICS.region_ops)
     if len(parts) == 1:
         return parts
     with run.watch.stage("regions"):
         programs = [segment_program(run.program, part) for part in parts]
         seconds = min(HEURISTICS.rewrite_seconds, run.options.budget or inf)
         cut_at = values_to_cut_at(run.program, programs, run.device, seconds)
-    return parts if cut_at is None else regions(run.program, HEURISTICS.region_ops, cut_at)
+    return parts if cut_at is None else cut(run.program, HEURISTICS.region_ops, cut_at)
 
 
-def join(run: Run, division: Division, searched: Sequence[SearchedRegion]) -> JoinedRegions:
-    """The µGraphs of a program of these regions; those of its only one as they are."""
-    if len(division.parts) == 1:
-        return JoinedRegions(searched[0])
+def join(run: Run, searched: Sequence[SearchedRegion]) -> SearchedRegion:
+    """The regions of a program as one; its only one as it is."""
+    if not searched[0].region.name:
+        return searched[0]
+    regions = [entry.region for entry in searched]
     form_of = {entry.region.program: entry.library for entry in searched}
     *choices, library = _with_steps(searched, [*_choices(searched, run.options.max_kernels), form_of])
-    composed = [(_composed(run, division, choice), choice) for choice in choices]
+    composed = [(_composed(run, regions, choice), choice) for choice in choices]
     composed = [(entry, choice) for entry, choice in composed if entry.fused]
-    composed.append((_composed(run, division, library, run.program), library))
+    composed.append((_composed(run, regions, library, run.program), library))
     candidates = tuple(entry for entry, _ in composed)
     verified = _verify_whole(run, candidates, searched)
     simplified = {entry.region.program: entry.simplified.after for entry in searched}
-    primitive = compose(run.program, _plan_parts(division, simplified))
+    primitive = compose(run.program, _plan_parts(regions, simplified))
     measurements = tuple(it for entry in searched for it in entry.finalists.measurements)
     found = tuple(Found(entry.graph, entry.predicted_us, entry.fused) for entry in candidates)
     lowered = tuple(Lowered(entry, entry.graph) for entry in found)
     finalists = Finalists(_joined_searches(primitive, searched), [found], lowered, verified, measurements)
-    whole = SearchedRegion(
+    return SearchedRegion(
         Region(run),
         _joined_simplifications(run, primitive, searched),
         finalists,
         tuple(summary for entry in searched for summary in entry.rewriting),
         (*(f"{entry.region.name}: {note}" for entry in searched for note in entry.notes), *verified.notes),
         sum(entry.seconds for entry in searched),
+        {
+            candidate.graph: [(entry, choice[entry.region.program]) for entry in searched]
+            for candidate, choice in reversed(composed)
+        },
     )
-    regions = {
-        candidate.graph: [(entry, choice[entry.region.program]) for entry in searched]
-        for candidate, choice in reversed(composed)
-    }
-    return JoinedRegions(whole, regions)
 
 
 def _choices(searched: Sequence[SearchedRegion], max_kernels: int | None) -> list[Choice]:
@@ -134,7 +114,7 @@ def _choices(searched: Sequence[SearchedRegion], max_kernels: int | None) -> lis
         or [entry.library]
         for entry in searched
     }
-    times = {entry.region.program: len(entry.region.numbers) for entry in searched}
+    times = {entry.region.program: len(entry.region.parts) for entry in searched}
     front: dict[int, tuple[float, dict[Graph, Candidate]]] = {0: (0.0, {})}  # of each number of kernels the fastest choice
     for program, entries in usable.items():
         further: dict[int, tuple[float, dict[Graph, Candidate]]] = {}
@@ -173,12 +153,11 @@ def _with_steps(searched: Sequence[SearchedRegion], choices: Sequence[Choice]) -
     ]
 
 
-def _composed(run: Run, division: Division, choice: Choice, graph: Graph | None = None) -> Candidate:
+def _composed(run: Run, regions: Sequence[Region], choice: Choice, graph: Graph | None = None) -> Candidate:
     """The candidates of all regions as one of the program; `graph` instead of their composition, if given."""
-    program_of = {number: region.program for region in division.regions for number in region.numbers}
-    entries = [choice[program_of[number]] for number in range(len(division.parts))]
+    entries = [choice[program] for program, _ in _in_order(regions)]
     if graph is None:
-        graph = compose(run.program, _plan_parts(division, {program: entry.graph for program, entry in choice.items()}))
+        graph = compose(run.program, _plan_parts(regions, {program: entry.graph for program, entry in choice.items()}))
     schedule = tuple(each for entry in entries for each in entry.schedule or ())
     return Candidate(
         graph,
@@ -192,14 +171,19 @@ def _composed(run: Run, division: Division, choice: Choice, graph: Graph | None 
     )
 
 
-def _plan_parts(division: Division, graphs: Mapping[Graph, Graph]) -> list[PlanPart]:
+def _plan_parts(regions: Sequence[Region], graphs: Mapping[Graph, Graph]) -> list[PlanPart]:
     """A graph for each region's program as parts of the whole program."""
-    program_of = {number: region.program for region in division.regions for number in region.numbers}
     made = {
         program: SegmentKernels(graph, 0.0, len(launches_of(graph).kernels), proved=True, fused=True)
         for program, graph in graphs.items()
     }
-    return [PlanPart(part, part.inputs, made[program_of[number]]) for number, part in enumerate(division.parts)]
+    return [PlanPart(part, part.inputs, made[program]) for program, part in _in_order(regions)]
+
+
+def _in_order(regions: Sequence[Region]) -> list[tuple[Graph, Segment]]:
+    """The parts of a program, each with the program of its region."""
+    parts = {number: (region.program, part) for region in regions for number, part in region.parts.items()}
+    return [parts[number] for number in range(len(parts))]
 
 
 def _verify_whole(run: Run, candidates: Sequence[Candidate], searched: Sequence[SearchedRegion]) -> Verified:
@@ -217,7 +201,8 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], searched: Sequence[
             replace(entry, verdict=_of_whole(verdict, entry.verdict)) for verdict, entry in zip(tested, candidates, strict=True)
         ]
         equal = [entry for entry in checked if entry.verdict.equal]
-        rejected = [Rejected(it.graph, it.predicted_us, it.verdict) for it in checked if not it.verdict.equal]
+        others = [it for it in checked if not it.verdict.equal]
+        rejected = [(Lowered(Found(it.graph, it.predicted_us, it.fused), it.graph), it.verdict) for it in others]
         checks = reference.float_checks([entry.graph for entry in equal])
         reference.forget()
         equal = [replace(entry, float_check=check) for entry, check in zip(equal, checks, strict=True)]
@@ -239,7 +224,7 @@ def _of_whole(tested: Verdict, composed: Verdict) -> Verdict:
 
 def _joined_searches(primitive: Graph, searched: Sequence[SearchedRegion]) -> ProgramSearch:
     """The searches of all regions as one of the program."""
-    times = [len(entry.region.numbers) for entry in searched]
+    times = [len(entry.region.parts) for entry in searched]
     plans = [entry.finalists.search.plans for entry in searched]
     found = [each.partition for each in plans]
     partition = Partition(
@@ -286,4 +271,4 @@ def _joined_simplifications(run: Run, primitive: Graph, searched: Sequence[Searc
     )
 
 
-__all__ = ["Choice", "Division", "JoinedRegions", "divide", "join"]
+__all__ = ["divide", "join"]

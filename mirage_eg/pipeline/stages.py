@@ -38,7 +38,7 @@ from mirage_eg.pipeline.make_report import make_report
 from mirage_eg.pipeline.program_search import search_program
 from mirage_eg.pipeline.ranking import notes_on, ordered
 from mirage_eg.pipeline.region_records import Region, SearchedRegion
-from mirage_eg.pipeline.regions import Division, divide, join
+from mirage_eg.pipeline.regions import divide, join
 from mirage_eg.pipeline.run.cache_lookup import RunRequest
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
@@ -48,7 +48,7 @@ from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.trace_stages import trace_region
 from mirage_eg.pipeline.tune_stage import start_tuning, timed_and_ordered
-from mirage_eg.pipeline.verify_stage import FullSize, first_with_steps
+from mirage_eg.pipeline.verify_stage import first_with_steps
 from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.segments import op_count
 from mirage_eg.search.trace import Tracer
@@ -89,22 +89,21 @@ def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment], notes: list[st
     if REGISTRY:
         with run.watch.stage("custom ops"):
             notes += check_custom_ops(run.program)
-    division = divide(run, at_all=not known)
-    searched = [search_region(region, tuning, known) for region in _announced(run, division)]
-    joined = join(run, division, searched)
-    whole, finalists = joined.whole, joined.whole.finalists
+    regions = [Region(run)] if known else divide(run)
+    searched = [search_region(region, tuning, known) for region in _announced(run, regions)]
+    whole = join(run, searched)
+    finalists = whole.finalists
     ranked = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
-    explanation = None if joined.regions else _explanation(run, whole, ranked)
+    explanation = None if whole.inside else _explanation(run, whole, ranked)
     notes += [*whole.notes, *notes_on(ranked, run.options, _not_verified_us(whole))]
     _trace(run, searched, ranked)
-    report = make_report(run, whole, ranked, explanation, joined.regions_in(ranked[0]), notes)
+    report = make_report(run, whole, ranked, explanation, notes)
     return Result(tuple(ranked), report, finalists.measurements, known=finalists.search.plans.known)
 
 
 def search_region(region: Region, tuning: Tuning, known: Sequence[KnownSegment] = ()) -> SearchedRegion:
     """The stages of a region; with segments `known` from a search at other sizes nothing is searched."""
     run, begin, notes = region.run, perf_counter(), list[str]()
-    full_size = FullSize.of(run)
     with run.watch.stage("simplify"):
         simplified = simplify(expand(run.program))
     with run.watch.stage("search"):
@@ -115,17 +114,17 @@ def search_region(region: Region, tuning: Tuning, known: Sequence[KnownSegment] 
         started = start_tuning(run, tuning, context)
         search, partitioner = search_program(run, primitive, known=known)  # search, instantiate, kernels
         equal = EqualPrograms() if known else search_equal_programs(run, search, partitioner)  # rewrite, and these again
-        finalists = find_finalists(run, full_size, search, partitioner, equal, started)  # tune, optimize, verify, compile
+        finalists = find_finalists(run, search, partitioner, equal, started)  # tune, optimize, verify, compile
     notes += [*search.notes, *equal.notes, *finalists.notes]
     return SearchedRegion(region, simplified, finalists, equal.summaries, tuple(notes), perf_counter() - begin)
 
 
-def _announced(run: Run, division: Division) -> Iterator[Region]:
+def _announced(run: Run, regions: Sequence[Region]) -> Iterator[Region]:
     """The regions of a program, each with a line of progress where there are several."""
-    for number, region in enumerate(division.regions):
+    for number, region in enumerate(regions):
         if region.name:
-            text = f"{op_count(expand(region.program))} ops, {len(region.numbers)} times"
-            run.watch.observer("regions", number, len(division.regions), text)
+            text = f"{op_count(expand(region.program))} ops, {len(region.parts)} times"
+            run.watch.observer("regions", number, len(regions), text)
         yield region
 
 
@@ -150,7 +149,7 @@ def _explanation(run: Run, whole: SearchedRegion, ranked: Sequence[Candidate]) -
     if _not_verified_us(whole) or any(candidate.compile.ok for candidate in fused):
         return None
     search, verified = whole.finalists.search.one_kernel, whole.finalists.verified
-    rejected = [candidate.verdict for candidate in verified.rejected]
+    rejected = [verdict for _, verdict in verified.rejected]
     errors = [candidate.compile.error or "" for candidate in fused]
     failed = FailedRun(search.program, search.axes, search.search, search.structures, rejected, errors, run.options.until())
     with run.watch.stage("explain"):

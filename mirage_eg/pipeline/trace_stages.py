@@ -6,11 +6,9 @@ from typing import Any
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.finalists import Finalists
-from mirage_eg.pipeline.found import Found
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.pipeline.verify_stage import Rejected
 from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.search.partition.segment_search import trace_structures
 from mirage_eg.search.partition.segments import Segment
@@ -30,12 +28,12 @@ def trace_region(tracer: Tracer, finalists: Finalists, ranked: Sequence[Candidat
         if found.graph in chosen:
             chosen.remove(found.graph)
         else:
-            tracer.add("not among top", partial(_graph_line, found))
-    for rejected in finalists.verified.rejected:
-        tracer.add("verification", partial(_graph_line, rejected))
+            tracer.add("not among top", partial(_graph_line, found.graph, found.predicted_us))
+    for lowered, _ in finalists.verified.rejected:
+        tracer.add("verification", partial(_graph_line, lowered.graph, lowered.found.predicted_us))
     for entry in ranked:
         ended = "compile" if not entry.compile.ok else "ranked" if entry.measured_us is None else "timed"
-        tracer.add(ended, partial(_graph_line, entry))
+        tracer.add(ended, partial(_graph_line, entry.graph, entry.predicted_us))
 
 
 def _trace_plans(tracer: Tracer, primitive: Graph, plans: PlanSearch) -> None:
@@ -58,11 +56,11 @@ def _segment_line(primitive: Graph, segment: Segment, part: PlanPart | None) -> 
     }
 
 
-def _graph_line(entry: Found | Candidate | Rejected) -> dict[str, Any]:
-    blocks = entry.graph.blocks
+def _graph_line(graph: Graph, predicted_us: float) -> dict[str, Any]:
+    blocks = graph.blocks
     return {
-        "what": kernel_summary(entry.graph),
+        "what": kernel_summary(graph),
         "grid": [list(block.grid) for block in blocks],
         "loop": [block.loop for block in blocks],
-        "predicted_us": entry.predicted_us,
+        "predicted_us": predicted_us,
     }

@@ -22,22 +22,9 @@ from mirage_eg.pipeline.found import Found, Lowered, Tuned, lower
 from mirage_eg.pipeline.partition_stage import PlanChoices
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
-from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-
-
-@dataclass(frozen=True, slots=True)
-class TunedCandidates:
-    """The µGraphs that are right, as found and fastest first, each with its fastest schedule, and every measurement."""
-
-    tuned: tuple[tuple[Found, TunedVariant], ...]
-    measurements: tuple[Measurement, ...]
-
-    def applied(self, options: Options, device: Device) -> list[Lowered]:
-        """The first µGraphs, optimized, with their tuned schedules and times."""
-        return deduplicated([_as_tuned(found, entry, device) for found, entry in self.tuned], options.top)
 
 
 def _as_tuned(found: Found, entry: TunedVariant, device: Device) -> Lowered:
@@ -87,8 +74,13 @@ def start_tuning(run: Run, tuning: Tuning, context: ExitStack) -> StartedTuning:
     return StartedTuning(tuning, open_timer(run, context, tuning.ranges) if run.on_gpu else None, context)
 
 
-def tune_candidates(run: Run, groups: Groups, choices: Mapping[Graph, PlanChoices], started: StartedTuning) -> TunedCandidates:
-    """Tune the µGraphs of several structures and plans, a group each; `choices` are those of plans, by their µGraphs."""
+def tune_candidates(
+    run: Run, groups: Groups, choices: Mapping[Graph, PlanChoices], started: StartedTuning
+) -> tuple[list[Lowered], tuple[Measurement, ...]]:
+    """Tune the µGraphs of several structures and plans, a group each; `choices` are those of plans, by their µGraphs.
+
+    Gives the fastest that are right, optimized, with their tuned schedules and times, and every measurement.
+    """
     measurements: list[Measurement] = []
     options, tuning, timer = run.options, started.tuning, started.timer
     assert timer is not None  # only what is on a GPU is tuned
@@ -119,7 +111,8 @@ def tune_candidates(run: Run, groups: Groups, choices: Mapping[Graph, PlanChoice
         if entry.timing is not None:
             best.setdefault(entry.variant.graph, entry)
     tuned = sorted(((made.candidates[graph], entry) for graph, entry in best.items()), key=lambda pair: pair[1].us)
-    return TunedCandidates(tuple(tuned), tuple(measurements))
+    lowered = [_as_tuned(found, entry, run.device) for found, entry in tuned]
+    return deduplicated(lowered, options.top), tuple(measurements)
 
 
 def open_database(run: Run) -> TuningDatabase | None:

@@ -1,6 +1,6 @@
 """Verification of finalists and of the kernels inside them against the program, on random inputs, in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
@@ -12,6 +12,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.pipeline.compile_stage import Compiled
 from mirage_eg.pipeline.found import Lowered
+from mirage_eg.pipeline.partition_stage import parts_to_check
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
@@ -30,20 +31,11 @@ Checked = tuple[Verdict, FloatCheck | None]  # no float check where the verdict 
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """A µGraph that is not equal to the program."""
-
-    graph: Graph
-    predicted_us: float
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
 class Verified:
     """The candidates that are equal to the program, those that are not, and the verdicts on the kernels of their plans."""
 
     equal: tuple[Candidate, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[tuple[Lowered, Verdict], ...] = ()
     parts: Mapping[PlanPart, Verdict] = field(default_factory=dict)
     computed_on: str = ""  # the device of the evaluator
     notes: tuple[str, ...] = ()
@@ -55,82 +47,62 @@ class Verified:
         return Verified(equal, rejected, parts, further.computed_on, self.notes + further.notes)
 
 
-@dataclass(frozen=True, slots=True)
-class FullSize:
-    """The program of a run at full size, against which its finalists are checked."""
-
-    run: Run
-    reference: BlockReference
-
-    @classmethod
-    def of(cls, run: Run) -> "FullSize":
-        """That of a run, by its trials and seed."""
-        return cls(run, BlockReference(run.program, run.options.trials, run.options.seed))
-
-    def verify(
-        self, finalists: Sequence[Lowered], primitive: Graph, parts: Mapping[PlanPart, Subgraph]
-    ) -> tuple[list[Checked], dict[PlanPart, Verdict]]:
-        """Finalists in random fields, with what the indexed laws prove of them, and a float check of each that is equal.
-
-        The kernels `parts` are checked where they are in `primitive`, the program in primitive ops.
-        """
-        item = (tuple((entry.graph, entry.found.proved_by_search) for entry in finalists), primitive, tuple(parts.values()))
-        wanted = tuple[list[Checked], list[Verdict]]
-        with self.run.watch.stage(STAGE):
-            checked, inside = self.run.work.once(STAGE, item, lambda: self._verify(finalists, primitive, item[-1]), wanted)
-        self.reference.forget()
-        return checked, dict(zip(parts, inside, strict=True))
-
-    @property
-    def computed_on(self) -> str:
-        """The device of the evaluator."""
-        return evaluator_device(array_module(self.run.program))
-
-    def _verify(
-        self, finalists: Sequence[Lowered], primitive: Graph, parts: Sequence[Subgraph]
-    ) -> tuple[list[Checked], list[Verdict]]:
-        rulebook = self.run.rulebook
-        searched = rulebook.packaged and _starts_from_a_proved_partition(self.reference.program)
-        prover = Prover(self.reference.program, rulebook if rulebook.domain == "indexed" else None)
-        proofs = [prover.prove(entry.graph) if prover.nodes <= HEURISTICS.proof_nodes else NOT_TRIED for entry in finalists]
-
-        def progress(done: int, total: int) -> None:  # fields are the first half of the work
-            self.run.watch.observer(STAGE, done * len(finalists) // total, 2 * len(finalists), "fields")
-
-        tested = [verdict for verdict, _ in self.reference.check_all([entry.graph for entry in finalists], progress)]
-        verdicts = [
-            combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched)
-            for position, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=True))
-        ]
-        equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
-
-        def progress_of_floats(done: int, total: int) -> None:
-            count = len(finalists) + done * len(finalists) // total
-            self.run.watch.observer(STAGE, count, 2 * len(finalists), f"{len(equal)} equal, floats")
-
-        checks = iter(self.reference.float_checks(equal, progress_of_floats))
-        inside = self.reference.check_parts(primitive, parts)
-        return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], inside
-
-
-def verified_candidates(
-    lowered: Sequence[Lowered],
-    checked: Sequence[Checked],
-    compiled: Sequence[Compiled],
-    parts: Mapping[PlanPart, Verdict],
-    computed_on: str,
+def verify(
+    run: Run,
+    reference: BlockReference,
+    mugraphs: Sequence[Lowered],
+    primitive: Graph,
+    compiled: Callable[[], Sequence[Compiled]],
 ) -> Verified:
-    """These µGraphs, checked and compiled, as candidates; those that are not equal as rejected ones."""
-    equal, rejected = list[Candidate](), list[Rejected]()
-    for entry, (verdict, check), made in zip(lowered, checked, compiled, strict=True):
+    """µGraphs in random fields, with what the indexed laws prove of them, and a float check of each that is equal.
+
+    `reference` has the program at full size. The kernels of plans are checked where they are in `primitive`, the program in
+    primitive ops. `compiled` waits for the programs of the µGraphs.
+    """
+    parts = parts_to_check(mugraphs, run.device)
+    item = (tuple((entry.graph, entry.found.proved_by_search) for entry in mugraphs), primitive, tuple(parts.values()))
+    wanted = tuple[list[Checked], list[Verdict]]
+    with run.watch.stage(STAGE):
+        checked, inside = run.work.once(STAGE, item, lambda: _check(run, reference, mugraphs, primitive, item[-1]), wanted)
+    reference.forget()
+    equal, rejected = list[Candidate](), list[tuple[Lowered, Verdict]]()
+    for entry, (verdict, check), made in zip(mugraphs, checked, compiled(), strict=True):
         found = entry.found
         if check is None:
-            rejected.append(Rejected(entry.graph, found.predicted_us, verdict))
+            rejected.append((entry, verdict))
         else:
             us = None if entry.tuned is None else entry.tuned.us
             written = made.source, made.schedule, made.record
             equal.append(Candidate(entry.graph, found.predicted_us, found.fused, *written, verdict, check, found.plan, us))
-    return Verified(tuple(equal), tuple(rejected), parts, computed_on)
+    device = evaluator_device(array_module(run.program))
+    return Verified(tuple(equal), tuple(rejected), dict(zip(parts, inside, strict=True)), device)
+
+
+def _check(
+    run: Run, reference: BlockReference, finalists: Sequence[Lowered], primitive: Graph, parts: Sequence[Subgraph]
+) -> tuple[list[Checked], list[Verdict]]:
+    rulebook = run.rulebook
+    searched = rulebook.packaged and _starts_from_a_proved_partition(reference.program)
+    prover = Prover(reference.program, rulebook if rulebook.domain == "indexed" else None)
+    proofs = [prover.prove(entry.graph) if prover.nodes <= HEURISTICS.proof_nodes else NOT_TRIED for entry in finalists]
+
+    def progress(done: int, total: int) -> None:  # fields are the first half of the work
+        run.watch.observer(STAGE, done * len(finalists) // total, 2 * len(finalists), "fields")
+
+    tested = [verdict for verdict, _ in reference.check_all([entry.graph for entry in finalists], progress)]
+    verdicts = [
+        combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched)
+        for position, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=True))
+    ]
+    equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
+
+    def progress_of_floats(done: int, total: int) -> None:
+        count = len(finalists) + done * len(finalists) // total
+        run.watch.observer(STAGE, count, 2 * len(finalists), f"{len(equal)} equal, floats")
+
+    checks = iter(reference.float_checks(equal, progress_of_floats))
+    inside = reference.check_parts(primitive, parts)
+    return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], inside
 
 
 def with_steps(run: Run, candidate: Candidate) -> Candidate:
