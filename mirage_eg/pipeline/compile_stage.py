@@ -13,8 +13,9 @@ from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.found import Lowered, Tuned
 from mirage_eg.pipeline.run.output_files import check_writable
-from mirage_eg.pipeline.run.result import NOT_WRITTEN, CompileRecord
+from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, CompileRecord
 from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 STAGE = "compile"
 _FEWEST_SECONDS = 5  # for one kernel, where the budget is over
@@ -35,6 +36,22 @@ class Compiled:
     source: str
     schedule: Schedules | None
     record: CompileRecord
+
+
+def candidate_of(lowered: Lowered, made: Compiled, verdict: Verdict, float_check: FloatCheck) -> Candidate:
+    """A µGraph that is compiled and checked, as a candidate."""
+    return Candidate(
+        graph=lowered.graph,
+        predicted_us=lowered.found.predicted_us,
+        fused=lowered.fused,
+        source=made.source,
+        schedule=made.schedule,
+        compile=made.record,
+        verdict=verdict,
+        float_check=float_check,
+        plan=lowered.found.plan,
+        measured_us=None if lowered.tuned is None else lowered.tuned.us,
+    )
 
 
 @dataclass(slots=True)

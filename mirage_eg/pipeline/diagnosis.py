@@ -21,6 +21,7 @@ from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.report_sections import Diagnosis
+from mirage_eg.pipeline.search_stage import filters_of
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, footprint
 from mirage_eg.search.partition.segment_search import Instantiated
@@ -125,7 +126,7 @@ def _closest_of_check(found: FailedRun, axes: Axes, options: Options) -> tuple[s
 
 def _closest_of_limits(found: FailedRun, axes: Axes, options: Options, device: Device) -> tuple[str, str]:
     limits = TileLimits(shared_memory=device.shared_memory, multiprocessors=device.multiprocessors, target=device.target)
-    filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
+    filters = filters_of(options)
     if filters != Filters():
         for name in ("griddims", "imaps", "omaps", "fmaps", "franges"):
             freed = replace(filters, **{name: None})

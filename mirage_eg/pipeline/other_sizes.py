@@ -28,16 +28,15 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.bucket import Bucket, Ranges, Sizes
 from mirage_eg.pipeline.bucket_ranges import timed_shapes
-from mirage_eg.pipeline.compile_stage import Compiled, fitting
+from mirage_eg.pipeline.compile_stage import Compiled, candidate_of, fitting
 from mirage_eg.pipeline.found import Found, Lowered, Tuned, lower
 from mirage_eg.pipeline.optimize import tune_known
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
 from mirage_eg.pipeline.run.run_report import RunReport
-from mirage_eg.pipeline.search_stage import is_fused
+from mirage_eg.pipeline.search_stage import filters_of, is_fused
 from mirage_eg.pipeline.sized_forms import SizedForms, primitive_form
-from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import KernelPlan
 from mirage_eg.search.partition.known_segments import plan_again, plans_of_known
@@ -95,10 +94,8 @@ class OtherSizes:
     @cached_property
     def _task(self) -> Task:
         """What the choice of tilings depends on."""
-        options = self._options
-        filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-        limits = SearchLimits(options.max_block_ops)
-        return Task(self._rulebook, self._device, limits, filters, options.seed, ask_compiler=False)
+        limits = SearchLimits(self._options.max_block_ops)
+        return Task(self._rulebook, self._device, limits, filters_of(self._options), self._options.seed, ask_compiler=False)
 
     @property
     def report(self) -> RunReport:
@@ -157,16 +154,16 @@ class OtherSizes:
                 continue
             try:
                 graph = compose(primitive, plan.parts)
-                us = predict_us(graph, self._device)
-                graph = lower(Found(graph, us, fused=True, plan=plan), self._device).graph
-                made = fitting(self._program, graph, self._device.target)
+                lowered = lower(Found(graph, predict_us(graph, self._device), fused=True, plan=plan), self._device)
+                made = fitting(self._program, lowered.graph, self._device.target)
             except UnsupportedError:
                 continue
-            verdict = combine_evidence(reference.check(graph), "a µGraph at other sizes", prover.prove(graph))
+            verdict, proof = reference.check(lowered.graph), prover.prove(lowered.graph)
+            verdict = combine_evidence(verdict, "a µGraph at other sizes", proof)
             if made.record.ok and verdict.equal and (not proved or "proved" in verdict.evidence):
-                [check] = reference.float_checks([graph])
+                [check] = reference.float_checks([lowered.graph])
                 if check.ok:
-                    return Candidate(graph, us, True, made.source, made.schedule, made.record, verdict, check, plan)
+                    return candidate_of(lowered, made, verdict, check)
         return None
 
     def tuned(self, name: str, observer: Observer, tuning: Tuning) -> Result | None:
@@ -242,7 +239,7 @@ class OtherSizes:
                 continue
             check = self._float_check(lowered.graph, verdict)
             if check.ok or not entry.fused:
-                return Bucket(dict(ranges), tuned, self._candidate(lowered, made, verdict, check), verdict, seconds)
+                return Bucket(dict(ranges), tuned, candidate_of(lowered, made, verdict.of_last_test, check), verdict, seconds)
             reasons.append(check.problem or "")
         span = ", ".join(f"{name} from {values.least} to {values.largest}" for name, values in ranges.items())
         raise UnsupportedError(f"no µGraph for {span}: {'; '.join(dict.fromkeys(reasons)) or 'an op is tied to one size'}")
@@ -333,19 +330,13 @@ class OtherSizes:
                 return Compiled(source, schedules, CompileRecord(target, records))
             schedules = fewer
 
-    def _candidate(self, lowered: Lowered, made: Compiled, verdict: SizesVerdict, check: FloatCheck) -> Candidate:
-        us = None if lowered.tuned is None else lowered.tuned.us
-        written = made.source, made.schedule, made.record
-        return Candidate(
-            lowered.graph, lowered.found.predicted_us, lowered.fused, *written, verdict.of_last_test, check, measured_us=us
-        )
-
 
 def library_form(program: Graph, options: Options) -> Candidate:
     """The program itself, as library kernels."""
-    made, us = fitting(program, program, options.device_record.target), predict_us(program, options.device_record)
-    written = made.source, made.schedule, made.record
-    return Candidate(program, us, False, *written, _EQUAL_TO_ITSELF, FloatCheck(True, 0.0, 0.0, None))
+    device = options.device_record
+    lowered = Lowered(Found(program, predict_us(program, device), fused=False), program)
+    made = fitting(program, program, device.target)
+    return candidate_of(lowered, made, _EQUAL_TO_ITSELF, FloatCheck(ok=True, error=0.0, tolerance=0.0, difference=None))
 
 
 def _tuned_size(size: int) -> int:

@@ -57,8 +57,13 @@ def segment_task(run: Run) -> Task:
     """The search of a segment under the options of a run, without limits of time and states."""
     options = run.options
     limits = SearchLimits(options.max_block_ops, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs)
-    filters = Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
-    return Task(run.rulebook, run.device, limits, filters, options.seed, options.trials, ask_compiler=not run.on_gpu)
+    filters, trials = filters_of(options), options.trials
+    return Task(run.rulebook, run.device, limits, filters, options.seed, trials, ask_compiler=not run.on_gpu)
+
+
+def filters_of(options: Options) -> Filters:
+    """The filters of µGraphs that options name."""
+    return Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
 
 
 def mugraph_of(run: Run, primitive: Graph, plan: KernelPlan) -> Found:

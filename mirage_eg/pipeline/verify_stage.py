@@ -10,7 +10,7 @@ from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_dead_code
-from mirage_eg.pipeline.compile_stage import Compiled
+from mirage_eg.pipeline.compile_stage import Compiled, candidate_of
 from mirage_eg.pipeline.found import Lowered
 from mirage_eg.pipeline.partition_stage import parts_to_check
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
@@ -67,13 +67,10 @@ def verify(
     reference.forget()
     equal, rejected = list[Candidate](), list[tuple[Lowered, Verdict]]()
     for entry, (verdict, check), made in zip(mugraphs, checked, compiled(), strict=True):
-        found = entry.found
         if check is None:
             rejected.append((entry, verdict))
         else:
-            us = None if entry.tuned is None else entry.tuned.us
-            written = made.source, made.schedule, made.record
-            equal.append(Candidate(entry.graph, found.predicted_us, found.fused, *written, verdict, check, found.plan, us))
+            equal.append(candidate_of(entry, made, verdict, check))
     device = evaluator_device(array_module(run.program))
     return Verified(tuple(equal), tuple(rejected), dict(zip(parts, inside, strict=True)), device)
 
