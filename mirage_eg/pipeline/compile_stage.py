@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import floor, inf
 from time import perf_counter
 
+from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
 from mirage_eg.backends.triton.bounded_ptxas import SECONDS, at_most
 from mirage_eg.backends.triton.compile import KernelCompile, cache_folder, compile_source
 from mirage_eg.backends.triton.emit import emit
@@ -118,15 +119,20 @@ def _written(program: Graph, graph: Graph, target: str) -> Compiled:
         return Compiled(f"{NOT_WRITTEN}: {error}\n", None, CompileRecord(target, (failed,)))
 
 
-def fitting(program: Graph, graph: Graph, target: str, schedule: Schedule | Schedules = _DEFAULT) -> Compiled:
-    """`graph` as a Triton program, with as many stages of `schedule` as fit.
+def fitting(
+    program: Graph, graph: Graph, target: str, schedule: Schedule | Schedules = _DEFAULT, ranges: Ranges | None = None
+) -> Compiled:
+    """`graph` as a Triton program, for all sizes in `ranges` of its named dims, with as many stages of `schedule` as fit.
 
     Raises:
         UnsupportedError: it cannot be written.
     """
     schedules = per_kernel(schedule, len(graph.blocks))
     while True:
-        source = emit(graph, program=program, schedule=schedules)
+        if ranges is None:
+            source = emit(graph, program=program, schedule=schedules)
+        else:
+            source = emit_for_sizes(graph, ranges, program=program, schedule=schedules)
         records = compile_source(source, target)
         fewer = fewer_stages(schedules, [record.wants_fewer_stages for record in records])
         if fewer is None:

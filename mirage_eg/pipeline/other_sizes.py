@@ -16,9 +16,7 @@ from time import perf_counter
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.measure.timing import time_source
-from mirage_eg.backends.triton.all_sizes import emit_for_sizes
-from mirage_eg.backends.triton.compile import compile_source
-from mirage_eg.backends.triton.schedule import Schedule, fewer_stages, per_kernel
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
@@ -33,7 +31,7 @@ from mirage_eg.pipeline.found import Found, Lowered, Tuned, lower
 from mirage_eg.pipeline.optimize import tune_known
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
+from mirage_eg.pipeline.run.result import Candidate, Result
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import filters_of, is_fused
 from mirage_eg.pipeline.sized_forms import SizedForms, primitive_form
@@ -68,7 +66,7 @@ class OtherSizes:
         self._forms = SizedForms(searched)
         self._primitive = self._forms.at(program) if sizes is None else self._with_dims(sizes)
         plans = (entry.plan for entry in result.candidates)
-        own = [plan for plan in plans if plan is not None and self._forms.has(plan.parts)]
+        own = [plan for plan in plans if plan is not None and self._primitive is not None and self._forms.has(plan.parts)]
         self._plans = [*dict.fromkeys([*own, *result.plans])]
 
     def _with_dims(self, sizes: Sizes) -> Graph | None:
@@ -319,16 +317,9 @@ class OtherSizes:
             yield from ((compose(sized[0], plan.parts), is_fused(sized[0], plan)) for plan in self.other_plans(*sized))
 
     def _written(self, entry: Lowered, ranges: Ranges) -> Compiled:
-        """The source of a µGraph for all sizes, and the compiler's record."""
-        target = self._device.target
-        schedules = entry.tuned.schedule if entry.tuned else per_kernel(Schedule(), len(entry.graph.blocks))
-        while True:
-            source = emit_for_sizes(entry.graph, ranges, program=self._program, schedule=schedules)
-            records = tuple(compile_source(source, target))
-            fewer = fewer_stages(schedules, [record.wants_fewer_stages for record in records])
-            if fewer is None:
-                return Compiled(source, schedules, CompileRecord(target, records))
-            schedules = fewer
+        """The program of a µGraph for all sizes."""
+        schedule = entry.tuned.schedule if entry.tuned else Schedule()
+        return fitting(self._program, entry.graph, self._device.target, schedule, ranges)
 
 
 def library_form(program: Graph, options: Options) -> Candidate:

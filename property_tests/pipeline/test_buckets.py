@@ -297,11 +297,13 @@ def test_buckets_on_a_gpu_are_tuned_with_their_texts_for_all_sizes(monkeypatch: 
     assert last.candidate.us == pytest.approx(1e6 / len(longest))
 
 
-@pytest.mark.parametrize("broken", ["compose", "lower", "emit_for_sizes", "verify_sizes"])
+@pytest.mark.parametrize(
+    "broken", ["other_sizes.compose", "other_sizes.lower", "compile_stage.emit_for_sizes", "other_sizes.verify_sizes"]
+)
 def test_a_broken_graph_is_an_error_and_not_a_bucket_without_tiles(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise mi.GraphError("broken")
 
-    monkeypatch.setattr(other_sizes, broken, fails)
+    monkeypatch.setattr(f"mirage_eg.pipeline.{broken}", fails)
     with pytest.raises(mi.GraphError, match="broken"):
         buckets.optimize_sizes("rows", normed_product(), Options(device="cpu", top=1, budget=20.0, cache=False), [{"n": 16}])
