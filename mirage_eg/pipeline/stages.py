@@ -38,7 +38,7 @@ from mirage_eg.pipeline.make_report import make_report
 from mirage_eg.pipeline.program_search import search_program
 from mirage_eg.pipeline.ranking import notes_on, ordered
 from mirage_eg.pipeline.region_records import Region, SearchedRegion
-from mirage_eg.pipeline.regions import divide, join
+from mirage_eg.pipeline.region_stage import divide, join
 from mirage_eg.pipeline.run.cache_lookup import RunRequest
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers

@@ -14,7 +14,7 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.egraph.chain_checker import check_chain
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline import regions
+from mirage_eg.pipeline import region_stage
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
@@ -33,7 +33,7 @@ def result_of(program: Graph, budget: float | None = None) -> Result:
 def small_regions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Regions of one layer of a perceptron, verified by composition alone."""
     small = replace(HEURISTICS, region_ops=3, whole_check_ops=0)
-    monkeypatch.setattr(regions, "HEURISTICS", small)
+    monkeypatch.setattr(region_stage, "HEURISTICS", small)
     yield
 
 
