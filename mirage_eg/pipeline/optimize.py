@@ -28,24 +28,26 @@ def optimize(
     checkpoint: Path | None = None,
     resume: bool = False,
     tracer: "Tracer | None" = None,
+    known: "Sequence[KnownSegment]" = (),
 ) -> Result:
     """Superoptimize `program`.
 
     Always gives at least one candidate: the program itself with one library kernel per op. `tuning` says how to tune where
     there is a GPU. Finished work items are written to the file `checkpoint`; with `resume` the run continues from there.
-    `tracer` receives every candidate of the search with the stage at which it ended.
+    `tracer` receives every candidate of the search with the stage at which it ended. Segments `known` of a search for the same
+    program at other sizes take the place of a search.
 
     A result in the cache on disk is given back at once, and a finished one is written there; not so with a `tuning` of one's
-    own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
+    own, with `known` segments or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
     """
     options, on_gpu = for_this_machine(replace(options, undefined=options.undefined_in(program)))  # refuses before any work
     program = with_weights(program, matching_inputs(program, options.weights))
-    request = run_request(name, program, options if tuning is None else replace(options, cache=False), on_gpu)
+    request = run_request(name, program, options if tuning is None and not known else replace(options, cache=False), on_gpu)
     if not resume and tracer is None and (earlier := cached_result(request)) is not None:
         return earlier
     from mirage_eg.pipeline.stages import run_stages  # loads egglog and Triton
 
-    result = run_stages(request, observer, tuning, checkpoint, resume, tracer)
+    result = run_stages(request, observer, tuning, checkpoint, resume, tracer, known)
     if request.cache is None:
         return reported(result, name, "off")
     computed = now()
@@ -54,23 +56,4 @@ def optimize(
     return reported(result, name, "miss", computed)
 
 
-def tune_known(
-    name: str,
-    program: Graph,
-    options: Options,
-    known: "Sequence[KnownSegment]",
-    tuning: "Tuning",
-    observer: Observer | None = None,
-) -> Result:
-    """As `optimize` on a GPU, with the segments `known` of a search for the same program at other sizes in place of a search.
-
-    The cache does not identify them, and keeps nothing.
-    """
-    from mirage_eg.pipeline.stages import run_stages  # loads egglog and Triton
-
-    options, on_gpu = for_this_machine(options)
-    request = run_request(name, program, replace(options, cache=False), on_gpu)
-    return reported(run_stages(request, observer, tuning, None, False, None, known), name, "off")
-
-
-__all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize", "tune_known"]
+__all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize"]
