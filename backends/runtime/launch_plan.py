@@ -11,7 +11,7 @@ from mirage_eg.backends.triton.kernel_binaries import binary_of
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class RecordedLaunch:
     """One kernel of a program: the name of its binary, its grid, the values that are its arguments, then the sizes."""
 
     kernel: str
@@ -32,7 +32,7 @@ class LaunchPlan:
 
     inputs: tuple[ArrayLayout, ...]
     buffers: tuple[ArrayLayout, ...]
-    launches: tuple[Launch, ...] | None
+    launches: tuple[RecordedLaunch, ...] | None
     results: tuple[int, ...] | None
     arena: tuple[tuple[int, int], ...] = ()
     arena_bytes: int = 0
@@ -97,7 +97,7 @@ def launch_plan_of(module: ModuleType, shapes: Sequence[Sequence[int]] = ()) -> 
         for name, kernel in kernels.items():
             setattr(module, name, kernel)
     results = returned if isinstance(returned, tuple) else (returned,)
-    return LaunchPlan(inputs, buffers, tuple(Launch(*record) for record in launches), results, arena, size, sizes)
+    return LaunchPlan(inputs, buffers, tuple(RecordedLaunch(*record) for record in launches), results, arena, size, sizes)
 
 
-__all__ = ["Launch", "LaunchPlan", "launch_plan_of"]
+__all__ = ["LaunchPlan", "RecordedLaunch", "launch_plan_of"]
