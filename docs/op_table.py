@@ -52,7 +52,7 @@ def ops_page() -> str:
     return f"""{GENERATED}
 # Ops
 
-Each op is one row of the op table, `ir/ops.py`. A method of the [builders](python.md#graphs) appends it to a graph.
+Each op is one record in `ir/op/`. A method of the [builders](python.md#graphs) appends it to a graph.
 *Constructor* is its name in [rule files](rule_language.md); *fused in* names the graphs that may contain it below the kernel
 level. [Add an op](../how_to/rules.md#add-an-op) describes ops of your own.
 The [finite field](glossary.md#finite-field) is the arithmetic of the random tests.

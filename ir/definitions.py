@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from mirage_eg.ir.builder import Builder, Tensor
-from mirage_eg.ir.custom_ops import record_of
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.op.elementwise import record_of
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import Level
 

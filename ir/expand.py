@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.custom_ops import REGISTRY, record_of
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.elementwise import REGISTRY, record_of
 from mirage_eg.ir.ops import OPS
 
 

@@ -11,11 +11,10 @@ from enum import StrEnum
 from typing import Any
 
 from mirage_eg.ir import shapes
-from mirage_eg.ir.custom_ops import OpTable
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op import derived, library
 from mirage_eg.ir.op.derived import DerivedOp
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import PACKAGED, OpTable
 from mirage_eg.ir.op.library import LibraryOp
 from mirage_eg.ir.op.moves import MOVES, MoveOp, Rearrange
 from mirage_eg.ir.op.record import ElementwiseOp

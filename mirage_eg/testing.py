@@ -30,11 +30,10 @@ from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.frontend.workloads import paper_programs
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.custom_ops import record_of
 from mirage_eg.ir.errors import GraphError, RuleError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, node
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import PACKAGED, record_of
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import LOOP

@@ -20,8 +20,8 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.elementwise_kernels import one_pass
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus, Number, modulus, residues
-from mirage_eg.ir.custom_ops import elementwise_table
 from mirage_eg.ir.definitions import primitive_nodes
+from mirage_eg.ir.op.elementwise import elementwise_table
 from mirage_eg.ir.op.record import SAME, ElementwiseOp, holds
 from mirage_eg.ir.ops import Attributes
 
@@ -189,8 +189,7 @@ class FieldSemantics:
     unfaithful: Callable[[Attributes], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldArithmetic:
+class FieldArithmetic(NamedTuple):
     """The functions of components that records of ops use (`ir.op.record.FieldMeaning`), for component k of an op."""
 
     random: Randomness

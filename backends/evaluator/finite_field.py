@@ -141,10 +141,12 @@ class FieldAlgebra:
 
     def elementwise(self, op: str, operands: Sequence[FieldValue], attributes: Attributes) -> FieldValue:
         """By the table of `backends.evaluator.field_semantics`; by its definition, if the op has one."""
-        if (definition := definition_of(op, attributes)) is not None:
+        semantics, random = ELEMENTWISE[op], self.random
+        if not semantics.reads:
+            definition = definition_of(op, attributes)
+            assert definition is not None
             return by_definition(definition, operands, lambda name, *x, **given: self.elementwise(name, x, given))
         scaled = operands[0].scaled if op == "exp" else None
-        semantics, random = ELEMENTWISE[op], self.random
         # Component k of the result exists if all components that it reads exist.
         levels = min(len(PRIMES) if below is None else operands[i].levels - below for i, below in semantics.reads)
         unfaithful = NOTHING.union(*(operand.unfaithful for operand in operands))

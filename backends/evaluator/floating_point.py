@@ -16,9 +16,9 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
 from mirage_eg.backends.evaluator.matmul import product
-from mirage_eg.ir.custom_ops import elementwise_table
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.elementwise import elementwise_table
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape

@@ -7,9 +7,8 @@ from typing import Any
 
 import mpmath
 
-from mirage_eg.ir.custom_ops import elementwise_table
 from mirage_eg.ir.definitions import by_definition, definition_of
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import PACKAGED, elementwise_table
 from mirage_eg.ir.op.record import ElementwiseOp, like
 
 DIGITS = 60

@@ -13,8 +13,8 @@ from functools import reduce
 from math import prod
 
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.ir.custom_ops import record_of
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.elementwise import record_of
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape, broadcast

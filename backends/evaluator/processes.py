@@ -8,7 +8,7 @@ from importlib.machinery import PathFinder
 from types import FunctionType
 from typing import Any
 
-from mirage_eg.ir.custom_ops import REGISTRY
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.op.record import ElementwiseOp, OnNumbers
 
 _PR_SET_PDEATHSIG = 1

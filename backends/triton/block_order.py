@@ -10,11 +10,11 @@ from functools import lru_cache
 from mirage_eg.backends.triton.exp_factors import powers_of
 from mirage_eg.backends.triton.safe_exp import SafeExponential, judged_in_any_order
 from mirage_eg.backends.triton.tiles import flatten
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.elementwise import REGISTRY
 
 
 def prepared(block: Graph) -> Graph:

@@ -9,13 +9,12 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from mirage_eg.ir.custom_ops import REGISTRY, OpTable, elementwise_table
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op import selections
 from mirage_eg.ir.op.derived import DERIVED
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import PACKAGED, REGISTRY, OpTable, elementwise_table
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.op.literals import number
 from mirage_eg.ir.op.moves import MOVES

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 
 from mirage_eg.egraph.expression import constructor
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.definitions import by_definition, definition_of
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import PACKAGED, REGISTRY
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import OPS
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.triton.op_table import PACKAGED_HELPERS
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.definitions import primitive_nodes, traced
 from mirage_eg.ir.errors import GraphError, MirageError
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.op.record import OPERANDS, ElementwiseOp, OnNumbers
 from mirage_eg.ir.ops import OPS, Kind
 

@@ -20,10 +20,10 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import InterpreterError, RunProgram, interpreter
 from mirage_eg.frontend.custom_op import sample_attributes
 from mirage_eg.ir.builder import new_kernel_graph
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 

@@ -18,10 +18,10 @@ from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import MirageError, ProgramError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 

@@ -27,8 +27,8 @@ from time import perf_counter
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.false_laws import without_false_laws
 from mirage_eg.frontend.custom_op_check import check_custom_ops
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.expand import expand
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.compile_stage import check_cache
 from mirage_eg.pipeline.diagnosis import FailedRun, diagnose

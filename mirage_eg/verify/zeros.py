@@ -11,12 +11,11 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.random_rounding import POLES
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import PACKAGED, REGISTRY
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.verdict import AMONG_INPUTS

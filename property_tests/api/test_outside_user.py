@@ -29,7 +29,7 @@ def squared_relu() -> Iterator[None]:
     """The user's op; the other tests of the process do not see it."""
     mi.register_op("my_relu2", definition=lambda b, x: b.square(b.relu(x)))
     yield
-    from mirage_eg.ir.custom_ops import REGISTRY  # no user needs this
+    from mirage_eg.ir.op.elementwise import REGISTRY  # no user needs this
 
     del REGISTRY["my_relu2"]
 

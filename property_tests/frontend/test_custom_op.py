@@ -14,8 +14,8 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.frontend import custom_op_check
 from mirage_eg.frontend.custom_op import register_op
 from mirage_eg.frontend.custom_op_check import check_custom_ops
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.op.error_function import erf
 
 NAME = "gelu_of_mine"

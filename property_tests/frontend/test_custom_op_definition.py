@@ -22,11 +22,11 @@ from mirage_eg.egraph.soundness.check_law import Truth, check_law
 from mirage_eg.frontend import custom_op_check
 from mirage_eg.frontend.custom_op import register_op
 from mirage_eg.frontend.custom_op_check import check_custom_ops
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.verify.proof import Prover
 
 RELU2: Any = lambda b, x: b.square(b.relu(x))  # noqa: E731

@@ -9,9 +9,9 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import closest_device
 from mirage_eg.egraph.rule_files import chosen_files, text_hash
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.pipeline.run.cache import ResultCache, chosen_cache, key_of, reported
 from mirage_eg.pipeline.run.code_hash import code_hash

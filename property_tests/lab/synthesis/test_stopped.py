@@ -7,7 +7,7 @@ import pytest
 import mirage_eg as mi
 from mirage_eg.cli.synthesis import _left_if_stopped
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.ir.custom_ops import REGISTRY
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.lab.synthesis.synthesize import synthesize
 from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
 

@@ -14,8 +14,8 @@ import pytest
 
 from mirage_eg.frontend.custom_op import register_op
 from mirage_eg.ir.builder import new_kernel_graph
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.executors import Workers

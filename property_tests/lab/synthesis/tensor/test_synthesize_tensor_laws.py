@@ -9,8 +9,8 @@ import pytest
 from egglog import bindings
 
 from mirage_eg.egraph.rule_files import packaged_files
-from mirage_eg.ir.custom_ops import REGISTRY
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.lab.synthesis.derivation import SaturationEffort
 from mirage_eg.lab.synthesis.tensor.derivability import TensorSession, language, questions
 from mirage_eg.lab.synthesis.tensor.enumeration import enumerate_tensor_terms
