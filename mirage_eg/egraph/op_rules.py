@@ -1,6 +1,6 @@
 """The rules of elementwise ops, derived from their records: constructor, parts of axes, slices, subexpressions, definition.
 
-Those of the package's ops belong to the theories of THEORIES, after the lines of their files. A rule file that declares the
+Those of the package's ops belong to the theories of THEORIES, after their files. A rule file that declares the
 constructor of a user's op itself brings these rules, too; nothing is derived for such an op.
 """
 
@@ -18,12 +18,11 @@ LARGEST_DEFINITION = 300  # characters of a term; a longer definition is no law
 _LARGEST_LITERAL = 1 << 62
 
 
-def op_rules(domain: str, theory: str) -> str:
-    """The lines of a packaged theory that are derived from records; none of most theories."""
-    line = THEORIES.get(domain, {}).get(theory)
-    if line is None:
-        return ""
-    return "\n; Derived from the records in ir/op.\n" + "".join(f"{line(op)}\n" for op in PACKAGED.values())
+def op_rules(domain: str, theory: str) -> Iterator[tuple[str, str]]:
+    """The path and the text of the lines of a packaged theory that are derived from records; most theories have none."""
+    if (line := THEORIES.get(domain, {}).get(theory)) is not None:
+        head = [f"; domain: {domain}", f"; Lines of {theory} that are derived from the records of ops."]
+        yield f"ir/op/{theory}.egg", "\n".join([*head, *map(line, PACKAGED.values())]) + "\n"
 
 
 def custom_op_rules(domain: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:

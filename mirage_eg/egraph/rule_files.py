@@ -34,16 +34,18 @@ def chosen_files(
     """The files of `rulebook.load_rules`, in load order."""
     if domain not in DOMAINS:
         raise RuleError(f"got domain {domain!r}, wanted one of {', '.join(DOMAINS)}")
-    packaged = {theory_name(file.path): file for file in packaged_files(domain)}
+    packaged = packaged_files(domain)
     for name in without:
-        if name not in packaged:
+        if name not in packaged_names(domain):
             check_law_name(name, domain)
     files = [
         file
-        for name, file in packaged.items()
-        if name not in without and header(file.text, "default") != "off" and header(file.text, "undefined") in (None, undefined)
+        for file in packaged
+        if theory_name(file.path) not in without
+        and header(file.text, "default") != "off"
+        and header(file.text, "undefined") in (None, undefined)
     ]
-    own = [file for path in extra for file in _find(path, domain, packaged)]
+    own = [file for path in extra for file in _find(path, domain, {theory_name(file.path): file for file in packaged})]
     derived = custom_op_rules(domain, (file.text for file in own))
     files += [*(RuleFile(path, text, True) for path, text in derived), *own]
     return list(dict.fromkeys(files))
@@ -56,7 +58,7 @@ def text_hash(text: str) -> str:
 
 def packaged_names(domain: str) -> tuple[str, ...]:
     """The names of all packaged theories of a domain, including those that are off by default."""
-    return tuple(theory_name(file.path) for file in packaged_files(domain))
+    return tuple(dict.fromkeys(theory_name(file.path) for file in packaged_files(domain)))
 
 
 @cache
@@ -103,14 +105,16 @@ def domain_of(file: RuleFile) -> str | None:
 
 @cache
 def packaged_files(domain: str) -> tuple[RuleFile, ...]:
-    """The packaged rule files of a domain, and those of both domains, sorted by name; records of ops add lines to some."""
+    """The packaged rule files of a domain, and those of both domains, sorted by name, each with its lines of records of ops."""
     rules = resources.files("mirage_eg") / "rules"
     found = [(item, folder) for folder in (domain, *["both"] * (domain in DOMAINS)) for item in (rules / folder).iterdir()]
     files = sorted(((item, folder) for item, folder in found if item.name.endswith(".egg")), key=lambda it: it[0].name)
-    return tuple(
-        RuleFile(f"rules/{folder}/{item.name}", item.read_text("utf-8") + op_rules(domain, theory_name(item.name)), True)
+    texts = (
+        text
         for item, folder in files
+        for text in ((f"rules/{folder}/{item.name}", item.read_text("utf-8")), *op_rules(domain, theory_name(item.name)))
     )
+    return tuple(RuleFile(path, text, True) for path, text in texts)
 
 
 def _find(path: str | Path | RuleFile, domain: str, packaged: Mapping[str, RuleFile]) -> Iterator[RuleFile]:

@@ -19,7 +19,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_each_op_has_one_line_in_each_theory_of_records(domain: str) -> None:
-    texts = {theory_name(file.path): file.text for file in packaged_files(domain)}
+    texts = {theory_name(file.path): file.text for file in packaged_files(domain) if file.path.startswith("ir/op/")}
     assert set(THEORIES[domain]) <= set(FAMILIES) and len(PACKAGED) > 30
     for theory in THEORIES[domain]:
         for name in PACKAGED:

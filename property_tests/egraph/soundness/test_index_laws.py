@@ -15,8 +15,7 @@ NO_H = "(= a (axes z)) (= b (members h)) (= c (members k)) (= 0 (set-length (set
 
 
 def slices() -> dict[str, Law]:
-    [theory] = [theory for theory in load_rules("indexed").theories if theory.name == SLICES]
-    return {law.name: law for law in theory.laws}
+    return {law.name: law for theory in load_rules("indexed").theories if theory.name == SLICES for law in theory.laws}
 
 
 def one_law(tmp_path, text: str) -> tuple[Law, Rulebook]:  # type: ignore[no-untyped-def]
