@@ -11,6 +11,7 @@ from math import ceil
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_zero
+from mirage_eg.ir.op.elementwise import COMPARISONS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights
 
@@ -62,7 +63,7 @@ def _bounds(program: Graph, counts: Mapping[int, int]) -> dict[int, int]:
         row = OPS[item.op]
         if row.indices is not None:
             bound(item.operands[row.indices], program.types[item.operands[0]].shape[item["dim"]])
-        if item.op in ("equal", "less", "less_equal"):
+        if item.op in COMPARISONS:
             for one, other in (item.operands, item.operands[::-1]):
                 if one in counts:
                     bound(other, counts[one])

@@ -13,6 +13,8 @@ PACKAGED: Mapping[str, ElementwiseOp] = {
     op.name: op for op in (*arithmetic.OPS, *selections.OPS, *exponentials.OPS, *activations.OPS)
 }
 
+COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)
+
 REGISTRY: dict[str, ElementwiseOp] = {}
 """The ops of the user in this process, by name; `register_op` adds to it, and worker processes receive a copy."""
 
@@ -54,4 +56,4 @@ def power_of(op: str, attributes: Mapping[str, Any]) -> Fraction | None:
     return Fraction(power(**attributes)) if callable(power) else power
 
 
-__all__ = ["PACKAGED", "REGISTRY", "OpTable", "elementwise_table", "power_of", "record_of"]
+__all__ = ["COMPARISONS", "PACKAGED", "REGISTRY", "OpTable", "elementwise_table", "power_of", "record_of"]

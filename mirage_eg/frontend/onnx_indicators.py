@@ -12,6 +12,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import COMPARISONS
 from mirage_eg.ir.ops import OPS, Kind
 
 Numbers = frozenset[Fraction]
@@ -42,7 +43,7 @@ def returned_indicators(graph: Graph) -> tuple[bool, ...]:
 
 def _numbers(item: Node, operands: list[Numbers | None]) -> Numbers | None:
     """The numbers that an op's result can have, None if these are many."""
-    if item.op in ("less", "less_equal", "equal"):
+    if item.op in COMPARISONS:
         return _BOTH
     given = [it for it in operands if it is not None]
     if len(given) < len(operands) or not given or OPS[item.op].kind is Kind.BOUNDARY:

@@ -15,14 +15,14 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import PACKAGED, REGISTRY
+from mirage_eg.ir.op.elementwise import COMPARISONS, REGISTRY
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.verdict import AMONG_INPUTS
 
 ZEROS = ("zeros", "few zeros", "all zeros", "ties")
 TIES = frozenset(  # equal operands are a case of their own
-    (*(op.name for op in PACKAGED.values() if op.indicator), *(op.name for op in LIBRARY.values() if op.orders))
+    (*COMPARISONS, *(op.name for op in LIBRARY.values() if op.orders))
 )
 
 

@@ -14,6 +14,7 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.op.elementwise import COMPARISONS
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 
@@ -25,7 +26,6 @@ MOST_ELEMENTS = 1 << 16  # of one value
 MOST_INPUTS = 6
 
 # A rounding turns a comparison of almost equal values; library ops need indices (`test_library_ops.py`).
-COMPARISONS = frozenset({"less", "less_equal", "equal"})
 OF_IMAGES = frozenset({"batch_norm", "enlarge", "take"})  # each wants a rank or places; their tests are those of images
 LEFT_OUT = (Kind.BOUNDARY, Kind.GRAPH, Kind.LIBRARY)
 OP_NAMES = tuple(
