@@ -46,6 +46,7 @@ class Kind(StrEnum):
 Attributes = Mapping[str, Any]
 ShapeRule = Callable[[Sequence[Shape], Attributes], Shape]
 Apply = Callable[..., Any]
+Call = Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
 
 KERNEL = frozenset({Level.KERNEL})
 BLOCK = frozenset({Level.BLOCK})
@@ -79,6 +80,8 @@ class Op:
     dtype: DType | None = None  # of the result of a library op; without it that of the first operand
     expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
     reduction: str = ""  # the reduction that an accumulator performs over the loop
+    call: Call | None = None  # torch's expression, of operands, attributes and shapes; of an elementwise op its record has it
+    noun: str = ""  # names the result in emitted kernels
 
 
 def _rms(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
@@ -97,10 +100,11 @@ def _elementwise(op: ElementwiseOp) -> Op:
         commutative=op.commutative,
         conditions=op.conditions,
         selects=op.selects,
+        noun=op.noun or op.name,
     )
 
 
-def _reduction(name: str, **rest: Any) -> Op:
+def _reduction(name: str, function: str, noun: str) -> Op:
     return Op(
         name=name,
         kind=Kind.REDUCTION,
@@ -108,7 +112,8 @@ def _reduction(name: str, **rest: Any) -> Op:
         levels=KERNEL_AND_BLOCK,
         shape=shapes.reduce_dim,
         attributes={"dim": "int"},
-        **rest,
+        call=lambda x, given, _: f"{function}({x[0]}, dim={given['dim']}, keepdim=True)",
+        noun=noun,
     )
 
 
@@ -124,6 +129,8 @@ def _move(op: MoveOp) -> Op:
         rearrange=op.numpy or op.on_arrays,
         move=op,
         expand=op.expand,
+        call=op.call,
+        noun=op.noun,
     )
 
 
@@ -138,6 +145,8 @@ def _of_library(op: LibraryOp) -> Op:
         rearrange=op.move,
         indices=op.indices,
         dtype=op.dtype,
+        call=op.call,
+        noun=op.noun,
     )
 
 
@@ -150,6 +159,8 @@ def _derived(op: DerivedOp) -> Op:
         shape=op.shape,
         attributes=op.attributes,
         expand=op.expand,
+        call=op.call,
+        noun=op.noun,
     )
 
 
@@ -194,22 +205,25 @@ _ROWS = (
         arity=(2, 2),
         levels=KERNEL_AND_BLOCK,
         shape=shapes.matmul,
+        call=lambda x, given, _: f"torch.matmul({x[0]}, {x[1]})",
+        noun="product",
     ),
-    _reduction("sum"),
-    _reduction("mean"),
-    _reduction("max"),
+    _reduction("sum", "torch.sum", "sum"),
+    _reduction("mean", "torch.mean", "mean"),
+    _reduction("max", "torch.amax", "peak"),
     *map(_move, MOVES.values()),
     *(_of_library(op) for op in library.OPS),
     # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.
-    _accumulator("accum_sum", "sum"),
-    _accumulator("accum_mean", "mean"),
-    _accumulator("accum_max", "max"),
+    _accumulator("accum_sum", "sum", noun="acc"),
+    _accumulator("accum_mean", "mean", noun="acc_mean"),
+    _accumulator("accum_max", "max", noun="acc_max"),
     _accumulator("accum_rms", "", expand=_rms),  # sqrt of the mean of squares
     _accumulator(  # out[i] = Σ_loop Σ_k x[i + k·columns]
         "accum_strided_sum",
         "sum",
         shape=shapes.accumulate_strided,
         attributes={"dim": "int", "columns": "int"},
+        noun="acc_columns",
     ),
     # Derived ops: defined by what they expand to.
     *(_derived(op) for op in derived.OPS),

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from math import prod
 
-from mirage_eg.backends.triton.op_table import NOUNS
 from mirage_eg.backends.triton.tiles import DOT_EXTENT, MatmulForm, Tile, is_skinny, matmul_form
 from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape
 
 
@@ -41,7 +41,7 @@ def write_product(writer: Writer, item: Node, value: int) -> None:
     """Write a matmul that is not fused into an accumulator."""
     shapes = [writer.graph.types[i].shape for i in item.operands]
     phase = writer.graph.phases[value]
-    name = writer.new_name(NOUNS["matmul"])
+    name = writer.new_name(OPS["matmul"].noun)
     match matmul_form(*shapes):
         case MatmulForm.DOT:
             plan = plan_dot(writer, item, value)

@@ -13,12 +13,10 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op import selections
-from mirage_eg.ir.op.derived import DERIVED
-from mirage_eg.ir.op.elementwise import PACKAGED, REGISTRY, OpTable, elementwise_table
-from mirage_eg.ir.op.library import LIBRARY
+from mirage_eg.ir.op.elementwise import PACKAGED, REGISTRY, elementwise_table
 from mirage_eg.ir.op.literals import number
-from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.op.record import OPERANDS, ElementwiseOp, Helper, holds
+from mirage_eg.ir.ops import OPS
 
 Attributes = Mapping[str, Any]
 Write = Callable[[Sequence[str], Attributes], str]
@@ -115,35 +113,10 @@ def helper_names() -> frozenset[str]:
     return frozenset(PACKAGED_HELPERS).union(name for op in REGISTRY.values() for name, _ in op.helpers)
 
 
-_NOUNS = {
-    **{name: ELEMENTWISE[name].noun for name in PACKAGED},
-    **{name: op.noun for name, op in LIBRARY.items()},
-    **{name: op.noun for name, op in DERIVED.items()},
-    **{name: op.noun for name, op in MOVES.items()},
-    "matmul": "product",
-    "sum": "sum",
-    "mean": "mean",
-    "max": "peak",
-    "accum_sum": "acc",
-    "accum_mean": "acc_mean",
-    "accum_max": "acc_max",
-    "accum_strided_sum": "acc_columns",
-}
-NOUNS = OpTable(_NOUNS, lambda op: op.noun or op.name)
-
-
 def torch_call(name: str, x: Sequence[str], attributes: Attributes, shapes: Sequence[tuple[int, ...]]) -> str:
     """The PyTorch expression of any op of the kernel level except `block`; `shapes` are those of the operands."""
-    match name:
-        case "matmul":
-            return f"torch.matmul({x[0]}, {x[1]})"
-        case "sum":
-            return f"torch.sum({x[0]}, dim={attributes['dim']}, keepdim=True)"
-        case "mean":
-            return f"torch.mean({x[0]}, dim={attributes['dim']}, keepdim=True)"
-        case "max":
-            return f"torch.amax({x[0]}, dim={attributes['dim']}, keepdim=True)"
-        case _ if name in ELEMENTWISE:
-            return ELEMENTWISE[name].torch(x, attributes)
-        case _:
-            return (LIBRARY.get(name) or DERIVED.get(name) or MOVES[name]).call(x, attributes, shapes)
+    if name in ELEMENTWISE:
+        return ELEMENTWISE[name].torch(x, attributes)
+    call = OPS[name].call
+    assert call is not None
+    return call(x, attributes, shapes)

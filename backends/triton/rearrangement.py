@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_eg.backends.triton.op_table import NOUNS
 from mirage_eg.backends.triton.tiles import Tile, power_of_two, reshape_groups
 from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked, picked, times
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape, row_major
 
 
@@ -48,7 +48,7 @@ def write_rearrangement(writer: Writer, item: Node, value: int) -> None:
     if text == tile.name:  # only unit dims moved: the same variable
         writer.new_tile(value, text, tile.dtype, zero, finite)
         return
-    name = writer.new_name(NOUNS[item.op])
+    name = writer.new_name(OPS[item.op].noun)
     writer.new_tile(value, name, tile.dtype, zero, finite)
     writer.say(writer.graph.phases[value], f"{name} = {text}")
 

@@ -9,7 +9,7 @@ from math import prod
 
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, write_product
-from mirage_eg.backends.triton.op_table import NAN_MAX, NOUNS
+from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.backends.triton.rearrangement import write_columns
 from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.tiles import Tile
@@ -18,6 +18,7 @@ from mirage_eg.backends.triton.writer import Writer, as_float, cast, masked, pic
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
+from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape
 
 _LATE = 32  # elements a thread of a tile that an accumulator with a reduction keeps whole, and reduces once, after the loop
@@ -50,7 +51,7 @@ def write_reduction(writer: Writer, item: Node, value: int) -> None:
         writer.new_tile(value, tile.name, tile.dtype, tile.zero, tile.finite)
         return
     expression = _reduce_text(writer, item.op, cast(tile.name, tile.dtype, dtype), tile, dim)
-    name = writer.new_name(NOUNS[item.op])
+    name = writer.new_name(OPS[item.op].noun)
     writer.new_tile(value, name, dtype, tile.zero - {dim}, tile.finite)
     writer.say(writer.graph.phases[value], f"{name} = {expression}")
 
@@ -59,7 +60,7 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     graph, operand = writer.graph, item.operands[0]
     kind = {"accum_strided_sum": "sum"}.get(item.op, item.op.removeprefix("accum_"))
     dtype, dim = writer.compute_dtype(value), item.get("dim")
-    name = writer.new_name(NOUNS[item.op])
+    name = writer.new_name(OPS[item.op].noun)
     looped = graph.phases[operand] is Phase.LOOP
     cut = graph.cuts[operand][dim] if dim is not None and operand in graph.cuts else None
     terms = (graph.loop if looped else 1) * (graph.types[operand].shape[dim] if dim is not None else 1)
@@ -146,7 +147,7 @@ def write_logarithm(writer: Writer, item: Node, value: int) -> None:
             row_maximum = picked(shift.row_maximum, have)
             terms.append(row_maximum if degree == 1 else f"{float(degree)} * {row_maximum}")
             infinite.append(f"{row_maximum} == {_INFINITY}")
-    name = writer.new_name(NOUNS[item.op])
+    name = writer.new_name(OPS[item.op].noun)
     text = f"tl.log({cast(tile.name, tile.dtype, dtype)})"
     if not terms:
         writer.new_tile(value, name, dtype)
