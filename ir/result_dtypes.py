@@ -7,11 +7,11 @@ from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.errors import ElementTypeError
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 
 # Of integers they give integers; a number in an attribute must be whole. Sums have 64 bits, as torch's.
 _CLOSED = frozenset({*(op.name for op in PACKAGED.values() if op.whole), "sum", "max"})
-_OF_FLOATS = frozenset({"conv2d", "max_pool2d", "avg_pool2d"})
 _INDICATORS = frozenset({"mul", "maximum", "minimum", "where", "max"})  # of indicators they give indicators
 
 
@@ -69,11 +69,12 @@ def _library_dtype(item: Node, operands: Sequence[DType]) -> DType:
         _check_value(item, DType(item["dtype"]))
         return DType(item["dtype"])
     _check_value(item, data[0])
-    if item.op in _OF_FLOATS and (data[0].is_integer or data[0] is DType.bool):
+    of_integers = LIBRARY[item.op].of_integers if item.op in LIBRARY else True
+    if of_integers is True or not (data[0].is_integer or data[0] is DType.bool):
+        return data[0]
+    if of_integers is False:
         raise ElementTypeError(f"got {data[0]}, wanted floating-point numbers: cast the operand")
-    if item.op == "cumsum" and (data[0].is_integer or data[0] is DType.bool):
-        return DType.int64
-    return data[0]
+    return of_integers
 
 
 def _check_value(item: Node, dtype: DType) -> None:

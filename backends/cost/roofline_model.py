@@ -86,7 +86,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
             return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid), loop=block.loop)
     if item.op in PRODUCTS:
         return _product_work(graph, item, result, dram)
-    if item.op in ("gather", "take_along_dim"):  # reads as much as it writes, and the indices
+    if OPS[item.op].indices is not None and len(item.operands) == 2:  # reads as much as it writes, and the indices
         dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
     return KernelWork(item.op, dram)
 

@@ -26,8 +26,8 @@ class LibraryOp:
     `terms(shapes, attributes)`: so many products of an element of each operand are summed for an element, or averaged. `keyed`:
     the op satisfies other laws in the field than on numbers. `orders`: all components of the result are of the first one of the
     operand. `call(operands, attributes, shapes)` is torch's expression; a constant is on the device of the operand given.
-    `dtype` is that of the result where it is not the first operand's; `noun` names the result. `words` say what is computed,
-    where no method of a builder does.
+    `dtype` is that of the result where it is not the first operand's. `of_integers`: whether operands may be integers, or the
+    type of the result if they are. `noun` names the result. `words` say what is computed, where no method of a builder does.
 
     `axes(operands, attributes)` names the axes of all dims by letters, like einsum: the op is the same function at each index
     of a small letter, and sums over it if the result lacks it; it tells apart the indices of a capital. The windows of P and Q
@@ -39,6 +39,7 @@ class LibraryOp:
     shape: Callable[[Sequence[Shape], Attributes], Shape]
     attributes: Mapping[str, str]
     dtype: DType | None = None
+    of_integers: bool | DType = True
     indices: int | None = None
     move: Callable[[Any, Sequence[Any], int, Attributes], Any] | None = None
     compute: Callable[..., Any] | None = None
@@ -145,6 +146,7 @@ OPS = (
         name="cumsum",
         shape=shapes.along_dim,
         attributes=_DIM,
+        of_integers=DType.int64,
         compute=lambda a, x, lead, given: a.running_sum(x, lead + given["dim"]),
         terms=lambda operands, given: operands[0][given["dim"]],
         axes=_walked_axes,
@@ -197,6 +199,7 @@ OPS = (
         arity=2,
         shape=windows.conv2d_shape,
         attributes={"strides": "ints", "pads": "ints", "dilations": "ints", "groups": "int"},
+        of_integers=False,
         compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
         terms=lambda operands, given: prod(operands[1][1:]),
         axes=_convolution_axes,
@@ -207,6 +210,7 @@ OPS = (
         name="max_pool2d",
         shape=windows.pool2d_shape,
         attributes={**_WINDOWS, "dilations": "ints"},
+        of_integers=False,
         compute=lambda a, x, lead, given: a.largest_of_windows(x, lead, given),
         keyed=True,
         axes=lambda operands, given: "ncHW->ncPQ",
@@ -217,6 +221,7 @@ OPS = (
         name="avg_pool2d",
         shape=windows.pool2d_shape,
         attributes={**_WINDOWS, "count_include_pad": "int"},
+        of_integers=False,
         compute=lambda a, x, lead, given: a.mean_of_windows(x, lead, given),
         terms=lambda operands, given: prod(given["window"]),
         axes=lambda operands, given: "ncHW->ncPQ",
