@@ -109,11 +109,10 @@ def packaged_files(domain: str) -> tuple[RuleFile, ...]:
     rules = resources.files("mirage_eg") / "rules"
     found = [(item, folder) for folder in (domain, *["both"] * (domain in DOMAINS)) for item in (rules / folder).iterdir()]
     files = sorted(((item, folder) for item, folder in found if item.name.endswith(".egg")), key=lambda it: it[0].name)
-    texts = (
-        text
-        for item, folder in files
-        for text in ((f"rules/{folder}/{item.name}", item.read_text("utf-8")), *op_rules(domain, theory_name(item.name)))
-    )
+    texts: list[tuple[str, str]] = []
+    for item, folder in files:
+        own, derived = (f"rules/{folder}/{item.name}", item.read_text("utf-8")), op_rules(domain, theory_name(item.name))
+        texts += (own, *derived) if "(constructor " in own[1] else (*derived, own)  # after declarations, before laws
     return tuple(RuleFile(path, text, True) for path, text in texts)
 
 

@@ -29,14 +29,14 @@ from mirage_eg.search.structure import Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, search
 
 ONE_WAY = (
-    "20_exponentials",
+    "24_exponentials",
     "25_functions",
     "33_exp_of_log",
     "33_partial",
     "26_squares",
     "26_squares_of_products",
     "27_powers",
-    "28_maxima",
+    "28_monotone",
     "28_maxima_of_sums",
 )  # x·x = square(x) and the like, left to right only
 RULES = load_rules("indexed", without=ONE_WAY)
