@@ -20,7 +20,9 @@ RECENT_SETS = 2  # sets of laws of the latest proofs that are tried first: µGra
 
 
 class SufficientLaws:
-    """Sufficient sets of laws of one rulebook for equalities of terms; `nodes` counts the e-nodes of all saturations.
+    """Sufficient sets of laws of one rulebook for equalities of terms.
+
+    `nodes` counts the e-nodes of all saturations, `seconds` their processor time.
 
     The laws named in `excluded` are never used. With `recent` 0 an answer does not depend on earlier questions.
     """
@@ -34,7 +36,7 @@ class SufficientLaws:
         self.equations = tuple(name for name in equations if name not in self.excluded)
         self._sets: dict[tuple[str, ...], None] = {}  # of earlier proofs, the latest last
         self._worker: Worker | None = None
-        self.nodes = 0
+        self.nodes, self.seconds = 0, 0.0
 
     def find(self, joint: Expression) -> tuple[str, ...] | str:
         """A sufficient set of laws for the first half of the outputs to equal the second half; else the reason why not."""
@@ -116,6 +118,7 @@ class SufficientLaws:
     def _saturate(self, joint: Expression, without: frozenset[str]) -> Oracle:
         oracle = self._oracle(joint, without)
         self.nodes += oracle.saturation.nodes
+        self.seconds += oracle.saturation.seconds
         return oracle
 
     def _oracle(self, joint: Expression, without: frozenset[str]) -> Oracle:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.egraph.chain_search import Chains
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.sufficient_laws import PROOF_LIMITS
 from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -26,7 +28,7 @@ from mirage_eg.verify.subgraph_check import Subgraph
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 STAGE = "verify"
-NOT_TRIED = Proof(False, reason=f"no proof was tried: the others took {HEURISTICS.proof_nodes:,} e-nodes")
+NOT_TRIED = Proof(False, reason=f"no proof was tried: the others took {HEURISTICS.proof_nodes:,} e-nodes, or the budget")
 Checked = tuple[Verdict, FloatCheck | None]  # no float check where the verdict is not `equal`
 
 
@@ -80,8 +82,13 @@ def _check(
 ) -> tuple[list[Checked], list[Verdict]]:
     rulebook = run.rulebook
     searched = rulebook.packaged and _starts_from_a_proved_partition(reference.program)
-    prover = Prover(reference.program, rulebook if rulebook.domain == "indexed" else None)
-    proofs = [prover.prove(entry.graph) if prover.nodes <= HEURISTICS.proof_nodes else NOT_TRIED for entry in finalists]
+    budget = inf if run.options.budget is None else run.options.budget
+    limits = replace(PROOF_LIMITS, seconds=min(PROOF_LIMITS.seconds, budget))
+    prover = Prover(reference.program, rulebook if rulebook.domain == "indexed" else None, limits)
+    proofs = [
+        prover.prove(entry.graph) if prover.nodes <= HEURISTICS.proof_nodes and prover.seconds <= budget else NOT_TRIED
+        for entry in finalists
+    ]
 
     def progress(done: int, total: int) -> None:  # fields are the first half of the work
         run.watch.observer(STAGE, done * len(finalists) // total, 2 * len(finalists), "fields")

@@ -85,6 +85,11 @@ class Prover:
         """E-nodes of all saturations: the cost of the proofs."""
         return self._laws.nodes + self._laws_of_slices.nodes
 
+    @property
+    def seconds(self) -> float:
+        """The processor time of all saturations."""
+        return self._laws.seconds + self._laws_of_slices.seconds
+
     def prove(self, candidate: Graph) -> Proof:
         """The proof that `candidate` computes the program, or the reason why there is none."""
         if not self._keeps and has_choices(candidate):
