@@ -20,6 +20,7 @@ from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, Rewritt
 from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, extended, saturate
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
@@ -133,7 +134,14 @@ def optimize_graph(
     constant = weights_of(written_out, weights)
     watch("saturate", 0, len(STEPS), name)
     mutants_for = device if with_mutants else None
-    saturation, classes = saturated_classes(written_out, constant, mutants_for=mutants_for, observe=watch, rules=tuple(rules))
+    saturation, classes = saturated_classes(
+        written_out,
+        constant,
+        mutants_for=mutants_for,
+        observe=watch,
+        rules=tuple(rules),
+        keeps=program.keeps_undefined or has_choices(program),
+    )
     watch("extract", 1, len(STEPS), f"{classes.count} e-nodes")
     given = _plain_classes(program)
     found = _extractions(given, _plain_classes(written_out), classes, KernelCosts(device), seconds)
@@ -158,12 +166,14 @@ def saturated_classes(
     mutants_for: Device | None = None,
     observe: Observer | None = None,
     rules: tuple[str, ...] = (),
+    keeps: bool = False,
 ) -> tuple[ProgramSaturation, EClasses]:
     """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes; `weights` are inputs.
 
-    With `mutants_for` the e-graph has the mutants of linear ops that are predicted to be the fastest on this device.
+    With `mutants_for` the e-graph has the mutants of linear ops that are predicted to be the fastest on this device; `keeps` as
+    in `ProgramTerms`.
     """
-    terms = ProgramTerms(program, weight_only(program, weights))
+    terms = ProgramTerms(program, weight_only(program, weights), keeps=keeps)
     saturation = saturate(terms, limits, rules=rules)
     classes = read_classes(saturation.egraph, terms)
     if mutants_for is None:

@@ -30,12 +30,16 @@ class NumberedENode:
 
 @dataclass(slots=True)
 class ProgramTerms:
-    """A program as terms; `ops` has the op of each name that stands for one."""
+    """A program as terms; `ops` has the op of each name that stands for one.
+
+    `keeps`: no kernel is enlarged by zeros, which make not-a-number of an infinite neighbour.
+    """
 
     program: Graph
     weights: frozenset[int]  # values that depend on weights alone
     ops: OpTerms = field(default_factory=OpTerms)
     convolutions: dict[tuple[str, Kernel], Node] = field(default_factory=dict)  # by name and extents of the kernel
+    keeps: bool = False
 
     def commands(self) -> Iterator[Any]:
         """The commands that add the program to an e-graph."""
@@ -52,7 +56,8 @@ class ProgramTerms:
                     yield define(value, call("Result", place, kernel))
             for value in values:
                 yield from self._facts(value)
-        yield from self._pointwise_convolutions()
+        if not self.keeps:
+            yield from self._pointwise_convolutions()
         for place in range(MOST_PARTS):
             yield fact("position", place)
         yield from self.ops.permutations()
@@ -115,7 +120,7 @@ class ProgramTerms:
                 yield fact("dense", name)
         for (name, kernel), small in sorted(self.convolutions.items()):
             for (other, wide), large in sorted(self.convolutions.items()):
-                if kernel != wide and _is_enlarged(small, kernel, large, wide):
+                if kernel != wide and not self.keeps and _is_enlarged(small, kernel, large, wide):
                     enlarge = self.ops.name(node("enlarge", window=wide))
                     yield fact("enlarged", name, *kernel, other, *wide, enlarge)
 

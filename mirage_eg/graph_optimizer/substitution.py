@@ -99,14 +99,14 @@ class Substitutions:
         return Substitution(self.program, joint, self.laws, self.extraction.classes.count)
 
 
-def substitutions(program: Graph, primitive: Graph, device: Device, find: Find) -> Substitutions | None:
+def substitutions(program: Graph, primitive: Graph, device: Device, find: Find, keeps: bool = False) -> Substitutions | None:
     """The programs equal to a given one under `rules/graph`; None where it has no weights, or named dims.
 
-    `primitive`: the program in primitive ops. `find` searches segments of programs.
+    `primitive`: the program in primitive ops. `find` searches segments of programs. `keeps`: see `saturated_classes`.
     """
     if not marked_weights(program) or dims_of(program):
         return None
-    saturation, classes = saturated_classes(primitive, marked_weights(primitive))
+    saturation, classes = saturated_classes(primitive, marked_weights(primitive), keeps=keeps)
     return Substitutions(program, saturation.laws, JointExtraction(primitive, classes, device, find))
 
 

@@ -81,7 +81,8 @@ def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner) 
     """
     begin, until = perf_counter(), run.options.until()
     with run.watch.stage("rewrite"):
-        equal = substitutions(run.program, given.primitive, run.device, partitioner.find)
+        keeps = run.options.undefined_in(run.program) == "keep"
+        equal = substitutions(run.program, given.primitive, run.device, partitioner.find, keeps)
     result = EqualPrograms()
     if equal is None:
         return result

@@ -1,11 +1,14 @@
 """Programs that are rewritten before the search: the function stays, activations are never joined, unknown ops stay."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import find_device
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.frontend.workloads import decoder_layer
 from mirage_eg.graph_optimizer.substitution import Substitution, substitutions
@@ -22,10 +25,10 @@ H200 = find_device("h200")
 MOVES = frozenset({"concat", "slice", "split", "transpose", "reshape", "matmul", "scale", "shift"})
 
 
-def substitution(program: Graph, seconds: float) -> Substitution | None:
+def substitution(program: Graph, seconds: float, keeps: bool = False) -> Substitution | None:
     """The rewritten program by the roofline alone: no kernel is searched."""
     primitive = drop_shifts(simplify(expand(program)).after)
-    found = substitutions(program, primitive, H200, lambda _, segments: [()] * len(segments))
+    found = substitutions(program, primitive, H200, lambda _, segments: [()] * len(segments), keeps)
     return None if found is None else found.cheapest(seconds)
 
 
@@ -131,7 +134,8 @@ def test_a_solver_that_is_stopped_gives_a_right_program_or_none(seconds: float) 
     assert found is None or verify(program, found.whole(found.rewritten.graph), trials=1).equal
 
 
-def test_a_pointwise_convolution_joins_a_larger_one_of_its_image() -> None:
+def two_windows() -> Graph:
+    """Convolutions of 1×1 and 3×3 of one image, with biases."""
     graph = new_kernel_graph()
     x = graph.new_input((1, 16, 12, 12), name="x")
     parts = []
@@ -140,9 +144,24 @@ def test_a_pointwise_convolution_joins_a_larger_one_of_its_image() -> None:
         bias = graph.reshape(graph.new_input((32,), name=f"{name}.bias", weight=True), (32, 1, 1))
         parts.append(graph.relu(graph.conv2d(x, weight, pads=(window // 2,) * 4) + bias))
     graph.mark_output(graph.concat(parts, 1))
-    program = graph.graph()
+    return graph.graph()
+
+
+def test_a_pointwise_convolution_joins_a_larger_one_of_its_image() -> None:
+    program = two_windows()
     found = substitution(program, 5.0)
     assert found is not None
     [launch] = launches_of(found.rewritten.graph).kernels
     assert [found.rewritten.graph.nodes[it].op for it in launch.nodes] == ["conv2d", "add", "relu"]
     assert verify(program, found.whole(found.rewritten.graph), trials=1).equal
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_zeros_around_a_kernel_meet_no_infinite_neighbour_if_asked(keeps: bool) -> None:
+    program = two_windows()
+    found = substitution(program, 5.0, keeps)
+    whole = program if found is None else found.whole(found.rewritten.graph)
+    arrays = [np.random.default_rng(0).standard_normal(kind.shape) for kind in program.input_types]
+    arrays[0][0, 3, 5, 5] = np.inf
+    [wanted], [got] = (evaluate(expand(graph), arrays, FloatAlgebra()) for graph in (program, whole))
+    assert bool(np.isfinite(got[np.isfinite(wanted)]).all()) is keeps
