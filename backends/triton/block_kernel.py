@@ -267,7 +267,10 @@ def _write_load(
     elif load != name:
         writer.say(graph.phases[value], f"{name} = {load}")
     if needs_copy(graph, value, writer.schedule.swapped):
-        writer.say(Phase.LOOP, f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/kernels.md)")
+        writer.say(
+            Phase.LOOP,
+            f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/explanation/kernels.md)",
+        )
 
 
 def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) -> None:

@@ -12,7 +12,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages, per_kernel
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.found import Lowered, Tuned
+from mirage_eg.pipeline.found import Lowered, TunedSource
 from mirage_eg.pipeline.run.output_files import check_writable
 from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, CompileRecord
 from mirage_eg.pipeline.stage_records import Run
@@ -60,7 +60,7 @@ class Compiler:
     """Compiles µGraphs of one run, each program once: as tuned where they were, else with the schedule that fits."""
 
     run: Run
-    memo: dict[tuple[Graph, Tuned | None], Compiled] = field(default_factory=dict)
+    memo: dict[tuple[Graph, TunedSource | None], Compiled] = field(default_factory=dict)
     seconds: float = 0.0  # spent so far
 
     @property
@@ -79,7 +79,7 @@ class Compiler:
             self.seconds += perf_counter() - begin
         return [self.memo[key] for key in keys]
 
-    def _compile(self, new: Sequence[tuple[Graph, Tuned | None]]) -> None:
+    def _compile(self, new: Sequence[tuple[Graph, TunedSource | None]]) -> None:
         import triton.compiler  # noqa: F401 (so that the first µGraph takes no longer than others)
 
         items = [(graph, None if tuned is None else (tuned.source, tuned.schedule)) for graph, tuned in new]

@@ -31,7 +31,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedSource:
     """The source of a µGraph as the tuner chose it, and its measured time."""
 
     source: str
@@ -46,7 +46,7 @@ class Lowered:
     found: Found
     graph: Graph
     optimized: OptimizedMuGraph | None = None
-    tuned: Tuned | None = None
+    tuned: TunedSource | None = None
 
     @property
     def fused(self) -> bool:
@@ -60,4 +60,4 @@ def lower(found: Found, device: Device) -> Lowered:
     return Lowered(found, optimized.graph, optimized)
 
 
-__all__ = ["Found", "Lowered", "Tuned", "lower"]
+__all__ = ["Found", "Lowered", "TunedSource", "lower"]

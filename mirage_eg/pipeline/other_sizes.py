@@ -27,7 +27,7 @@ from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.bucket import Bucket, Ranges, Sizes
 from mirage_eg.pipeline.bucket_ranges import timed_shapes
 from mirage_eg.pipeline.compile_stage import Compiled, candidate_of, fitting
-from mirage_eg.pipeline.found import Found, Lowered, Tuned, lower
+from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
@@ -256,7 +256,9 @@ class OtherSizes:
         except UnsupportedError:  # an op is tied to the size
             return []
         return [
-            Lowered(Found(it.graph, it.predicted_us, it.fused), it.graph, tuned=Tuned(it.source, it.schedule, it.measured_us))
+            Lowered(
+                Found(it.graph, it.predicted_us, it.fused), it.graph, tuned=TunedSource(it.source, it.schedule, it.measured_us)
+            )
             for it in result.candidates
             if it.schedule is not None
         ]
@@ -276,7 +278,7 @@ class OtherSizes:
             if not made.record.ok or made.schedule is None:
                 continue
             us = [time_source(made.source, shapes=each).warm_us for each in timed_shapes(self._program, ranges)]
-            timed.append((prod(us), replace(lowered, tuned=Tuned(made.source, made.schedule, us[0]))))
+            timed.append((prod(us), replace(lowered, tuned=TunedSource(made.source, made.schedule, us[0]))))
         return [entry for _, entry in sorted(timed, key=lambda pair: pair[0])]
 
     def _float_check(self, graph: Graph, verdict: SizesVerdict) -> FloatCheck:

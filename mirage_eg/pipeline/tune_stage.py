@@ -13,12 +13,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.kernel_times import Family, PartChoice
 from mirage_eg.optimizer.measurement import Measurement, fingerprint
-from mirage_eg.optimizer.tune import Timer, Tuning, tune
-from mirage_eg.optimizer.tune import Tuned as TunedVariant
+from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, tune
 from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of
 from mirage_eg.pipeline.bucket_ranges import timed_shapes
 from mirage_eg.pipeline.choose_candidates import Groups, deduplicated
-from mirage_eg.pipeline.found import Found, Lowered, Tuned, lower
+from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
 from mirage_eg.pipeline.partition_stage import PlanChoices
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
@@ -27,10 +26,10 @@ from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 
 
-def _as_tuned(found: Found, entry: TunedVariant, device: Device) -> Lowered:
+def _as_tuned(found: Found, entry: Tuned, device: Device) -> Lowered:
     lowered, schedules = lower(found, device), entry.variant.schedule
     graph = with_warps(lowered.graph, [schedule.num_warps for schedule in schedules])
-    return replace(lowered, graph=graph, tuned=Tuned(entry.variant.source, schedules, entry.us))
+    return replace(lowered, graph=graph, tuned=TunedSource(entry.variant.source, schedules, entry.us))
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ def tune_candidates(
             warps=options.warps,
             parallel=run.work.workers.map,
         )
-    best: dict[Graph, TunedVariant] = {}
+    best: dict[Graph, Tuned] = {}
     for entry in found:
         if entry.timing is not None:
             best.setdefault(entry.variant.graph, entry)

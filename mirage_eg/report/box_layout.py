@@ -18,7 +18,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacedBoxes:
     """Upper left corners of the boxes, the lanes of each line from its source to its target, and the size of the drawing.
 
     `floors` is the bottom of each box's layer: from a box of less height a line is straight down to the floor.
@@ -38,7 +38,7 @@ def place_boxes(
     ports: Sequence[tuple[float, float]] | None = None,
     start: Sequence[int] | None = None,
     gap: float = LAYER_GAP,
-) -> Placement:
+) -> PlacedBoxes:
     """Place boxes of the given sizes; a line goes from a box to one in a later layer.
 
     `ports` has for each line the x at which it leaves its source and enters its target, from 0 (left) to 1; default 0.5.
@@ -81,7 +81,7 @@ def place_boxes(
         )
         for chain in chains
     )
-    return Placement(corners, floors, lanes, (right - left, tops[-1] + heights[-1] if rows else 0.0), crossings)
+    return PlacedBoxes(corners, floors, lanes, (right - left, tops[-1] + heights[-1] if rows else 0.0), crossings)
 
 
 _Edge = tuple[int, int, float, float]  # upper and lower box, and its ports there; plain tuples, since they are sorted often

@@ -18,7 +18,7 @@ from mirage_eg.ir.shapes import text
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from mirage_eg.optimizer.thread_graphs import with_threads
 from mirage_eg.report import svg
-from mirage_eg.report.box_layout import LAYER_GAP, Placement, Point, Size, place_boxes
+from mirage_eg.report.box_layout import LAYER_GAP, PlacedBoxes, Point, Size, place_boxes
 from mirage_eg.report.svg import PAD, PALETTE, lines_of, rectangle, text_size
 
 _MARGIN = 16.0
@@ -155,7 +155,7 @@ def _draw(graph: Graph, sources: Sequence[str] = (), start: Sequence[int] | None
     layers = _layers(graph, lines)
     gap = _THREAD_GAP if graph.level is Level.THREAD else LAYER_GAP
 
-    def arrange() -> Placement:
+    def arrange() -> PlacedBoxes:
         ports = [
             (
                 boxes[source].exits[slot] / boxes[source].size[0],

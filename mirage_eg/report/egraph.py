@@ -14,7 +14,7 @@ from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node
 from mirage_eg.egraph.saturation_history import SaturationHistory
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.plurals import counted
-from mirage_eg.report.box_layout import Placement, Point, Size, place_boxes
+from mirage_eg.report.box_layout import PlacedBoxes, Point, Size, place_boxes
 from mirage_eg.report.svg import LINE, PAD, PALETTE, dark_style, lines_of, picture, rectangle, text_size
 from mirage_eg.report.tables import table
 
@@ -222,7 +222,7 @@ def _arranged(clusters: dict[int, _Cluster]) -> tuple[str, Size]:
     return body, (placed.size[0] + 2 * _MARGIN, placed.size[1] + 2 * _MARGIN)
 
 
-def _ends(placed: Placement, sizes: Sequence[Size], source: int, target: int, port: float) -> tuple[Point, Point]:
+def _ends(placed: PlacedBoxes, sizes: Sequence[Size], source: int, target: int, port: float) -> tuple[Point, Point]:
     (x, y), (target_x, target_y) = placed.corners[source], placed.corners[target]
     return (x + port * sizes[source][0], y + sizes[source][1]), (target_x + sizes[target][0] / 2, target_y)
 

@@ -16,7 +16,7 @@ from mirage_eg.ir.node import NEW_DIM
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.optimizer.thread_graphs import with_threads
 from mirage_eg.pipeline.kernel_summary import kernel_summary
-from mirage_eg.report.box_layout import COLUMN_GAP, Placement, place_boxes
+from mirage_eg.report.box_layout import COLUMN_GAP, PlacedBoxes, place_boxes
 from mirage_eg.report.draw import to_html, to_svg
 from mirage_eg.testing import block_graphs
 
@@ -36,7 +36,7 @@ def drawings(draw: st.DrawFn) -> tuple[list[tuple[float, float]], list[tuple[int
     return sizes, lines, layers
 
 
-def frames(placement: Placement, sizes: list[tuple[float, float]]) -> list[Frame]:
+def frames(placement: PlacedBoxes, sizes: list[tuple[float, float]]) -> list[Frame]:
     return [(x, y, x + width, y + height) for (x, y), (width, height) in zip(placement.corners, sizes, strict=True)]
 
 
