@@ -37,7 +37,7 @@ class Graph(NestedGraph):
     grid: tuple[int, ...] = ()
     loop: int = 1
     threads: int = 128
-    keeps_undefined: bool = field(default=False, compare=False)
+    keeps_undefined: bool = field(default=False, compare=False, repr=False)  # repr seeds random inputs
 
     def __post_init__(self) -> None:
         _ = self._checker

@@ -83,7 +83,8 @@ class _Checker:
         program = reference.program
         self._program, self._inputs, self._xp = program, reference.inputs, reference.xp
         self._roundoff = max(dtype.unit_roundoff for dtype in program.dtypes)  # of the coarsest
-        self._working = program.working_dtype
+        self._types = _types_of_results(self._inputs.primitive)  # an ε of float64 is no type of accumulators
+        self._working = DType.float64 if DType.float64 in self._types else DType.float32
         self._longest = longest_reduction(program)
         self._exponentials = any(item.op == "exp" for item in self._inputs.primitive.nodes)
         self._spreads: list[Array] | None = None  # of the program on usual inputs, computed at the first difference
@@ -136,11 +137,10 @@ class _Checker:
 
         A single sample may be small by luck. Not so where the ops have several types: such programs round by their casts.
         """
-        types = _types_of_results(self._inputs.primitive)
-        if len(types) != 1:
+        if len(self._types) != 1:
             return allowed
         algebra, slices = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements
-        deviation = max(dtype.unit_roundoff for dtype in types) / sqrt(3)  # of a rounding: uniform up to the roundoff
+        deviation = max(dtype.unit_roundoff for dtype in self._types) / sqrt(3)  # of a rounding: uniform up to the roundoff
         spreads, _ = rounding_spread(self._inputs.written, trial.inputs, trial.outputs, deviation, algebra, slices)
         largest = [float(self._xp.where(self._xp.isfinite(spread), spread, 0).max()) for spread in spreads]
         return [max(own, ERROR_RATIO * spread) for own, spread in zip(allowed, largest, strict=True)]
