@@ -192,7 +192,7 @@ class _Inference:
         """The dims of the result by the letters of a record."""
         given, made = letters.split("->")
         named: dict[str, Dim] = {}
-        for dims, own in zip(operands, given.split(","), strict=True):
+        for dims, own in zip(operands, given.split(",") if given else [], strict=True):
             for dim, letter in zip(dims, own, strict=True):
                 self.unify(named.setdefault(letter, dim), dim)
         for place, (above, letter) in enumerate(_WINDOWS.items()):

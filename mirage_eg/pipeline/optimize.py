@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import matching_inputs, with_weights
 from mirage_eg.pipeline.run.cache import now, reported
-from mirage_eg.pipeline.run.cache_lookup import cached_result, for_this_machine, run_request
+from mirage_eg.pipeline.run.cache_lookup import RunRequest, cached_result, for_this_machine, run_request
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
 from mirage_eg.verify.verdict import Observer
@@ -28,26 +28,22 @@ def optimize(
     checkpoint: Path | None = None,
     resume: bool = False,
     tracer: "Tracer | None" = None,
-    known: "Sequence[KnownSegment]" = (),
 ) -> Result:
     """Superoptimize `program`.
 
     Always gives at least one candidate: the program itself with one library kernel per op. `tuning` says how to tune where
     there is a GPU. Finished work items are written to the file `checkpoint`; with `resume` the run continues from there.
-    `tracer` receives every candidate of the search with the stage at which it ended. Segments `known` of a search for the same
-    program at other sizes take the place of a search.
+    `tracer` receives every candidate of the search with the stage at which it ended.
 
     A result in the cache on disk is given back at once, and a finished one is written there; not so with a `tuning` of one's
-    own, with `known` segments or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
+    own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
     """
-    options, on_gpu = for_this_machine(replace(options, undefined=options.undefined_in(program)))  # refuses before any work
-    program = with_weights(program, matching_inputs(program, options.weights))
-    request = run_request(name, program, options if tuning is None and not known else replace(options, cache=False), on_gpu)
+    request = _request(name, program, options if tuning is None else replace(options, cache=False))
     if not resume and tracer is None and (earlier := cached_result(request)) is not None:
         return earlier
     from mirage_eg.pipeline.stages import run_stages  # loads egglog and Triton
 
-    result = run_stages(request, observer, tuning, checkpoint, resume, tracer, known)
+    result = run_stages(request, observer, tuning, checkpoint, resume, tracer)
     if request.cache is None:
         return reported(result, name, "off")
     computed = now()
@@ -56,4 +52,24 @@ def optimize(
     return reported(result, name, "miss", computed)
 
 
-__all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize"]
+def optimize_known(
+    name: str,
+    program: Graph,
+    options: Options,
+    known: "Sequence[KnownSegment]",
+    tuning: "Tuning",
+    observer: Observer | None = None,
+) -> Result:
+    """The µGraphs of segments that a search found for the same program at other sizes; nothing is searched or cached."""
+    from mirage_eg.pipeline.stages import run_stages
+
+    request = _request(name, program, replace(options, cache=False))
+    return reported(run_stages(request, observer, tuning, None, resume=False, tracer=None, known=known), name, "off")
+
+
+def _request(name: str, program: Graph, options: Options) -> RunRequest:
+    options, on_gpu = for_this_machine(replace(options, undefined=options.undefined_in(program)))  # refuses before any work
+    return run_request(name, with_weights(program, matching_inputs(program, options.weights)), options, on_gpu)
+
+
+__all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize", "optimize_known"]

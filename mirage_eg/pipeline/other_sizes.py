@@ -28,7 +28,7 @@ from mirage_eg.pipeline.bucket import Bucket, Ranges, Sizes
 from mirage_eg.pipeline.bucket_ranges import timed_shapes
 from mirage_eg.pipeline.compile_stage import Compiled, candidate_of, fitting
 from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
-from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.optimize import optimize_known
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, Result
@@ -174,7 +174,7 @@ class OtherSizes:
             return None
         if primitive != primitive_form(expand(self._program)) or self._forms.large(primitive) is not primitive:
             return None
-        tuned = optimize(name, self._program, self._options, observer, tuning, known=self._result.known)
+        tuned = optimize_known(name, self._program, self._options, self._result.known, tuning, observer)
         if self._found_fused and not any(entry.fused for entry in tuned.candidates):
             return None
         return replace(tuned, searched=self._searched, known=self._result.known)
@@ -252,7 +252,7 @@ class OtherSizes:
         name = " ".join(f"{name}={size}" for name, size in tuned.items())
         try:
             program, sized = at_sizes(self._program, tuned), replace(tuning, ranges=ranges)
-            result = optimize(name, program, self._options, tuning=sized, known=self._result.known)
+            result = optimize_known(name, program, self._options, self._result.known, sized)
         except UnsupportedError:  # an op is tied to the size
             return []
         return [

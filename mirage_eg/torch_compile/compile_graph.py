@@ -83,12 +83,11 @@ def _gated(
     by_program: dict[Any, SegmentRecord] = {}
     with _disable_current_modes(), shared_processes():
         for region in found.regions:
-            device = _device(region)
-            same = region.program, device
+            same = region.program, _device(region)
             if same not in by_program:
                 seconds = seconds_of_op * max(1, region.ops)
                 try:
-                    by_program[same] = _record(module, found, weights, region, device, settings, seconds, store, other_sizes)
+                    by_program[same] = _record(module, found, weights, region, settings, seconds, store, other_sizes)
                 except OptionError:  # of the settings
                     raise
                 except (MirageError, torch.OutOfMemoryError) as error:
@@ -106,12 +105,12 @@ def _record(
     found: FxRegions,
     values: Weights,
     region: FxRegion,
-    device: Any,
     settings: Settings,
     seconds: float,
     store: SegmentStore,
     other_sizes: bool,
 ) -> SegmentRecord:
+    device = _device(region)
     if device is None:
         return SegmentRecord("", region.ops, Decision.DEVICES, "its tensors are not all on the CPU, or all on one GPU")
     if region.ops < settings.min_ops:

@@ -190,7 +190,8 @@ class _Rebuilt:
         """The extents of grid and loop.
 
         Raises:
-            UnsupportedError: two values vary with one of them along axes of different sizes.
+            UnsupportedError: two values vary with one of them along axes of different sizes; or the loop would be shorter: a
+                sum counts what does not vary over it as often as it runs.
         """
         counts = [*graph.grid, graph.loop]
         for place, count in enumerate(counts):
@@ -198,6 +199,8 @@ class _Rebuilt:
             if len(varying) > 1:
                 raise UnsupportedError("one grid dim splits dims of different sizes")
             counts[place] = varying.pop() if varying else count
+        if counts[-1] != graph.loop:
+            raise UnsupportedError("the loop would have another count")
         return counts
 
 

@@ -78,6 +78,7 @@ def test_compiled_attention_has_zeros_in_hidden_rows(form: str) -> None:
     torch.testing.assert_close(got, function(*given), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_batch_padded_on_the_left_gives_what_eager_gives() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

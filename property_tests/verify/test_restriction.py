@@ -1,6 +1,7 @@
 """At the kept indices a restriction computes what the whole computes there, and a wrong µGraph is wrong there, too."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
+from mirage_eg.ir.ops import Level
 from mirage_eg.testing import EVERY, as_program, block_graphs, every_mutant
 from mirage_eg.verify import restriction
 from mirage_eg.verify.block_reference import BlockReference
@@ -96,6 +99,20 @@ def test_random_blocks_are_the_same_function_at_fewer_indices(block: Graph) -> N
         np.testing.assert_allclose(got, _at(whole, places), rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
+def test_a_loop_that_counts_what_does_not_vary_keeps_its_length() -> None:
+    tile = {"dtype": "float32", "imap": (0,)}
+    nodes = (
+        node("input", shape=(12, 2), fmap=0, **tile),  # nothing reads it
+        node("input", shape=(4, 2), fmap=-1, **tile),
+        node("accum_sum", 1),
+        node("output", 2, omap=(0,)),
+    )
+    mugraph = as_program(Graph(nodes, Level.BLOCK, (2,), 3))
+    program = flatten(mugraph)
+    assert few(program, mugraph) is None
+    assert BlockReference(program).check(mugraph).verdict is Equality.EQUAL
+
+
 def _broken(pair: Pair) -> list[Graph]:
     """The µGraph with each change of one of its block graphs that keeps its types."""
     found = []
@@ -154,6 +171,7 @@ CUTS = {  # the op, and the shape of x that is kept of [64, 128]
     "argsort": (lambda graph, x: graph.argsort(x, 0), (64, 2)),
     "gather": (lambda graph, x: graph.gather(x, graph.new_input((64,), "int64", "i"), 0), (64, 2)),
     "take_along_dim": (lambda graph, x: graph.take_along_dim(x, graph.new_input((8, 128), "int64", "i"), 0), (64, 128)),
+    "full": (lambda graph, x: graph.mul(x, graph.op("full", shape=(64, 128), value=Fraction(2), dtype="float32")), (2, 2)),
     "flip": (lambda graph, x: graph.flip(x, (0,)), (64, 128)),
 }
 

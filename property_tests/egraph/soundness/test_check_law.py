@@ -30,8 +30,15 @@ def loaded(folder: Path, text: str, domain: str = "indexed") -> tuple[Rulebook, 
     return rulebook, rulebook.laws[-1]
 
 
+LONG = ("indexed", "ir/op/35_slices.egg")  # a law for each op
+
+
 @pytest.mark.parametrize(
-    ("domain", "place"), [(domain, theory.path) for domain in DOMAINS for theory in EVERYTHING[domain].theories]
+    ("domain", "place"),
+    [
+        pytest.param(*place, marks=[pytest.mark.slow] * (place == LONG))
+        for place in ((domain, theory.path) for domain in DOMAINS for theory in EVERYTHING[domain].theories)
+    ],
 )
 def test_every_packaged_law_holds_in_its_model(domain: str, place: str) -> None:
     rulebook = EVERYTHING[domain]

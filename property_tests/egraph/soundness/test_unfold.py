@@ -98,6 +98,7 @@ def test_what_means_nothing_is_one_line(text: str, words: str, tmp_path: Path) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_file_with_both_is_checked_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "own.egg"
     path.write_text(HOLD["the norm of a positive scale"] + "\n" + POSITIVE_SUMS + RELU, encoding="utf-8")
