@@ -62,9 +62,18 @@ def restricted(primitive: Graph, candidate: Graph) -> Restricted | None:
     try:
         joint = JointAxes(primitive, candidate)
         sizes = joint.kept()
-        return None if sizes == [*joint.axes.sizes] else Restricted(*joint.at(sizes), *joint.places(sizes))
+        if sizes == [*joint.axes.sizes]:
+            return None
+        program, small = joint.at(sizes)
     except (GraphError, UnsupportedError):
         return None
+    if _loops(small) != _loops(candidate):  # a sum counts what does not vary over the loop as often as it runs
+        return None
+    return Restricted(program, small, *joint.places(sizes))
+
+
+def _loops(graph: Graph) -> list[int]:
+    return [item["graph"].loop for item in graph.nodes if item.op == "block"]
 
 
 class JointAxes:
@@ -190,8 +199,7 @@ class _Rebuilt:
         """The extents of grid and loop.
 
         Raises:
-            UnsupportedError: two values vary with one of them along axes of different sizes; or the loop would be shorter: a
-                sum counts what does not vary over it as often as it runs.
+            UnsupportedError: two values vary with one of them along axes of different sizes.
         """
         counts = [*graph.grid, graph.loop]
         for place, count in enumerate(counts):
@@ -199,8 +207,6 @@ class _Rebuilt:
             if len(varying) > 1:
                 raise UnsupportedError("one grid dim splits dims of different sizes")
             counts[place] = varying.pop() if varying else count
-        if counts[-1] != graph.loop:
-            raise UnsupportedError("the loop would have another count")
         return counts
 
 
