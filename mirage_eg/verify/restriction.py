@@ -32,8 +32,6 @@ from mirage_eg.verify.verdict import Difference
 KEPT = (16, 8, 4, 2)
 """Indices of an axis: the first number that keeps program and µGraph within so many elements, else the last."""
 ELEMENTS = 1 << 20
-
-
 _BETWEEN = 2  # windows that reach over no border of the image, at least
 
 Places = tuple[tuple[int, ...], ...]  # for each dim of a tensor the indices that are kept
@@ -93,7 +91,7 @@ class JointAxes:
     def kept(self) -> list[int]:
         """The kept number of indices of each axis."""
         fixed, sizes = self.axes.reduced | self.axes.indexed, [*self.axes.sizes]
-        least = _most_often(self.axes.dims)
+        least = _most_often(self.axes.dims) | Counter({axis: _BETWEEN + reach for axis, reach in self.axes.reach.items()})
         for count in KEPT:
             sizes = [size if axis in fixed else min(size, max(count, least[axis])) for axis, size in enumerate(self.axes.sizes)]
             if sum(prod(sizes[axis] for dim in value for axis in dim) for value in self.axes.dims) <= ELEMENTS:

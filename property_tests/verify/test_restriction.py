@@ -256,6 +256,21 @@ def test_windows_that_fill_an_image_are_compared_on_a_small_image(name: str, mon
     assert pair is not None and Reference(pair.program).check(pair.graph).verdict is Equality.NOT_EQUAL
 
 
+def test_windows_that_differ_between_the_borders_alone_are_not_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = []
+    for wrong in (False, True):
+        graph = new_kernel_graph()
+        x, w = graph.new_input((1, 4, 64, 64), "float32", "x"), graph.new_input((6, 4, 3, 3), "float32", "w")
+        center = graph.slice(graph.slice(w, 2, 1, 2), 3, 1, 2)  # all that a window has in an image of 2 × 2
+        graph.mark_output(graph.conv2d(x, center) if wrong else graph.conv2d(x, w, pads=2, dilations=2))
+        graphs.append(graph.graph())
+    monkeypatch.setattr(restriction, "ELEMENTS", 0)
+    small = restricted(expand(graphs[0]), graphs[1])
+    assert small is not None and small.program.input_types[0].shape == (1, 4, 8, 8)
+    assert BlockReference(graphs[0]).check(graphs[1]).verdict is Equality.NOT_EQUAL
+    assert Reference(small.program).check(small.graph).verdict is Equality.NOT_EQUAL
+
+
 def test_windows_that_do_not_fill_an_image_keep_its_size() -> None:
     graph = new_kernel_graph()
     x, w = graph.new_input((1, 4, 32, 48), "float32", "x"), graph.new_input((6, 4, 3, 3), "float32", "w")
