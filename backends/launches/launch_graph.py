@@ -39,7 +39,7 @@ class LaunchKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Positions of nodes that are computed together, the values that they read from memory, and those that they leave there.
+    """Positions of nodes that are computed together; `operands` are the values read from memory, `results` the values written.
 
     `step`: its place in the order of the nodes. `call`: the arguments of a library kernel of several ops. `views`: positions of
     views that it alone reads.

@@ -1,4 +1,4 @@
-"""Where the values of a kernel graph lie in memory: the strides of each, and those that lie in the memory of another one."""
+"""The placement of the values of a kernel graph in memory: strides, and views, which share the memory of another value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

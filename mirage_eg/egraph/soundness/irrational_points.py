@@ -36,15 +36,15 @@ def irrational_points(
     unbounded = replace(arithmetic, most_bits=None)  # the difference of nearly equal numbers is no overflow
     compared = [term.arguments for _, term in boundaries.steps if op_of(term.name) in COMPARISONS]
     pairs = list(dict.fromkeys((left, right) for left, right in compared if left != right))
-    left = POINTS
+    remaining = POINTS
     for _ in range(_LINES if pairs else 0):
         line = boundaries.random_line(generated, random)
-        if line is None or not left:
+        if line is None or not remaining:
             return
         for pair in random.sample(pairs, min(len(pairs), _OF_A_LINE)):
             for point in _points(boundaries, line, pair, random, unbounded):
-                if is_rounded(point) and left:
-                    left -= 1
+                if is_rounded(point) and remaining:
+                    remaining -= 1
                     yield line.at(point)
 
 
