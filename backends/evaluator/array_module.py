@@ -1,4 +1,4 @@
-"""The array module of the evaluator: CuPy where there is a usable GPU, NumPy elsewhere."""
+"""The array module of the evaluator: CuPy for large programs where there is a usable GPU, NumPy elsewhere."""
 
 from math import prod
 from typing import Any
@@ -8,6 +8,7 @@ import numpy as np
 from mirage_eg.ir.graph import Graph
 
 BYTES_PER_ELEMENT = 64  # of the tensors of a program: residues of several components, float64, and temporaries
+FEW = 1 << 22  # elements that NumPy evaluates sooner than CuPy compiles its kernels
 
 
 def usable_cupy() -> Any:
@@ -20,11 +21,11 @@ def usable_cupy() -> Any:
 
 
 def array_module(program: Graph) -> Any:
-    """CuPy where the GPU has enough free memory to evaluate this program at its own sizes, else NumPy."""
-    cupy = usable_cupy()
+    """CuPy where the program has many elements and the GPU enough free memory for them, else NumPy."""
+    elements = sum(prod(kind.shape) for kind in program.types)
+    cupy = usable_cupy() if elements > FEW else None
     if cupy is None:
         return np
-    elements = sum(prod(kind.shape) for kind in program.types)
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
     return cupy if elements * BYTES_PER_ELEMENT <= free else np
 

@@ -304,7 +304,12 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     reserved = (1.0 - until) * effort.seconds
     if not jobs or perf_counter() > run.deadline - reserved:
         return
-    compiled = run.compiler.variants([*dict.fromkeys(jobs)], lambda: run.deadline - reserved)
+    least = effort.first * effort.seconds
+
+    def compile_until() -> float:  # as long as nothing is right, compiling takes some of the seconds of later rounds
+        return run.deadline - (reserved if run.right else min(reserved, least))
+
+    compiled = run.compiler.variants([*dict.fromkeys(jobs)], compile_until)
     gpus = run.timer.gpus if isinstance(run.timer, MultiGpuTimer) else 1
     kernels = max(1, *(len(job.schedule) for job in jobs))  # which take long to compile, if there are many
     together = max(gpus, effort.together // kernels)
@@ -320,7 +325,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
         with gpu_turn():
             run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
             if not run.right:  # compiled late: the first round takes some of the seconds of later ones
-                reserved = min(reserved, max(0.0, run.deadline - perf_counter() - effort.first * effort.seconds))
+                reserved = min(reserved, max(0.0, run.deadline - perf_counter() - least))
             outcomes = _outcomes(run, [variant.source for variant in fresh], reserved)
             for variant, outcome in zip(fresh, outcomes, strict=True):
                 if outcome is None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import inf
 
 from mirage_eg.backends.cost.lower_bound import product_flops
-from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.graph_optimizer.region_cuts import values_to_cut_at
@@ -206,7 +205,7 @@ def _verify_whole(run: Run, candidates: Sequence[Candidate], searched: Sequence[
         checks = reference.float_checks([entry.graph for entry in equal])
         reference.forget()
         equal = [replace(entry, float_check=check) for entry, check in zip(equal, checks, strict=True)]
-    return Verified(tuple(equal), tuple(rejected), computed_on=evaluator_device(array_module(run.program)))
+    return Verified(tuple(equal), tuple(rejected), computed_on=reference.computed_on)
 
 
 def _of_whole(tested: Verdict, composed: Verdict) -> Verdict:

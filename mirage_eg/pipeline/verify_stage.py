@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.egraph.chain_search import Chains
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.sufficient_laws import PROOF_LIMITS
@@ -63,9 +62,11 @@ def verify(
     """
     parts = parts_to_check(mugraphs, run.device)
     item = (tuple((entry.graph, entry.found.proved_by_search) for entry in mugraphs), primitive, tuple(parts.values()))
-    wanted = tuple[list[Checked], list[Verdict]]
+    wanted = tuple[list[Checked], list[Verdict], str]
     with run.watch.stage(STAGE):
-        checked, inside = run.work.once(STAGE, item, lambda: _check(run, reference, mugraphs, primitive, item[-1]), wanted)
+        checked, inside, device = run.work.once(
+            STAGE, item, lambda: _check(run, reference, mugraphs, primitive, item[-1]), wanted
+        )
     reference.forget()
     equal, rejected = list[Candidate](), list[tuple[Lowered, Verdict]]()
     for entry, (verdict, check), made in zip(mugraphs, checked, compiled(), strict=True):
@@ -73,13 +74,12 @@ def verify(
             rejected.append((entry, verdict))
         else:
             equal.append(candidate_of(entry, made, verdict, check))
-    device = evaluator_device(array_module(run.program))
     return Verified(tuple(equal), tuple(rejected), dict(zip(parts, inside, strict=True)), device)
 
 
 def _check(
     run: Run, reference: BlockReference, finalists: Sequence[Lowered], primitive: Graph, parts: Sequence[Subgraph]
-) -> tuple[list[Checked], list[Verdict]]:
+) -> tuple[list[Checked], list[Verdict], str]:
     rulebook = run.rulebook
     searched = rulebook.packaged and _starts_from_a_proved_partition(reference.program)
     budget = inf if run.options.budget is None else run.options.budget
@@ -106,7 +106,7 @@ def _check(
 
     checks = iter(reference.float_checks(equal, progress_of_floats))
     inside = reference.check_parts(primitive, parts)
-    return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], inside
+    return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], inside, reference.computed_on
 
 
 def with_steps(run: Run, candidate: Candidate) -> Candidate:

@@ -6,11 +6,11 @@ a pair is not equal, the cut may be wrong, or the part is undefined on inputs th
 is checked as a whole. Pairs that several µGraphs have are checked once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_eg.backends.evaluator.array_module import array_module
+from mirage_eg.backends.evaluator.array_module import array_module, evaluator_device
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -82,6 +82,12 @@ class BlockReference:
             on_progress(number + 1, len(candidates))
         return results
 
+    @property
+    def computed_on(self) -> str:
+        """The devices that evaluated anything."""
+        modules = {reference.xp for part in self._parts.values() for reference in part.references}
+        return ", ".join(sorted(map(evaluator_device, modules)))
+
     def forget(self) -> None:
         """Drop all random inputs; memory of a GPU goes back to its device, for the kernels of the program."""
         for part in self._parts.values():
@@ -150,6 +156,11 @@ class _Part:
         if program not in self._references:
             self._references[program] = Reference(program, self._trials, self._seed, array_module(program))
         return self._references[program]
+
+    @property
+    def references(self) -> Iterable[Reference]:
+        """The references so far."""
+        return self._references.values()
 
     def forget(self) -> None:
         """Drop all random inputs."""

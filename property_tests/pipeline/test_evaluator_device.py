@@ -1,4 +1,4 @@
-"""Full-size verification runs on the GPU where CuPy sees one with enough memory, else on the CPU."""
+"""Verification of a large program runs on the GPU where CuPy sees one with enough memory, else on the CPU."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ class FakeGpu(FakeCupy):
 
     def __init__(self, folder: Path, free: int) -> None:
         super().__init__(folder)
-        self.emptied = 0
+        self.emptied, self.used = 0, False
         properties = {"name": b"no GPU at all"}
         runtime = SimpleNamespace(memGetInfo=lambda: (free, free), getDeviceProperties=lambda number: properties)
         self.cuda = SimpleNamespace(runtime=runtime, Device=lambda: SimpleNamespace(id=0))
@@ -34,16 +34,19 @@ class FakeGpu(FakeCupy):
         return SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=empty)
 
 
-@pytest.fixture(params=[1 << 30, 1 << 10], ids=["enough", "too little"])
+@pytest.fixture(params=[(1 << 30, 0), (1 << 10, 0), (1 << 30, 1 << 22)], ids=["enough", "too little", "a small program"])
 def gpu(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
-    fake = FakeGpu(tmp_path, request.param)
+    free, few = request.param
+    fake = FakeGpu(tmp_path, free)
+    fake.used = free == 1 << 30 and few == 0
     monkeypatch.setattr(array_module, "usable_cupy", lambda: fake)
+    monkeypatch.setattr(array_module, "FEW", few)
     return fake
 
 
 def test_optimize_verifies_on_the_gpu_if_its_memory_suffices(gpu: FakeGpu) -> None:
     result = optimize("norm", normed_linear(), Options(device="cpu", jobs=1, top=2))
-    used = gpu.cuda.runtime.memGetInfo()[0] == 1 << 30
+    used = gpu.used
     assert result.report.verify.computed_on == ("no GPU at all" if used else "CPU")
     assert bool(gpu.launches) is bool(gpu.emptied) is used
     assert all(candidate.verdict.equal for candidate in result.candidates)
@@ -52,5 +55,4 @@ def test_optimize_verifies_on_the_gpu_if_its_memory_suffices(gpu: FakeGpu) -> No
 def test_verify_runs_on_the_gpu_if_its_memory_suffices(gpu: FakeGpu) -> None:
     candidates = {"right": split_attention(True), "wrong": split_attention(False)}
     verdicts = [verdict.equal for verdict, _ in verify_candidates(attention(), candidates)]
-    used = gpu.cuda.runtime.memGetInfo()[0] == 1 << 30
-    assert verdicts == [True, False] and bool(gpu.launches) is used
+    assert verdicts == [True, False] and bool(gpu.launches) is gpu.used
