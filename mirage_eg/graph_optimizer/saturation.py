@@ -1,21 +1,22 @@
 """Saturate the e-graph of a whole program under the laws of `rules/graph` and `rules/simplify`, within limits.
 
 Shapes and laws alternate until neither adds anything. Then groups of products are complete: their members are found, and
-joined. All this repeats until there are no new groups.
+joined. All this repeats until there are no new groups. Laws of whole tensors are rulesets of one law each: limits are looked at
+after each ruleset, and an iteration of many laws may take minutes.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from time import perf_counter, thread_time
 
 from egglog import bindings
 
-from mirage_eg.egraph.rule_commands import ruleset_of
+from mirage_eg.egraph.rule_commands import core_of, in_ruleset, ruleset_of
 from mirage_eg.egraph.terms import run_once, table_sizes
 from mirage_eg.graph_optimizer.group_laws import group_laws
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
@@ -36,12 +37,16 @@ class SaturationLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSaturation:
-    """A saturated e-graph; how often each law matched, the limit that stopped it, if one did, and the seconds it took."""
+    """A saturated e-graph; how often each law matched, the limit that stopped it, if one did, and the seconds it took.
+
+    `rules`: the laws of whole tensors that were asked for.
+    """
 
     egraph: bindings.EGraph
     laws: tuple[tuple[str, int], ...]
     stopped: str | None
     seconds: float
+    rules: tuple[str, ...] = ()
 
 
 def saturate(
@@ -53,11 +58,11 @@ def saturate(
     """
     start = perf_counter()
     egraph = bindings.EGraph()
-    egraph.run_program(*_commands(rules))
+    egraph.run_program(*_commands(), *(command for pair in _tensor_laws(rules) for command in pair))
     egraph.run_program(*terms.commands())
     matches: Counter[str] = Counter()
-    stopped = _run(egraph, matches, limits or SaturationLimits()) if with_laws else None
-    return ProgramSaturation(egraph, tuple(sorted(matches.items())), stopped, perf_counter() - start)
+    stopped = _Saturation(egraph, rules, matches, limits or SaturationLimits()).run() if with_laws else None
+    return ProgramSaturation(egraph, tuple(sorted(matches.items())), stopped, perf_counter() - start, rules)
 
 
 def extended(found: ProgramSaturation, terms: ProgramTerms, rules: Iterable[str]) -> ProgramSaturation:
@@ -66,51 +71,80 @@ def extended(found: ProgramSaturation, terms: ProgramTerms, rules: Iterable[str]
     text = "\n".join(rules)
     found.egraph.run_program(*terms.ops.permutations(), *found.egraph.parse_program(text, "mutants"))
     matches = Counter(dict(found.laws))
-    stopped = _run(found.egraph, matches, SaturationLimits())
+    stopped = _Saturation(found.egraph, found.rules, matches, SaturationLimits()).run()
     seconds = found.seconds + perf_counter() - start
-    return ProgramSaturation(found.egraph, tuple(sorted(matches.items())), stopped or found.stopped, seconds)
+    return ProgramSaturation(found.egraph, tuple(sorted(matches.items())), stopped or found.stopped, seconds, found.rules)
 
 
-def _run(egraph: bindings.EGraph, matches: Counter[str], limits: SaturationLimits) -> str | None:
-    start = thread_time()  # so that a busy machine gives the same e-graph
-    for _ in range(limits.iterations):
-        updated = sum(_once(egraph, ruleset, matches) for ruleset in ("shapes", "simplify", "laws"))
-        if updated == 0 and not _join_groups(egraph, matches):
-            return None
-        if sum(size for _, size in table_sizes(egraph)) > limits.nodes:
-            return f"stopped at {limits.nodes:,} nodes"
-        if thread_time() - start > limits.seconds:
-            return f"stopped after {limits.seconds:g} s"
-    return f"stopped after {limits.iterations} iterations"
+class _StoppedError(Exception):
+    """A limit was reached, which the message names."""
 
 
-def _join_groups(egraph: bindings.EGraph, matches: Counter[str]) -> bool:
-    """Find the members of groups, then their terms; whether there were new ones."""
-    updated = False
-    while _once(egraph, "members", matches):
-        updated = True
-    while _once(egraph, "groups", matches):
-        updated = True
-    return updated
+@dataclass(slots=True)
+class _Saturation:
+    """A saturation that is at work."""
+
+    egraph: bindings.EGraph
+    rules: tuple[str, ...]
+    matches: Counter[str]
+    limits: SaturationLimits
+    start: float = field(default_factory=thread_time)  # so that a busy machine gives the same e-graph
+
+    def run(self) -> str | None:
+        """Saturate; the limit that was reached, if one was."""
+        rulesets = ("shapes", "simplify", "laws", *map(_slice, range(len(_tensor_laws(self.rules)))))
+        try:
+            for _ in range(self.limits.iterations):
+                if sum(map(self._once, rulesets)) == 0 and not self._join_groups():
+                    return None
+        except _StoppedError as error:
+            return str(error)
+        return f"stopped after {self.limits.iterations} iterations"
+
+    def _join_groups(self) -> bool:
+        """Find the members of groups, then their terms; whether there were new ones."""
+        updated = False
+        while self._once("members"):
+            updated = True
+        while self._once("groups"):
+            updated = True
+        return updated
+
+    def _once(self, ruleset: str) -> bool:
+        report = run_once(self.egraph, ruleset)
+        if ruleset != "shapes":
+            self.matches.update({law: count for law, count in report.num_matches_per_rule.items() if count})
+        if report.updated and sum(size for _, size in table_sizes(self.egraph)) > self.limits.nodes:
+            raise _StoppedError(f"stopped at {self.limits.nodes:,} nodes")
+        if thread_time() - self.start > self.limits.seconds:
+            raise _StoppedError(f"stopped after {self.limits.seconds:g} s")
+        return report.updated
 
 
-def _once(egraph: bindings.EGraph, ruleset: str, matches: Counter[str]) -> bool:
-    report = run_once(egraph, ruleset)
-    if ruleset != "shapes":
-        matches.update({law: count for law, count in report.num_matches_per_rule.items() if count})
-    return report.updated
+def _slice(number: int) -> str:
+    """The ruleset of a law of whole tensors."""
+    return f"tensor_{number}"
 
 
 @cache
-def _commands(extra: tuple[str, ...]) -> tuple[bindings._Command, ...]:
+def _tensor_laws(rules: tuple[str, ...]) -> tuple[tuple[bindings._Command, bindings._Command], ...]:
+    """The laws of whole tensors as commands, each after that of its ruleset."""
+    laws = _parsed(tensor_laws(rules), "rules/graph")
+    return tuple(
+        (bindings.AddRuleset(core_of(law).span, _slice(number)), in_ruleset(law, _slice(number)))
+        for number, law in enumerate(laws)
+    )
+
+
+@cache
+def _commands() -> tuple[bindings._Command, ...]:
     """The laws as commands, which any e-graph runs."""
     folder = resources.files("mirage_eg") / "rules"
     files = sorted((folder / "graph").iterdir(), key=lambda file: file.name)
     own = "\n".join(file.read_text(encoding="utf-8") for file in files if file.name.endswith(".egg"))
     shared = (folder / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
     language = [it for it in _parsed(shared, "rules/simplify") if not isinstance(it, _LAWS)]
-    derived = "\n".join([group_laws(), tensor_laws(extra)])
-    return (*language, *_parsed(own, "rules/graph"), *directed_laws(shared), *_parsed(derived, "rules/graph"))
+    return (*language, *_parsed(own, "rules/graph"), *directed_laws(shared), *_parsed(group_laws(), "rules/graph"))
 
 
 def directed_laws(text: str) -> tuple[bindings._Command, ...]:

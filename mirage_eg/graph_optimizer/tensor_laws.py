@@ -178,6 +178,8 @@ class _Rule:
         operands = [self.matched(it) for it in _operands(term)]
         if term.name in _ELEMENTWISE:
             self.facts += [f"({_ELEMENTWISE[term.name]} {name} {' '.join(operands)})"]
+        elif term.name == "Concat":  # (vec-of x y) is a function, which would be tried on all pairs of tensors
+            self.facts.append(f"(joined {name} {term.arguments[0]} {' '.join(operands)})")
         else:
             self.facts.append(f"(= {name} {self._application(term, operands, matching=True)})")
         if term.name in _ELEMENTWISE or term.name == "Binary":

@@ -10,7 +10,7 @@ from mirage_eg.ir.weights import matching_inputs, with_weights
 from mirage_eg.pipeline.run.cache import now, reported
 from mirage_eg.pipeline.run.cache_lookup import RunRequest, cached_result, for_this_machine, run_request
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
+from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, CompileRecord, Result, Wanted
 from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def optimize(
     checkpoint: Path | None = None,
     resume: bool = False,
     tracer: "Tracer | None" = None,
+    wanted: Wanted = EVERYTHING,
 ) -> Result:
     """Superoptimize `program`.
 
@@ -36,14 +37,15 @@ def optimize(
     `tracer` receives every candidate of the search with the stage at which it ended.
 
     A result in the cache on disk is given back at once, and a finished one is written there; not so with a `tuning` of one's
-    own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
+    own or with custom ops, which the cache does not identify; where not everything is `wanted`, turn it off. The report says
+    `cache`: hit, miss or off.
     """
     request = _request(name, program, options if tuning is None else replace(options, cache=False))
     if not resume and tracer is None and (earlier := cached_result(request)) is not None:
         return earlier
     from mirage_eg.pipeline.stages import run_stages  # loads egglog and Triton
 
-    result = run_stages(request, observer, tuning, checkpoint, resume, tracer)
+    result = run_stages(request, observer, tuning, checkpoint, resume, tracer, wanted=wanted)
     if request.cache is None:
         return reported(result, name, "off")
     computed = now()
@@ -59,12 +61,14 @@ def optimize_known(
     known: "Sequence[KnownSegment]",
     tuning: "Tuning",
     observer: Observer | None = None,
+    wanted: Wanted = EVERYTHING,
 ) -> Result:
     """The µGraphs of segments that a search found for the same program at other sizes; nothing is searched or cached."""
     from mirage_eg.pipeline.stages import run_stages
 
     request = _request(name, program, replace(options, cache=False))
-    return reported(run_stages(request, observer, tuning, None, resume=False, tracer=None, known=known), name, "off")
+    result = run_stages(request, observer, tuning, None, resume=False, tracer=None, known=known, wanted=wanted)
+    return reported(result, name, "off")
 
 
 def _request(name: str, program: Graph, options: Options) -> RunRequest:

@@ -31,7 +31,7 @@ from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
 from mirage_eg.pipeline.optimize import optimize_known
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import filters_of, is_fused
 from mirage_eg.pipeline.sized_forms import SizedForms, primitive_form
@@ -156,16 +156,17 @@ class OtherSizes:
                 made = fitting(self._program, lowered.graph, self._device.target)
             except UnsupportedError:
                 continue
-            verdict, proof = reference.check(lowered.graph), prover.prove(lowered.graph)
-            verdict = combine_evidence(verdict, "a µGraph at other sizes", proof)
+            verdict = reference.check(lowered.graph)
+            if proved or verdict.verdict is Equality.UNDECIDED:
+                verdict = combine_evidence(verdict, "a µGraph at other sizes", prover.prove(lowered.graph))
             if made.record.ok and verdict.equal and (not proved or "proved" in verdict.evidence):
                 [check] = reference.float_checks([lowered.graph])
                 if check.ok:
                     return candidate_of(lowered, made, verdict, check)
         return None
 
-    def tuned(self, name: str, observer: Observer, tuning: Tuning) -> Result | None:
-        """The result of tuning on the GPU here, without a search.
+    def tuned(self, name: str, observer: Observer, tuning: Tuning, wanted: Wanted = EVERYTHING) -> Result | None:
+        """The result of tuning on the GPU here, without a search, and what else is `wanted`.
 
         None if no structure serves it, as at a size of 1 where the search had a larger one; then it needs a search of its own.
         """
@@ -174,7 +175,7 @@ class OtherSizes:
             return None
         if primitive != primitive_form(expand(self._program)) or self._forms.large(primitive) is not primitive:
             return None
-        tuned = optimize_known(name, self._program, self._options, self._result.known, tuning, observer)
+        tuned = optimize_known(name, self._program, self._options, self._result.known, tuning, observer, wanted)
         if self._found_fused and not any(entry.fused for entry in tuned.candidates):
             return None
         return replace(tuned, searched=self._searched, known=self._result.known)
@@ -252,7 +253,9 @@ class OtherSizes:
         name = " ".join(f"{name}={size}" for name, size in tuned.items())
         try:
             program, sized = at_sizes(self._program, tuned), replace(tuning, ranges=ranges)
-            result = optimize_known(name, program, self._options, self._result.known, sized)
+            result = optimize_known(
+                name, program, self._options, self._result.known, sized, wanted=Wanted(diagnosis=False, proofs=False)
+            )
         except UnsupportedError:  # an op is tied to the size
             return []
         return [

@@ -10,6 +10,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import EVERYTHING, Wanted
 from mirage_eg.pipeline.run.stopping import raise_if_stopped
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.search.trace import Tracer
@@ -58,3 +59,4 @@ class Run:
     on_gpu: bool = False
     watch: Watch = field(default_factory=Watch)
     tracer: Tracer | None = None
+    wanted: Wanted = EVERYTHING

@@ -43,7 +43,7 @@ from mirage_eg.pipeline.run.cache_lookup import RunRequest
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.report_sections import Diagnosis
-from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.trace_stages import trace_region
@@ -65,6 +65,7 @@ def run_stages(
     resume: bool,
     tracer: Tracer | None,
     known: Sequence[KnownSegment] = (),
+    wanted: Wanted = EVERYTHING,
 ) -> Result:
     """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it.
 
@@ -81,7 +82,7 @@ def run_stages(
         device = options.device_record
         with watch.stage("laws"):
             rulebook, notes = without_false_laws(rulebook)
-        run = Run(request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer)
+        run = Run(request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer, wanted)
         return _run(run, tuning or Tuning(), known, [*notes])
 
 
@@ -94,7 +95,7 @@ def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment], notes: list[st
     whole = join(run, searched)
     finalists = whole.finalists
     ranked = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
-    explanation = None if whole.inside else _explanation(run, whole, ranked)
+    explanation = _explanation(run, whole, ranked) if run.wanted.diagnosis and not whole.inside else None
     notes += [*whole.notes, *notes_on(ranked, run.options, _not_verified_us(whole))]
     _trace(run, searched, ranked)
     report = make_report(run, whole, ranked, explanation, notes)

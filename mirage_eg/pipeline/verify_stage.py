@@ -24,10 +24,11 @@ from mirage_eg.verify.evidence import combine_evidence, with_chains
 from mirage_eg.verify.proof import Proof, Prover, express_both, proof_in_steps
 from mirage_eg.verify.slice_proof import partition_is_proved
 from mirage_eg.verify.subgraph_check import Subgraph
-from mirage_eg.verify.verdict import FloatCheck, Verdict
+from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 STAGE = "verify"
 NOT_TRIED = Proof(False, reason=f"no proof was tried: the others took {HEURISTICS.proof_nodes:,} e-nodes, or the budget")
+NOT_WANTED = "no proof was asked for, and the tests decide"
 Checked = tuple[Verdict, FloatCheck | None]  # no float check where the verdict is not `equal`
 
 
@@ -80,24 +81,11 @@ def verify(
 def _check(
     run: Run, reference: BlockReference, finalists: Sequence[Lowered], primitive: Graph, parts: Sequence[Subgraph]
 ) -> tuple[list[Checked], list[Verdict], str]:
-    rulebook = run.rulebook
-    searched = rulebook.packaged and _starts_from_a_proved_partition(reference.program)
-    budget = inf if run.options.budget is None else run.options.budget
-    limits = replace(PROOF_LIMITS, seconds=min(PROOF_LIMITS.seconds, budget))
-    prover = Prover(reference.program, rulebook if rulebook.domain == "indexed" else None, limits)
-    proofs = [
-        prover.prove(entry.graph) if prover.nodes <= HEURISTICS.proof_nodes and prover.seconds <= budget else NOT_TRIED
-        for entry in finalists
-    ]
-
     def progress(done: int, total: int) -> None:  # fields are the first half of the work
         run.watch.observer(STAGE, done * len(finalists) // total, 2 * len(finalists), "fields")
 
     tested = [verdict for verdict, _ in reference.check_all([entry.graph for entry in finalists], progress)]
-    verdicts = [
-        combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched)
-        for position, (entry, verdict, proof) in enumerate(zip(finalists, tested, proofs, strict=True))
-    ]
+    verdicts = _with_proofs(run, reference.program, finalists, tested)
     equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
 
     def progress_of_floats(done: int, total: int) -> None:
@@ -107,6 +95,27 @@ def _check(
     checks = iter(reference.float_checks(equal, progress_of_floats))
     inside = reference.check_parts(primitive, parts)
     return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], inside, reference.computed_on
+
+
+def _with_proofs(run: Run, program: Graph, finalists: Sequence[Lowered], tested: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts of the tests with those proofs that are wanted."""
+    needed = [run.wanted.proofs or verdict.verdict is Equality.UNDECIDED for verdict in tested]
+    if not any(needed):
+        return [replace(verdict, unproved_because=NOT_WANTED) for verdict in tested]
+    rulebook = run.rulebook
+    searched = rulebook.packaged and _starts_from_a_proved_partition(program)
+    budget = inf if run.options.budget is None else run.options.budget
+    limits = replace(PROOF_LIMITS, seconds=min(PROOF_LIMITS.seconds, budget))
+    prover = Prover(program, rulebook if rulebook.domain == "indexed" else None, limits)
+    verdicts = list[Verdict]()
+    for position, (entry, verdict) in enumerate(zip(finalists, tested, strict=True)):
+        if not needed[position]:
+            verdicts.append(replace(verdict, unproved_because=NOT_WANTED))
+            continue
+        in_time = prover.nodes <= HEURISTICS.proof_nodes and prover.seconds <= budget
+        proof = prover.prove(entry.graph) if in_time else NOT_TRIED
+        verdicts.append(combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched))
+    return verdicts
 
 
 def with_steps(run: Run, candidate: Candidate) -> Candidate:

@@ -27,7 +27,7 @@ from mirage_eg.pipeline.program_form import form_of, vector_products
 from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_cache, now
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
-from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.pipeline.run.result import Candidate, Result, Wanted
 from mirage_eg.torch_compile.segment_keys import (
     Key,
     at_searched_sizes,
@@ -137,7 +137,7 @@ class _Wanted:
         if self.sized:
             return sizes.structures(loops=loops)
         if self.on_gpu and tuning is not None and self.settings.search != "offline":
-            return sizes.tuned(_title(self.name), self.observer, tuning)
+            return sizes.tuned(_title(self.name), self.observer, tuning, _wanted(self.settings))
         return sizes.tiled(proved=self.settings.verify == "proved", loops=loops)
 
 
@@ -413,10 +413,15 @@ def _tuning(settings: Settings) -> "Tuning | None":
     return Tuning(replace(EFFORT, seconds=settings.tune))
 
 
+def _wanted(settings: Settings) -> Wanted:
+    """What the backend shows of a search: reports have a diagnosis, and proofs are evidence where the settings ask for them."""
+    return Wanted(diagnosis=settings.report is not None, proofs=settings.verify == "proved")
+
+
 def _search(name: str, program: Graph, settings: Settings, options: Options, observer: Callable[..., None]) -> Result:
     from mirage_eg.pipeline.optimize import optimize
 
-    return optimize(_title(name), program, options, observer, _tuning(settings))
+    return optimize(_title(name), program, options, observer, _tuning(settings), wanted=_wanted(settings))
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:

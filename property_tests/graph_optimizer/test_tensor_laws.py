@@ -12,6 +12,7 @@ from mirage_eg.egraph.laws import Apply, Law, Literal, Variable
 from mirage_eg.egraph.rule_files import packaged_files
 from mirage_eg.graph_optimizer.group_laws import group_laws
 from mirage_eg.graph_optimizer.optimize_graph import optimize_graph, saturated_classes
+from mirage_eg.graph_optimizer.saturation import SaturationLimits
 from mirage_eg.graph_optimizer.tensor_laws import tensor_laws, translated
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
@@ -86,6 +87,26 @@ def test_found_laws_save_ops_and_keep_every_class(name: str) -> None:
     ops = Counter(item.op for item in found.graph.nodes)
     assert {op: ops[op] for op in wanted} == wanted
     assert found.verdict.equal
+
+
+def test_concatenations_of_five_blocks_saturate_in_a_second() -> None:
+    blocks = {f"{kind}{number}": (8, 8) for kind in "xw" for number in range(5)}
+    written = program(
+        blocks,
+        lambda g, t: (
+            g.concat([t[f"x{n}"] for n in range(5)], 1) @ g.concat([t[f"w{n}"] for n in range(5)], 0)
+            + g.concat([t[f"x{n}"] @ t[f"w{n}"] for n in range(5)], 1) @ g.concat([t[f"w{n}"] for n in range(5)], 0)
+        ),
+    )
+    weights = weights_of(written, [it for it in blocks if it.startswith("w")])
+    found, _ = saturated_classes(written, weights, SaturationLimits(seconds=1.0), rules=("10_found",))
+    assert found.stopped is None
+
+
+def test_saturation_stops_between_laws() -> None:
+    written = program(dict.fromkeys("xwu", (8, 8)), lambda g, t: t["x"] @ t["w"] + t["x"] @ t["u"])
+    found, _ = saturated_classes(written, weights_of(written, ["w", "u"]), SaturationLimits(nodes=1), rules=("10_found",))
+    assert (found.stopped, found.laws) == ("stopped at 1 nodes", ())
 
 
 def test_a_law_is_used_in_the_direction_that_saves_an_op() -> None:

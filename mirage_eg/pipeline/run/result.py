@@ -16,6 +16,20 @@ NOT_WRITTEN = "# not written"  # how the source of a µGraph begins that Triton 
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller of a run shows besides the kernels.
+
+    `diagnosis`: why no kernel is fused. `proofs`: of all candidates; else only where tests leave open whether one is equal.
+    """
+
+    diagnosis: bool = True
+    proofs: bool = True
+
+
+EVERYTHING = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
 class CompileRecord:
     """The compiler's figures for each kernel of a µGraph; for the whole, the largest counts and the first error."""
 
