@@ -16,6 +16,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import sides
 
 Dim = tuple[int, ...]  # the axes of one dim, slowest first
 Dims = tuple[Dim, ...]
@@ -195,17 +196,18 @@ class _Inference:
         for dims, own in zip(operands, given.split(",") if given else [], strict=True):
             for dim, letter in zip(dims, own, strict=True):
                 self.unify(named.setdefault(letter, dim), dim)
-        for place, (above, letter) in enumerate(_WINDOWS.items()):
-            if letter in made:
-                pads, dim = item["pads"], named.pop(above)
-                slid = self.window(dim, shape[2 + place], item["strides"][place], pads[place] + pads[place + 2])
-                named[letter] = self.new(shape[2 + place]) if slid is None else slid
-                if slid is None:
-                    self.indexed.update(dim + named[letter])
+        for place, letter in enumerate(filter(_WINDOWS.__contains__, made)):
+            dim, pads = named.pop(_WINDOWS[letter]), sum(side[place] for side in sides(item.mapping))
+            slid = self.window(dim, shape[2 + place], item["strides"][place], pads)
+            named[letter] = self.new(shape[2 + place]) if slid is None else slid
+            if slid is None:
+                self.indexed.update(dim + named[letter])
         for letter, extent in zip(made, shape, strict=True):
             named.setdefault(letter, self.new(extent))
         self.reduced.update(atom for letter in {*named} - {*made} if letter.islower() for atom in named[letter])
-        self.indexed.update(atom for letter, dim in named.items() if letter.isupper() and letter not in "PQ" for atom in dim)
+        self.indexed.update(
+            atom for letter, dim in named.items() if letter.isupper() and letter not in _WINDOWS for atom in dim
+        )
         return tuple(named[letter] for letter in made)
 
     def window(self, dim: Dim, count: int, stride: int, pads: int) -> Dim | None:
@@ -265,7 +267,7 @@ class _Inference:
         return Axes(names, sizes, renamed, reduced, indexed, reach)
 
 
-_WINDOWS = {"H": "P", "W": "Q"}
+_WINDOWS = {"P": "H", "Q": "V", "R": "W"}  # what slides over which dim of an image
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
 
 

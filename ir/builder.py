@@ -4,6 +4,7 @@ The names are those of mirage-project/mirage.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from mirage_eg.ir.arguments import Number, dtype_of, exact, whole
 from mirage_eg.ir.dtypes import DType
@@ -139,14 +140,51 @@ class KernelGraph(Builder):
 
         `pads` is one number, (rows, columns), or (top, left, bottom, right); the image counts as 0 there.
         """
-        return self.op(
-            "conv2d",
-            *(x, weight),
-            strides=_pair("conv2d", "strides", strides),
-            pads=_pads("conv2d", pads),
-            dilations=_pair("conv2d", "dilations", dilations),
-            groups=groups,
-        )
+        return self._windowed("conv2d", x, weight, strides=strides, pads=pads, dilations=dilations, groups=groups)
+
+    def conv3d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        strides: int | Sequence[int] = 1,
+        pads: int | Sequence[int] = 0,
+        dilations: int | Sequence[int] = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """`conv2d` of volumes [N, C, D, H, W] with a weight [O, C / groups, kd, kh, kw]."""
+        return self._windowed("conv3d", x, weight, strides=strides, pads=pads, dilations=dilations, groups=groups)
+
+    def conv_transpose2d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        strides: int | Sequence[int] = 1,
+        pads: int | Sequence[int] = 0,
+        output_pads: int | Sequence[int] = 0,
+        dilations: int | Sequence[int] = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """The transposed convolution of images [N, C, H, W] with a weight [C, O / groups, kh, kw], as torch's.
+
+        Each element of x adds its multiple of the weight to the result, `strides` apart. `pads` as in `conv2d` are cut off the
+        result; `output_pads` more rows and columns at the end stay.
+        """
+        given = {"strides": strides, "pads": pads, "output_pads": output_pads, "dilations": dilations}
+        return self._windowed("conv_transpose2d", x, weight, **given, groups=groups)
+
+    def conv_transpose3d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        strides: int | Sequence[int] = 1,
+        pads: int | Sequence[int] = 0,
+        output_pads: int | Sequence[int] = 0,
+        dilations: int | Sequence[int] = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """`conv_transpose2d` of volumes [N, C, D, H, W] with a weight [C, O / groups, kd, kh, kw]."""
+        given = {"strides": strides, "pads": pads, "output_pads": output_pads, "dilations": dilations}
+        return self._windowed("conv_transpose3d", x, weight, **given, groups=groups)
 
     def max_pool2d(
         self,
@@ -157,14 +195,18 @@ class KernelGraph(Builder):
         dilations: int | Sequence[int] = 1,
     ) -> Tensor:
         """The maximum over each window of images [N, C, H, W]; padding never takes part. Strides are the window by default."""
-        return self.op(
-            "max_pool2d",
-            x,
-            window=_pair("max_pool2d", "window", window),
-            strides=_pair("max_pool2d", "strides", window if strides is None else strides),
-            pads=_pads("max_pool2d", pads),
-            dilations=_pair("max_pool2d", "dilations", dilations),
-        )
+        return self._windowed("max_pool2d", x, window=window, strides=strides, pads=pads, dilations=dilations)
+
+    def max_pool3d(
+        self,
+        x: Tensor,
+        window: int | Sequence[int],
+        strides: int | Sequence[int] | None = None,
+        pads: int | Sequence[int] = 0,
+        dilations: int | Sequence[int] = 1,
+    ) -> Tensor:
+        """`max_pool2d` of volumes [N, C, D, H, W]."""
+        return self._windowed("max_pool3d", x, window=window, strides=strides, pads=pads, dilations=dilations)
 
     def avg_pool2d(
         self,
@@ -175,14 +217,30 @@ class KernelGraph(Builder):
         count_include_pad: bool = True,
     ) -> Tensor:
         """The mean over each window of images [N, C, H, W]; padding counts as 0, or not at all. Strides as `max_pool2d`."""
-        return self.op(
-            "avg_pool2d",
-            x,
-            window=_pair("avg_pool2d", "window", window),
-            strides=_pair("avg_pool2d", "strides", window if strides is None else strides),
-            pads=_pads("avg_pool2d", pads),
-            count_include_pad=int(count_include_pad),
-        )
+        counted = int(count_include_pad)
+        return self._windowed("avg_pool2d", x, window=window, strides=strides, pads=pads, count_include_pad=counted)
+
+    def avg_pool3d(
+        self,
+        x: Tensor,
+        window: int | Sequence[int],
+        strides: int | Sequence[int] | None = None,
+        pads: int | Sequence[int] = 0,
+        count_include_pad: bool = True,
+    ) -> Tensor:
+        """`avg_pool2d` of volumes [N, C, D, H, W]."""
+        counted = int(count_include_pad)
+        return self._windowed("avg_pool3d", x, window=window, strides=strides, pads=pads, count_include_pad=counted)
+
+    def _windowed(self, op: str, *operands: Tensor, **given: Any) -> Tensor:
+        """An op over windows, whose name ends with the number of their dims: its numbers for each dim, or one for all."""
+        if given["strides"] is None:
+            given["strides"] = given["window"]
+        dims = int(op[-2])
+        for name in _PER_DIM & given.keys():
+            numbers = _per_dim(op, name, given[name], dims)
+            given[name] = numbers * 2 if name == "pads" and len(numbers) == dims else numbers
+        return self.op(op, *operands, **given)
 
     def batch_norm(
         self,
@@ -201,7 +259,7 @@ class KernelGraph(Builder):
 
     def enlarge(self, weight: Tensor, window: int | Sequence[int]) -> Tensor:
         """A weight [O, C, kh, kw] of odd extents with zeros around, so that its kernels have the odd extents `window`."""
-        return self.op("enlarge", weight, window=_pair("enlarge", "window", window))
+        return self.op("enlarge", weight, window=_per_dim("enlarge", "window", window))
 
     def mark_output(self, x: Tensor, name: str | None = None) -> None:
         """Make x an output; outputs are in the order of the calls.
@@ -234,16 +292,13 @@ class KernelGraph(Builder):
         return str(self.graph())
 
 
-def _pair(op: str, name: str, given: int | Sequence[int]) -> tuple[int, ...]:
-    """Two numbers, or one for both dims of an image."""
+_PER_DIM = frozenset({"window", "strides", "pads", "output_pads", "dilations"})
+
+
+def _per_dim(op: str, name: str, given: int | Sequence[int], dims: int = 2) -> tuple[int, ...]:
+    """A number for each dim of an image, or one for all."""
     numbers = whole(op, given if isinstance(given, Sequence) else (given,), name)
-    return numbers * 2 if len(numbers) == 1 else numbers
-
-
-def _pads(op: str, given: int | Sequence[int]) -> tuple[int, ...]:
-    """Four numbers (top, left, bottom, right), or one for each dim of an image, or one for all."""
-    numbers = _pair(op, "pads", given)
-    return numbers * 2 if len(numbers) == 2 else numbers
+    return numbers * dims if len(numbers) == 1 else numbers
 
 
 def new_kernel_graph() -> KernelGraph:

@@ -13,7 +13,7 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import REGISTRY, record_of
-from mirage_eg.ir.ops import OPS
+from mirage_eg.ir.ops import OPS, Kind
 
 
 def expand(graph: Graph) -> Graph:
@@ -34,11 +34,19 @@ def expand_custom(graph: Graph) -> Graph:
     return _expanded(graph, custom=True)
 
 
+def expand_all(graph: Graph) -> Graph:
+    """`expand`, and the library ops that others define (transposed convolutions) as those."""
+    return expand_ops(expand(graph), _WRITTEN)
+
+
 def expand_ops(graph: Graph, ops: Collection[str]) -> Graph:
     """The same kernel graph with these derived ops written out, the others kept; `graph` itself where it has none."""
     if not any(item.op in ops for item in graph.nodes):
         return graph
     return _written(graph, lambda item: item.op not in ops, lambda value: value)[0]
+
+
+_WRITTEN = frozenset(row.name for row in OPS.values() if row.kind is Kind.LIBRARY and row.expand is not None)
 
 
 def _expanded(graph: Graph, custom: bool) -> Graph:
@@ -89,7 +97,8 @@ def _known(graph: Graph) -> Graph:
 
 
 def _is_kept(item: Node, custom: bool) -> bool:
-    return OPS[item.op].expand is None and not (custom and lowered_by(item.op, item.mapping) is not None)
+    row = OPS[item.op]
+    return (row.expand is None or row.kind is Kind.LIBRARY) and not (custom and lowered_by(item.op, item.mapping) is not None)
 
 
 def _is_primitive(graph: Graph, custom: bool) -> bool:

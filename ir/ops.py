@@ -62,7 +62,8 @@ class Op:
     An attribute `dtype` is the element type of the result.
     `rearrange(xp, arrays, lead, attributes)` moves arrays whose first `lead` dims are not the op's business. The operand at
     `indices` is a tensor of integers that says where.
-    `expand(apply, operands, shapes, attributes)` writes a derived op through `apply(name, *operands, **attributes)`.
+    `expand(apply, operands, shapes, attributes)` writes a derived op through `apply(name, *operands, **attributes)`, and a
+    library op that others define.
     """
 
     name: str
@@ -145,6 +146,7 @@ def _of_library(op: LibraryOp) -> Op:
         rearrange=op.move,
         indices=op.indices,
         dtype=op.dtype,
+        expand=op.expand,
         call=op.call,
         noun=op.noun,
     )

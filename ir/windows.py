@@ -1,14 +1,18 @@
-"""The ops that slide a window over the last two dims of images [N, C, H, W]: shape rules, and movement on arrays.
+"""The ops that slide a window over the last dims of images [N, C, H, W] or [N, C, D, H, W]: shape rules, movement on arrays.
 
-conv2d(x, w)     result[n, o, p, q] = Σ_{c, i, j} x[n, c₀ + c, s·p + d·i − top, t·q + e·j − left] · w[o, c, i, j]
-max_pool2d(x)    the maximum of the elements x[n, c, s·p + d·i − top, t·q + e·j − left] that exist
-avg_pool2d(x)    their mean; with `count_include_pad` their sum divided by the number of elements of a window
+conv(x, w)             result[n, o, p…] = Σ_{c, i…} x[n, c₀ + c, (s·p + d·i − before)…] · w[o, c, i…]
+conv_transpose(x, w)   result[n, o₀ + o, (s·p + d·i − before)…] is the sum of all x[n, c, p…] · w[c, o, i…]
+max_pool(x)            the maximum of the elements x[n, c, (s·p + d·i − before)…] that exist
+avg_pool(x)            their mean; with `count_include_pad` their sum divided by the number of elements of a window
 
-(s, t)   strides        (d, e)   dilations        (top, left, bottom, right)   pads, where x counts as 0 or is left out
+s   strides        d   dilations        before, after   pads, where x counts as 0 or is left out: all before, then all after
 groups   the channels of w are those of x divided by it; c₀ is the first channel of the group of output channel o
+A transposed convolution cuts its pads off the result, and leaves `output_pads` more of it at the end.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,16 +21,22 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.shapes import Attributes, Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression, parts_of
 
-ONE = (1, 1)
+DIMS = (2, 3)
+"""Numbers of the dims that windows slide over; one dim is an image of height 1."""
+CONVOLUTIONS, TRANSPOSED, MAX_POOLS, AVG_POOLS = (
+    tuple(f"{name}{dims}d" for dims in DIMS) for name in ("conv", "conv_transpose", "max_pool", "avg_pool")
+)
 
 
-def conv2d_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
-    """[N, C, H, W] and [O, C / groups, kh, kw] → [N, O, H′, W′]."""
-    x, weight = operands
-    if len(x) != 4 or len(weight) != 4:
-        raise GraphError(
-            f"got {text(x)} and {text(weight)}; wanted [N, C, H, W] and [O, C / groups, kh, kw] (reshape them first)"
-        )
+def sides(attributes: Attributes) -> tuple[Shape, Shape]:
+    """The pads before and after."""
+    pads = attributes["pads"]
+    return pads[: len(pads) // 2], pads[len(pads) // 2 :]
+
+
+def conv_shape(operands: Sequence[Shape], attributes: Attributes, dims: int) -> Shape:
+    """[N, C, *E] and [O, C / groups, *window] → [N, O, *E′]."""
+    x, weight = _image_and_weight(operands, dims, "[O, C / groups, ")
     groups = attributes["groups"]
     if groups < 1 or x[1] % groups or weight[0] % groups or weight[1] * groups != x[1]:
         raise GraphError(
@@ -36,12 +46,74 @@ def conv2d_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     return (x[0], weight[0], *_extents(x, weight[2:], attributes))
 
 
-def pool2d_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
-    """[N, C, H, W] → [N, C, H′, W′]; each window has at least one element of x."""
+def conv_transpose_shape(operands: Sequence[Shape], attributes: Attributes, dims: int) -> Shape:
+    """[N, C, *E] and [C, O / groups, *window] → [N, O, *E′]."""
+    x, weight = _image_and_weight(operands, dims, "[C, O / groups, ")
+    groups = attributes["groups"]
+    if groups < 1 or x[1] % groups or weight[0] != x[1]:
+        raise GraphError(
+            f"got groups {groups} for {text(x)} and weight {text(weight)}; they must divide {x[1]} input channels, and the "
+            f"weight must have so many"
+        )
+    strides, dilations = (_numbers(attributes, name, dims, 1) for name in ("strides", "dilations"))
+    added = _numbers(attributes, "output_pads", dims, 0)
+    if any(more >= max(pair) for more, *pair in zip(added, strides, dilations, strict=True)):
+        raise GraphError(
+            f"got output_pads {text(added)}, wanted less than a stride of {text(strides)} or a dilation of {text(dilations)}"
+        )
+    pads, result = _numbers(attributes, "pads", 2 * dims, 0), []
+    for dim, extent in enumerate(x[2:]):
+        cut = pads[dim] + pads[dim + dims] - dilations[dim] * (weight[2 + dim] - 1) - added[dim] - 1
+        least = (_least(extent) - 1) * strides[dim]
+        if cut >= least or pads[dim] > least + dilations[dim] * (weight[2 + dim] - 1):
+            raise GraphError(
+                f"got pads {text(pads)} for dim {2 + dim} of {text(x)}: nothing of it is left; wanted smaller pads"
+            )
+        result.append((extent - 1) * strides[dim] - cut)
+    return (x[0], weight[1] * groups, *result)
+
+
+def written_conv_transpose(
+    apply: Callable[..., Any], operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes
+) -> Any:
+    """conv(x with s − 1 zeros after each element, and d(k − 1) − pads around; w with input and output channels exchanged in
+    each group, flipped)."""
+    (images, channels, *extents), (_, filters, *window) = shapes
+    x, weight = operands
+    groups, strides, dilations, dims = attributes["groups"], attributes["strides"], attributes["dilations"], len(window)
+    if any(stride > 1 for stride in strides):
+        x = apply("reshape", x, shape=(images, channels, *(it for extent in extents for it in (extent, 1))))
+        after = (0, 0, *(it for stride in strides for it in (0, stride - 1)))
+        x = apply("pad", x, before=(0,) * len(after), after=after, value=Fraction(0))
+        extents = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
+        x = apply("reshape", x, shape=(images, channels, *extents))
+    reach = [dilation * (taps - 1) for dilation, taps in zip(dilations, window, strict=True)]
+    before, after = sides(attributes)
+    before = tuple(own - pad for own, pad in zip(reach, before, strict=True))
+    after = tuple(
+        own - pad + more - (stride - 1)
+        for own, pad, more, stride in zip(reach, after, attributes["output_pads"], strides, strict=True)
+    )
+    for dim, (low, high, extent) in enumerate(zip(before, after, extents, strict=True), 2):
+        if low < 0 or high < 0:
+            x = apply("slice", x, dim=dim, start=max(-low, 0), stop=extent + min(high, 0), step=1)
+    weight = apply("flip", weight, dims=tuple(range(2, 2 + dims)))
+    if groups > 1:
+        weight = apply("reshape", weight, shape=(groups, channels // groups, filters, *window))
+        weight = apply("transpose", weight, permutation=(0, 2, 1, *range(3, 3 + dims)))
+        weight = apply("reshape", weight, shape=(groups * filters, channels // groups, *window))
+    else:
+        weight = apply("transpose", weight, permutation=(1, 0, *range(2, 2 + dims)))
+    pads = tuple(max(width, 0) for width in (*before, *after))
+    return apply(f"conv{dims}d", x, weight, strides=(1,) * dims, pads=pads, dilations=dilations, groups=groups)
+
+
+def pool_shape(operands: Sequence[Shape], attributes: Attributes, dims: int) -> Shape:
+    """[N, C, *E] → [N, C, *E′]; each window has at least one element of x."""
     [x] = operands
-    if len(x) != 4:
-        raise GraphError(f"got {text(x)}, wanted [N, C, H, W] (reshape it first)")
-    window = _numbers(attributes, "window", 2, 1)
+    if len(x) != 2 + dims:
+        raise GraphError(f"got {text(x)}, wanted {_IMAGES[dims]} (reshape it first)")
+    window = _numbers(attributes, "window", dims, 1)
     counts = _extents(x, window, attributes)
     if not attributes.get("count_include_pad"):
         for dim, count in enumerate(counts):
@@ -55,21 +127,43 @@ def pool2d_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     return (*x[:2], *counts)
 
 
+_IMAGES = {2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}
+_SIDES = {4: " (top, left, bottom, right)", 6: " (front, top, left, back, bottom, right)"}
+
+
+def _image_and_weight(operands: Sequence[Shape], dims: int, channels: str) -> Sequence[Shape]:
+    if any(len(shape) != 2 + dims for shape in operands):
+        window = ", ".join(("kd", "kh", "kw")[-dims:])
+        raise GraphError(
+            f"got {' and '.join(map(text, operands))}; wanted {_IMAGES[dims]} and {channels}{window}] (reshape them first)"
+        )
+    return operands
+
+
+def _least(extent: Any) -> int:
+    return extent.min if isinstance(extent, Dim) else extent
+
+
+def _dilations(attributes: Attributes) -> Shape:
+    return attributes["dilations"] if "dilations" in attributes else (1,) * len(attributes["strides"])
+
+
 def _extents(x: Shape, window: Shape, attributes: Attributes) -> Shape:
-    """The numbers of windows along the last two dims."""
-    strides = _numbers(attributes, "strides", 2, 1)
-    dilations = _numbers(attributes, "dilations", 2, 1) if "dilations" in attributes else ONE
-    pads = _numbers(attributes, "pads", 4, 0)
+    """The numbers of windows along the last dims."""
+    dims = len(window)
+    strides = _numbers(attributes, "strides", dims, 1)
+    dilations = _numbers(attributes, "dilations", dims, 1) if "dilations" in attributes else (1,) * dims
+    pads = _numbers(attributes, "pads", 2 * dims, 0)
     result = []
     for dim, extent in enumerate(x[2:]):
         reach = dilations[dim] * (window[dim] - 1) + 1
-        least = (extent.min if isinstance(extent, Dim) else extent) + pads[dim] + pads[dim + 2]
+        least = _least(extent) + pads[dim] + pads[dim + dims]
         if reach > least:
             raise GraphError(
                 f"got a window of {text(window)} with dilations {text(dilations)} for {text(x)} with pads {text(pads)}; "
                 f"it reaches over {reach} of {least} elements of dim {2 + dim}; wanted a smaller window or larger pads"
             )
-        firsts = extent + (pads[dim] + pads[dim + 2] - reach + 1)  # where a window may begin
+        firsts = extent + (pads[dim] + pads[dim + dims] - reach + 1)  # where a window may begin
         sized = isinstance(extent, SizeExpression)
         result.append(parts_of(firsts, strides[dim]) if sized else (firsts - 1) // strides[dim] + 1)
     return tuple(result)
@@ -78,7 +172,7 @@ def _extents(x: Shape, window: Shape, attributes: Attributes) -> Shape:
 def _numbers(attributes: Attributes, name: str, count: int, least: int) -> Shape:
     given: Shape = attributes[name]
     if len(given) != count or any(number < least for number in given):
-        order = " (top, left, bottom, right)" if count == 4 else ""
+        order = _SIDES[count] if name == "pads" else ""
         raise GraphError(f"got {name} {text(given)}, wanted {count} numbers{order} of at least {least}")
     return given
 
@@ -86,7 +180,7 @@ def _numbers(attributes: Attributes, name: str, count: int, least: int) -> Shape
 def _windows_at_border(attributes: Attributes, dim: int, window: int, count: int, extent: int) -> list[int]:
     """Those of `count` windows over a dim of `extent` that reach over one of its ends."""
     stride, before = attributes["strides"][dim], attributes["pads"][dim]
-    reach = attributes.get("dilations", ONE)[dim] * (window - 1)
+    reach = _dilations(attributes)[dim] * (window - 1)
     head = min(count, -(-before // stride))
     tail = max(head, (extent + before - reach + stride - 1) // stride)
     return [*range(head), *range(tail, count)]
@@ -95,21 +189,21 @@ def _windows_at_border(attributes: Attributes, dim: int, window: int, count: int
 def _elements(attributes: Attributes, dim: int, window: int, places: Sequence[int], extent: int) -> list[int]:
     """How many elements of a dim of `extent` the windows at these places have."""
     stride, before = attributes["strides"][dim], attributes["pads"][dim]
-    dilation = attributes.get("dilations", ONE)[dim]
+    dilation = _dilations(attributes)[dim]
     firsts = [stride * place - before for place in places]
     return [sum(0 <= first + dilation * i < extent for i in range(window)) for first in firsts]
 
 
 def window_counts(xp: Any, shape: Shape, attributes: Attributes) -> Any:
-    """The number by which avg_pool2d divides the sum of each window of an image [H, W], as an array [H′, W′] or a number."""
+    """The number by which avg_pool divides the sum of each window of an image [*E], as an array [*E′] or a number."""
     window = attributes["window"]
     if attributes["count_include_pad"]:
         return prod(window)
-    counts = _extents((1, 1, *shape), window, attributes)
-    rows, columns = (
-        xp.asarray(_elements(attributes, dim, window[dim], range(counts[dim]), shape[dim]), dtype=float) for dim in range(2)
-    )
-    return rows[:, None] * columns
+    counts = [
+        xp.asarray(_elements(attributes, dim, window[dim], range(count), shape[dim]), dtype=float)
+        for dim, count in enumerate(_extents((1, 1, *shape), window, attributes))
+    ]
+    return reduce(lambda x, y: x[..., None] * y, counts)
 
 
 def enlarged_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
@@ -148,32 +242,46 @@ def eye_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     return (extent, extent)
 
 
-def framed(xp: Any, x: Any, pads: Shape, value: float) -> Any:
-    """Images with `pads` of a value around their last two dims."""
-    if not any(pads):
+def framed(xp: Any, x: Any, attributes: Attributes, value: float) -> Any:
+    """Images with pads of a value around them."""
+    before, after = sides(attributes)
+    if not any(attributes["pads"]):
         return x
-    top, left, bottom, right = pads
-    result = xp.full((*x.shape[:-2], x.shape[-2] + top + bottom, x.shape[-1] + left + right), value, dtype=x.dtype)
-    result[..., top : top + x.shape[-2], left : left + x.shape[-1]] = x
+    lead, extents = x.shape[: -len(before)], x.shape[-len(before) :]
+    widths = (sum(each) for each in zip(before, extents, after, strict=True))
+    result = xp.full((*lead, *widths), value, dtype=x.dtype)
+    result[(..., *(slice(start, start + extent) for start, extent in zip(before, extents, strict=True)))] = x
     return result
 
 
-def window_elements(x: Any, window: Shape, attributes: Attributes, rows: range, columns: int) -> Iterator[Any]:
-    """For each place in the window, row by row, the elements there of the windows in `rows`, as an image; x is framed."""
-    (s, t), (d, e) = attributes["strides"], attributes.get("dilations", ONE)
-    for i, j in product(range(window[0]), range(window[1])):
-        top = rows.start * s + i * d
-        yield x[..., top : top + (len(rows) - 1) * s + 1 : s, j * e : j * e + (columns - 1) * t + 1 : t]
+def window_elements(x: Any, window: Shape, attributes: Attributes, rows: range, counts: Shape) -> Iterator[Any]:
+    """For each place in the window, in row-major order, the elements there of the windows, as an image; x is framed.
+
+    The windows are those in `rows` along the first dim, and as many as `counts` says along each other one.
+    """
+    strides, lengths = attributes["strides"], (len(rows), *counts)
+    for taps in product(*map(range, window)):
+        starts = [tap * dilation for tap, dilation in zip(taps, _dilations(attributes), strict=True)]
+        starts[0] += rows.start * strides[0]
+        taken = (
+            slice(start, start + (length - 1) * stride + 1, stride)
+            for start, length, stride in zip(starts, lengths, strides, strict=True)
+        )
+        yield x[(..., *taken)]
 
 
 __all__ = [
+    *("AVG_POOLS", "CONVOLUTIONS", "DIMS", "MAX_POOLS", "TRANSPOSED"),
     "batch_norm_shape",
-    "conv2d_shape",
+    "conv_shape",
+    "conv_transpose_shape",
     "enlarged_shape",
     "eye_shape",
     "framed",
     "full_shape",
-    "pool2d_shape",
+    "pool_shape",
+    "sides",
     "window_counts",
     "window_elements",
+    "written_conv_transpose",
 ]

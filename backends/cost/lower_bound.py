@@ -7,6 +7,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 
 def lower_bound_us(program: Graph, rates: Mapping[str, float]) -> float:
@@ -26,17 +27,17 @@ def product_flops(program: Graph) -> int:
     return sum(flops_of_product(graph, item, values[0]) for item, values in graph.numbered() if item.op in PRODUCTS)
 
 
-PRODUCTS = frozenset({"matmul", "conv2d"})
+PRODUCTS = frozenset({"matmul", *CONVOLUTIONS, *TRANSPOSED})
 """Ops that matrix units compute."""
 
 
 def flops_of_product(graph: Graph, item: Node, value: int) -> int:
     """Floating-point operations of one of PRODUCTS, whose result is `value`."""
-    if item.op == "conv2d":
-        terms = prod(graph.types[item.operands[1]].shape[1:])
-    else:
-        terms = graph.types[item.operands[0]].shape[-1]
-    return 2 * prod(graph.types[value].shape) * terms
+    if item.op == "matmul":
+        return 2 * prod(graph.types[value].shape) * graph.types[item.operands[0]].shape[-1]
+    # An element of the result sums as many terms as a filter has; an element of a transposed convolution's image is in as many.
+    image, weight = value if item.op in CONVOLUTIONS else item.operands[0], item.operands[1]
+    return 2 * prod(graph.types[image].shape) * prod(graph.types[weight].shape[1:])
 
 
 __all__ = ["PRODUCTS", "device_lower_bound_us", "flops_of_product", "lower_bound_us", "product_flops"]

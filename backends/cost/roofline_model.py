@@ -100,7 +100,7 @@ def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
 
 
 def _product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork:
-    steps = convolution_steps(graph.types[item.operands[1]].shape) if item.op == "conv2d" else 0
+    steps = 0 if item.op == "matmul" else convolution_steps(graph.types[item.operands[1]].shape)
     dtype = graph.types[item.operands[0]].dtype
     return KernelWork(item.op, dram, flops_of_product(graph, item, value), slowdown(dtype), steps=steps)
 

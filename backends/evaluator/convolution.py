@@ -11,7 +11,7 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.ops import Attributes
-from mirage_eg.ir.windows import conv2d_shape, framed, pool2d_shape, window_elements
+from mirage_eg.ir.windows import conv_shape, framed, pool_shape, window_elements
 
 PATCH_ELEMENTS = 1 << 22
 """The number of elements of patches that are in memory together, at least one row of the result."""
@@ -22,28 +22,29 @@ def convolved(
 ) -> Array:
     """The convolution; `multiply` is the product of batches of matrices."""
     shape, kernel = x.shape[lead:], weight.shape[lead:]
-    _, outputs, rows, columns = conv2d_shape([shape, kernel], attributes)
+    _, outputs, rows, *counts = conv_shape([shape, kernel], attributes, len(kernel) - 2)
     groups, inner = attributes["groups"], prod(kernel[1:])
     weights = weight.reshape(*weight.shape[:lead], 1, groups, outputs // groups, inner)
-    x = framed(xp, x, attributes["pads"], 0)
-    step = max(1, PATCH_ELEMENTS // (prod(x.shape[: lead + 1]) * groups * inner * columns))
+    x = framed(xp, x, attributes, 0)
+    step = max(1, PATCH_ELEMENTS // (prod(x.shape[: lead + 1]) * groups * inner * prod(counts)))
     parts = []
     for start in range(0, rows, step):
         taken = range(start, min(start + step, rows))
-        patches = xp.stack([*window_elements(x, kernel[2:], attributes, taken, columns)], axis=-3)
-        patches = patches.reshape(*x.shape[: lead + 1], groups, inner, len(taken) * columns)
+        patches = xp.stack([*window_elements(x, kernel[2:], attributes, taken, tuple(counts))], axis=-1 - len(kernel[2:]))
+        patches = patches.reshape(*x.shape[: lead + 1], groups, inner, len(taken) * prod(counts))
         part = multiply(weights, patches)
-        parts.append(part.reshape(*part.shape[:-3], outputs, len(taken), columns))
-    return parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=-2)
+        parts.append(part.reshape(*part.shape[:-3], outputs, len(taken), *counts))
+    return parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=-1 - len(counts))
 
 
 def pooled(
     xp: Any, x: Array, lead: int, attributes: Attributes, combine: Callable[[Array, Array], Array], outside: float
 ) -> Array:
     """The elements of each window combined; `outside` stands for those that do not exist."""
-    *_, rows, columns = pool2d_shape([x.shape[lead:]], attributes)
-    x = framed(xp, x, attributes["pads"], outside)
-    return reduce(combine, window_elements(x, attributes["window"], attributes, range(rows), columns))
+    window = attributes["window"]
+    _, _, rows, *counts = pool_shape([x.shape[lead:]], attributes, len(window))
+    x = framed(xp, x, attributes, outside)
+    return reduce(combine, window_elements(x, window, attributes, range(rows), tuple(counts)))
 
 
 __all__ = ["convolved", "pooled"]

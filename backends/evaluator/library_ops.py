@@ -75,7 +75,7 @@ class LibraryNumbers:
     def mean_of_windows(self, x: Array, lead: int, attributes: Attributes) -> Array:
         """The mean of each window."""
         sums = pooled(self.xp, x, lead, attributes, self.xp.add, 0.0)
-        return sums / window_counts(self.xp, x.shape[-2:], attributes)
+        return sums / window_counts(self.xp, x.shape[lead + 2 :], attributes)
 
 
 def computed(arithmetic: Any, row: Op, operands: Sequence[Any], lead: int, attributes: Attributes) -> Any:

@@ -125,8 +125,8 @@ class LibraryField:
         """Exact."""
         xp, modulus = self.xp, self.random.modulus(self.k)
         sums = modulus.reduced(pooled(xp, x.residues, lead, attributes, xp.add, 0.0) + 0.0)
-        counts = xp.asarray(window_counts(xp, x.residues.shape[-2:], attributes), dtype=np.float64)
-        shares = modulus.inverse(xp.broadcast_to(counts, sums.shape[-2:]) + 0.0)
+        counts = xp.asarray(window_counts(xp, x.residues.shape[lead + 2 :], attributes), dtype=np.float64)
+        shares = modulus.inverse(xp.broadcast_to(counts, sums.shape[lead + 2 :]) + 0.0)
         return Component(modulus.multiply(sums, shares), _any_in_window(x, lead, attributes))
 
 

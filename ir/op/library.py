@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
@@ -30,8 +31,10 @@ class LibraryOp:
     type of the result if they are. `noun` names the result. `words` say what is computed, where no method of a builder does.
 
     `axes(operands, attributes)` names the axes of all dims by letters, like einsum: the op is the same function at each index
-    of a small letter, and sums over it if the result lacks it; it tells apart the indices of a capital. The windows of P and Q
-    slide over H and W. Without it the op tells apart all indices.
+    of a small letter, and sums over it if the result lacks it; it tells apart the indices of a capital. The windows of P, Q
+    and R slide over H, V and W. Without it the op tells apart all indices.
+
+    `expand`, of an op without `move` and `compute`, writes it in other ops, as that of a derived op does; lowering keeps it.
     """
 
     name: str
@@ -43,6 +46,7 @@ class LibraryOp:
     indices: int | None = None
     move: Callable[[Any, Sequence[Any], int, Attributes], Any] | None = None
     compute: Callable[..., Any] | None = None
+    expand: Callable[[Any, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
     terms: Callable[[Sequence[Shape], Attributes], int] | None = None
     words: str = ""
     keyed: bool = False
@@ -53,7 +57,7 @@ class LibraryOp:
 
 
 _DIM = {"dim": "int"}
-_WINDOWS = {"window": "ints", "strides": "ints", "pads": "ints"}  # pads: top, left, bottom, right
+_WINDOWS = {"window": "ints", "strides": "ints", "pads": "ints"}  # pads: all before, then all after
 
 
 def _dims(operands: Sequence[Shape], given: Attributes) -> list[str]:
@@ -78,10 +82,6 @@ def _write_axes(operands: Sequence[Shape], given: Attributes) -> str:
     return f"{letters},E,{letters.replace('D', 'E')}->{letters}"
 
 
-def _convolution_axes(operands: Sequence[Shape], given: Attributes) -> str:
-    return "ncHW,ocij->noPQ" if given["groups"] == 1 else "nCHW,OEij->nFPQ"
-
-
 def _gather_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
     return f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]"
 
@@ -97,6 +97,80 @@ def _full_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shap
     value, dtype = attributes["value"], attributes["dtype"]
     filling = int(value) if DType(dtype).is_integer else number(value)
     return f"torch.full({tuple(attributes['shape'])}, {filling}, dtype=torch.{dtype}, device={x[0]}.device)"
+
+
+def _convolution(dims: int) -> LibraryOp:
+    image, windows_, taps = "HVW"[-dims:], "PQR"[-dims:], "ijk"[-dims:]
+
+    def axes(operands: Sequence[Shape], given: Attributes) -> str:
+        if given["groups"] == 1:
+            return f"nc{image},oc{taps}->no{windows_}"
+        return f"nC{image},OE{taps}->nF{windows_}"
+
+    return LibraryOp(
+        name=f"conv{dims}d",
+        arity=2,
+        shape=partial(windows.conv_shape, dims=dims),
+        attributes={"strides": "ints", "pads": "ints", "dilations": "ints", "groups": "int"},
+        of_integers=False,
+        compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
+        terms=lambda operands, given: prod(operands[1][1:]),
+        axes=axes,
+        call=window_calls.convolution,
+        noun="images",
+    )
+
+
+def _transposed(dims: int) -> LibraryOp:
+    image, result, taps = "HVW"[-dims:], "XYZ"[-dims:], "ijk"[-dims:]
+
+    def axes(operands: Sequence[Shape], given: Attributes) -> str:
+        return f"nc{image},co{taps}->no{result}" if given["groups"] == 1 else f"nC{image},CE{taps}->nF{result}"
+
+    return LibraryOp(
+        name=f"conv_transpose{dims}d",
+        arity=2,
+        shape=partial(windows.conv_transpose_shape, dims=dims),
+        attributes={"strides": "ints", "pads": "ints", "output_pads": "ints", "dilations": "ints", "groups": "int"},
+        of_integers=False,
+        expand=windows.written_conv_transpose,
+        terms=lambda operands, given: operands[1][0] // given["groups"] * prod(operands[1][2:]),
+        axes=axes,
+        call=window_calls.transposed,
+        noun="images",
+    )
+
+
+def _pool_axes(dims: int) -> Callable[[Sequence[Shape], Attributes], str]:
+    return lambda operands, given: f"nc{'HVW'[-dims:]}->nc{'PQR'[-dims:]}"
+
+
+def _maximum(dims: int) -> LibraryOp:
+    return LibraryOp(
+        name=f"max_pool{dims}d",
+        shape=partial(windows.pool_shape, dims=dims),
+        attributes={**_WINDOWS, "dilations": "ints"},
+        of_integers=False,
+        compute=lambda a, x, lead, given: a.largest_of_windows(x, lead, given),
+        keyed=True,
+        axes=_pool_axes(dims),
+        call=window_calls.maximum,
+        noun="largest",
+    )
+
+
+def _average(dims: int) -> LibraryOp:
+    return LibraryOp(
+        name=f"avg_pool{dims}d",
+        shape=partial(windows.pool_shape, dims=dims),
+        attributes={**_WINDOWS, "count_include_pad": "int"},
+        of_integers=False,
+        compute=lambda a, x, lead, given: a.mean_of_windows(x, lead, given),
+        terms=lambda operands, given: prod(given["window"]),
+        axes=_pool_axes(dims),
+        call=window_calls.average,
+        noun="averaged",
+    )
 
 
 OPS = (
@@ -194,40 +268,10 @@ OPS = (
         call=lambda x, a, _: f"torch.eye({a['extent']}, dtype=torch.{a['dtype']}, device={x[0]}.device)",
         noun="identity",
     ),
-    LibraryOp(
-        name="conv2d",
-        arity=2,
-        shape=windows.conv2d_shape,
-        attributes={"strides": "ints", "pads": "ints", "dilations": "ints", "groups": "int"},
-        of_integers=False,
-        compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
-        terms=lambda operands, given: prod(operands[1][1:]),
-        axes=_convolution_axes,
-        call=window_calls.convolution,
-        noun="images",
-    ),
-    LibraryOp(
-        name="max_pool2d",
-        shape=windows.pool2d_shape,
-        attributes={**_WINDOWS, "dilations": "ints"},
-        of_integers=False,
-        compute=lambda a, x, lead, given: a.largest_of_windows(x, lead, given),
-        keyed=True,
-        axes=lambda operands, given: "ncHW->ncPQ",
-        call=window_calls.maximum,
-        noun="largest",
-    ),
-    LibraryOp(
-        name="avg_pool2d",
-        shape=windows.pool2d_shape,
-        attributes={**_WINDOWS, "count_include_pad": "int"},
-        of_integers=False,
-        compute=lambda a, x, lead, given: a.mean_of_windows(x, lead, given),
-        terms=lambda operands, given: prod(given["window"]),
-        axes=lambda operands, given: "ncHW->ncPQ",
-        call=window_calls.average,
-        noun="averaged",
-    ),
+    *map(_convolution, windows.DIMS),
+    *map(_transposed, windows.DIMS),
+    *map(_maximum, windows.DIMS),
+    *map(_average, windows.DIMS),
 )
 LIBRARY: Mapping[str, LibraryOp] = {op.name: op for op in OPS}
 

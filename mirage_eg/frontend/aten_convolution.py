@@ -1,4 +1,4 @@
-"""ATen's convolutions over one or two dims; one dim is an image of height 1."""
+"""ATen's convolutions and transposed ones over one, two or three dims; one dim is an image of height 1."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ def as_images(x: Tensor, dims: int) -> Tensor:
     shape = x.shape if len(x.shape) == dims + 2 else (1, *x.shape)
     if len(shape) != dims + 2:
         raise UnsupportedError(f"got {len(x.shape)} dims, wanted {dims + 1} or {dims + 2}")
-    return reshaped(x, shape if dims == 2 else (*shape[:2], 1, shape[2]))
+    return reshaped(x, (*shape[:2], *spread(shape[2:], 1)))
 
 
 def _same(extent: int, dilation: int, strides: int) -> tuple[int, int]:
@@ -33,44 +33,40 @@ def _same(extent: int, dilation: int, strides: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def _convolution(dims: int) -> Handler:
-    def convolution(call: Call) -> Tensor:
-        x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
-        count = len(weight.shape) - 2 if dims == 0 else dims
-        if "transposed" in call.arguments and call.take("transposed"):
-            raise UnsupportedError("transposed = True: the IR has no transposed convolution")
-        call.ignore("output_padding")  # of transposed convolutions
-        if count not in (1, 2):
-            raise UnsupportedError(f"a convolution over {count} dims, wanted 1 or 2")
-        strides, dilations = per_dim(call, "stride", count), per_dim(call, "dilation", count)
-        match call.arguments.get("padding"):
-            case "same":
-                call.take("padding")
-                pads = [_same(*each) for each in zip(weight.shape[2:], dilations, strides, strict=True)]
-            case "valid":
-                call.take("padding")
-                pads = [(0, 0)] * count
-            case _:
-                pads = [(one, one) for one in per_dim(call, "padding", count)]
-        before, after = zip(*pads, strict=True)
-        z = call.graph.conv2d(
-            as_images(x, count),
-            as_images(weight, count),
-            *(spread(strides, 1), (*spread(before, 0), *spread(after, 0)), spread(dilations, 1)),
-            groups=call.whole("groups"),
-        )
-        z = z if bias is None else z + reshaped(bias, (*bias.shape, 1, 1))
-        return reshaped(z, call.result.shape)
-
-    return convolution
+def _convolution(call: Call) -> Tensor:
+    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
+    dims = len(weight.shape) - 2
+    call.ignore("transposed")
+    transposed = "output_padding" in call.arguments and call.arguments.get("transposed", True)
+    strides, dilations = per_dim(call, "stride", dims), per_dim(call, "dilation", dims)
+    match call.arguments.get("padding"):
+        case "same":
+            call.take("padding")
+            pads = [_same(*each) for each in zip(weight.shape[2:], dilations, strides, strict=True)]
+        case "valid":
+            call.take("padding")
+            pads = [(0, 0)] * dims
+        case _:
+            pads = [(one, one) for one in per_dim(call, "padding", dims)]
+    before, after = zip(*pads, strict=True)
+    given = {"strides": spread(strides, 1), "pads": (*spread(before, 0), *spread(after, 0)), "dilations": spread(dilations, 1)}
+    if transposed:
+        given["output_pads"] = spread(per_dim(call, "output_padding", dims), 0)
+    else:
+        call.ignore("output_padding")
+    op = f"{'conv_transpose' if transposed else 'conv'}{max(dims, 2)}d"
+    z = call.graph.op(op, as_images(x, dims), as_images(weight, dims), **given, groups=call.whole("groups"))
+    z = z if bias is None else z + reshaped(bias, (*bias.shape, *[1] * max(dims, 2)))
+    return reshaped(z, call.result.shape)
 
 
 def spread(numbers: tuple[int, ...], first: int) -> tuple[int, ...]:
     """Numbers of the dims of an image, whose height has the number `first` where one dim is given."""
-    return numbers if len(numbers) == 2 else (first, *numbers)
+    return numbers if len(numbers) > 1 else (first, *numbers)
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "aten.convolution.default": _convolution(0),
-    **{f"aten.conv{dims}d.{overload}": _convolution(dims) for dims in (1, 2) for overload in ("default", "padding")},
+    "aten.convolution.default": _convolution,
+    **{f"aten.conv{dims}d.{overload}": _convolution for dims in (1, 2, 3) for overload in ("default", "padding")},
+    **{f"aten.conv_transpose{name}": _convolution for name in ("1d.default", "2d.input", "3d.input")},
 }

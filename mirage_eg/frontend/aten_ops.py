@@ -44,12 +44,6 @@ def _converted(call: Call) -> Handled:
 
 HANDLERS: Mapping[str, Handler] = {**_TYPED, "prims.convert_element_type.default": _converted}
 
-NOT_IN_IR: Mapping[str, str] = {
-    **{f"aten.conv3d.{overload}": "a convolution over 3 dims, wanted 1 or 2" for overload in ("default", "padding")},
-    **{f"aten.conv_transpose{name}": "the IR has no transposed convolution" for name in ("1d.default", "2d.input", "3d.input")},
-}
-"""Ops that stay outside whole, with the reason; an op that is neither here nor in HANDLERS is decomposed if torch can."""
-
 FROM_SHAPES = frozenset(
     f"aten.{name}.default" for name in ("new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like")
 )

@@ -63,10 +63,6 @@ def _tiled(call: Call, x: Tensor, op: str, sizes: Sequence[int]) -> Tensor:
 
 def _images(x: Tensor, dims: int) -> Tensor:
     """x as images [N, C, H, W]; of one dim with height 1."""
-    if dims not in (1, 2):
-        raise UnsupportedError(
-            f"windows over {dims} dims that overlap, leave gaps or reach beyond the edge; wanted 1 or 2 dims"
-        )
     plane = x.shape[-dims:]
     lead = x.shape[:-dims] if len(x.shape) == dims + 2 else (1, prod(x.shape[:-dims]))
     return reshaped(x, (*lead, *spread(plane, 1)))
@@ -78,21 +74,26 @@ def _max_pool(dims: int) -> Handler:
         windows = _windows(call, x, dims)
         if windows.tile(x.shape[-dims:]):
             return _tiled(call, x, "max", windows.sizes)
-        z = call.graph.max_pool2d(
+        z = call.graph.op(
+            f"max_pool{max(dims, 2)}d",
             _images(x, dims),
-            *(spread(windows.sizes, 1), spread(windows.strides, 1)),
-            (*spread(windows.before, 0), *spread(windows.after, 0)),
-            spread(windows.dilations, 1),
+            window=spread(windows.sizes, 1),
+            strides=spread(windows.strides, 1),
+            pads=(*spread(windows.before, 0), *spread(windows.after, 0)),
+            dilations=spread(windows.dilations, 1),
         )
         return reshaped(z, call.result.shape)
 
     return pool
 
 
-def _max_pool_with_places(call: Call) -> list[Lazy | str]:
-    z = _max_pool(2)(call)
-    assert isinstance(z, Tensor)
-    return [lambda: z, "the places of the maxima of a pooling are no output of the IR's op"]
+def _max_pool_with_places(dims: int) -> Handler:
+    def pool(call: Call) -> list[Lazy | str]:
+        z = _max_pool(dims)(call)
+        assert isinstance(z, Tensor)
+        return [lambda: z, "the places of the maxima of a pooling are no output of the IR's op"]
+
+    return pool
 
 
 def _avg_pool(dims: int) -> Handler:
@@ -110,9 +111,15 @@ def _avg_pool(dims: int) -> Handler:
             images = call.graph.pad(images, ((0, 0), (0, 0), *((one, one) for one in before)))
             after, before = tuple(b - a for a, b in zip(before, after, strict=True)), (0, 0)
             counted = False
-        sizes, strides = spread(windows.sizes, 1), spread(windows.strides, 1)
-        z = call.graph.avg_pool2d(images, sizes, strides, (*before, *after), counted or divisor is not None)
-        z = z if divisor is None else z * Fraction(prod(sizes), call.whole("divisor_override"))
+        z = call.graph.op(
+            f"avg_pool{max(dims, 2)}d",
+            images,
+            window=spread(windows.sizes, 1),
+            strides=spread(windows.strides, 1),
+            pads=(*before, *after),
+            count_include_pad=int(counted or divisor is not None),
+        )
+        z = z if divisor is None else z * Fraction(prod(windows.sizes), call.whole("divisor_override"))
         return reshaped(z, call.result.shape)
 
     return pool
@@ -136,7 +143,7 @@ def _adaptive_mean(dims: int) -> Handler:
 HANDLERS: Mapping[str, Handler] = {
     **{f"aten.avg_pool{dims}d.default": _avg_pool(dims) for dims in (1, 2, 3)},
     **{f"aten.max_pool{dims}d.default": _max_pool(dims) for dims in (1, 2, 3)},
-    "aten.max_pool2d_with_indices.default": _max_pool_with_places,
+    **{f"aten.max_pool{dims}d_with_indices.default": _max_pool_with_places(dims) for dims in (2, 3)},
     **{f"aten.adaptive_avg_pool{dims}d.default": _adaptive_mean(dims) for dims in (1, 2, 3)},
     "aten._adaptive_avg_pool2d.default": _adaptive_mean(2),
 }

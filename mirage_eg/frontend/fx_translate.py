@@ -6,7 +6,7 @@ from operator import getitem
 from typing import Any
 
 from mirage_eg.frontend.aten_call import Call, TorchType, of_scalars
-from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
+from mirage_eg.frontend.aten_ops import HANDLERS
 from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.onnx_barriers import TARGET, reason_of
@@ -74,7 +74,7 @@ class Translation:
             raise UnsupportedError(reason_of(node.args[1]))
         handler = HANDLERS.get(str(node.target))
         if handler is None:
-            raise UnsupportedError(NOT_IN_IR.get(str(node.target), "no op of the IR computes it"))
+            raise UnsupportedError("no op of the IR computes it")
         results = [wanted] if wanted is not None else types_of_results(node)
         call = self._call(node, results)
         before = len(self.graph.nodes)

@@ -19,6 +19,7 @@ from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.patch import written_ranges
 from mirage_eg.ir.shapes import Attributes
 from mirage_eg.ir.wide_factors import within_range
+from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS, MAX_POOLS, TRANSPOSED
 
 _NARROW = (DType.float16, DType.bfloat16)
 _BACKWARD_END = -(2**63) + 1  # of a slice with step −1: before the first element
@@ -354,20 +355,25 @@ def _flip(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes,
     return body.append("Slice", operands[0].name, *bounds, body.numbers(*dims), body.numbers(*[-1] * len(dims)))
 
 
-def _conv2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    window = list(operands[1].type.shape[2:])
-    given = {name: list(attributes[name]) for name in ("strides", "pads", "dilations")}
-    names = (_rounded(body, operand) for operand in operands)
-    return body.append("Conv", *names, kernel_shape=window, group=attributes["groups"], **given)
+def _convolution(operator: str) -> Writer:
+    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+        given = {name: list(attributes[name]) for name in ("strides", "pads", "dilations")}
+        given["kernel_shape"] = list(operands[1].type.shape[2:])
+        if "output_pads" in attributes:
+            given["output_padding"] = list(attributes["output_pads"])
+        names = (_rounded(body, operand) for operand in operands)
+        return body.append(operator, *names, group=attributes["groups"], **given)
+
+    return write
 
 
-def _max_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+def _max_pool(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     given = {name: list(attributes[name]) for name in ("strides", "pads", "dilations")}
     given["kernel_shape"] = list(attributes["window"])
     return _with_not_a_number(body, operands[0], result, lambda x: body.append("MaxPool", x, **given))
 
 
-def _avg_pool2d(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+def _avg_pool(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     given = {name: list(attributes[name]) for name in ("strides", "pads")}
     counted = int(bool(attributes["count_include_pad"]))
     return body.append(
@@ -414,9 +420,10 @@ _WRITERS: Mapping[str, Writer] = {
     "eye": _eye,
     "pad": _pad,
     "flip": _flip,
-    "conv2d": _conv2d,
-    "max_pool2d": _max_pool2d,
-    "avg_pool2d": _avg_pool2d,
+    **dict.fromkeys(CONVOLUTIONS, _convolution("Conv")),
+    **dict.fromkeys(TRANSPOSED, _convolution("ConvTranspose")),
+    **dict.fromkeys(MAX_POOLS, _max_pool),
+    **dict.fromkeys(AVG_POOLS, _avg_pool),
 }
 
 __all__ = ["OnnxBody", "OnnxValue", "onnx_type", "write_node"]

@@ -87,12 +87,64 @@ def _conv(
 ) -> Any:
     import torch
 
-    if list(kernel_shape or weight.shape[2:]) != list(weight.shape[2:]):
-        raise UnsupportedError(f"kernel_shape = {list(kernel_shape)}, wanted that of the weights {list(weight.shape[2:])}")
+    _check_kernel_shape(kernel_shape, weight)
     dims = _dims(x, weight.shape[2:], strides, pads, dilations, auto_pad)
     x, padding = (x, [dim.before for dim in dims]) if _is_even(dims) else (_framed(x, dims), [0] * len(dims))
     convolution = getattr(torch.nn.functional, f"conv{len(dims)}d")
     return convolution(x, weight, bias, list(strides) or 1, padding, list(dilations) or 1, group)
+
+
+def _conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+    output_padding: Sequence[int] = (),
+    output_shape: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Any:
+    """Different pads are cut off the result; `output_shape` says how many are cut."""
+    import torch
+
+    rank = x.ndim - 2
+    _check_kernel_shape(kernel_shape, weight)
+    strides, dilations = list(strides) or [1] * rank, list(dilations) or [1] * rank
+    added, pads = list(output_padding) or [0] * rank, list(pads) or [0] * (2 * rank)
+    if min(pads) < 0 or auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise UnsupportedError(f"pads = {pads}, auto_pad = {auto_pad!r}, wanted numbers of at least 0, or a known name")
+    ends = []  # of the result in the one without pads
+    for place, extent in enumerate(x.shape[2:]):
+        full = strides[place] * (extent - 1) + added[place] + dilations[place] * (weight.shape[2 + place] - 1) + 1
+        before, wanted = pads[place], full - pads[place] - pads[place + rank]
+        if auto_pad == "VALID":
+            before, wanted = 0, full
+        if output_shape:
+            wanted = output_shape[len(output_shape) - rank + place]
+        elif auto_pad.startswith("SAME"):
+            wanted = extent * strides[place]
+        if output_shape or auto_pad.startswith("SAME"):
+            total = max(full - wanted, 0)
+            before = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+        ends.append((before, before + wanted, full))
+    convolution = getattr(torch.nn.functional, f"conv_transpose{rank}d")
+    padding = [before for before, *_ in ends]
+    fitted = [more + before - (full - end) for more, (before, end, full) in zip(added, ends, strict=True)]
+    if all(0 <= more < max(pair) for more, *pair in zip(fitted, strides, dilations, strict=True)):
+        return convolution(x, weight, bias, strides, padding, fitted, group, dilations)
+    if any(end > full for _, end, full in ends):
+        raise UnsupportedError(f"a result of {[end for _, end, _ in ends]} elements, wanted at most {[it for *_, it in ends]}")
+    z = convolution(x, weight, bias, strides, 0, added, group, dilations)
+    return z[(..., *(slice(before, end) for before, end, _ in ends))]
+
+
+def _check_kernel_shape(given: Sequence[int], weight: Value) -> None:
+    if list(given or weight.shape[2:]) != list(weight.shape[2:]):
+        raise UnsupportedError(f"kernel_shape = {list(given)}, wanted that of the weights {list(weight.shape[2:])}")
 
 
 def _max_pool(
@@ -158,6 +210,7 @@ def _average_pool(
 
 OPERATORS: Mapping[str, Operator] = {
     "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
 }

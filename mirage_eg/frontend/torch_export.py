@@ -13,7 +13,7 @@ from warnings import catch_warnings, simplefilter
 from zipfile import BadZipFile
 from zlib import error as ZlibError
 
-from mirage_eg.frontend.aten_ops import HANDLERS, NOT_IN_IR
+from mirage_eg.frontend.aten_ops import HANDLERS
 from mirage_eg.frontend.coverage import Coverage, coverage
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, constants_of, escaping, segments
 from mirage_eg.frontend.fx_translate import Translation
@@ -106,7 +106,7 @@ def functional(program: Any) -> Any:
     roles = dict.fromkeys((*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants), Place.CONSTANT)
     known = constants_of(program.graph, roles)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    kept = HANDLERS.keys() | NOT_IN_IR.keys()
+    kept = HANDLERS.keys()
     unknown = {node.target for node in calls if node not in known and str(node.target) not in kept}
     table = torch.export.default_decompositions() if unknown else {}
     decomposed = {op: table[op] for op in unknown if op in table}

@@ -6,8 +6,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights, matching_inputs
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
-_PARAMETERS = {"conv2d": 1, "layer_norm": 1, "rms_norm": 1, "batch_norm": 1}  # ops whose operands from this one on are weights
+_PARAMETERS = dict.fromkeys(
+    (*CONVOLUTIONS, *TRANSPOSED, "layer_norm", "rms_norm", "batch_norm"), 1
+)  # operands from this one on
 
 
 def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozenset[int]:

@@ -11,7 +11,7 @@ from math import gcd, lcm, prod
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, OptionError, UnsupportedError
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import Level
@@ -146,7 +146,7 @@ def _stated(family: InputExtent | NamedExtent, mutation: Mutation, padded: bool,
 
 def _for_period(family: InputExtent | NamedExtent, mutation: Mutation, padded: bool, size: int, period: int) -> SizedMutant:
     trace, rest = Trace(), size % period
-    large = expand(family.at(rest + period * LARGE))
+    large = expand_all(family.at(rest + period * LARGE))
     changed = written(large, mutation, padded)
     wanted, mutant = (_symbolic(it, trace) for it in (large, changed))
     if wanted.output_types != mutant.output_types:
@@ -175,7 +175,7 @@ def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
 def _symbolic(graph: Graph, trace: Trace) -> Graph:
     """A program at t = LARGE with symbolic extents."""
     checker, nodes = Checker(Level.KERNEL), list[Node]()
-    for item in expand(graph).nodes:
+    for item in expand_all(graph).nodes:
         nodes.append(Node(item.op, item.operands, tuple((key, read_symbolic(it, trace)) for key, it in item.attributes)))
         checker.append(nodes[-1])
     return Graph.of_checked(nodes, checker)

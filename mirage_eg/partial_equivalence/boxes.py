@@ -25,7 +25,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.affine import Affine, RangeSplit, Undecided, Variables
@@ -110,7 +110,7 @@ def agreement(program: Graph, mutant: Graph, output: int = 0) -> list[PositionBo
     Raises:
         UnsupportedError: an op that is not linear; more boxes or terms than MAX_BOXES, MAX_MONOMIALS.
     """
-    program, mutant = expand(program), expand(mutant)
+    program, mutant = expand_all(program), expand_all(mutant)
     for graph in (program, mutant):
         check_linear(graph)
     shape = program.output_types[output].shape

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.partial_equivalence.restrict import Restriction
@@ -38,7 +38,7 @@ def linear_parts(program: Graph) -> list[LinearPart]:
     Raises:
         UnsupportedError: there is none with a sum of products.
     """
-    given = expand(program)
+    given = expand_all(program)
     found = contractions(given)
     if not found:
         names = ", ".join(sorted({item.op for item in given.nodes} - {"input", "output"})) or "no op"
@@ -62,7 +62,7 @@ def linear_parts(program: Graph) -> list[LinearPart]:
 def named_ops(program: Graph) -> tuple[list[str], list[str]]:
     """The names of the ops in linear parts, and of all others."""
     changed = {item.op for part in linear_parts(program) for item in part.program.nodes}
-    names = {item.op for item in expand(program).nodes} - {"input", "output"}
+    names = {item.op for item in expand_all(program).nodes} - {"input", "output"}
     return sorted(names & changed), sorted(names - changed)
 
 
@@ -99,7 +99,7 @@ def replaced(program: Graph, part: LinearPart, replacement: Graph) -> Graph:
     """The program with another program in the place of a part, everywhere."""
     if not part.nodes:
         return replacement
-    program, reads = expand(program), dict(zip(part.nodes, part.reads, strict=True))
+    program, reads = expand_all(program), dict(zip(part.nodes, part.reads, strict=True))
     builder, values = KernelGraph(), dict[int, Tensor]()
     live = _read_with(program, reads)
     for number, (item, own) in enumerate(program.numbered()):

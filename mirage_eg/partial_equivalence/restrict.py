@@ -11,6 +11,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, reshape_groups
+from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS, MAX_POOLS, sides
 from mirage_eg.partial_equivalence.rectangles import Rectangle
 
 
@@ -164,7 +165,8 @@ def _run(ranges: Sequence[range], extents: Sequence[int]) -> range | None:
 def _windows(item: Node, places: Rectangle, size: Shape, window: Shape) -> tuple[list[range], dict[str, tuple[int, ...]]]:
     """The rows and columns that windows at `places` read; their strides, and what of the padding they reach."""
     asked, strides, before, after = [], [], [], []
-    given = zip(places, size, window, item["strides"], item.get("dilations", (1, 1)), item["pads"], strict=False)
+    dilations = item.get("dilations", (1,) * len(window))
+    given = zip(places, size, window, item["strides"], dilations, sides(item.mapping)[0], strict=True)
     for taken, extent, taps, stride, dilation, pad in given:
         first, last = stride * taken[0] - pad, stride * taken[-1] + dilation * (taps - 1) - pad
         if last < 0 or first >= extent:  # windows in the padding alone, before the one row that is kept
@@ -177,7 +179,7 @@ def _windows(item: Node, places: Rectangle, size: Shape, window: Shape) -> tuple
     return asked, {"strides": tuple(strides), "pads": (*before, *after)}
 
 
-def _conv2d(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
+def _convolution(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
     """Of the groups those of the filters; filters from some of several groups are sliced after."""
     number, filters, *places = ranges
     count, channels, *kernel = parts.shapes[item.operands[1]]
@@ -188,7 +190,7 @@ def _conv2d(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
     computed = filters if whole or first == last else range(first * per_group, (last + 1) * per_group)
     x = parts.part(item.operands[0], (number, range(first * channels, (last + 1) * channels), *asked))
     w = parts.part(item.operands[1], (computed, range(channels), *map(range, kernel)))
-    y = parts.builder.op("conv2d", x, w, **item.mapping | changed | {"groups": last - first + 1})
+    y = parts.builder.op(item.op, x, w, **item.mapping | changed | {"groups": last - first + 1})
     own = (
         range(filters[0] - computed[0], filters[-1] - computed[0] + 1, filters.step)
         if computed != filters
@@ -197,7 +199,7 @@ def _conv2d(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
     return parts.sliced(y, (range(len(number)), own, *(range(len(it)) for it in places)))
 
 
-def _pool2d(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
+def _pool(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
     number, channels, *places = ranges
     asked, changed = _windows(item, tuple(places), parts.shapes[item.operands[0]][2:], item["window"])
     y = parts.builder.op(item.op, parts.part(item.operands[0], (number, channels, *asked)), **item.mapping | changed)
@@ -244,9 +246,8 @@ PARTS: Mapping[str, Part] = {
     "transpose": _transpose,
     "slice": _slice,
     "concat": _concat,
-    "conv2d": _conv2d,
-    "avg_pool2d": _pool2d,
-    "max_pool2d": _pool2d,
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
+    **dict.fromkeys((*AVG_POOLS, *MAX_POOLS), _pool),
     "pad": _pad,
     "flip": _flip,
     "broadcast": _broadcast,

@@ -22,6 +22,7 @@ from mirage_eg.ir.op.index_map import Span
 from mirage_eg.ir.op.moves import MOVES, MoveOp
 from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS
 from mirage_eg.partial_equivalence.affine import Affine, RangeSplit, Undecided, Variables
 
 Index = tuple[Affine, ...]
@@ -200,7 +201,7 @@ def _mean(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return scaled(_sum(reader, item, index, shape), Fraction(1, reader.shapes[item.operands[0]][item["dim"]]))
 
 
-def _conv2d(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
+def _convolution(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     _, _, *size = reader.shapes[item.operands[0]]
     filters, channels, *kernel = reader.shapes[item.operands[1]]
     number, filter_, *place = index
@@ -222,7 +223,7 @@ def _conv2d(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return reader.summed([channels, *kernel], body)
 
 
-def _avg_pool2d(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
+def _avg_pool(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     _, _, *size = reader.shapes[item.operands[0]]
     window, (number, channel, *place) = item["window"], index
 
@@ -270,8 +271,8 @@ READERS: Mapping[str, ReadOp] = {
     "matmul": _matmul,
     "sum": _sum,
     "mean": _mean,
-    "conv2d": _conv2d,
-    "avg_pool2d": _avg_pool2d,
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
+    **dict.fromkeys(AVG_POOLS, _avg_pool),
     "full": _full,
     "eye": _eye,
 }

@@ -1,6 +1,6 @@
 """Convolutions of 1×1 windows as matrix products, which the block search fuses with the ops around them.
 
-conv2d(x, w) = reshape(w [O, C] @ reshape(x) [N, C, H·W])        stride 1, no pads, one group
+conv(x, w) = reshape(w [O, C] @ reshape(x) [N, C, H·W])        stride 1, no pads, one group
 """
 
 from math import prod
@@ -9,16 +9,17 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import CONVOLUTIONS
 
 
 def with_pointwise_products(program: Graph) -> Graph:
     """The program with products in the place of 1×1 convolutions; `program` itself where it has none."""
     shapes = [kind.shape for kind in program.types]
-    if not any(_is_pointwise(item, shapes[item.operands[1]]) for item in program.nodes if item.op == "conv2d"):
+    if not any(_is_pointwise(item, shapes[item.operands[1]]) for item in program.nodes if item.op in CONVOLUTIONS):
         return program
     copy = GraphCopy(program)
     for item, values in copy:
-        if item.op != "conv2d" or not _is_pointwise(item, shapes[item.operands[1]]):
+        if item.op not in CONVOLUTIONS or not _is_pointwise(item, shapes[item.operands[1]]):
             copy.copy(item, values)
             continue
         x, weight = (copy.position[operand] for operand in item.operands)
@@ -32,7 +33,7 @@ def with_pointwise_products(program: Graph) -> Graph:
 
 
 def _is_pointwise(item: Node, weight: Shape) -> bool:
-    return weight[2:] == item["strides"] == (1, 1) and item["groups"] == 1 and not any(item["pads"])
+    return {*weight[2:], *item["strides"], item["groups"]} == {1} and not any(item["pads"])
 
 
 __all__ = ["with_pointwise_products"]

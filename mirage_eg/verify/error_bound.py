@@ -11,8 +11,10 @@ from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.backends.evaluator.polynomial_degree import DegreeAlgebra, DegreeValue, of_difference
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.whole_inputs import whole_inputs
+from mirage_eg.ir.windows import AVG_POOLS, MAX_POOLS
 
 
 class ErrorBound:
@@ -48,7 +50,7 @@ def _degrees(graph: Graph) -> list[DegreeValue]:
     return evaluate(graph, inputs, algebra)
 
 
-_POOLING = {("avg_pool2d", None), ("avg_pool2d", "mean"), ("max_pool2d", None), ("max_pool2d", "max")}
+_POOLING = {**dict.fromkeys(AVG_POOLS, "mean"), **dict.fromkeys(MAX_POOLS, "max")}
 
 
 def longest_reduction(graph: Graph, kind: str | None = None) -> int:
@@ -65,10 +67,10 @@ def longest_reduction(graph: Graph, kind: str | None = None) -> int:
                 longest = max(longest, longest_reduction(item["graph"], kind))
             case Kind.MATMUL if kind is None:
                 longest = max(longest, graph.types[item.operands[0]].shape[-1])
-            case Kind.LIBRARY if item.op == "conv2d" and kind is None:
-                longest = max(longest, prod(graph.types[item.operands[1]].shape[1:]))
-            case Kind.LIBRARY if (item.op, kind) in _POOLING:
+            case Kind.LIBRARY if item.op in _POOLING and kind in (None, _POOLING[item.op]):
                 longest = max(longest, prod(item["window"]))
+            case Kind.LIBRARY if item.op in LIBRARY and (terms := LIBRARY[item.op].terms) is not None and kind is None:
+                longest = max(longest, terms([graph.types[operand].shape for operand in item.operands], item.mapping))
             case Kind.REDUCTION | Kind.ACCUMULATOR if kind in (None, item.op, OPS[item.op].reduction):
                 reduced = prod(graph.types[item.operands[0]].shape) // prod(graph.types[values[0]].shape)
                 longest = max(longest, graph.loop * reduced)

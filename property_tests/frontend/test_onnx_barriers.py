@@ -22,7 +22,6 @@ IMAGE = (
 NODES = {
     "Resize": 'b = Resize<mode = "linear">(a, , scales)',
     "DepthToSpace": "b = DepthToSpace<blocksize = 2>(a)",
-    "ConvTranspose": "b = ConvTranspose(a, w)",
     "GridSample": "b = GridSample(a, grid)",
 }
 

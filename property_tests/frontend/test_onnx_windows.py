@@ -16,6 +16,7 @@ f = torch.nn.functional
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.standard_normal((2, 4, 7, 6)).astype(np.float32)
 W = GENERATOR.standard_normal((6, 2, 3, 2)).astype(np.float32)
+V = GENERATOR.standard_normal((4, 3, 3, 2)).astype(np.float32)
 B = GENERATOR.standard_normal(6).astype(np.float32)
 INFINITE = -float("inf")
 
@@ -65,6 +66,30 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Callable[[Any], Any]
         lambda x: f.conv2d(_framed(x, 1, 1, 1, 0), torch.tensor(W), None, 1, 0, 1, 2),
     ),
     "no pads": ("Conv", {"w": W}, {"auto_pad": "VALID", "group": 2}, lambda x: f.conv2d(x, torch.tensor(W), None, 1, 0, 1, 2)),
+    "a transposed convolution with pads that differ": (
+        "ConvTranspose",
+        {"w": V, "b": B},
+        {"pads": [0, 2, 1, 0], "strides": [2, 3], "dilations": [2, 1], "group": 2, "output_padding": [1, 0]},
+        lambda x: f.conv_transpose2d(x, torch.tensor(V), torch.tensor(B), (2, 3), 0, (1, 0), 2, (2, 1))[:, :, :-1, 2:],
+    ),
+    "a transposed convolution of a given shape": (  # 2 rows and 3 columns too many: one more is cut before than behind
+        "ConvTranspose",
+        {"w": V},
+        {"output_shape": [13, 14], "strides": [2, 3], "group": 2},
+        lambda x: f.conv_transpose2d(x, torch.tensor(V), None, (2, 3), 0, 0, 2)[:, :, 1:-1, 2:-1],
+    ),
+    "a transposed convolution of a larger shape": (
+        "ConvTranspose",
+        {"w": V},
+        {"output_shape": [16, 17], "strides": [2, 3], "group": 2},
+        lambda x: f.conv_transpose2d(x, torch.tensor(V), None, (2, 3), 0, (1, 0), 2),
+    ),
+    "a transposed convolution of the same extents": (
+        "ConvTranspose",
+        {"w": V},
+        {"auto_pad": "SAME_UPPER", "strides": [2, 1], "group": 2},
+        lambda x: f.conv_transpose2d(x, torch.tensor(V), None, (2, 1), 0, 0, 2)[:, :, :-1, :-1],
+    ),
     "maxima with pads that differ": (
         "MaxPool",
         {},

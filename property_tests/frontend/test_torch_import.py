@@ -205,14 +205,13 @@ def test_other_arguments_and_other_types_are_refused_in_one_line() -> None:
 
 def test_explain_prints_segments_shares_and_reasons() -> None:
     class Model(torch.nn.Module):
-        def forward(self, x: Any, w: Any) -> Any:
-            y = f.linear(x, w).tanh()
-            return f.conv_transpose1d(y[None], torch.ones(3, 1, 1), None) + torch.atan(x)[:1]
+        def forward(self, x: Any, w: Any, i: Any) -> Any:
+            return torch.atan(f.linear(x, w).tanh()).exp().sin(), f.conv1d(i, i)
 
-    it = mi.torch.explain(Model(), torch.randn(3, 4), torch.randn(4, 4))
+    it = mi.torch.explain(Model(), torch.randn(3, 4), torch.randn(4, 4), torch.ones(1, 3, 4, dtype=torch.int64))
     assert [row.ops for row in it.segments] == [2, 2]
     assert {(row.name, row.flops, row.note) for row in it.outside} == {
-        ("aten.conv_transpose1d.default", 24, "the IR has no transposed convolution"),
+        ("aten.conv1d.default", 24, "input has element type int64, wanted one of float16, bfloat16, float32, float64"),
         ("aten.atan.default", 0, "no op of the IR computes it"),
     }
     assert it.share("ops") == 4 / 6

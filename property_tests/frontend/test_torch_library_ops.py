@@ -76,6 +76,38 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "conv2d without padding": (lambda x: f.conv2d(x, x[None, :, :4, :2], padding="valid"), (IMAGE,), "conv2d"),
     "conv1d": (lambda x, w: f.conv1d(x, w, w[:, 0, 0], 2, 2, 2), (IMAGE, IMAGE[:1, :5, :2]), "conv2d"),
     "conv1d of groups": (lambda x, w: f.conv1d(x, w, padding="same", groups=5), (IMAGE, IMAGE[0, :5, None, :3]), "conv2d"),
+    "conv3d": (
+        lambda x, b: f.conv3d(x[None, :, None], x[:, None, None, :2, :2], b, (1, 2, 1), (0, 1, 1), 1, 2),
+        (IMAGE, IMAGE[:, 0, 0]),
+        "conv3d",
+    ),
+    "conv3d without a batch": (lambda x: f.conv3d(x[None], x[None, None, :1, :3, :3], padding="same"), (IMAGE,), "conv3d"),
+    "conv_transpose1d": (
+        lambda x, w: f.conv_transpose1d(x, w, w[0, :, 0], 2, 1, 1, 1, 1),
+        (IMAGE, IMAGE[0, :, None, :2]),
+        "conv_transpose2d",
+    ),
+    "conv_transpose2d": (
+        lambda x: f.conv_transpose2d(x[None], x[:, None, :2, :2], None, (2, 1), 1, (1, 0), 2, (1, 2)),
+        (IMAGE,),
+        "conv_transpose2d",
+    ),
+    "conv_transpose3d": (
+        lambda x, b: f.conv_transpose3d(x[None, :, None], x[:, None, None, :3, :1], b, 2, (0, 1, 0), (0, 1, 1)),
+        (IMAGE, IMAGE[0, 0, :1]),
+        "conv_transpose3d",
+    ),
+    "max_pool3d that overlaps": (
+        lambda x: f.max_pool3d(x[None], (2, 3, 2), 1, (1, 1, 0), ceil_mode=True),
+        (IMAGE,),
+        "max_pool3d",
+    ),
+    "avg_pool3d without its padding": (
+        lambda x: f.avg_pool3d(x[None], (2, 3, 2), 2, 1, ceil_mode=True, count_include_pad=False),
+        (IMAGE,),
+        "avg_pool3d",
+    ),
+    "avg_pool3d with a divisor": (lambda x: f.avg_pool3d(x[None], 2, 1, 1, divisor_override=3), (IMAGE,), "avg_pool3d"),
     "max_pool2d that overlaps": (lambda x: f.max_pool2d(x, 3, 2, 1), (IMAGE,), "max_pool2d"),
     "max_pool2d with dilation and ceil_mode": (
         lambda x: f.max_pool2d(x, 2, (2, 3), 1, (2, 1), ceil_mode=True),
@@ -127,9 +159,7 @@ def test_a_library_op_of_torch_is_imported_with_its_numbers_and_types(name: str)
 @pytest.mark.parametrize(
     ("function", "arguments", "reason"),
     [
-        (lambda x: f.max_pool3d(x[None], (2, 3, 3), 2), (IMAGE,), "windows over 3 dims"),
-        (lambda x: f.conv3d(x[None, None], x[None, None, :1, :2, :2]), (IMAGE,), "a convolution over 3 dims"),
-        (lambda x: f.conv_transpose2d(x[None], x[:, None, :2, :2]), (IMAGE,), "no transposed convolution"),
+        (lambda x: f.max_pool3d(x[None], 2, return_indices=True)[1] * 1.0, (IMAGE,), "the places of the maxima"),
         (lambda x: f.max_pool2d(x, 3, 2, return_indices=True)[1] * 1.0, (IMAGE,), "the places of the maxima"),
         (lambda x: f.pad(x, (1, 1), value=float("-inf")), (IMAGE,), "value"),
         (lambda x: f.adaptive_avg_pool2d(x, 4), (IMAGE,), "does not divide the extent"),

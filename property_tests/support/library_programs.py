@@ -48,33 +48,50 @@ def _ordered(x: Any, count: int | None, dim: int, descending: bool) -> tuple[Any
     return np.take_along_axis(x, places, dim), places
 
 
-def _windows(x: Any, window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int] = (1, 1)) -> Any:
-    """The elements of each window: [N, C, H′, W′, kh, kw]."""
+Numbers = tuple[int, ...]
+
+
+def _windows(x: Any, window: Numbers, strides: Numbers = (), dilations: Numbers = ()) -> Any:
+    """The elements of each window: [N, C, *E′, *window]."""
+    ones = (1,) * len(window)
+    strides, dilations = strides or ones, dilations or ones
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, window, strict=True)]
-    views = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
-    return views[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+    views = np.lib.stride_tricks.sliding_window_view(x, reach, axis=tuple(range(2, x.ndim)))
+    return views[(..., *(slice(None, None, step) for step in (*strides, *dilations)))]
 
 
-def _framed(x: Any, pads: tuple[int, int, int, int], value: float = 0.0) -> Any:
-    top, left, bottom, right = pads
-    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=value)
+def _framed(x: Any, pads: Numbers, value: float = 0.0) -> Any:
+    """With pads before and after each of the last dims."""
+    sides = zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True)
+    return np.pad(x, ((0, 0), (0, 0), *sides), constant_values=value)
 
 
-def _convolved(x: Any, w: Any, groups: int = 1, **given: Any) -> Any:
+def _convolved(x: Any, w: Any, groups: int = 1, pads: Numbers = (), strides: Numbers = (), dilations: Numbers = ()) -> Any:
     """Each group of channels by itself."""
-    pads, strides, dilations = (given.get(name, default) for name, default in _DEFAULTS)
-    views = _windows(_framed(x, pads), w.shape[2:], strides, dilations)
-    parts = zip(np.split(views, groups, 1), np.split(w, groups, 0), strict=True)
-    return np.concatenate([np.einsum("nchwij,ocij->nohw", part, own) for part, own in parts], 1)
+    dims = w.ndim - 2
+    views = _windows(_framed(x, pads or (0,) * 2 * dims), w.shape[2:], strides, dilations)
+    parts, taps = zip(np.split(views, groups, 1), np.split(w, groups, 0), strict=True), "ijk"[:dims]
+    places = "xyz"[:dims]
+    return np.concatenate([np.einsum(f"nc{places}{taps},oc{taps}->no{places}", part, own) for part, own in parts], 1)
 
 
-_DEFAULTS = (("pads", (0, 0, 0, 0)), ("strides", (1, 1)), ("dilations", (1, 1)))
+def _transposed(x: Any, w: Any, strides: Numbers, dilations: Numbers, groups: int, taken: Sequence[slice]) -> Any:
+    """The sum over all elements of their multiples of the weight; of it what the slices say."""
+    spans = list(zip(x.shape[2:], w.shape[2:], strides, dilations, strict=True))
+    whole = np.zeros((x.shape[0], w.shape[1] * groups, *((n - 1) * s + (k - 1) * d + 9 for n, k, s, d in spans)), x.dtype)
+    for number, (part, own) in enumerate(zip(np.split(x, groups, 1), np.split(w, groups, 0), strict=True)):
+        mine = whole[:, number * w.shape[1] : (number + 1) * w.shape[1]]
+        for place in np.ndindex(*x.shape[2:]):
+            ends = zip(place, spans, strict=True)
+            at = tuple(slice(p * s, p * s + (k - 1) * d + 1, d) for p, (_, k, s, d) in ends)
+            mine[(..., *at)] += np.einsum("nc,co...->no...", part[(..., *place)], own)
+    return whole[(..., *taken)]
 
 
-def _averaged(x: Any, window: tuple[int, int], strides: tuple[int, int], pads: tuple[int, int, int, int]) -> Any:
+def _averaged(x: Any, window: Numbers, strides: Numbers, pads: Numbers) -> Any:
     """Without the padding in the count."""
     views = _windows(_framed(x, pads, np.nan), window, strides)
-    return np.nanmean(views, axis=(-1, -2))
+    return np.nanmean(views, axis=tuple(range(-len(window), 0)))
 
 
 LIBRARY_PROGRAMS: Mapping[str, LibraryProgram] = {
@@ -160,6 +177,31 @@ LIBRARY_PROGRAMS: Mapping[str, LibraryProgram] = {
         lambda x, w, m, s, b: (
             (_convolved(x, w) - m[:, None, None]) * (b / np.sqrt(s * s + 1))[:, None, None] + m[:, None, None]
         ),
+    ),
+    "conv3d": LibraryProgram(
+        (((1, 2, 4, 5, 3), ""), ((4, 1, 2, 3, 2), "")),
+        lambda g, x: g.relu(g.conv3d(x[0], x[1], strides=(1, 2, 1), pads=(1, 0, 1, 0, 1, 0), dilations=(2, 1, 1), groups=2)),
+        lambda x, w: np.maximum(_convolved(x, w, 2, (1, 0, 1, 0, 1, 0), (1, 2, 1), (2, 1, 1)), 0),
+    ),
+    "conv_transpose2d": LibraryProgram(
+        (((2, 4, 3, 2), ""), ((4, 3, 2, 3), "")),
+        lambda g, x: g.conv_transpose2d(x[0], x[1], (2, 3), pads=(1, 0, 0, 1), output_pads=(0, 1), dilations=(1, 2), groups=2),
+        lambda x, w: _transposed(x, w, (2, 3), (1, 2), 2, (slice(1, 6), slice(0, 8))),
+    ),
+    "conv_transpose3d, then relu": LibraryProgram(
+        (((1, 2, 2, 3, 2), ""), ((2, 3, 3, 2, 1), "")),
+        lambda g, x: g.relu(g.conv_transpose3d(x[0], x[1], strides=(2, 1, 2), pads=1, output_pads=(1, 0, 0), dilations=2)),
+        lambda x, w: np.maximum(_transposed(x, w, (2, 1, 2), (2, 2, 2), 1, (slice(1, 7), slice(1, 4), slice(1, 2))), 0),
+    ),
+    "max_pool3d": LibraryProgram(
+        (((1, 2, 5, 4, 3), ""),),
+        lambda g, x: g.max_pool3d(x[0], (3, 2, 1), strides=(2, 1, 1), pads=(1, 0, 0, 0, 1, 0)),
+        lambda x: _windows(_framed(x, (1, 0, 0, 0, 1, 0), -np.inf), (3, 2, 1), (2, 1, 1)).max((-1, -2, -3)),
+    ),
+    "avg_pool3d without its padding": LibraryProgram(
+        (((1, 2, 5, 4, 3), ""),),
+        lambda g, x: g.avg_pool3d(x[0], 2, strides=(2, 1, 1), pads=(1, 0, 0, 0, 1, 1), count_include_pad=False),
+        lambda x: _averaged(x, (2, 2, 2), (2, 1, 1), (1, 0, 0, 0, 1, 1)),
     ),
     "max_pool2d": LibraryProgram(
         (((2, 3, 7, 6), ""),),
