@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mirage_eg.lab.synthesis.synthesize import synthesize
     from mirage_eg.partial_equivalence.mutants import mutants
     from mirage_eg.report.draw import picture
+    from mirage_eg.verify.tensor_laws import equal_for_all_shapes
 
     float16, bfloat16, float32, float64, _, int32, int64 = DType
 
@@ -47,6 +48,7 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "partial_equivalence.mutants": ("mutants",),
     "lab.synthesis.minimize": ("minimize",),
     "lab.synthesis.synthesize": ("synthesize",),
+    "verify.tensor_laws": ("equal_for_all_shapes",),
 }
 _MODULES = {"onnx": "onnx", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
@@ -107,6 +109,7 @@ __all__ = [
     "__version__",
     "bfloat16",
     "egraph",
+    "equal_for_all_shapes",
     "float16",
     "float32",
     "float64",

@@ -18,15 +18,15 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f'{error}; mirage_eg.testing needs Hypothesis: pip install "mirage-eg[testing]"') from None
 
 from mirage_eg.egraph.laws import Law
-from mirage_eg.egraph.rule_files import rule_files
+from mirage_eg.egraph.rule_files import TENSOR, rule_files
 from mirage_eg.egraph.rulebook import Rulebook, load_rules, read_rules
 from mirage_eg.egraph.soundness.assignments import RandomAssignments, value_in
-from mirage_eg.egraph.soundness.check_file import check_file
 from mirage_eg.egraph.soundness.check_law import EXAMPLES, Truth, check_law
 from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim
 from mirage_eg.egraph.soundness.lints import Severity
 from mirage_eg.egraph.soundness.models import FLOAT64, Model, UndefinedError
 from mirage_eg.egraph.soundness.unfold import unfolded
+from mirage_eg.egraph.tensor.decide import TensorTruth, decide
 from mirage_eg.frontend.workloads import paper_programs
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.checker import Checker
@@ -39,6 +39,7 @@ from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.verify.evidence import check_floats, verify_candidates
+from mirage_eg.verify.tensor_laws import check_rule_file, proving_laws
 
 MAX_ELEMENTS = 3000
 
@@ -350,6 +351,8 @@ def assignments(law: str, domain: str = "indexed") -> st.SearchStrategy[Assignme
 def assert_law_sound(text: str, domain: str = "indexed", examples: int = EXAMPLES, seed: int = 0) -> None:
     """Assert that no random assignment refutes the laws of a text; declarations may come before them.
 
+    Laws of whole tensors (domain tensor) are asserted to be neither refuted nor ill-typed; most of them are proved.
+
     Raises:
         AssertionError: a law is false; the message has the shrunk counterexample.
         RuleError: the text does not load, has no law, or a law cannot be tested.
@@ -359,7 +362,12 @@ def assert_law_sound(text: str, domain: str = "indexed", examples: int = EXAMPLE
     if not laws:
         raise RuleError("assert_law_sound: got a text without laws, wanted (rewrite …), (birewrite …) or (rule …)")
     for law in laws:
-        _assert_law(law, rulebook, examples, seed)
+        if domain == TENSOR:
+            verdict = decide(law, proving_laws)
+            if verdict.truth in (TensorTruth.REFUTED, TensorTruth.ILL_TYPED):
+                raise AssertionError(f"{law.place}: {law.text}\nis {verdict}")
+        else:
+            _assert_law(law, rulebook, examples, seed)
 
 
 def _assert_law(law: Law, rulebook: Rulebook, examples: int, seed: int) -> None:
@@ -379,10 +387,11 @@ def assert_rules_sound(paths: str | Path | Iterable[str | Path], domain: str | N
     problems = []
     for path in [paths] if isinstance(paths, str | Path) else paths:
         for file in rule_files(path):
-            report = check_file(file, paper_programs(), domain, seed=seed)
+            report = check_rule_file(file, paper_programs(), domain, seed=seed)
             for finding in report.findings:
-                if finding.truth is Truth.REFUTED:
-                    problems.append(f"{finding.law.place}: {finding.law.text}\nis refuted: {finding.counterexample}")
+                if finding.truth in (Truth.REFUTED, Truth.ILL_TYPED):
+                    why = finding.counterexample or finding.because
+                    problems.append(f"{finding.law.place}: {finding.law.text}\nis {finding.truth}: {why}")
             problems += [f"{lint.place}: {lint.message}" for lint in report.lints if lint.level is Severity.ERROR]
     if problems:
         raise AssertionError("\n".join(problems))

@@ -1,10 +1,12 @@
 """`mirage-eg rewrite`: the whole-program optimizer as a command, its table and its files."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,11 +15,15 @@ from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_mo
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from mirage_eg.graph_optimizer.optimize_graph import GraphReport, OptimizedGraph
+    from mirage_eg.graph_optimizer.tensor_laws import GivenLaw
+
+MOST_SILENT = 10  # laws without a match that are printed
 
 
 @with_options(Options, "batch", "target", "gpu")
@@ -38,7 +44,8 @@ def rewrite(
     rules: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE.egg", help="Laws of whole tensors: a file of `rules synthesize --domain tensor`, or 10_found."
+            metavar="FILE.egg",
+            help="Laws of whole tensors (`; domain: tensor`), or 10_found; printed is what each law matches and all gain.",
         ),
     ] = None,
     out: OutOption = RESULTS,
@@ -67,26 +74,27 @@ def rewrite(
         for folder in folders:
             check_writable(folder)
         from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
-        from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
+        from mirage_eg.graph_optimizer.tensor_laws import given_laws
 
-        tensor_laws(tuple(rules or ()))  # errors before any work
+        given = given_laws(tuple(rules or ()))  # errors before any work
         found: list[OptimizedGraph] = []
+        without: list[GraphReport] = []
         for part in parts:
             names = weights or [escape(it) for it in part.arrays] or ([] if part.name else None)
             label = f"{name} {part.name}".strip()
             with progress() as observe:
-                found.append(
-                    optimize_graph(
-                        part.program,
-                        options.device_record,
-                        names,
-                        seconds,
-                        name=label,
-                        observe=observe,
-                        with_mutants=with_mutants,
-                        rules=rules or (),
-                    )
+                run = partial(
+                    optimize_graph,
+                    part.program,
+                    options.device_record,
+                    names,
+                    seconds,
+                    name=label,
+                    observe=observe,
+                    with_mutants=with_mutants,
                 )
+                found.append(run(rules=rules or ()))
+                without += [run().report] if given else []
         for result, folder in zip(found, folders, strict=True):
             _write(result, folder)
         if model is not None:
@@ -96,14 +104,46 @@ def rewrite(
             save(export_model(found[0], parts[0].arrays), model)
         reports = [result.report for result in found]
         if as_json:
-            print(json_line(reports[0].data() if len(parts) == 1 else [report.data() for report in reports]))
+            data = [report.data() | _gain(given, report, *without[place : place + 1]) for place, report in enumerate(reports)]
+            print(json_line(data[0] if len(parts) == 1 else data))
         elif len(parts) == 1:
             _print(reports[0], folders[0], model)
         else:
             _print_parts(reports, results / name)
+        if given and not as_json:
+            _print_gain(given, reports, without)
         return 0
 
     return job
+
+
+def _gain(given: "Sequence[GivenLaw]", report: "GraphReport", *without: "GraphReport") -> dict[str, Any]:
+    """The laws of the user with their matches, and the program that is found without them, in JSON's types."""
+    counts = dict(report.laws)
+    laws = [{"name": law.name, "place": law.place, "matches": law.matches(counts), "unused": law.unused} for law in given]
+    plain = [{"ops_after": it.ops_after, "us": min(it.as_written.us, it.joint.us)} for it in without]
+    return {"given_laws": laws, "without_given_laws": plain[0]} if plain else {}
+
+
+def _print_gain(given: "Sequence[GivenLaw]", reports: "Sequence[GraphReport]", without: "Sequence[GraphReport]") -> None:
+    """What each law of the user matched, and what all of them gain."""
+    out = console()
+
+    def write(text: str) -> None:
+        out.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    counts = sum((Counter(dict(it.laws)) for it in reports), Counter[str]())
+    shown = [law for law in given if law.matches(counts)]
+    silent = [law for law in given if not law.matches(counts)]
+    for law in (*shown, *silent[:MOST_SILENT]):
+        matched = counted(law.matches(counts), "match", "matches")
+        write(f"law {law.name} ({law.place}): {f'not used: {law.unused}' if law.unused else matched}")
+    if len(silent) > MOST_SILENT:
+        write(f"and {len(silent) - MOST_SILENT} more without a match; --json prints all")
+    ops = [sum(it.ops_after for it in side) for side in (without, reports)]
+    us = [sum(min(it.as_written.us, it.joint.us) for it in side) for side in (without, reports)]
+    gain = "the laws gain nothing on this program" if us[1] >= us[0] - 1e-9 else f"the laws gain {us[0] - us[1]:.1f} µs"
+    write(f"{gain}: {ops[0]} ops without them, {ops[1]} with them; predicted {us[0]:.1f} µs and {us[1]:.1f} µs")
 
 
 def _write(result: "OptimizedGraph", folder: Path) -> None:

@@ -3,16 +3,17 @@
 Experiments are in `rule_experiments`, finding and dropping laws in `synthesis`.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
+from mirage_eg.cli.rule_experiments import ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.egraph.rule_files import DOMAINS
+from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.plurals import counted
@@ -29,13 +30,16 @@ app.command("compare")(compare)
 app.command("minimize")(minimize)
 app.command("synthesize")(synthesize)
 
+LawDomainOption = Annotated[
+    str | None, typer.Option(help=f"Read the file in this domain: {', '.join(LAW_DOMAINS)}.", show_default=False)
+]
 RulesOption = Annotated[list[str] | None, typer.Option(metavar="PATH", help="More rules: a file or folder.")]
 
 
 @app.command("list")
 def list_rules(
     rules: RulesOption = None,
-    domain: Annotated[str, typer.Option(help=f"{' or '.join(DOMAINS)}.")] = "indexed",
+    domain: Annotated[str, typer.Option(help=f"{', '.join(LAW_DOMAINS)}.")] = "indexed",
     laws: Annotated[bool, typer.Option("--laws", help="Print every law.")] = False,
     as_json: JsonOption = False,
 ) -> Job:
@@ -45,8 +49,7 @@ def list_rules(
         from mirage_eg.egraph.rule_files import packaged_files, theory_name
         from mirage_eg.egraph.rulebook import load_rules
 
-        options = Options(domain=domain, rules=tuple(rules or ()))
-        loaded = load_rules(domain, options.rules)
+        loaded = load_rules(domain, rules or ())
         on = {theory.path for theory in loaded.theories}
         off = [theory_name(file.path) for file in packaged_files(domain) if file.path not in on]
         theories = [*loaded.theories, *(theory for theory in load_rules(domain, off).theories if theory.path not in on)]
@@ -67,7 +70,7 @@ def list_rules(
 @app.command("check")
 def check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Rule files, or folders of them.", show_default=False)],
-    domain: DomainOption = None,
+    domain: LawDomainOption = None,
     examples: Annotated[
         int | None, typer.Option(help="Random assignments for each law; 1,500, or fewer for many laws.", show_default=False)
     ] = None,
@@ -76,14 +79,16 @@ def check(
     as_json: JsonOption = False,
 ) -> Job:
     """Test every law in the model of its domain, lint, measure growth; exit code 0 sound, 1 refuted or lint error, 2 bad file
-    or limit hit."""
+    or limit hit. Laws of whole tensors (`; domain: tensor`) are proved for all shapes where the normal form decides them."""
 
     def job() -> int:
         from mirage_eg.egraph.rule_files import rule_files
-        from mirage_eg.egraph.soundness.check_file import check_file
         from mirage_eg.frontend.workloads import paper_programs
+        from mirage_eg.verify.tensor_laws import check_rule_file
 
-        Options(seed=seed, domain=domain or DOMAINS[0])  # its argument checks
+        Options(seed=seed, domain=domain if domain in DOMAINS else DOMAINS[0])  # its argument checks
+        if domain is not None and domain not in LAW_DOMAINS:
+            raise RuleError(f"--domain: got {domain!r}, wanted one of {', '.join(LAW_DOMAINS)}")
         if examples is not None and examples < 10:
             raise RuleError(f"--examples: got {examples}, wanted at least 10")
         for file in ops or ():
@@ -91,13 +96,13 @@ def check(
         code = 0
         for file in (file for path in files for file in rule_files(path)):
             with progress() as observer:
-                report = check_file(
+                report = check_rule_file(
                     file,
                     paper_programs(),
                     domain,
                     examples,
                     seed,
-                    on_progress=lambda stage, done, total: observer(stage, done, total, ""),
+                    lambda stage, done, total: observer(stage, done, total, ""),
                 )
             if as_json:
                 print(json_line(plain(report) | {"sound": report.sound}))
@@ -116,11 +121,13 @@ def _print_report(report: "Report") -> None:
         out.print(text, soft_wrap=True, highlight=False, markup=False)
 
     out = console()
-    refuted = [finding for finding in report.findings if finding.truth is Truth.REFUTED]
-    write(f"{report.path}: {counted(len(report.findings), 'law')} of the {report.domain} domain, {len(refuted)} refuted")
+    refuted = [finding for finding in report.findings if finding.truth in (Truth.REFUTED, Truth.ILL_TYPED)]
+    kinds = Counter(finding.truth for finding in refuted)
+    counts = f"{kinds[Truth.REFUTED]} refuted" + (f", {kinds[Truth.ILL_TYPED]} ill-typed" if kinds[Truth.ILL_TYPED] else "")
+    write(f"{report.path}: {counted(len(report.findings), 'law')} of the {report.domain} domain, {counts}")
     for finding in report.findings:
         name = "" if finding.law.name == finding.law.place else f"{finding.law.name}: "
-        write(f"  {finding.law.place}: {name}{finding.truth} ({counted(finding.trials, 'assignment')})")
+        write(f"  {finding.law.place}: {name}{finding.verdict}")
         for line in str(finding.counterexample).splitlines() if finding.counterexample else ():
             write(f"      {line}")
     for lint in report.lints:

@@ -172,9 +172,9 @@ def _left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
 
 
 def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_json: bool) -> int:
+    from mirage_eg.egraph.tensor.term import text
     from mirage_eg.lab.synthesis.tensor.rule_file import tensor_rule_text
     from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
-    from mirage_eg.lab.synthesis.tensor.term import text
 
     with progress() as observer, _left_if_stopped(out, "tensor") as keep:
         found = synthesize_tensor_laws(ops, size, seed, observer, keep)

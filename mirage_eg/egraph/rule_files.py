@@ -13,7 +13,9 @@ from pathlib import Path
 from mirage_eg.egraph.op_rules import custom_op_rules, op_rules
 from mirage_eg.ir.errors import RuleError
 
-DOMAINS = ("indexed", "abstract")
+DOMAINS = ("indexed", "abstract")  # expressions that prune the search
+TENSOR = "tensor"  # laws of whole tensors, which rewrite programs
+LAW_DOMAINS = (*DOMAINS, TENSOR)
 LARGEST_FILE = 100_000  # characters
 UNDEFINED = ("free", "keep")  # what laws may do with a value that is undefined: give it one, or nothing
 
@@ -32,8 +34,8 @@ def chosen_files(
     domain: str, extra: Sequence[str | Path | RuleFile] = (), without: Sequence[str] = (), undefined: str = UNDEFINED[0]
 ) -> list[RuleFile]:
     """The files of `rulebook.load_rules`, in load order."""
-    if domain not in DOMAINS:
-        raise RuleError(f"got domain {domain!r}, wanted one of {', '.join(DOMAINS)}")
+    if domain not in LAW_DOMAINS:
+        raise RuleError(f"got domain {domain!r}, wanted one of {', '.join(LAW_DOMAINS)}")
     packaged = packaged_files(domain)
     for name in without:
         if name not in packaged_names(domain):
@@ -98,8 +100,8 @@ def domain_of(file: RuleFile) -> str | None:
         RuleError: for an unknown domain.
     """
     named = header(file.text, "domain")
-    if named is not None and named not in DOMAINS:
-        raise RuleError(f"{file.path}:1: got domain {named!r}, wanted one of {', '.join(DOMAINS)}")
+    if named is not None and named not in LAW_DOMAINS:
+        raise RuleError(f"{file.path}:1: got domain {named!r}, wanted one of {', '.join(LAW_DOMAINS)}")
     return named
 
 

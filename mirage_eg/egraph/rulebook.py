@@ -239,7 +239,7 @@ class _Loading:
     egraph: bindings.EGraph = field(default_factory=bindings.EGraph)
     places: dict[str, str] = field(default_factory=dict)  # of each law by its name
     signatures: dict[str, Signature] = field(default_factory=dict)
-    rulesets: set[str] = field(default_factory=set)
+    rulesets: set[str] = field(default_factory=set)  # of files of the user: no one runs them
     errors: list[str] = field(default_factory=list)
     undeclared: set[str] = field(default_factory=set)  # names of declarations with an error
 
@@ -293,7 +293,7 @@ class _Loading:
         if not isinstance(command, LAWS):
             return None
         law = read_law(with_rationals(command, self.signatures, place), place, source_of(command))
-        if law.ruleset in self.rulesets - set(RULESETS):
+        if law.ruleset in self.rulesets:
             raise RuleError(f"{place}: got the ruleset {law.ruleset}, which is never run; wanted {' or '.join(RULESETS)}")
         if law.name in self.places:
             raise RuleError(f"{place}: a law named {law.name!r} is already at {self.places[law.name]}; rename one of them")
@@ -309,7 +309,7 @@ class _Loading:
             self.egraph.run_program(with_rationals(command, self.signatures, place))
         except bindings.EggSmolError as error:
             raise RuleError(located(error, file.path) + hint(str(error), self.signatures)) from None
-        self.rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) else set()
+        self.rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) and not file.packaged else set()
         declared = read_signatures(command)
         _check_declared(declared, place)
         self.signatures.update(declared)

@@ -3,10 +3,11 @@
 An op on weights alone runs once, and counts as none. So a law has one form for each smallest set of its variables that must be
 weights for the right side to have fewer ops: (x y) z = x (y z) saves a product where y and z are weights. Slices are views and
 count as none. Laws of ops that `rules/graph` does not name (constants, poolings, windows that keep the plane) are left out.
+`given_laws` says of each law which rules it has, or why it has none.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from pathlib import PurePath
@@ -20,7 +21,6 @@ from mirage_eg.egraph.rule_files import RuleFile, header, packaged_files, read_f
 from mirage_eg.egraph.rulebook import CHECKING_SECONDS
 from mirage_eg.egraph.sandbox import in_worker
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.ir.plurals import counted
 
 DOMAIN = "tensor"
 _ELEMENTWISE = {"Add": "sum", "Mul": "product"}  # relations that have the operands in both orders
@@ -33,33 +33,54 @@ class Untranslatable(Exception):
     """The graph language has no word for a part of the law."""
 
 
-@cache
+@dataclass(frozen=True, slots=True)
+class GivenLaw:
+    """One direction of a law of the user: its rules by name, in the language of `rules/graph`, or why it has none."""
+
+    name: str
+    place: str
+    rules: tuple[tuple[str, str], ...]
+    unused: str = ""
+
+    def matches(self, counts: Mapping[str, int]) -> int:
+        """How often its rules matched."""
+        return sum(counts.get(name, 0) for name, _ in self.rules)
+
+
 def tensor_laws(chosen: tuple[str, ...]) -> str:
     """Laws of whole tensors in the language of `rules/graph`: of files, and of theories of `rules/tensor` by name.
 
     Raises:
-        RuleError: a file is not readable, has laws of another domain, or none that saves an op.
+        RuleError: a file is not readable, or has laws of another domain.
+    """
+    return "\n".join(dict.fromkeys(line for law in given_laws(chosen) for _, line in law.rules))
+
+
+@cache
+def given_laws(chosen: tuple[str, ...]) -> tuple[GivenLaw, ...]:
+    """The laws of files, and of theories of `rules/tensor` by name, each with its rules.
+
+    Raises:
+        RuleError: a file is not readable, or has laws of another domain.
     """
     packaged = {PurePath(file.path).stem: file for file in packaged_files(DOMAIN)}
-    lines: dict[str, None] = {}
+    found: list[GivenLaw] = []
     for file in (file for name in chosen for file in ([packaged[name]] if name in packaged else read_files(name))):
         if file.packaged:
-            own = _lines(file)
+            found += _given(file)
         else:
-            own = in_worker(_lines, file, seconds=CHECKING_SECONDS, task=f"{file.path}:1: reading the rules")
-        lines.update(dict.fromkeys(own))
-    return "\n".join(lines)
+            found += in_worker(_given, file, seconds=CHECKING_SECONDS, task=f"{file.path}:1: reading the rules")
+    return tuple(found)
 
 
-def _lines(file: RuleFile) -> list[str]:
+def _given(file: RuleFile) -> list[GivenLaw]:
     """The laws of one file in the language of `rules/graph`."""
     if not file.packaged:
         _check(file, packaged_files(DOMAIN)[0].text)
-    laws = list(_laws(file))
-    own = [line for law in laws for line in translated(law)]
-    if not own:
-        raise RuleError(f"{file.path}: got {counted(len(laws), 'rewrite')}, wanted one that saves an op of rules/graph")
-    return own
+    laws = list(map(translated, _laws(file)))
+    if not laws:
+        raise RuleError(f"{file.path}: got no rewrite, wanted one of tensors: (rewrite (Transpose (Transpose x)) x)")
+    return laws
 
 
 def _check(file: RuleFile, language: str) -> None:
@@ -78,13 +99,18 @@ def _check(file: RuleFile, language: str) -> None:
 
 
 def _laws(file: RuleFile) -> Iterator[Law]:
-    """The rewrites of a file; rules (shapes, merges) are not translated: `rules/graph` has its own."""
+    """The directions of the rewrites of a file; rules (shapes, merges) are not translated: `rules/graph` has its own."""
     for command, place in commands_one_by_one(file.path, file.text):
-        if isinstance(command, bindings.RewriteCommand):
-            yield read_law(command, place, "")
+        if isinstance(command, bindings.RewriteCommand | bindings.BiRewriteCommand):
+            law = read_law(command, place, "")
+            yield law
+            if law.form == "birewrite":
+                [union] = law.actions
+                turned = replace(union, arguments=union.arguments[::-1])
+                yield replace(law, name=f"{law.name}, backward", actions=(turned,))
 
 
-def translated(law: Law) -> tuple[str, ...]:
+def translated(law: Law) -> GivenLaw:
     """The rules of a rewrite: none if it saves no op, or if `rules/graph` cannot say it."""
     assert law.sides is not None
     left, right = law.sides
@@ -93,9 +119,10 @@ def translated(law: Law) -> tuple[str, ...]:
         scalars = _scalars((left, right))
         tensors = tuple(it for it in names if it not in scalars and it in _tensors(left))
         chosen = list(_weights_that_save(left, right, tensors))
-        return tuple(_rule(law, left, right, tensors, scalars, weights) for weights in chosen)
+        rules = tuple((_name(law, weights), _rule(law, left, right, tensors, scalars, weights)) for weights in chosen)
     except Untranslatable:
-        return ()
+        return GivenLaw(law.name, law.place, (), "the rewriter has no word for one of its ops or attributes")
+    return GivenLaw(law.name, law.place, rules, "" if rules else "saves no op, whichever inputs are weights")
 
 
 def _scalars(sides: Sequence[Pattern]) -> frozenset[str]:
@@ -274,8 +301,11 @@ def _rule(
     rule.actions.append(f"(union {root} {rule.built(right)})")
     if rule.dense:
         rule.facts.append("(dense window)")
-    name = law.name + (f", weights {' '.join(sorted(weights))}" if weights else "")
-    return f"(rule ({' '.join(rule.facts)}) ({' '.join(rule.actions)}) :ruleset laws :name {Literal(f'tensor: {name}')})"
+    return f"(rule ({' '.join(rule.facts)}) ({' '.join(rule.actions)}) :ruleset laws :name {Literal(_name(law, weights))})"
+
+
+def _name(law: Law, weights: frozenset[str]) -> str:
+    return f"tensor: {law.name}" + (f", weights {' '.join(sorted(weights))}" if weights else "")
 
 
 def _condition(condition: Condition, scalars: frozenset[str]) -> str:
@@ -286,4 +316,4 @@ def _condition(condition: Condition, scalars: frozenset[str]) -> str:
     return f"(= {condition.left} {condition.right})" if isinstance(condition, Equal) else str(condition)
 
 
-__all__ = ["tensor_laws", "translated"]
+__all__ = ["GivenLaw", "given_laws", "tensor_laws", "translated"]

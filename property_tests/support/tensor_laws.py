@@ -3,7 +3,7 @@
 `Conv2d f` stands for no activation and for relu, `a` for the axes 0 and 1.
 """
 
-from mirage_eg.lab.synthesis.tensor.term import Equation, parsed
+from mirage_eg.egraph.tensor.term import Equation, parsed
 
 _AXIOMS = """
 (Add x (Add y z)) = (Add (Add x y) z)

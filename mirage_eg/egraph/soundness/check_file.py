@@ -118,7 +118,9 @@ def _checked(law: Law, rulebook: Rulebook, theory: Theory, examples: int, seed: 
 
 
 def _passes(findings: Sequence[Finding], lints: Sequence[Lint]) -> bool:
-    return all(finding.truth is Truth.HELD for finding in findings) and all(lint.level is not Severity.ERROR for lint in lints)
+    return all(finding.truth in (Truth.PROVED, Truth.HELD) for finding in findings) and all(
+        lint.level is not Severity.ERROR for lint in lints
+    )
 
 
 def _note_field(law: Law) -> Iterator[Lint]:

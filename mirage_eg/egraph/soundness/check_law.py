@@ -32,6 +32,7 @@ from mirage_eg.egraph.soundness.indices import uses_indices
 from mirage_eg.egraph.soundness.irrational_points import irrational_points
 from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Model, TensorValue, UndefinedError, as_mpf
 from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.plurals import counted
 
 EXAMPLES = 1_500  # assignments for a law
 INDEX_EXAMPLES = 300  # most assignments for a law of indices: each takes longer
@@ -42,9 +43,11 @@ LEAST_TRIALS = 5  # assignments at which the side conditions hold and both sides
 
 
 class Truth(StrEnum):
-    """The result of testing a law."""
+    """The result of testing a law; PROVED and ILL_TYPED are of laws of whole tensors."""
 
+    PROVED = "proved"
     HELD = "held"
+    ILL_TYPED = "ill-typed"
     REFUTED = "refuted"
 
 
@@ -72,6 +75,18 @@ class Finding:
     truth: Truth
     trials: int
     counterexample: Counterexample | None = None
+    because: str = ""  # the scope of a proof of whole tensors, or why there is none
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words."""
+        if self.truth is Truth.PROVED:
+            return f"{self.truth} for all shapes ({self.because})"
+        if self.truth is Truth.ILL_TYPED:
+            return f"{self.truth} ({self.because})"
+        if self.because and self.truth is Truth.HELD:
+            return f"tested, not proved ({self.because})"
+        return f"{self.truth} ({counted(self.trials, 'shape' if self.because else 'assignment')})"
 
 
 def _evaluate(

@@ -12,13 +12,13 @@ from typing import Any
 
 from egglog import bindings
 
+from mirage_eg.egraph.tensor.normal_form import proved
+from mirage_eg.egraph.tensor.ops import op
+from mirage_eg.egraph.tensor.term import Equation
+from mirage_eg.egraph.tensor.typing import Dim, TypedEquation, TypedTerm, typed
 from mirage_eg.egraph.terms import run_once, table_sizes
 from mirage_eg.lab.synthesis.derivation import SaturationEffort
-from mirage_eg.lab.synthesis.tensor.normal_form import proved
-from mirage_eg.lab.synthesis.tensor.ops import op
 from mirage_eg.lab.synthesis.tensor.rule_lines import rewrites
-from mirage_eg.lab.synthesis.tensor.term import Equation
-from mirage_eg.lab.synthesis.tensor.typing import Dim, TypedEquation, TypedTerm, typed
 
 _PADDED = "(Padded 2 2 1 1 1 1 1 1)"  # any window with a stride
 _GROUPS = "7"  # the language's shape rules do not look at groups

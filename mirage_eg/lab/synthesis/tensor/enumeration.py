@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.egraph.tensor.ops import TensorOp, constant
+from mirage_eg.egraph.tensor.term import Equation, Term
 from mirage_eg.lab.synthesis.domain import Progress, no_progress
 from mirage_eg.lab.synthesis.enumeration import hash_of
 from mirage_eg.lab.synthesis.fingerprint import exact_fingerprints
-from mirage_eg.lab.synthesis.tensor.ops import TensorOp, constant
-from mirage_eg.lab.synthesis.tensor.term import Equation, Term
 
 Array = Any
 Extent = Any  # int | tuple[Extent, Extent]: a concatenation

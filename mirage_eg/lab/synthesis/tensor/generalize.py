@@ -7,9 +7,9 @@ become variables. So terms over three variables give laws of four.
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from mirage_eg.lab.synthesis.tensor.normal_form import proved
-from mirage_eg.lab.synthesis.tensor.term import Equation, Term, canonical, length, replaced, subterms, text, variables
-from mirage_eg.lab.synthesis.tensor.typing import IllTyped
+from mirage_eg.egraph.tensor.normal_form import proved
+from mirage_eg.egraph.tensor.term import Equation, Term, canonical, length, replaced, subterms, text, variables
+from mirage_eg.egraph.tensor.typing import IllTyped
 
 MOST_OCCURRENCES = 8  # of one variable, that are separated
 

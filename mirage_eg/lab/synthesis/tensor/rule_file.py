@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from mirage_eg.egraph.tensor.term import size, text
 from mirage_eg.lab.synthesis.tensor.groups import groups
 from mirage_eg.lab.synthesis.tensor.rule_lines import merges
 from mirage_eg.lab.synthesis.tensor.synthesize import TensorLaw, TensorSynthesis
-from mirage_eg.lab.synthesis.tensor.term import size, text
 
 LOADED_SIZE = 2  # laws of more ops make whole-program saturation slow: `mirage-eg rewrite` loads them with --rules alone
 

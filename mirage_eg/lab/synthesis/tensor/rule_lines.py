@@ -13,11 +13,13 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from egglog import bindings
 
-from mirage_eg.lab.synthesis.tensor.normal_form import proved
-from mirage_eg.lab.synthesis.tensor.ops import op
-from mirage_eg.lab.synthesis.tensor.term import Equation, renamed, text, variables
-from mirage_eg.lab.synthesis.tensor.typing import Dim, TypedEquation, TypedTerm, term_ranks, typed
+from mirage_eg.egraph.laws import read_law, wording
+from mirage_eg.egraph.tensor.normal_form import proved
+from mirage_eg.egraph.tensor.ops import op
+from mirage_eg.egraph.tensor.term import Equation, renamed, text, variables
+from mirage_eg.egraph.tensor.typing import Dim, TypedEquation, TypedTerm, term_ranks, typed
 
 Size = frozenset[tuple[Any, int]]  # how often each segment is in a dim
 AXES = ("i", "j")
@@ -75,10 +77,18 @@ def rewrites(equation: Equation) -> tuple[TensorRewrite, ...]:
     for backward in (False,) if symmetric else (False, True):
         try:
             sides = equation[::-1] if backward else equation
-            found.append(replace(_rewrite(typed(sides, attributes)), backward=backward))
+            rewrite = replace(_rewrite(typed(sides, attributes)), backward=backward)
         except Unwritable:
             continue
+        if not found or _worded(rewrite) != _worded(found[0]):
+            found.append(rewrite)
     return tuple(found)
+
+
+def _worded(rewrite: TensorRewrite) -> tuple[str, ...]:
+    """The rewrite up to the names of its variables, those for axes among them."""
+    [command] = bindings.EGraph().parse_program(rewrite.line(""))
+    return wording(read_law(command, "", ""))
 
 
 def merges(equation: Equation) -> tuple[Merge, ...]:

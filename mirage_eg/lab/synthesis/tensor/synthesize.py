@@ -6,20 +6,20 @@ Equal arguments give equal files: everything is counted, nothing is timed.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mirage_eg.egraph.tensor.normal_form import proved
+from mirage_eg.egraph.tensor.ops import CONSTANTS, TensorOp, chosen_ops
+from mirage_eg.egraph.tensor.refute import TensorCounterexample, counterexample
+from mirage_eg.egraph.tensor.term import Equation, canonical, rank, text
+from mirage_eg.egraph.tensor.term import ops as ops_of
+from mirage_eg.egraph.tensor.term import size as size_of
+from mirage_eg.egraph.tensor.typing import Attributes, IllTyped
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.synthesis.derivation import SaturationEffort
 from mirage_eg.lab.synthesis.domain import OnLaw, Progress, no_progress
 from mirage_eg.lab.synthesis.tensor.derivability import TensorSession, questions
 from mirage_eg.lab.synthesis.tensor.enumeration import TensorTerms, enumerate_tensor_terms
 from mirage_eg.lab.synthesis.tensor.generalize import abstracted, generalized, holds
-from mirage_eg.lab.synthesis.tensor.normal_form import proved
-from mirage_eg.lab.synthesis.tensor.ops import CONSTANTS, TensorOp, chosen_ops
-from mirage_eg.lab.synthesis.tensor.refute import TensorCounterexample, counterexample
 from mirage_eg.lab.synthesis.tensor.rule_lines import TensorRewrite, rewrites
-from mirage_eg.lab.synthesis.tensor.term import Equation, canonical, rank, text
-from mirage_eg.lab.synthesis.tensor.term import ops as ops_of
-from mirage_eg.lab.synthesis.tensor.term import size as size_of
-from mirage_eg.lab.synthesis.tensor.typing import Attributes, IllTyped
 
 LARGEST_TENSOR_SIZE = 4
 SMALL_SIZE = 2  # ops on a side of equations that only short derivations make redundant

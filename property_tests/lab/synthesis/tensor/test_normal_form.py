@@ -4,14 +4,14 @@ import random
 
 import pytest
 
+from mirage_eg.egraph.tensor.normal_form import proved
+from mirage_eg.egraph.tensor.ops import chosen_ops
+from mirage_eg.egraph.tensor.refute import counterexample
+from mirage_eg.egraph.tensor.term import Equation, Term, canonical, parsed, text
+from mirage_eg.egraph.tensor.typing import Attributes, IllTyped
 from mirage_eg.lab.synthesis.tensor.generalize import holds
-from mirage_eg.lab.synthesis.tensor.normal_form import proved
-from mirage_eg.lab.synthesis.tensor.ops import chosen_ops
-from mirage_eg.lab.synthesis.tensor.refute import counterexample
 from mirage_eg.lab.synthesis.tensor.rule_lines import rewrites
 from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
-from mirage_eg.lab.synthesis.tensor.term import Equation, Term, canonical, parsed, text
-from mirage_eg.lab.synthesis.tensor.typing import Attributes, IllTyped
 from property_tests.support.tensor_laws import AXIOMS, FALSE_EQUATIONS
 
 

@@ -9,16 +9,16 @@ import pytest
 from egglog import bindings
 
 from mirage_eg.egraph.rule_files import packaged_files
+from mirage_eg.egraph.tensor.ops import chosen_ops
+from mirage_eg.egraph.tensor.refute import counterexample
+from mirage_eg.egraph.tensor.term import Equation, text
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.lab.synthesis.derivation import SaturationEffort
 from mirage_eg.lab.synthesis.tensor.derivability import TensorSession, language, questions
 from mirage_eg.lab.synthesis.tensor.enumeration import enumerate_tensor_terms
-from mirage_eg.lab.synthesis.tensor.ops import chosen_ops
-from mirage_eg.lab.synthesis.tensor.refute import counterexample
 from mirage_eg.lab.synthesis.tensor.rule_file import tensor_rule_text
 from mirage_eg.lab.synthesis.tensor.synthesize import TensorSynthesis, enumerate_up_to, synthesize_tensor_laws
-from mirage_eg.lab.synthesis.tensor.term import Equation, text
 from property_tests.support.command import run_command
 from property_tests.support.tensor_laws import AXIOMS
 

@@ -19,9 +19,9 @@ from itertools import count, permutations, product
 from math import factorial, prod
 from typing import Any
 
-from mirage_eg.lab.synthesis.tensor.ops import op
-from mirage_eg.lab.synthesis.tensor.term import Equation
-from mirage_eg.lab.synthesis.tensor.typing import Attributes, Dim, IllTyped, Shapes, TypedEquation, TypedTerm, typed
+from mirage_eg.egraph.tensor.ops import op
+from mirage_eg.egraph.tensor.term import Equation
+from mirage_eg.egraph.tensor.typing import Attributes, Dim, IllTyped, Shapes, TypedEquation, TypedTerm, typed
 
 Index = tuple[tuple[Any, int], ...]
 Factor = tuple[Any, ...]

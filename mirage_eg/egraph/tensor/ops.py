@@ -85,6 +85,13 @@ def _part(axis: int, second: bool) -> Callable[..., Array]:
     return apply
 
 
+def _move(base: str, axis: int) -> TensorOp:
+    name = f"{base} {axis}"
+    if base == "Concat":
+        return TensorOp(name, (None, None), None, lambda x, y: np.concatenate((x, y), axis + 2))
+    return TensorOp(name, (None,), None, _part(axis, base == "Split1"))
+
+
 def enlarged(w: Array, height: int = 3, width: int = 3) -> Array:
     """A centred kernel with zeros around."""
     top, left = (height - w.shape[-2]) // 2, (width - w.shape[-1]) // 2
@@ -119,12 +126,12 @@ _ROWS = (
     TensorOp("AvgPool", (4,), 4, _pool("avg")),
     TensorOp("MaxPool", (4,), 4, _pool("max")),
     TensorOp("Relu", (None,), None, _relu),
-    *(TensorOp(f"Concat {i}", (None, None), None, lambda x, y, i=i: np.concatenate((x, y), i + 2)) for i in (0, 1)),
-    *(TensorOp(f"Split{j} {i}", (None,), None, _part(i, j == 1)) for i in (0, 1) for j in (0, 1)),
+    *(_move(name, axis) for name in ("Concat", "Split0", "Split1") for axis in (0, 1)),
     TensorOp("Transpose", (2,), 2, lambda x: np.swapaxes(x, -1, -2)),
     TensorOp("Enlarge", (4,), 4, enlarged),
     *(TensorOp(name, (), rank, lambda: None) for name, rank in CONSTANTS.items()),
 )
+MOVES = frozenset({"Concat", "Split0", "Split1"})  # they have an axis
 _FUNCTIONS = {(1, 1): "Unary", (2, 2): "Binary"}
 BASES = tuple(dict.fromkeys(row.base for row in _ROWS))
 
@@ -134,6 +141,8 @@ def op(name: str) -> TensorOp:
     if name in _OPS:
         return _OPS[name]
     kind, function = name.split()
+    if kind in MOVES:
+        return _move(kind, int(function))
     return TensorOp(name, (None,) if kind == "Unary" else (None, None), None, _entrywise(function))
 
 

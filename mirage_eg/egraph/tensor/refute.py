@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.lab.synthesis.tensor.ops import constant, op
-from mirage_eg.lab.synthesis.tensor.term import Equation
-from mirage_eg.lab.synthesis.tensor.typing import Dim, TypedEquation, TypedTerm, typed
+from mirage_eg.egraph.tensor.ops import constant, op
+from mirage_eg.egraph.tensor.term import Equation
+from mirage_eg.egraph.tensor.typing import Dim, TypedEquation, TypedTerm, typed
 
 TRIALS = 12
 _EXTENTS = (1, 2, 3)
@@ -40,7 +40,7 @@ def counterexample(equation: Equation, seed: int = 0) -> TensorCounterexample | 
     known = typed(equation)
     draw = np.random.default_rng(seed)
     for _ in range(TRIALS):
-        extents = _chosen_extents(known, draw)
+        extents = chosen_extents(known, draw)
         values = {
             name: draw.integers(-5, 6, (1, 1, *(_size(dim, known, extents) for dim in dims)))
             for name, dims in known.variables.items()
@@ -53,7 +53,7 @@ def counterexample(equation: Equation, seed: int = 0) -> TensorCounterexample | 
     return None
 
 
-def _chosen_extents(known: TypedEquation, draw: np.random.Generator) -> dict[int, int]:
+def chosen_extents(known: TypedEquation, draw: np.random.Generator) -> dict[int, int]:
     """An extent for each segment: kernels are odd and grow where they are enlarged."""
     extents = {segment: int(draw.choice(_EXTENTS)) for segment in range(len(known.shapes.bound))}
     kernels: set[int] = set()

@@ -5,19 +5,20 @@ plane after a convolution with any window. Concatenations are trees while a term
 general answer; the sides of an equation only need equal words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
-from mirage_eg.lab.synthesis.tensor.ops import CONSTANTS, op
-from mirage_eg.lab.synthesis.tensor.term import Equation, Term, subterms
+from mirage_eg.egraph.tensor.ops import CONSTANTS, MOVES, op
+from mirage_eg.egraph.tensor.term import Equation, Term, ops, subterms, text
 
 Dim = Any  # int | tuple[str, ...]
-RANK_OF_ANY = 3  # of tensors whose rank no op decides: the axes 0 and 1, and one that stands for all others
+RANK_OF_ANY = 3  # of tensors whose rank no op decides: the axes 0 and 1, and one that stands for all others; more for more axes
 
 
 class IllTyped(Exception):
-    """No shapes fit the term."""
+    """No shapes fit the term; the message has the ranks or extents that clash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Shapes:
     bound: list[Dim | None] = field(default_factory=list)
     smaller: list[tuple[Dim, Dim]] = field(default_factory=list)  # extents of a kernel before and after it grows
     kernels: list[Dim] = field(default_factory=list)  # of poolings: their kernel is one
+    names: dict[int, str] = field(default_factory=dict)  # of dims, for messages: x.0 is that of axis 0 of x
 
     def fresh(self) -> Dim:
         """A dim of which nothing is known."""
@@ -70,15 +72,43 @@ class Shapes:
             return
         if isinstance(left, int):
             if left in self.leaves(right):
-                raise IllTyped
+                raise self.clash(left, right)
             self.bound[left] = right
         elif isinstance(right, int):
             self.unify(right, left)
+        elif left[0] == right[0] == "cat" and (parts := self._apart(left, right)) is not None:
+            if all(parts):
+                self.unify(*map(_joined, parts))
+            elif any(parts):
+                raise self.clash(left, right)
         elif left[:-2] == right[:-2]:
             self.unify(left[-2], right[-2])
             self.unify(left[-1], right[-1])
         else:
-            raise IllTyped
+            raise self.clash(left, right)
+
+    def _apart(self, left: Dim, right: Dim) -> tuple[tuple[Dim, ...], tuple[Dim, ...]] | None:
+        """The words of two dims without their common ends; None if they have none."""
+        first, second = list(self.word(left)), list(self.word(right))
+        length = len(first)
+        for end in (0, -1):
+            while first and second and first[end] == second[end]:
+                del first[end], second[end]
+        return None if len(first) == length else (tuple(first), tuple(second))
+
+    def clash(self, left: Dim, right: Dim) -> IllTyped:
+        """The error that two extents differ."""
+        return IllTyped(f"extents {self.shown(left)} and {self.shown(right)}")
+
+    def shown(self, dim: Dim) -> str:
+        """A dim as a sum of named ones; x.0 is the extent of axis 0 of x."""
+
+        def segment(part: Dim) -> str:
+            if isinstance(part, int):
+                return self.names.get(part, f"n{part}")
+            return f"plane({self.shown(part[-2])}, {self.shown(part[-1])})"
+
+        return " + ".join(map(segment, self.word(dim)))
 
     def unify_words(self, left: Dim, right: Dim) -> None:
         """Make two dims equal, as words."""
@@ -117,6 +147,11 @@ class Shapes:
         )
 
 
+def _joined(word: Sequence[Dim]) -> Dim:
+    """The dim of a word."""
+    return reduce(lambda left, right: ("cat", left, right), word)
+
+
 @dataclass(frozen=True, slots=True)
 class TypedEquation:
     """Both sides with their types, and the dims of each variable."""
@@ -137,25 +172,39 @@ def typed(equation: Equation, attributes: Attributes = Attributes()) -> TypedEqu
     ranks = term_ranks(equation)
     shapes = Shapes(attributes)
     names = dict.fromkeys(it for side in equation for it in subterms(side) if isinstance(it, str))
-    env = {name: tuple(shapes.fresh() for _ in range(_number(ranks[name]))) for name in names}
-    sides = [_infer(side, env, shapes, _number(_rank(side, ranks))) for side in equation]
-    for left, right in zip(sides[0].dims, sides[1].dims, strict=True):
-        shapes.unify_words(left, right)
+    most = max((_axis(name) + 2 for side in equation for name in ops(side)), default=0)
+    free = max(RANK_OF_ANY, most)
+
+    def number(rank: int | None) -> int:
+        return free if rank is None else rank
+
+    env = {name: tuple(shapes.fresh() for _ in range(number(ranks[name]))) for name in names}
+    for name, dims in env.items():
+        shapes.names |= {dim: f"{name}.{axis}" for axis, dim in enumerate(dims)}
+    sides = [_infer(side, env, shapes, number(_rank(side, ranks))) for side in equation]
+    for axis, (left, right) in enumerate(zip(sides[0].dims, sides[1].dims, strict=True)):
+        try:
+            shapes.unify_words(left, right)
+        except IllTyped as error:
+            raise IllTyped(f"axis {axis} of the two sides: {error}") from None
     return TypedEquation(sides[0], sides[1], shapes, env, {name: ranks[name] for name in names})
 
 
-def _number(rank: int | None) -> int:
-    return RANK_OF_ANY if rank is None else rank
+def _axis(name: str) -> int:
+    """The axis of an op that has one, else −1."""
+    row = op(name)
+    return row.axis if row.base in MOVES else -1
 
 
-def term_ranks(sides: Sequence[Term]) -> dict[str, int | None]:
-    """The rank of each variable, by the ops around it; the sides have one rank. None: no op decides it.
+def term_ranks(sides: Sequence[Term], given: Mapping[str, int] | None = None) -> dict[str, int | None]:
+    """The rank of each variable, by the ops around it; the sides have one rank. None: no op decides it, and it is not `given`.
 
     Raises:
         IllTyped: two ops want different ranks.
     """
     ranks: dict[Any, int | None] = {}
     parent: dict[Any, Any] = {}
+    terms: dict[Any, Term] = {}  # at places
 
     def find(node: Any) -> Any:
         while parent.get(node, node) != node:
@@ -171,13 +220,14 @@ def term_ranks(sides: Sequence[Term]) -> dict[str, int | None]:
     def fix(node: Any, rank: int | None) -> None:
         if rank is None:
             return
-        if ranks.setdefault(find(node), rank) != rank:
-            raise IllTyped
+        if (known := ranks.setdefault(find(node), rank)) != rank:
+            raise IllTyped(f"{text(terms.get(node, node))} has rank {known}, wanted rank {rank}")
 
     def walk(term: Term, place: tuple[int, ...]) -> Any:
         if isinstance(term, str):
             return term
         row = op(term[0])
+        terms[place] = term
         if row.arity == 0:
             fix(place, CONSTANTS[term[0]])
             return place
@@ -191,6 +241,8 @@ def term_ranks(sides: Sequence[Term]) -> dict[str, int | None]:
         return place
 
     roots = [walk(side, (number,)) for number, side in enumerate(sides)]
+    for name, rank in (given or {}).items():
+        fix(name, rank)
     for root in roots[1:]:
         join(root, roots[0])
     names = {it for side in sides for it in subterms(side) if isinstance(it, str)}
@@ -208,12 +260,17 @@ def _infer(term: Term, env: dict[str, tuple[Dim, ...]], shapes: Shapes, rank: in
     row = op(term[0])
     wanted = [rank if it is None else it for it in row.ranks]
     if row.rank is not None and row.rank != rank:
-        raise IllTyped
+        raise IllTyped(f"{text(term)} has rank {row.rank}, wanted rank {rank}")
+    if row.base in MOVES and row.axis >= rank:
+        raise IllTyped(f"{text(term)}: axis {row.axis} of a tensor of rank {rank}")
     operands = tuple(_infer(it, env, shapes, number) for it, number in zip(term[1:], wanted, strict=True))
     if row.arity == 0:
         dims, slots = _constant(term[0], rank, shapes)
     else:
-        dims, slots = _RESULTS[row.base](term[0], [it.dims for it in operands], shapes)
+        try:
+            dims, slots = _RESULTS[row.base](term[0], [it.dims for it in operands], shapes)
+        except IllTyped as error:
+            raise IllTyped(f"{text(term)}: {error}") from None
     return TypedTerm(term, operands, dims, slots)
 
 
@@ -290,6 +347,8 @@ def _concat(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> R
 def _split(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
     axis = op(name).axis
     parts = shapes.fresh(), shapes.fresh()
+    whole = shapes.shown(operands[0][axis])
+    shapes.names |= {parts[0]: f"({whole})[:p]", parts[1]: f"({whole})[p:]"}
     shapes.unify(operands[0][axis], ("cat", *parts))
     dims = list(operands[0])
     dims[axis] = parts[name.startswith("Split1")]

@@ -1,0 +1,1 @@
+"""Terms over whole tensors, and the normal form that decides their equality for all shapes."""

@@ -1,0 +1,207 @@
+"""Is a law of whole tensors true? Proved for all shapes by the normal form, refuted by a counterexample, ill-typed, or tested.
+
+A law says more than its equation: it matches its left side at all shapes that fit it and the conditions. `extents` decides
+whether the proof covers these.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from mirage_eg.egraph.laws import Condition, Law, Literal, variables
+from mirage_eg.egraph.soundness.check_law import Counterexample
+from mirage_eg.egraph.tensor.counterexamples import Tried, tried, tried_equation
+from mirage_eg.egraph.tensor.extents import Unread, missing_conditions
+from mirage_eg.egraph.tensor.normal_form import NoNormalForm, equal, proved
+from mirage_eg.egraph.tensor.ops import MOVES
+from mirage_eg.egraph.tensor.term import Equation, ops, text
+from mirage_eg.egraph.tensor.typing import Attributes, IllTyped, TypedEquation, TypedTerm, term_ranks, typed
+from mirage_eg.egraph.tensor.written import SAME, Written, WrittenLaw, written_laws
+from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.plurals import counted
+
+
+class TensorTruth(StrEnum):
+    """The verdicts on an equation of whole tensors."""
+
+    PROVED = "proved for all shapes"
+    TESTED = "tested"
+    REFUTED = "refuted"
+    ILL_TYPED = "ill-typed"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorVerdict:
+    """A verdict, its reason or scope, the shapes at which both sides were computed, and what refutes the law.
+
+    `missing`: conditions without which the law also matches where its right side has no value.
+    """
+
+    truth: TensorTruth
+    because: str = ""
+    trials: int = 0
+    counterexample: Counterexample | None = None
+    missing: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.truth is TensorTruth.PROVED
+
+    def __str__(self) -> str:
+        lines = [f"{self.truth}: {self.because}" if self.because else str(self.truth)]
+        return "\n".join([*lines, *(str(self.counterexample).splitlines() if self.counterexample else ())])
+
+
+Laws = Callable[[TypedEquation], str | None]  # names the laws of elements that prove an equation for all shapes
+
+
+def compare(equation: Equation, by_laws: Laws) -> TensorVerdict:
+    """The verdict on two terms without sizes, at all shapes that fit both."""
+    try:
+        attributes = proved(equation)
+        if attributes is not None:
+            return TensorVerdict(TensorTruth.PROVED, _by_normal_form(equation, attributes))
+        found = tried_equation(equation)
+        laws = None if found.counterexample else by_laws(typed(equation))
+    except IllTyped as error:
+        return TensorVerdict(TensorTruth.ILL_TYPED, str(error))
+    if laws is not None:
+        return TensorVerdict(TensorTruth.PROVED, laws, found.trials)
+    return _without_proof(found, "the normal forms differ")
+
+
+def decide(law: Law, by_laws: Laws) -> TensorVerdict:
+    """The verdict on a law of a rule file, in all its directions and at every axis that it leaves open: the worst of them.
+
+    Raises:
+        RuleError: the law says something else than that terms of whole tensors are equal.
+    """
+    verdicts = [_decided(it, by_laws) for it in written_laws(law)]
+    order = (TensorTruth.ILL_TYPED, TensorTruth.REFUTED, TensorTruth.TESTED, TensorTruth.PROVED)
+    worst = min(verdicts, key=lambda it: order.index(it.truth))
+    missing = dict.fromkeys(it for verdict in verdicts for it in verdict.missing)
+    return replace(worst, trials=sum(it.trials for it in verdicts), missing=tuple(missing))
+
+
+def _decided(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
+    verdict = _at_all_shapes(law, by_laws)
+    if verdict.truth is TensorTruth.PROVED and verdict.missing:
+        general = _abstracted(law)
+        if general != law and (found := _at_all_shapes(general, by_laws)).truth is TensorTruth.PROVED and not found.missing:
+            return found
+    return verdict
+
+
+def _at_all_shapes(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
+    equation = law.left.term, law.right.term
+    attributes = _attributes(law)
+    try:
+        ranks = {name: rank for name, rank in term_ranks(equation).items() if name}
+        own = typed((law.left.term, law.left.term), attributes or Attributes())
+    except IllTyped as error:
+        return TensorVerdict(TensorTruth.ILL_TYPED, str(error))
+    proof, because = "", "the normal forms differ"
+    try:
+        known = typed(equation, attributes or Attributes())
+        if attributes is None:
+            because = "the law has windows, groups or poolings of different kinds"
+        elif equal(known):
+            proof = _by_normal_form(equation, attributes)
+    except IllTyped as error:
+        known, because = own, str(error)
+    except NoNormalForm:
+        because = "a side has no normal form"
+    shown = {name: len(dims) for name, dims in known.variables.items()}
+    shown |= {name: rank for name, rank in ranks.items() if rank is not None}
+    found = None
+    if not proof:
+        found = _tried(law, known.left, shown)
+        if found.counterexample is None and known is not own:
+            proof = by_laws(known) or ""
+    missing: tuple[str, ...] = ()
+    if proof:
+        try:
+            missing = tuple(missing_conditions(law, known))
+        except Unread:
+            proof, because = "", "equal where the shapes fit both sides; whether the law matches elsewhere is not decided"
+        else:
+            if not missing:
+                return TensorVerdict(TensorTruth.PROVED, proof)
+    found = found or _tried(law, known.left, shown)
+    if proof and found.counterexample is None:
+        return TensorVerdict(TensorTruth.PROVED, f"{proof}, where the shapes fit both sides", found.trials, None, missing)
+    return replace(_without_proof(found, because), missing=missing)
+
+
+def _tried(law: WrittenLaw, left: TypedTerm, ranks: dict[str, int]) -> Tried:
+    try:
+        return tried(law, left, ranks)
+    except Unread:
+        return Tried(None, 0)
+
+
+def _without_proof(found: Tried, because: str) -> TensorVerdict:
+    if found.counterexample is not None:
+        return TensorVerdict(TensorTruth.REFUTED, "counterexample", found.trials, found.counterexample)
+    if not found.trials and found.misfit is not None:
+        return TensorVerdict(TensorTruth.ILL_TYPED, found.misfit.right.removeprefix("ill-typed: "), 0, found.misfit)
+    if not found.trials:
+        raise RuleError("no shapes were found at which both sides have a value, so nothing was tested")
+    return TensorVerdict(TensorTruth.TESTED, f"{because}; equal at {counted(found.trials, 'shape')}", found.trials)
+
+
+def _attributes(law: WrittenLaw) -> Attributes | None:
+    """The windows and groups of a law; None if it mixes them."""
+    parts = [
+        it for side in (law.left, law.right) for it in side.parts() if it.name.startswith(("Conv2d", "AvgPool", "MaxPool"))
+    ]
+    windows = {it.window for it in parts}
+    groups = {it.groups for it in parts if it.name.startswith("Conv2d")}
+    if len(windows) > 1 or len(groups) > 1:
+        return None
+    kernels = {it.sizes for it in parts if it.sizes}
+    if len(kernels) > 1:
+        return None  # the type has one kernel for all poolings
+    return Attributes(windows > {SAME} or bool(windows - {SAME}), bool(groups - {Literal(1)}))
+
+
+def _by_normal_form(equation: Equation, attributes: Attributes) -> str:
+    axes = [int(name.split()[1]) for side in equation for name in ops(side) if name.split()[0] in MOVES]
+    rank = [f"every rank from {max(axes) + 1}"] if axes and set(term_ranks(equation).values()) == {None} else []
+    return " and ".join(["normal form", *scope(equation, attributes), *rank]).replace("normal form and", "normal form, for", 1)
+
+
+def scope(equation: Equation, attributes: Attributes) -> Iterator[str]:
+    """For which convolutions and poolings an equation is proved."""
+    terms = " ".join(map(text, equation))
+    if "Conv2d" in terms or "Pool" in terms:
+        yield "any stride, padding and dilation" if attributes.any_window else "stride 1 and centred windows"
+    if "Conv2d" in terms:
+        yield "any groups" if attributes.any_groups else "one group"
+
+
+def _abstracted(law: WrittenLaw) -> WrittenLaw:
+    """The law with a variable for each term that both sides have and whose variables occur nowhere else: a stronger law."""
+    counts = Counter(it.name for side in (law.left, law.right) for it in side.parts() if it.is_variable)
+    conditions = {name for it in law.conditions for name in _names(it)}
+    common = [it for it in law.left.parts() if it in set(law.right.parts()) and not it.is_variable]
+    for number, part in enumerate(common):
+        inside = Counter(it.name for it in part.parts() if it.is_variable)
+        times = sum(it == part for side in (law.left, law.right) for it in side.parts())
+        if inside and not conditions & inside.keys() and all(counts[name] == times * own for name, own in inside.items()):
+            fresh = Written(f"part{number}", is_variable=True)
+            return _abstracted(WrittenLaw(_with(law.left, part, fresh), _with(law.right, part, fresh), law.conditions))
+    return law
+
+
+def _names(condition: Condition) -> Iterator[str]:
+    sides = (condition,) if hasattr(condition, "arguments") else (condition.left, condition.right)
+    for side in sides:
+        yield from variables(side)
+
+
+def _with(term: Written, part: Written, by: Written) -> Written:
+    return by if term == part else replace(term, operands=tuple(_with(it, part, by) for it in term.operands))
+
+
+__all__ = ["Laws", "TensorTruth", "TensorVerdict", "compare", "decide", "scope"]

@@ -1,0 +1,213 @@
+"""Laws of whole tensors as rule files write them: terms with the sizes among their attributes, and as texts without sizes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, variables
+from mirage_eg.egraph.tensor.ops import BASES, MOVES, op
+from mirage_eg.egraph.tensor.term import Term
+from mirage_eg.ir.errors import OptionError, RuleError
+from mirage_eg.ir.ops import OPS, Kind
+
+ONE_GROUP = Literal(1)
+SAME = Apply("Same", ())
+_SIZES = {"Split0": 1, "Split1": 1, "Enlarge": 2, "AvgPool": 2, "MaxPool": 2, "Imatmul": 1, "Iconv": 3, "Cpool": 3, "One": 1}
+_FUNCTIONS = ("Unary", "Binary")
+_TERMS = frozenset({*BASES, *_FUNCTIONS})
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A term: the name of an op with its attributes, or of a variable; `sizes` are its attributes that are extents."""
+
+    name: str
+    operands: tuple["Written", ...] = ()
+    sizes: tuple[Pattern, ...] = ()
+    window: Pattern = SAME
+    groups: Pattern = ONE_GROUP
+    is_variable: bool = False
+
+    @property
+    def term(self) -> Term:
+        """The term without sizes."""
+        return self.name if self.is_variable else (self.name, *(it.term for it in self.operands))
+
+    def parts(self) -> Iterator["Written"]:
+        """The term and all terms in it."""
+        yield self
+        for operand in self.operands:
+            yield from operand.parts()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLaw:
+    """One direction of a law at one choice of the axes that it leaves open; `conditions` are those on numbers."""
+
+    left: Written
+    right: Written
+    conditions: tuple[Condition, ...]
+
+
+def written_laws(law: Law) -> list[WrittenLaw]:
+    """The directions of a law, each at every choice of its open axes (0 or 1).
+
+    Raises:
+        RuleError: the law says something else than that terms of whole tensors are equal.
+    """
+    terms = {
+        condition.left.name: condition.right
+        for condition in law.conditions
+        if isinstance(condition, Equal) and isinstance(condition.left, Variable) and _is_term(condition.right)
+    }
+    numbers = [it for it in law.conditions if not (isinstance(it, Equal) and _is_term(it.right))]
+    unions = [it.arguments for it in law.actions if it.kind == "union"]
+    for action in law.actions:
+        if action.kind == "let":
+            terms[str(action.arguments[0])] = action.arguments[1]
+        elif action.kind != "union":
+            raise RuleError(
+                f"{law.place}: got an action {action.kind}, wanted (union …): only equations of tensors are decided"
+            )
+    if not unions:
+        raise RuleError(f"{law.place}: got a rule without (union …), wanted an equation of tensors")
+    found = []
+    for left, right in unions:
+        sides = _inlined(left, terms), _inlined(right, terms)
+        for axes in _axes(sides, law.conditions):
+            read = tuple(_read(it, axes, law.place) for it in sides)
+            kept = tuple(_at(it, axes) for it in numbers)
+            found.append(WrittenLaw(read[0], read[1], kept))
+            if law.form == "birewrite":
+                found.append(WrittenLaw(read[1], read[0], kept))
+    return found
+
+
+def _is_term(pattern: Pattern) -> bool:
+    return isinstance(pattern, Apply) and pattern.name in _TERMS
+
+
+def _inlined(pattern: Pattern, terms: Mapping[str, Pattern]) -> Pattern:
+    match pattern:
+        case Variable(name) if name in terms:
+            return _inlined(terms[name], {other: it for other, it in terms.items() if other != name})
+        case Apply(name, arguments):
+            return Apply(name, tuple(_inlined(it, terms) for it in arguments))
+        case _:
+            return pattern
+
+
+def _axes(sides: Sequence[Pattern], conditions: Sequence[Condition]) -> Iterator[dict[str, int]]:
+    """Every choice of the axes that variables name: ops of any rank treat all axes alike, so 0 and 1 stand for all."""
+    parts = [part for side in sides for part in applications(side) if part.name in MOVES]
+    names = list(dict.fromkeys(part.arguments[0].name for part in parts if isinstance(part.arguments[0], Variable)))
+    differ = {frozenset(variables(it)) for it in conditions if isinstance(it, Apply) and it.name == "!="}
+    for number in range(1 << len(names)):
+        chosen = {name: number >> place & 1 for place, name in enumerate(names)}
+        if all(len({chosen[it] for it in pair}) == len(pair) for pair in differ if pair <= chosen.keys()):
+            yield chosen
+
+
+def _at(pattern: Any, axes: Mapping[str, int]) -> Any:
+    match pattern:
+        case Variable(name) if name in axes:
+            return Literal(axes[name])
+        case Apply(name, arguments):
+            return Apply(name, tuple(_at(it, axes) for it in arguments))
+        case Equal(left, right):
+            return Equal(_at(left, axes), _at(right, axes))
+        case _:
+            return pattern
+
+
+def _read(pattern: Pattern, axes: Mapping[str, int], place: str) -> Written:
+    """The term of a pattern in the language of rules/tensor."""
+    if isinstance(pattern, Variable):
+        return Written(pattern.name, is_variable=True)
+    if not isinstance(pattern, Apply):
+        raise RuleError(f"{place}: got {pattern} as a tensor, wanted a variable or an op")
+    match pattern.name, pattern.arguments:
+        case "Input", (Literal(str() as name),):
+            return Written(name, is_variable=True)
+        case name, _ if not _is_term(pattern):
+            wanted = ", ".join(sorted(_TERMS))
+            raise RuleError(f"{place}: got the op {name}, whose meaning is not known; wanted {wanted}")
+        case "Conv2d", (window, groups, Literal(str() as activation), *operands):
+            name, sizes = f"Conv2d {activation}", ()
+        case ("AvgPool" | "MaxPool") as name, (window, height, width, *operands):
+            sizes, groups = (height, width), ONE_GROUP
+        case ("Unary" | "Binary") as kind, (Literal(str() as function), *operands):
+            name, sizes, window, groups = f"{kind} {function}", (), SAME, ONE_GROUP
+        case base, (axis, *rest) if base in MOVES:
+            chosen = _at(axis, axes)
+            if not isinstance(chosen, Literal) or not isinstance(chosen.value, int) or chosen.value < 0:
+                raise RuleError(f"{place}: got the axis {axis} of {base}, wanted a number from 0 or a variable")
+            count = _SIZES.get(base, 0)
+            name, window, groups = f"{base} {chosen.value}", SAME, ONE_GROUP
+            sizes, operands = tuple(_at(it, axes) for it in rest[:count]), rest[count:]
+        case name, arguments:
+            count = _SIZES.get(name, 0)
+            sizes, operands = tuple(_at(it, axes) for it in arguments[:count]), list(arguments[count:])
+            window, groups = SAME, ONE_GROUP
+    return Written(name, tuple(_read(it, axes, place) for it in operands), sizes, window, groups)
+
+
+def read_term(source: str) -> Term:
+    """A term from its text: `(Matmul A (Concat 1 B C))`, without sizes; elementwise ops by name, as `(exp x)`.
+
+    Raises:
+        OptionError: the text is no term.
+    """
+    tokens = source.replace("(", " ( ").replace(")", " ) ").split()
+
+    def wrong(got: str, wanted: str) -> OptionError:
+        return OptionError(f"term {source!r}: got {got}, wanted {wanted}")
+
+    def read() -> Term:
+        if not tokens:
+            raise wrong("an end", "a closing parenthesis")
+        token = tokens.pop(0)
+        if token == ")":
+            raise wrong("a closing parenthesis", "a term")
+        if token != "(":
+            return token
+        if not tokens or tokens[0] in "()":
+            raise wrong("an empty application", "(Op operands…)")
+        head = tokens.pop(0)
+        name = _head(head, tokens, wrong)
+        operands: list[Term] = []
+        while tokens and tokens[0] != ")":
+            operands.append(read())
+        if not tokens:
+            raise wrong("an end", "a closing parenthesis")
+        tokens.pop(0)
+        if (arity := op(name).arity) != len(operands):
+            raise wrong(f"{len(operands)} operands of {head}", str(arity))
+        return (name, *operands)
+
+    found = read()
+    if tokens:
+        raise wrong(f"{' '.join(tokens)} after the term", "one term")
+    return found
+
+
+def _head(head: str, tokens: list[str], wrong: Any) -> str:
+    """The op with its attributes, which are taken from the tokens."""
+    if head in MOVES:
+        if not tokens or not tokens[0].isdigit():
+            raise wrong(f"{head} without an axis", f"({head} 0 …)")
+        return f"{head} {tokens.pop(0)}"
+    if head == "Conv2d":
+        return f"Conv2d {tokens.pop(0) if tokens and tokens[0] in ('none', 'relu') else 'none'}"
+    if head in _FUNCTIONS and tokens:
+        return f"{head} " + tokens.pop(0).strip('"')
+    if head in BASES:
+        return head
+    row = OPS.get(head)
+    if row is not None and row.kind is Kind.ELEMENTWISE and row.arity in ((1, 1), (2, 2)) and not row.attributes:
+        named = {"add": "Add", "mul": "Mul", "relu": "Relu"}.get(head)
+        return named or f"{_FUNCTIONS[row.arity == (2, 2)]} {head}"
+    raise wrong(f"the op {head}", f"{', '.join(BASES)}, or an elementwise op of one operand or two, such as exp")
+
+
+__all__ = ["SAME", "Written", "WrittenLaw", "read_term", "written_laws"]

@@ -1,0 +1,143 @@
+"""Check laws of whole tensors: each is proved for all shapes, by the normal form or by laws of elements, refuted, or tested."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from mirage_eg.egraph.expression import primes
+from mirage_eg.egraph.laws import Law, wording
+from mirage_eg.egraph.rule_files import TENSOR, domain_of, read_files
+from mirage_eg.egraph.rulebook import Theory, load_rules, raise_errors
+from mirage_eg.egraph.soundness.check_file import Progress, Report, check_file
+from mirage_eg.egraph.soundness.check_law import Finding, Truth
+from mirage_eg.egraph.soundness.lints import Lint, Severity
+from mirage_eg.egraph.tensor.counterexamples import with_dims
+from mirage_eg.egraph.tensor.decide import TensorTruth, TensorVerdict, compare, decide
+from mirage_eg.egraph.tensor.programs import Sizes, Window, program
+from mirage_eg.egraph.tensor.typing import TypedEquation
+from mirage_eg.egraph.tensor.written import read_term
+from mirage_eg.ir.errors import GraphError, RuleError, UnsupportedError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.verify.proof import Prover, express_both
+
+NO_WINDOW = Window((1, 1), (0, 0, 0, 0), (1, 1))
+_TRUTHS = {
+    TensorTruth.PROVED: Truth.PROVED,
+    TensorTruth.TESTED: Truth.HELD,
+    TensorTruth.REFUTED: Truth.REFUTED,
+    TensorTruth.ILL_TYPED: Truth.ILL_TYPED,
+}
+
+
+def equal_for_all_shapes(left: str, right: str) -> TensorVerdict:
+    """Whether two terms of whole tensors are equal for all shapes that fit both; the verdict is true where that is proved.
+
+    The terms are texts: `(Transpose (Matmul A B))`, with the ops of `rules/tensor` and without sizes: `(Split0 1 x)` is the
+    first part of x along axis 1, wherever it is cut. Elementwise ops have their names, as in `(exp x)`. Convolutions are
+    `(Conv2d x w)`, poolings `(MaxPool x)`; the verdict says for which windows and groups it holds.
+
+    Raises:
+        OptionError: a text is no term.
+    """
+    return compare((read_term(left), read_term(right)), proving_laws)
+
+
+def proving_laws(equation: TypedEquation) -> str | None:
+    """The laws of elements (`rules/indexed`) that prove an equation without windows and parts for all shapes, if any do.
+
+    Their terms have axes and no sizes: terms that are the same at two choices of extents are those of every choice.
+    """
+    segments = sorted(
+        {it for dims in equation.variables.values() for dim in dims for it in equation.shapes.word(dim)}, key=repr
+    )
+    sides = [with_dims(it) for it in (equation.left, equation.right)]
+    proofs, terms = [], []
+    for skipped in (0, 1):
+        at = dict(zip(segments, islice(primes(), skipped, None), strict=False))
+        shapes = {
+            name: tuple(sum(at[it] for it in equation.shapes.word(dim)) for dim in dims)
+            for name, dims in equation.variables.items()
+        }
+        sizes = Sizes(shapes, lambda dim, at=at: [sum(at.get(it, 1) for it in equation.shapes.word(dim))], NO_WINDOW)  # type: ignore[misc]
+        try:
+            left, right = (program(it, sizes) for it in sides)
+            joint = express_both(left, right)
+        except (GraphError, UnsupportedError):
+            return None
+        if joint.parting is not None:
+            return None
+        proofs.append(Prover(left).prove(right))
+        terms.append(replace(joint.both, extents=()))
+    if terms[0] != terms[1] or not all(it.proved for it in proofs):
+        return None
+    where = ", where both sides are defined" if proofs[0].partial else ""
+    return f"laws of elements{': ' if proofs[0].laws else ''}{', '.join(proofs[0].laws)}{where}"
+
+
+def check_rule_file(
+    path: str | Path,
+    programs: Mapping[str, Graph],
+    domain: str | None = None,
+    examples: int | None = None,
+    seed: int = 0,
+    on_progress: Progress = lambda stage, done, total: None,
+) -> Report:
+    """`check_file`, or `check_tensor_file` for laws of whole tensors, by the domain or else by the header of the file.
+
+    Raises:
+        RuleError: the file does not load, a law cannot be tested, or a limit was hit.
+    """
+    [file] = read_files(path)
+    if (domain or domain_of(file)) == TENSOR:
+        return check_tensor_file(path, on_progress)
+    return check_file(path, programs, domain, examples, seed, on_progress=on_progress)
+
+
+def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, done, total: None) -> Report:
+    """The verdict on each law of a rule file of whole tensors, and lints: conditions that it lacks, what a packaged law says.
+
+    Raises:
+        RuleError: the file does not load, or a law says something else than that tensors are equal.
+    """
+    [file] = read_files(path)
+    rulebook = load_rules(TENSOR, [path])
+    theory = next(it for it in rulebook.theories if it.text == file.text)
+    packaged = {wording(law): law.place for it in rulebook.theories if it != theory for law in it.laws}
+    findings: list[Finding] = []
+    lints: list[Lint] = []
+    errors: list[str] = []
+    for done, law in enumerate(_equations(theory), 1):
+        try:
+            verdict = decide(law, proving_laws)
+        except RuleError as error:
+            errors.append(str(error) if str(error).startswith(law.place) else f"{law.place}: {error}")
+            continue
+        findings.append(_finding(law, verdict))
+        lints += _missing(law, verdict)
+        if (words := wording(law)) in packaged:
+            lints.append(Lint(Severity.NOTE, law.place, f"law {law.name!r} says what the law at {packaged[words]} says"))
+        on_progress("laws", done, len(theory.laws))
+    raise_errors(errors)
+    return Report(theory.path, TENSOR, theory.sha256, tuple(findings), tuple(lints), ())
+
+
+def _equations(theory: Theory) -> list[Law]:
+    """The laws of a file; the rules by which the packaged language knows shapes and groups are none."""
+    return [law for law in theory.laws if not (theory.packaged and law.form == "rule")]
+
+
+def _finding(law: Law, verdict: TensorVerdict) -> Finding:
+    return Finding(law, _TRUTHS[verdict.truth], verdict.trials, verdict.counterexample, verdict.because)
+
+
+def _missing(law: Law, verdict: TensorVerdict) -> list[Lint]:
+    if not verdict.missing:
+        return []
+    added = f":when ({' '.join(verdict.missing)})"
+    if verdict.truth is TensorTruth.REFUTED:
+        return [Lint(Severity.NOTE, law.place, f"the law holds with {added}")]
+    return [Lint(Severity.WARNING, law.place, f"narrows: the law also matches where its right side has no value; add {added}")]
+
+
+__all__ = ["check_rule_file", "check_tensor_file", "equal_for_all_shapes", "proving_laws"]
