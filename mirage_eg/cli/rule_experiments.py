@@ -13,7 +13,7 @@ from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.egraph.rule_files import DOMAINS
+from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from mirage_eg.search.structure_search import SearchLimits
 
 _SATURATION = ("egraph_nodes", "egraph_iterations", "egraph_seconds", "egraph_backoff", "allow_cut")
+_MOST_LAWS = 40  # of a file whose laws without matches are printed, too
 _SHOWN = 5  # new µGraphs of a program in the table
 PlotOption = Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the figures into this file.")]
 DomainOption = Annotated[
-    str | None, typer.Option(help=f"Read the file in this domain: {' or '.join(DOMAINS)}.", show_default=False)
+    str | None, typer.Option(help=f"Read the file in this domain: {', '.join(LAW_DOMAINS)}.", show_default=False)
 ]
 
 
@@ -56,15 +57,18 @@ def impact(
 
     def job() -> int:
         from mirage_eg.lab.bench.rule_impact import part_impacts
+        from mirage_eg.lab.bench.tensor_rules import is_tensor_rules
 
         if top < 1:
             raise OptionError(f"--top: got {top}, wanted 1 or more")
         if proofs < 0:
             raise OptionError(f"--proofs: got {proofs}, wanted 0 or more")
-        if domain is not None:
+        if domain is not None and domain != TENSOR:
             replace(options, domain=domain)  # its argument checks
         if out is not None:
             check_writable(out)
+        if domain == TENSOR or (domain is None and is_tensor_rules(str(file))):
+            return _tensor_comparison("impact", (), (str(file),), programs, options, out, as_json)
         parts = _parts(programs, options)
         with progress() as observer:
             result = part_impacts(
@@ -87,6 +91,47 @@ def impact(
         return 0
 
     return job
+
+
+def _tensor_comparison(
+    what: str,
+    a: tuple[str, ...],
+    b: tuple[str, ...],
+    programs: Sequence[str] | None,
+    options: Options,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Programs rewritten with two sets of laws of whole tensors; the laws of B with their matches."""
+    from mirage_eg.lab.bench.tensor_rules import tensor_comparison
+
+    graphs = load_programs(programs, PAPER, options.batch)
+    with progress() as observer:
+        result = tensor_comparison(
+            graphs, a, b, options.device_record, lambda stage, done, total: observer(stage, done, total, "")
+        )
+    if out is not None:
+        write_atomically(out / f"{what}.json", json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n")
+    if as_json:
+        print(json_line(plain(result)))
+        return 0
+    head = ("program", "ops, A", "B", "predicted µs, A", "B", "gain", "e-nodes, A", "B")
+    rows = [
+        (
+            *(row.program, str(row.a.ops), str(row.b.ops), f"{row.a.us:.1f}", f"{row.b.us:.1f}"),
+            *(f"{row.a.us / row.b.us:.2f}" if row.b.us else "–", f"{row.a.enodes:,}", f"{row.b.enodes:,}"),
+        )
+        for row in result.programs
+    ]
+    _print_table(head, rows, f"A: {result.a} | B: {result.b}; whole programs rewritten, µs on {result.device}")
+    for law in result.laws:
+        count = result.matches(law)
+        if count or len(result.laws) <= _MOST_LAWS:
+            said = f"not used: {law.unused}" if law.unused else counted(count, "match", "matches")
+            _print_line(f"law {law.name} ({law.place}): {said}")
+    for row in result.programs:
+        _print_cut(row.program, filter(None, (row.a.stopped, row.b.stopped)))
+    return 0
 
 
 def _parts(programs: Sequence[str] | None, options: Options) -> "list[SearchProgram]":
@@ -252,7 +297,8 @@ def _check_laws(laws: Iterable[str], known: Sequence[str]) -> None:
 @with_options(Options, "batch", "max_block_ops", "target", "gpu", *_SATURATION)
 def compare(
     a: Annotated[
-        str, typer.Argument(metavar="A", help="indexed, abstract, a theory, or a rule file or folder.", show_default=False)
+        str,
+        typer.Argument(metavar="A", help="indexed, abstract, tensor, a theory, a rule file or a folder.", show_default=False),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other rule set.", show_default=False)],
     options: Options,
@@ -271,8 +317,11 @@ def compare(
     def job() -> int:
         from mirage_eg.lab import rule_pages
         from mirage_eg.lab.bench.rule_comparison import comparison, rule_set
+        from mirage_eg.lab.bench.tensor_rules import is_tensor_rules, rule_set_of
 
         _check_plot(plot)
+        if is_tensor_rules(a) and is_tensor_rules(b) and not without:
+            return _tensor_comparison("compare", rule_set_of(a), rule_set_of(b), programs, options, None, as_json)
         name = b if not without else f"{b} without {', '.join(without)}"
         sets = (a, rule_set(a)), (name, rule_set(b, without or ()))
         parts = _parts(programs, options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.rule_experiments import ablate, compare, impact
+from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS
@@ -30,9 +30,6 @@ app.command("compare")(compare)
 app.command("minimize")(minimize)
 app.command("synthesize")(synthesize)
 
-LawDomainOption = Annotated[
-    str | None, typer.Option(help=f"Read the file in this domain: {', '.join(LAW_DOMAINS)}.", show_default=False)
-]
 RulesOption = Annotated[list[str] | None, typer.Option(metavar="PATH", help="More rules: a file or folder.")]
 
 
@@ -70,7 +67,7 @@ def list_rules(
 @app.command("check")
 def check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Rule files, or folders of them.", show_default=False)],
-    domain: LawDomainOption = None,
+    domain: DomainOption = None,
     examples: Annotated[
         int | None, typer.Option(help="Random assignments for each law; 1,500, or fewer for many laws.", show_default=False)
     ] = None,

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.egraph.rule_files import DOMAINS
+from mirage_eg.egraph.rule_files import LAW_DOMAINS
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
@@ -41,7 +41,7 @@ def minimize(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
     out: OutOption = None,
     domain: Annotated[
-        str | None, typer.Option(help=f"Read the file in this domain: {' or '.join(DOMAINS)}.", show_default=False)
+        str | None, typer.Option(help=f"Read the file in this domain: {', '.join(LAW_DOMAINS)}.", show_default=False)
     ] = None,
     with_packaged: Annotated[
         bool, typer.Option("--with-packaged", help="Drop what follows from the packaged laws, too.")
@@ -53,7 +53,8 @@ def minimize(
     def job() -> int:
         from mirage_eg.lab.synthesis.minimize import minimize as run
 
-        Options(domain=domain or DOMAINS[0])  # its argument checks
+        if domain is not None and domain not in LAW_DOMAINS:
+            raise OptionError(f"--domain: got {domain!r}, wanted one of {', '.join(LAW_DOMAINS)}")
         check_rule_file(out)
         with progress() as observer:
             found = run(file, domain, with_packaged, observer)

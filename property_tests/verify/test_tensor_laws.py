@@ -1,5 +1,6 @@
 """Laws of whole tensors: what holds for all shapes is proved, broken twins are refuted, and conditions that lack are named."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.lab.synthesis.tensor.rule_lines import rewrites
 from mirage_eg.testing import assert_law_sound
 from mirage_eg.verify.tensor_laws import check_tensor_file, proving_laws
+from property_tests.support.command import run_command
 from property_tests.support.tensor_laws import AXIOMS, FALSE_EQUATIONS
 
 HOLD = """
@@ -147,3 +149,36 @@ def test_assertions_know_laws_of_tensors() -> None:
         assert_law_sound("(rewrite (Transpose (Transpose x)) (Transpose x))", TENSOR)
     with pytest.raises(AssertionError, match="ill-typed"):
         assert_law_sound("(rewrite (Smul x (Split0 0 n y)) x)", TENSOR)
+
+
+def test_a_law_that_follows_from_others_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "laws.egg"
+    file.write_text(
+        """; domain: tensor
+(rewrite (Transpose (Transpose x)) x :name "twice")
+(rewrite (Transpose (Matmul A B)) (Matmul (Transpose B) (Transpose A)) :name "product")
+(rewrite (Transpose (Matmul A (Transpose B))) (Matmul B (Transpose A)) :name "follows")
+"""
+    )
+    found = mi.minimize(file)
+    assert [(it.law.name, it.laws) for it in found.derived] == [("follows", ("product", "twice"))]
+    assert [law.name for law in found.kept] == ["twice", "product"] and '"follows"' not in found.text
+
+
+def test_impact_says_what_laws_of_tensors_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, program = tmp_path / "laws.egg", tmp_path / "twice.py"
+    file.write_text(
+        '; domain: tensor\n(rewrite (Unary "exp" (Unary "log" (Unary "sqrt" x))) (Unary "sqrt" x) :name "undone")\n'
+    )
+    program.write_text(
+        """import mirage_eg as mi
+def program():
+    g = mi.new_kernel_graph()
+    x, w = (g.new_input((64, 64), name=name) for name in "xw")
+    g.mark_output(g.exp(g.log(g.sqrt(x))) @ w)
+    return g
+"""
+    )
+    code, out, _ = run_command(capsys, "rules", "impact", str(file), str(program), "--json")
+    [row] = json.loads(out)["programs"]
+    assert code == 0 and row["b"]["matches"] == [["undone", 1]] and row["b"]["ops"] == row["a"]["ops"] - 2

@@ -94,7 +94,7 @@ def _decided(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
 
 def _at_all_shapes(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
     equation = law.left.term, law.right.term
-    attributes = _attributes(law)
+    attributes = attributes_of(law)
     try:
         ranks = {name: rank for name, rank in term_ranks(equation).items() if name}
         own = typed((law.left.term, law.left.term), attributes or Attributes())
@@ -150,7 +150,7 @@ def _without_proof(found: Tried, because: str) -> TensorVerdict:
     return TensorVerdict(TensorTruth.TESTED, f"{because}; equal at {counted(found.trials, 'shape')}", found.trials)
 
 
-def _attributes(law: WrittenLaw) -> Attributes | None:
+def attributes_of(law: WrittenLaw) -> Attributes | None:
     """The windows and groups of a law; None if it mixes them."""
     parts = [
         it for side in (law.left, law.right) for it in side.parts() if it.name.startswith(("Conv2d", "AvgPool", "MaxPool"))
@@ -204,4 +204,4 @@ def _with(term: Written, part: Written, by: Written) -> Written:
     return by if term == part else replace(term, operands=tuple(_with(it, part, by) for it in term.operands))
 
 
-__all__ = ["Laws", "TensorTruth", "TensorVerdict", "compare", "decide", "scope"]
+__all__ = ["Laws", "TensorTruth", "TensorVerdict", "attributes_of", "compare", "decide", "scope"]

@@ -14,12 +14,13 @@ from mirage_eg.egraph.growing_laws import culprits
 from mirage_eg.egraph.laws import Apply, Law, Literal, Pattern, Variable
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rule_commands import law_spans
-from mirage_eg.egraph.rule_files import DOMAINS, domain_of, read_files
+from mirage_eg.egraph.rule_files import DOMAINS, TENSOR, domain_of, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
-from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.egraph.sandbox import Worker, in_worker
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.lab.synthesis.derivation import Laws, Question, SaturationEffort, asks_for_parts, is_equation, questions, reached
 from mirage_eg.lab.synthesis.domain import Progress, no_progress
+from mirage_eg.lab.synthesis.tensor.minimize import derived_tensor_laws
 from mirage_eg.lab.synthesis.term_pair import ops
 
 EFFORT = SaturationEffort(iterations=8, nodes=20_000)
@@ -64,6 +65,8 @@ def minimize(
     domain = domain or domain_of(files[0]) or DOMAINS[0]
     rulebook = load_rules(domain, [path])
     theory = next(theory for theory in rulebook.theories if theory.text == files[0].text)
+    if domain == TENSOR:
+        return _minimized_tensor_laws(rulebook, theory, with_packaged)
     own = {law.name for law in theory.laws}
     others = (
         frozenset()
@@ -83,6 +86,17 @@ def minimize(
     gone = {it.law.name for it in derived}
     kept = tuple(law for law in theory.laws if law.name not in gone)
     return Minimization(str(path), domain, tuple(derived), kept, _without(theory, derived))
+
+
+def _minimized_tensor_laws(rulebook: Rulebook, theory: Theory, with_packaged: bool) -> Minimization:
+    others = [law for it in rulebook.theories if it != theory for law in it.laws if law.form != "rule"] if with_packaged else []
+    found = in_worker(
+        derived_tensor_laws, theory, others, seconds=SECONDS, task=f"{theory.path}: an e-graph with the laws of tensors"
+    )
+    derived = tuple(DerivedLaw(law, needed, None, "laws of tensors have no steps to show") for law, needed in found)
+    gone = {it.law.name for it in derived}
+    kept = tuple(law for law in theory.laws if law.name not in gone)
+    return Minimization(theory.path, TENSOR, derived, kept, _without(theory, derived))
 
 
 def _size(law: Law) -> tuple[int, str]:

@@ -40,9 +40,15 @@ def questions(equation: Equation) -> tuple[TensorQuestion, ...]:
     attributes = proved(equation)
     assert attributes is not None
     known = typed(equation, attributes)
+    asked = question(known)
+    turned = TensorQuestion(asked.goal, asked.start, asked.shapes)
+    return tuple(turned if it.backward else asked for it in rewrites(equation))
+
+
+def question(known: TypedEquation) -> TensorQuestion:
+    """Whether rewrites turn the left side into the right one, at extents that are all different."""
     shapes = tuple((name, tuple(extent_of(dim, known) for dim in dims)) for name, dims in known.variables.items())
-    sides = [_ground(side, known) for side in (known.left, known.right)]
-    return tuple(TensorQuestion(sides[it.backward], sides[not it.backward], shapes) for it in rewrites(equation))
+    return TensorQuestion(_ground(known.left, known), _ground(known.right, known), shapes)
 
 
 def extent_of(dim: Dim, equation: TypedEquation) -> int:
