@@ -76,7 +76,7 @@ def rewrite(
         from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
         from mirage_eg.graph_optimizer.tensor_laws import given_laws
 
-        given = given_laws(tuple(rules or ()))  # errors before any work
+        laws = given_laws(tuple(rules or ()))  # errors before any work
         found: list[OptimizedGraph] = []
         without: list[GraphReport] = []
         for part in parts:
@@ -94,7 +94,7 @@ def rewrite(
                     with_mutants=with_mutants,
                 )
                 found.append(run(rules=rules or ()))
-                without += [run().report] if given else []
+                without += [run().report] if laws else []
         for result, folder in zip(found, folders, strict=True):
             _write(result, folder)
         if model is not None:
@@ -104,14 +104,14 @@ def rewrite(
             save(export_model(found[0], parts[0].arrays), model)
         reports = [result.report for result in found]
         if as_json:
-            data = [report.data() | _gain(given, report, *without[place : place + 1]) for place, report in enumerate(reports)]
+            data = [report.data() | _gain(laws, report, *without[place : place + 1]) for place, report in enumerate(reports)]
             print(json_line(data[0] if len(parts) == 1 else data))
         elif len(parts) == 1:
             _print(reports[0], folders[0], model)
         else:
             _print_parts(reports, results / name)
-        if given and not as_json:
-            _print_gain(given, reports, without)
+        if laws and not as_json:
+            _print_gain(laws, reports, without)
         return 0
 
     return job
@@ -120,9 +120,9 @@ def rewrite(
 def _gain(given: "Sequence[GivenLaw]", report: "GraphReport", *without: "GraphReport") -> dict[str, Any]:
     """The laws of the user with their matches, and the program that is found without them, in JSON's types."""
     counts = dict(report.laws)
-    laws = [{"name": law.name, "place": law.place, "matches": law.matches(counts), "unused": law.unused} for law in given]
+    shown = [{"name": law.name, "place": law.place, "matches": law.matches(counts), "unused": law.unused} for law in given]
     plain = [{"ops_after": it.ops_after, "us": min(it.as_written.us, it.joint.us)} for it in without]
-    return {"given_laws": laws, "without_given_laws": plain[0]} if plain else {}
+    return {"given_laws": shown, "without_given_laws": plain[0]} if plain else {}
 
 
 def _print_gain(given: "Sequence[GivenLaw]", reports: "Sequence[GraphReport]", without: "Sequence[GraphReport]") -> None:

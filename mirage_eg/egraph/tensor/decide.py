@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mirage_eg.egraph.laws import Condition, Law, Literal, variables
+from mirage_eg.egraph.laws import Condition, Equal, Law, Literal, variables
 from mirage_eg.egraph.soundness.check_law import Counterexample
 from mirage_eg.egraph.tensor.counterexamples import Tried, tried, tried_equation
 from mirage_eg.egraph.tensor.extents import Unread, missing_conditions
@@ -195,8 +195,7 @@ def _abstracted(law: WrittenLaw) -> WrittenLaw:
 
 
 def _names(condition: Condition) -> Iterator[str]:
-    sides = (condition,) if hasattr(condition, "arguments") else (condition.left, condition.right)
-    for side in sides:
+    for side in (condition.left, condition.right) if isinstance(condition, Equal) else (condition,):
         yield from variables(side)
 
 

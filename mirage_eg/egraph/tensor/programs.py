@@ -95,7 +95,7 @@ def _value(graph: KernelGraph, term: Written, inputs: Mapping[str, Tensor], size
         case "Conv2d":
             x, w = operands
             window = _window(term, w.shape[2:], sizes)
-            groups = term.groups.value if isinstance(term.groups, Literal) else sizes.groups
+            groups = int(str(term.groups)) if isinstance(term.groups, Literal) else sizes.groups
             result = graph.conv2d(x, w, window.strides, window.pads, window.dilations, groups)
             return graph.relu(result) if term.name.endswith("relu") else result
         case "MaxPool":

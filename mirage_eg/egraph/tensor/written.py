@@ -126,6 +126,7 @@ def _read(pattern: Pattern, axes: Mapping[str, int], place: str) -> Written:
         return Written(pattern.name, is_variable=True)
     if not isinstance(pattern, Apply):
         raise RuleError(f"{place}: got {pattern} as a tensor, wanted a variable or an op")
+    sizes: tuple[Pattern, ...]
     match pattern.name, pattern.arguments:
         case "Input", (Literal(str() as name),):
             return Written(name, is_variable=True)

@@ -69,7 +69,7 @@ def rewrites(equation: Equation) -> tuple[TensorRewrite, ...]:
     """The directions of a proved equation that a rule file can have."""
     attributes = proved(equation)
     assert attributes is not None, text(equation[0])
-    found = []
+    found: list[TensorRewrite] = []
     left, right = equation
     names = dict.fromkeys((*variables(right), *variables(left)))
     swapped = dict(zip(names, dict.fromkeys((*variables(left), *variables(right))), strict=True))
