@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mirage_eg.ir.serialize import from_json, to_json
     from mirage_eg.ir.sizes import Dim
     from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
-    from mirage_eg.lab.synthesis.minimize import minimize
+    from mirage_eg.lab.minimize import minimize
     from mirage_eg.lab.synthesis.synthesize import synthesize
     from mirage_eg.partial_equivalence.mutants import mutants
     from mirage_eg.report.draw import picture
@@ -46,7 +46,7 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "ir.threadblock_graph": ("ThreadblockGraph", "new_threadblock_graph"),
     "frontend.custom_op": ("register_op",),
     "partial_equivalence.mutants": ("mutants",),
-    "lab.synthesis.minimize": ("minimize",),
+    "lab.minimize": ("minimize",),
     "lab.synthesis.synthesize": ("synthesize",),
     "verify.tensor_laws": ("equal_for_all_shapes",),
 }

@@ -51,7 +51,7 @@ def minimize(
     """Print which laws of FILE follow from its other laws, each with its derivation; with --out write the file without them."""
 
     def job() -> int:
-        from mirage_eg.lab.synthesis.minimize import minimize as run
+        from mirage_eg.lab.minimize import minimize as run
 
         if domain is not None and domain not in LAW_DOMAINS:
             raise OptionError(f"--domain: got {domain!r}, wanted one of {', '.join(LAW_DOMAINS)}")

@@ -7,7 +7,7 @@ import pytest
 from mirage_eg.egraph.chain_checker import check_chain
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.errors import RuleError
-from mirage_eg.lab.synthesis.minimize import Minimization, minimize
+from mirage_eg.lab.minimize import Minimization, minimize
 
 LAWS = """; domain: indexed
 (rewrite (Add x y) (Add y x) :name "swap")
