@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from mirage_eg.backends.evaluator.sandbox import ADDRESS_SPACE
 from mirage_eg.egraph.expression import constructor, op_of
 from mirage_eg.egraph.laws import Signature
 from mirage_eg.egraph.oracle import Limits
@@ -10,7 +11,6 @@ from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.rule_errors import RULESETS
 from mirage_eg.egraph.rule_files import DOMAINS, LARGEST_FILE, header, packaged_files, theory_name
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
-from mirage_eg.egraph.sandbox import ADDRESS_SPACE
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.op.derived import DERIVED
 from mirage_eg.ir.op.elementwise import PACKAGED

@@ -7,9 +7,10 @@ from time import monotonic
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The end of work at `at` on this process's monotonic clock; without it there is none."""
+    """The end of work at `at` on this process's monotonic clock, `seconds` after its beginning; without them there is none."""
 
     at: float = inf
+    seconds: float = inf
 
     def left(self) -> float:
         """The seconds until then, negative afterwards."""
@@ -23,13 +24,31 @@ class Deadline:
         """The middle of now and the end."""
         return after(self.left() / 2)
 
+    def part(self, fraction: float) -> "Deadline":
+        """The end of the first part of the work, which has this fraction of the seconds."""
+        if self.seconds == inf:
+            return self
+        return Deadline(self.at - (1 - fraction) * self.seconds, fraction * self.seconds)
+
+    def later(self, seconds: float) -> "Deadline":
+        """So many seconds later: the clock stood still meanwhile."""
+        return Deadline(self.at + seconds, self.seconds)
+
+    def or_before(self, other: "Deadline") -> "Deadline":
+        """The earlier of the two."""
+        return min(self, other, key=lambda it: it.at)
+
     def __reduce__(self) -> tuple[object, ...]:
-        return after, (self.left(),)
+        return _received, (self.left(), self.seconds)
 
 
 def after(seconds: float | None) -> Deadline:
     """The end of work that has so many seconds from now on, or no limit."""
-    return Deadline() if seconds is None else Deadline(monotonic() + seconds)
+    return Deadline() if seconds is None else Deadline(monotonic() + seconds, seconds)
+
+
+def _received(left: float, seconds: float) -> Deadline:
+    return Deadline(monotonic() + left, seconds)
 
 
 NEVER = Deadline()

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.explain import Explanation, explain_tree, first_pruned
 from mirage_eg.egraph.expression import REDUCTIONS, Constant, Tree, flatten
 from mirage_eg.egraph.forms import Cost, Forms, unit_cost
@@ -15,7 +16,6 @@ from mirage_eg.egraph.program_expression import program_expression
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
-from mirage_eg.egraph.sandbox import in_worker
 from mirage_eg.egraph.saturation_history import SaturationHistory, saturation_history
 from mirage_eg.egraph.sufficient_laws import SufficientLaws
 from mirage_eg.egraph.term_text import CLASS, parse_term, show_term, tree_size

@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from mirage_eg.ir.deadline import NEVER, Deadline
+
 T = TypeVar("T")
 P = ParamSpec("P")
 _SWITCH_SECONDS = 1e-4  # a thread that computes in Python holds the interpreter for at most so long
@@ -23,6 +25,10 @@ _SWITCH_SECONDS = 1e-4  # a thread that computes in Python holds the interpreter
 
 class StoppedError(Exception):
     """The body that started this background task has ended."""
+
+
+class OverdueError(Exception):
+    """The time of this work is over."""
 
 
 class _Shared:
@@ -89,11 +95,11 @@ def background_task(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     Raises:
         Each exception of `work`, from the function that waits.
     """
-    stop, awaited = Event(), Event()
+    stop, awaited, until = Event(), Event(), _until()
 
     def run() -> T:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        _thread.stop, _thread.awaited = stop, awaited
+        _thread.stop, _thread.awaited, _thread.until = stop, awaited, until
         with _frequent_switches:
             return work()
 
@@ -121,11 +127,34 @@ def _is_awaited() -> bool:
     return awaited is not None and awaited.is_set()
 
 
+@contextmanager
+def ending(until: Deadline) -> Iterator[None]:
+    """The body ends at `until`, or earlier where it is in the body of another one.
+
+    Raises:
+        OverdueError: by the first `raise_if_stopped` after the end; each node of an evaluation calls it.
+    """
+    before = _until()
+    _thread.until = until.or_before(before)
+    try:
+        yield
+    finally:
+        _thread.until = before
+
+
+def _until() -> Deadline:
+    """The end of the work of this thread."""
+    until: Deadline = getattr(_thread, "until", NEVER)
+    return until
+
+
 def raise_if_stopped() -> None:
-    """Raise a StoppedError in a background task whose body has ended."""
+    """Raise a StoppedError in a background task whose body has ended, an OverdueError after the end of `ending`."""
     stop: Event | None = getattr(_thread, "stop", None)
     if stop is not None and stop.is_set():
         raise StoppedError
+    if _until().passed():
+        raise OverdueError
 
 
 def for_each_thread(items: Sequence[T]) -> list[Sequence[T]]:
@@ -155,6 +184,6 @@ def _switch_often() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-_thread = local()  # `stop` and `awaited` in a background task; `is_item` in a thread of the pool
+_thread = local()  # `stop` and `awaited` in a background task; `until` inside `ending`; `is_item` in a thread of the pool
 _frequent_switches = _Shared(_switch_often)
 _one_blas_thread = _Shared(lambda: _controller().limit(limits=1, user_api="blas"))

@@ -19,6 +19,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator import ragged_parts
 from mirage_eg.backends.evaluator.algebra import Algebra
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.evaluator.memoization import Memo
 from mirage_eg.backends.evaluator.slicing import DimWindow, Slicing, slicing_of
 from mirage_eg.ir.definitions import by_definition, definition_of
@@ -261,6 +262,7 @@ class _Evaluation(Generic[V]):
         return _load(self.algebra, x, item["imap"], item.get("fmap", REPLICATED), graph.grid, graph.loop, self.window, stack)
 
     def _node(self, item: Node, operands: Sequence[V], exact: Sequence[bool], place: int) -> list[V]:
+        raise_if_stopped()
         if OPS[item.op].kind is Kind.GRAPH:
             return _evaluate(item["graph"], operands, self.algebra, self.slice_elements, self.lead)
         if item.op == "matmul":  # a matrix unit takes its operands in their own type

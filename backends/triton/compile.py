@@ -121,14 +121,14 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     Raises:
         OptionError: an unknown target.
     """
-    texts, device = compiled_texts(module, target), _target(target)
+    texts, device = compiled_texts(module, target), target_of(target)
     return [_compile(name, text, device, resources) for name, text in texts.items()]
 
 
-def compile_kernel(source: str, name: str, target: str) -> KernelCompile:
-    """Compile one kernel of an emitted program, without its resources; it is in Triton's cache then."""
+def compile_kernel(source: str, name: str, target: str | Target, resources: bool = False) -> KernelCompile:
+    """Compile one kernel of an emitted program; it is in Triton's cache then."""
     with loaded(source) as module:
-        return _compile(name, compiled_texts(module, target)[name], _target(target), resources=False)[0]
+        return _compile(name, compiled_texts(module, target)[name], target_of(target), resources)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, Compil
     Raises:
         OptionError: an unknown target.
     """
-    device = _target(target)
+    device = target_of(target)
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
     texts = {}
@@ -157,7 +157,12 @@ def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, Compil
     return texts
 
 
-def _target(target: str | Target) -> Target:
+def target_of(target: str | Target) -> Target:
+    """The record of a target.
+
+    Raises:
+        OptionError: an unknown name.
+    """
     if isinstance(target, str):
         _check(target)
         return TARGETS[target]

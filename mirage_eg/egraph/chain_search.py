@@ -10,6 +10,7 @@ from itertools import islice, product
 from time import thread_time
 from typing import Any
 
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.egraph.chain_checker import with_subterm
 from mirage_eg.egraph.congruence import CongruenceClosure, Rewrite
 from mirage_eg.egraph.equations import Equation, equations, instance, is_constructed, match_tree
@@ -133,6 +134,7 @@ class _Search:
             self._index()
             for direction in self.directions:
                 for match in list(self._matches(direction)):
+                    raise_if_stopped()
                     self._apply(direction, match)
                     if len(self.closure) > limits.nodes or thread_time() - start > limits.seconds:
                         return f"no chain within {limits.nodes:,} terms and {limits.seconds:g} s"

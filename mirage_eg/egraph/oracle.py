@@ -18,12 +18,12 @@ from traceback import clear_frames
 
 from egglog import bindings
 
+from mirage_eg.backends.evaluator.sandbox import Worker, in_worker
 from mirage_eg.egraph.expression import INDEX_TERMS, REDUCTIONS, Constant, Expression, Term, index_name, parts_in
 from mirage_eg.egraph.growing_laws import blame, culprits, growth_shares
 from mirage_eg.egraph.laws import Law, Literal, applications, patterns
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook, is_added
-from mirage_eg.egraph.sandbox import Worker, in_worker
 from mirage_eg.egraph.scheduler import BackOff, count_nodes
 from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, term
 from mirage_eg.ir.errors import LimitError, RuleError

@@ -17,6 +17,7 @@ from threading import current_thread, main_thread
 
 from egglog import bindings
 
+from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.laws import Law, Signature, read_law, read_signatures, wording
 from mirage_eg.egraph.rational_literals import with_rationals
 from mirage_eg.egraph.rule_commands import (
@@ -40,7 +41,6 @@ from mirage_eg.egraph.rule_files import (
     theory_name,
     unclosed,
 )
-from mirage_eg.egraph.sandbox import in_worker
 from mirage_eg.ir.errors import RuleError, RuleErrors
 
 READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments in the oracle's table

@@ -4,12 +4,11 @@ User laws run in a process of their own, which ends with the object.
 """
 
 from collections.abc import Collection
-from weakref import finalize
 
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.expression import Expression
 from mirage_eg.egraph.oracle import Limits, Oracle, saturate, spellings
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.ir.errors import RuleError
 
 PROOF_LIMITS = Limits(iterations=40, nodes=40_000, seconds=10.0)
@@ -126,16 +125,10 @@ class SufficientLaws:
             return saturate(self.rulebook, joint, self.limits, without)
         if self._worker is None:
             self._worker = Worker()
-            finalize(self, self._worker.close)
         paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
         task = f"{paths}: saturation of two sides of an equality together"
         arguments = (saturate, self.rulebook, joint, self.limits, without)
-        try:
-            oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
-        except RuleError:  # the process may have ended, or may never end
-            self._worker.close()
-            self._worker = None
-            raise
+        oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
         return oracle
 
 

@@ -14,12 +14,12 @@ from pathlib import PurePath
 
 from egglog import bindings
 
+from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, read_law, variables
 from mirage_eg.egraph.rule_commands import commands_one_by_one
 from mirage_eg.egraph.rule_errors import located
 from mirage_eg.egraph.rule_files import RuleFile, header, packaged_files, read_files
 from mirage_eg.egraph.rulebook import CHECKING_SECONDS
-from mirage_eg.egraph.sandbox import in_worker
 from mirage_eg.ir.errors import RuleError
 
 DOMAIN = "tensor"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mirage_eg.backends.evaluator.sandbox import Worker, in_worker
 from mirage_eg.egraph.chain_search import find_chains
 from mirage_eg.egraph.expression import Expression, Term
 from mirage_eg.egraph.growing_laws import culprits
@@ -16,7 +17,6 @@ from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rule_commands import law_spans
 from mirage_eg.egraph.rule_files import DOMAINS, TENSOR, domain_of, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
-from mirage_eg.egraph.sandbox import Worker, in_worker
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.lab.synthesis.derivation import Laws, Question, SaturationEffort, asks_for_parts, is_equation, questions, reached
 from mirage_eg.lab.synthesis.domain import Progress, no_progress

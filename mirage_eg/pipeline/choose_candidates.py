@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from math import inf
-from time import perf_counter
 
+from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.found import Found, Lowered, lower
 from mirage_eg.pipeline.kernel_summary import kernel_summary
@@ -46,18 +46,19 @@ def with_library(chosen: Sequence[Lowered], library: Found) -> list[Lowered]:
     return [*chosen] if is_there else [*chosen, Lowered(library, library.graph)]
 
 
-def within_budget(seconds: float, chosen: Sequence[Lowered]) -> Iterator[Sequence[Lowered]]:
+def within_budget(until: Deadline, chosen: Sequence[Lowered]) -> Iterator[Sequence[Lowered]]:
     """All of them; in a finite time first the library form and the best one, then as many as fit at the pace so far."""
+    seconds = until.left()
     if seconds == inf:
         yield chosen
         return
     waiting = sorted(chosen, key=lambda entry: entry.fused)
-    start, done, count = perf_counter(), 0, 1 + sum(not entry.fused for entry in chosen)
-    while done < len(waiting) and count > 0:
+    done, count = 0, 1 + sum(not entry.fused for entry in chosen)
+    while done < len(waiting) and count > 0 and not until.passed():
         yield waiting[done : done + count]
         done += count
-        spent = perf_counter() - start
-        count = int((seconds - spent) * done / spent)
+        left = until.left()
+        count = int(left * done / (seconds - left))
 
 
 def diverse(groups: Groups, top: int, few_first: bool) -> list[Found]:

@@ -2,24 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import floor, inf
-from time import perf_counter
 
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
-from mirage_eg.backends.triton.bounded_ptxas import SECONDS, at_most
-from mirage_eg.backends.triton.compile import KernelCompile, cache_folder, compile_source
+from mirage_eg.backends.triton.bounded_compile import compile_within, compiler_process, not_compiled
+from mirage_eg.backends.triton.compile import cache_folder
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages, per_kernel
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.found import Lowered, TunedSource
 from mirage_eg.pipeline.run.output_files import check_writable
 from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, CompileRecord
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.verify.verdict import FloatCheck, Verdict
+from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 STAGE = "compile"
-_FEWEST_SECONDS = 5  # for one kernel, where the budget is over
+EQUAL_TO_ITSELF = Verdict(Equality.EQUAL, 0, 0, 0, 0, 0.0, "it is the program", 1.0, evidence=())
+NO_ERROR = FloatCheck(ok=True, error=0.0, tolerance=0.0, difference=None)
 
 
 def check_cache() -> None:
@@ -61,23 +62,23 @@ class Compiler:
 
     run: Run
     memo: dict[tuple[Graph, TunedSource | None], Compiled] = field(default_factory=dict)
-    seconds: float = 0.0  # spent so far
-
-    @property
-    def seconds_left(self) -> float:
-        """What is left of the budget; infinite without one."""
-        return (self.run.options.budget or inf) - self.seconds
+    process: Worker = field(default_factory=compiler_process)  # of the thread of the run, which outlives those of compilation
 
     def compile(self, mugraphs: Sequence[Lowered]) -> list[Compiled]:
         """The programs of µGraphs with their compile records."""
         keys = [(entry.graph, entry.tuned) for entry in mugraphs]
         new = [key for key in dict.fromkeys(keys) if key not in self.memo]
         if new:
-            begin = perf_counter()
             with self.run.watch.stage(STAGE):
                 self._compile(new)
-            self.seconds += perf_counter() - begin
         return [self.memo[key] for key in keys]
+
+    def library(self, lowered: Lowered) -> Candidate:
+        """The program itself as library kernels, where no time is left for a check; it was compiled, or is not."""
+        made = self.memo.get((lowered.graph, None))
+        if made is None:
+            made = fitting(self.run.program, lowered.graph, self.run.device.target, self.process, self.run.until)
+        return candidate_of(lowered, made, EQUAL_TO_ITSELF, NO_ERROR)
 
     def _compile(self, new: Sequence[tuple[Graph, TunedSource | None]]) -> None:
         import triton.compiler  # noqa: F401 (so that the first µGraph takes no longer than others)
@@ -90,37 +91,43 @@ class Compiler:
             ok += compiled.record.ok
             self.run.watch.observer(STAGE, done, len(new), f"{ok} compiled")
 
-        most = max(_FEWEST_SECONDS, floor(min(SECONDS, self.seconds_left)))  # of the CPU, for ptxas
-        compiled = self.run.work.run(STAGE, _compile, (self.run.program, self.run.device.target, most), items, progress)
+        common = self.run.program, self.run.device.target, self.process, self.run.until
+        compiled = self.run.work.run(STAGE, _compile, common, items, progress)
         self.memo.update(zip(new, compiled, strict=True))
 
 
-def _compile(common: tuple[Graph, str, int], items: Sequence[tuple[Graph, tuple[str, Schedules] | None]]) -> Iterator[Compiled]:
-    program, target, most = common
+def _compile(
+    common: tuple[Graph, str, Worker, Deadline], items: Sequence[tuple[Graph, tuple[str, Schedules] | None]]
+) -> Iterator[Compiled]:
+    program, target, process, until = common
     for graph, tuned in items:
-        with at_most(most):
-            if tuned is not None:
-                compiled = Compiled(*tuned, CompileRecord(target, tuple(compile_source(tuned[0], target))))
-            else:
-                compiled = _written(program, graph, target)
-        yield compiled
+        if tuned is not None:
+            yield Compiled(*tuned, CompileRecord(target, tuple(compile_within(tuned[0], target, process, until))))
+        else:
+            yield _written(program, graph, target, process, until)
 
 
 _DEFAULT = Schedule()
 
 
-def _written(program: Graph, graph: Graph, target: str) -> Compiled:
+def _written(program: Graph, graph: Graph, target: str, process: Worker, until: Deadline) -> Compiled:
     try:
-        return fitting(program, graph, target)
+        return fitting(program, graph, target, process, until)
     except UnsupportedError as error:
         if not any(item.op == "block" for item in graph.nodes):
             raise
-        failed = KernelCompile("all", target, False, None, None, None, str(error), 0.0)
+        failed = not_compiled("all", target, str(error))
         return Compiled(f"{NOT_WRITTEN}: {error}\n", None, CompileRecord(target, (failed,)))
 
 
 def fitting(
-    program: Graph, graph: Graph, target: str, schedule: Schedule | Schedules = _DEFAULT, ranges: Ranges | None = None
+    program: Graph,
+    graph: Graph,
+    target: str,
+    process: Worker | None = None,
+    until: Deadline = NEVER,
+    schedule: Schedule | Schedules = _DEFAULT,
+    ranges: Ranges | None = None,
 ) -> Compiled:
     """`graph` as a Triton program, for all sizes in `ranges` of its named dims, with as many stages of `schedule` as fit.
 
@@ -133,7 +140,7 @@ def fitting(
             source = emit(graph, program=program, schedule=schedules)
         else:
             source = emit_for_sizes(graph, ranges, program=program, schedule=schedules)
-        records = compile_source(source, target)
+        records = compile_within(source, target, process or compiler_process(), until)
         fewer = fewer_stages(schedules, [record.wants_fewer_stages for record in records])
         if fewer is None:
             return Compiled(source, schedules, CompileRecord(target, tuple(records)))

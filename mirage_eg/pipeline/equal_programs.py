@@ -14,7 +14,7 @@ from time import perf_counter
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.graph_optimizer.joint_extraction import CLOSE, JointExtraction
 from mirage_eg.graph_optimizer.substitution import Substitution, Substitutions, substitutions
-from mirage_eg.ir.deadline import Deadline
+from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.passes import optimize_mugraph
@@ -65,7 +65,7 @@ def search_equal_programs(run: Run, given: ProgramSearch, partitioner: Partition
 def _search_split_statistics(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
     """The search with mean and variance of long rows by parts, where the program has such rows."""
     split = with_split_statistics(given.primitive, HEURISTICS.search.longest_row)
-    if split is None:
+    if split is None or run.until.part(HEURISTICS.until_rewritten).passed():
         return EqualPrograms()
     found, _ = _search(run, "split statistics", split, lambda graph: graph, partitioner.found)
     best, before = _best_us(found.candidates), _best_us(given.candidates)
@@ -79,7 +79,9 @@ def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner) 
     The segments of the program as written have prices, and so have those of each rewritten program that is searched; this
     repeats until no other program is the cheapest.
     """
-    begin, until = perf_counter(), run.options.until()
+    begin, until = perf_counter(), run.until.part(HEURISTICS.until_rewritten)
+    if until.passed():
+        return EqualPrograms()
     with run.watch.stage("rewrite"):
         keeps = run.options.undefined_in(run.program) == "keep"
         equal = substitutions(run.program, given.primitive, run.device, partitioner.find, keeps)
@@ -91,7 +93,7 @@ def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner) 
     best_us = as_written_us = _best_us([*given.candidates, (_library(run, run.program),)])
     seen: list[Graph] = []
     while len(seen) < HEURISTICS.rewritten_programs:
-        found = _cheapest(run, equal, until)
+        found = None if until.passed() else _cheapest(run, equal, until)
         if found is None or found.rewritten.graph in seen:
             break
         seen.append(found.rewritten.graph)
@@ -120,7 +122,7 @@ def _cheapest(run: Run, equal: Substitutions, until: Deadline) -> Substitution |
             run.watch.observer("rewrite", it.looked_up, HEURISTICS.rewritten_kernels, text)
             return not until.passed()
 
-        seconds = min(HEURISTICS.rewrite_seconds, run.options.budget or inf)
+        seconds = min(HEURISTICS.rewrite_seconds, until.left())
         return equal.cheapest(seconds, HEURISTICS.rewritten_kernels, is_time_left)
 
 
@@ -152,7 +154,8 @@ def _search(
 ) -> tuple[EqualPrograms, Partition]:
     """Search a program of primitive ops that computes that of a run. `known`: segments that were searched."""
     work = replace(run.work, part=f"{run.work.part}{what} ")
-    inner = replace(run, name=f"{run.name}, {what}", program=program, work=work, tracer=None)
+    until = after(run.until.part(HEURISTICS.until_rewritten).left() / HEURISTICS.until_plans)  # its plans end then
+    inner = replace(run, name=f"{run.name}, {what}", program=program, work=work, tracer=None, until=until)
     search, partitioner = search_program(inner, program, known)
     if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
         search = replace(search, plans=partitioner.compiling(search.plans, Compiler(inner)))

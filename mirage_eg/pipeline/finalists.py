@@ -1,11 +1,13 @@
 """The stage that chooses the candidates of a searched program, or tunes them, and verifies them while they compile."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 
 from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.backends.evaluator.cpu_threads import background_task
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, background_task, ending
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
@@ -52,7 +54,10 @@ def find_finalists(
     chosen: Sequence[Lowered] = ()
     if run.on_gpu:
         groups = [[library], *diverse_by_kind(candidates)]
+        begun = perf_counter()
         chosen, measurements = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
+        if started.own_seconds:
+            run = replace(run, until=run.until.later(perf_counter() - begun))
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
         if run.on_gpu and candidates:
             notes.append("the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time")
@@ -70,9 +75,11 @@ def find_finalists(
         spares = [it for it in choose(candidates, library, run, most + HEURISTICS.spares) if it.graph not in known]
         if spares:
             notes.append("no fused candidate of those to keep passes the float check: the next ones were verified")
-        while spares and not _is_any_good(verified):
+        while spares and not run.until.passed() and not _is_any_good(verified):
             chosen = [*chosen, spares.pop(0)]
             verified = verified.joined(_verified(run, chosen[-1:], search.primitive, reference, compiler))
+    if not any(entry.graph == run.program for entry in verified.equal):
+        verified = verified.joined(Verified((compiler.library(Lowered(library, library.graph)),)))
     if left_out := search.plans.partition.left_out:
         notes.append(f"there are too many partitions of the program; not searched: {', '.join(left_out)}")
     if isinstance(search.one_kernel.axes, Axes) and not candidates:
@@ -81,11 +88,12 @@ def find_finalists(
 
 
 def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: BlockReference, compiler: Compiler) -> Verified:
-    """The candidates verified while they compile; with a budget as many as fit, and at least two."""
+    """The candidates verified while they compile; with a budget as many as fit."""
     verified = Verified()
-    for batch in within_budget(compiler.seconds_left, chosen):
-        with background_task(partial(compiler.compile, batch)) as compiled:
-            verified = verified.joined(verify(run, reference, batch, primitive, compiled))
+    with suppress(OverdueError):
+        for batch in within_budget(run.until, chosen):
+            with ending(run.until), background_task(partial(compiler.compile, batch)) as compiled:
+                verified = verified.joined(verify(run, reference, batch, primitive, compiled))
     if left_out := len(chosen) - len(verified.equal) - len(verified.rejected):
         note = f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent"
         verified = replace(verified, notes=(note,))

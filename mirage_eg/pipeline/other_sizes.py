@@ -26,7 +26,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.bucket import Bucket, Ranges, Sizes
 from mirage_eg.pipeline.bucket_ranges import timed_shapes
-from mirage_eg.pipeline.compile_stage import Compiled, candidate_of, fitting
+from mirage_eg.pipeline.compile_stage import EQUAL_TO_ITSELF, NO_ERROR, Compiled, candidate_of, fitting
 from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
 from mirage_eg.pipeline.optimize import optimize_known
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
@@ -46,12 +46,11 @@ from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.proof import Prover
-from mirage_eg.verify.verdict import Equality, FloatCheck, Observer, Verdict
+from mirage_eg.verify.verdict import FloatCheck, Observer
 
 _TIMED = 4  # µGraphs of a bucket that are timed where none is tuned
 _TRIED = 4  # µGraphs of a bucket, or other plans at static sizes, that are written and verified, until one is right
 _LOST = 2  # ops, which a search may leave to library kernels at other sizes
-_EQUAL_TO_ITSELF = Verdict(Equality.EQUAL, 0, 0, 0, 0, 0.0, "it is the program", 1.0, evidence=())
 
 
 class OtherSizes:
@@ -324,7 +323,7 @@ class OtherSizes:
     def _written(self, entry: Lowered, ranges: Ranges) -> Compiled:
         """The program of a µGraph for all sizes."""
         schedule = entry.tuned.schedule if entry.tuned else Schedule()
-        return fitting(self._program, entry.graph, self._device.target, schedule, ranges)
+        return fitting(self._program, entry.graph, self._device.target, schedule=schedule, ranges=ranges)
 
 
 def library_form(program: Graph, options: Options) -> Candidate:
@@ -332,7 +331,7 @@ def library_form(program: Graph, options: Options) -> Candidate:
     device = options.device_record
     lowered = Lowered(Found(program, predict_us(program, device), fused=False), program)
     made = fitting(program, program, device.target)
-    return candidate_of(lowered, made, _EQUAL_TO_ITSELF, FloatCheck(ok=True, error=0.0, tolerance=0.0, difference=None))
+    return candidate_of(lowered, made, EQUAL_TO_ITSELF, NO_ERROR)
 
 
 def _tuned_size(size: int) -> int:

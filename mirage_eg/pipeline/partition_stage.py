@@ -83,7 +83,8 @@ class Partitioner:
         task = segment_task(run)
         limits = replace(task.limits, max_alike=HEURISTICS.segment_alike)
         limits = replace(limits, saturation=saturation_limits(options, Limits(nodes=HEURISTICS.segment_nodes)))
-        task = replace(task, limits=limits, segment_states=HEURISTICS.segment_states, until=options.until())
+        until = run.until.part(HEURISTICS.until_plans)
+        task = replace(task, limits=limits, segment_states=HEURISTICS.segment_states, until=until)
         self._task = replace(task, trace=MOST_OF_SEGMENT if run.tracer else 0)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
         most = options.max_kernels and options.max_kernels + shared_launches(primitive)
@@ -172,14 +173,14 @@ class Partitioner:
     def compiling(self, search: PlanSearch, compiler: Compiler) -> PlanSearch:
         """Plans whose kernels all compile: others get the next best extents for a kernel that does not, or other segments.
 
-        With a budget plans are compiled as long as it lasts, the best always; with a small `top` so many of them.
+        With a budget plans are compiled as long as it lasts; with a small `top` so many of them.
         """
         for attempt in count():
             best = [lower(first, self._run.device) for first, *_ in search.candidates[: self._run.options.top]]
-            batches = within_budget(compiler.seconds_left, best)
+            batches = within_budget(self._run.until, best)
             compiled = [pair for batch in batches for pair in zip(batch, compiler.compile(batch), strict=True)]
             broken = frozenset(block for entry, made in compiled if not made.record.ok for block in _broken(entry, made.record))
-            if not broken or compiler.seconds_left <= 0:
+            if not broken or self._run.until.passed():
                 break
             self._task = replace(self._task, avoided=self._task.avoided | broken)
             self._finder.forget(broken, again=attempt < HEURISTICS.retries)

@@ -1,14 +1,15 @@
 """The regions of a program, and their µGraphs joined to those of the program.
 
-Each different region is searched and verified once, as a program of its own, with the share of the budget that its ops have.
+Each different region is searched and verified once, as a program of its own.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from math import inf
 
 from mirage_eg.backends.cost.lower_bound import product_flops
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.graph_optimizer.region_cuts import values_to_cut_at
@@ -40,21 +41,19 @@ Choice = Mapping[Graph, Candidate]  # of each region's program one candidate
 
 
 def divide(run: Run) -> tuple[Region, ...]:
-    """Cut the program of a run into regions, which share its budget by their ops."""
+    """Cut the program of a run into regions."""
     parts = _parts_of(run)
     if len(parts) == 1:
         return (Region(run),)
     programs = [segment_program(run.program, part) for part in parts]
-    ops = {program: op_count(expand(program)) for program in programs}
     found = []
-    for position, program in enumerate(ops):
+    for position, program in enumerate(dict.fromkeys(programs)):
         name = f"region {position}"
-        budget = run.options.budget and run.options.budget * ops[program] / sum(ops.values())
         own = replace(
             run,
             name=f"{run.name}, {name}",
             program=program,
-            options=replace(run.options, budget=budget, max_kernels=None),
+            options=replace(run.options, max_kernels=None),
             work=replace(run.work, part=f"{name} "),
         )
         its_parts = {number: parts[number] for number, other in enumerate(programs) if other == program}
@@ -69,7 +68,9 @@ def _parts_of(run: Run) -> tuple[Segment, ...]:
         return parts
     with run.watch.stage("regions"):
         programs = [segment_program(run.program, part) for part in parts]
-        seconds = min(HEURISTICS.rewrite_seconds, run.options.budget or inf)
+        seconds = min(HEURISTICS.rewrite_seconds, run.until.part(HEURISTICS.until_cuts).left())
+        if seconds <= 0:
+            return parts
         cut_at = values_to_cut_at(run.program, programs, run.device, seconds)
     return parts if cut_at is None else cut(run.program, HEURISTICS.region_ops, cut_at)
 
@@ -188,10 +189,17 @@ def _in_order(regions: Sequence[Region]) -> list[tuple[Graph, Segment]]:
 def _verify_whole(run: Run, candidates: Sequence[Candidate], searched: Sequence[SearchedRegion]) -> Verified:
     """The candidates, checked against the program as a whole too where that is cheap."""
     program = expand(run.program)
-    if op_count(program) > HEURISTICS.whole_check_ops or product_flops(program) > HEURISTICS.whole_check_flops:
-        devices = dict.fromkeys(entry.finalists.verified.computed_on for entry in searched)
-        note = "each region is verified at full size, and the program by composition"
-        return Verified(tuple(candidates), computed_on=", ".join(devices), notes=(note,))
+    is_large = op_count(program) > HEURISTICS.whole_check_ops or product_flops(program) > HEURISTICS.whole_check_flops
+    if not is_large:
+        with suppress(OverdueError), ending(run.until):
+            return _checked(run, candidates)
+    devices = dict.fromkeys(entry.finalists.verified.computed_on for entry in searched)
+    note = "each region is verified at full size, and the program by composition"
+    return Verified(tuple(candidates), computed_on=", ".join(devices), notes=(note,))
+
+
+def _checked(run: Run, candidates: Sequence[Candidate]) -> Verified:
+    """The candidates, checked against the program."""
     with run.watch.stage("verify"):
         reference = BlockReference(run.program, run.options.trials, run.options.seed)
         graphs = [entry.graph for entry in candidates]

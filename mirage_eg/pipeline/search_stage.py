@@ -92,9 +92,11 @@ def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
         except UnsupportedError as error:
             return OneKernelSearch(segment, primitive, str(error), notes=(f"not searched as one kernel: {error}",))
         task = replace(segment_task(run), split_reductions=HEURISTICS.split_reductions, trace=MOST if run.tracer else 0)
-        search = _structures(run, replace(task, until=options.until()), named.program, axes)
+        until = run.until.part(HEURISTICS.until_structures)
+        search = _structures(run, replace(task, until=until), named.program, axes)
     with run.watch.stage("instantiate"):
-        task = replace(task, each=HEURISTICS.sampled_graphs if run.on_gpu else options.top, until=options.until())
+        until = run.until.part(HEURISTICS.until_tiles)
+        task = replace(task, each=HEURISTICS.sampled_graphs if run.on_gpu else options.top, until=until)
         structures = instantiate(run, task, named, axes, search.all)
         fitting = [entry for entry in structures if entry.kernels]
         rounds = (

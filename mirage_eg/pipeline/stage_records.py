@@ -8,6 +8,7 @@ from time import perf_counter
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import EVERYTHING, Wanted
@@ -48,7 +49,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One optimization: what all its stages share."""
+    """One optimization: what all its stages share. It ends `until`; each stage ends at its part of that time."""
 
     name: str
     program: Graph
@@ -60,3 +61,4 @@ class Run:
     watch: Watch = field(default_factory=Watch)
     tracer: Tracer | None = None
     wanted: Wanted = EVERYTHING
+    until: Deadline = NEVER

@@ -21,12 +21,14 @@ Each stage takes the run and the records of earlier stages, and gives a record, 
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.false_laws import without_false_laws
 from mirage_eg.frontend.custom_op_check import check_custom_ops
+from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.optimizer.tune import Tuning
@@ -42,6 +44,7 @@ from mirage_eg.pipeline.region_stage import divide, join
 from mirage_eg.pipeline.run.cache_lookup import RunRequest
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import Diagnosis
 from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
 from mirage_eg.pipeline.run.work_items import Work
@@ -72,6 +75,7 @@ def run_stages(
     `known`: segments of a search for the same program at other sizes, which takes the place of the search.
     """
     options, watch = request.options, Watch(observer)
+    until = options.until()
     rulebook = load_rules(options.domain, options.rules, options.without, options.undefined_in(request.program))
     check_cache()
     with ExitStack() as stack:
@@ -82,16 +86,16 @@ def run_stages(
         device = options.device_record
         with watch.stage("laws"):
             rulebook, notes = without_false_laws(rulebook)
-        run = Run(request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer, wanted)
-        return _run(run, tuning or Tuning(), known, [*notes])
+        run = Run(request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer, wanted, until)
+        return _run(run, tuning, known, [*notes])
 
 
-def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment], notes: list[str]) -> Result:
+def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: list[str]) -> Result:
     if REGISTRY:
         with run.watch.stage("custom ops"):
             notes += check_custom_ops(run.program)
     regions = [Region(run)] if known else divide(run)
-    searched = [search_region(region, tuning, known) for region in _announced(run, regions)]
+    searched = [search_region(region, until, tuning, known) for region, until in _in_turn(run, regions)]
     whole = join(run, searched)
     finalists = whole.finalists
     ranked = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
@@ -102,9 +106,14 @@ def _run(run: Run, tuning: Tuning, known: Sequence[KnownSegment], notes: list[st
     return Result(tuple(ranked), report, finalists.measurements, known=finalists.search.plans.known)
 
 
-def search_region(region: Region, tuning: Tuning, known: Sequence[KnownSegment] = ()) -> SearchedRegion:
-    """The stages of a region; with segments `known` from a search at other sizes nothing is searched."""
-    run, begin, notes = region.run, perf_counter(), list[str]()
+def search_region(
+    region: Region, until: Deadline, tuning: Tuning | None = None, known: Sequence[KnownSegment] = ()
+) -> SearchedRegion:
+    """The stages of a region; with segments `known` from a search at other sizes nothing is searched.
+
+    A `tuning` that is given has seconds of its own.
+    """
+    run, begin, notes = replace(region.run, until=until), perf_counter(), list[str]()
     with run.watch.stage("simplify"):
         simplified = simplify(expand(run.program))
     with run.watch.stage("search"):
@@ -120,13 +129,16 @@ def search_region(region: Region, tuning: Tuning, known: Sequence[KnownSegment] 
     return SearchedRegion(region, simplified, finalists, equal.summaries, tuple(notes), perf_counter() - begin)
 
 
-def _announced(run: Run, regions: Sequence[Region]) -> Iterator[Region]:
-    """The regions of a program, each with a line of progress where there are several."""
+def _in_turn(run: Run, regions: Sequence[Region]) -> Iterator[tuple[Region, Deadline]]:
+    """The regions of a program, each with its end; several share what is left of the budget by their ops."""
+    if not regions[0].name:
+        yield regions[0], run.until
+        return
+    ops = [op_count(expand(region.program)) for region in regions]
+    until = run.until.part(HEURISTICS.until_joined)
     for number, region in enumerate(regions):
-        if region.name:
-            text = f"{op_count(expand(region.program))} ops, {len(region.parts)} times"
-            run.watch.observer("regions", number, len(regions), text)
-        yield region
+        run.watch.observer("regions", number, len(regions), f"{ops[number]} ops, {len(region.parts)} times")
+        yield region, after(until.left() * ops[number] / sum(ops[number:]))
 
 
 def _not_verified_us(whole: SearchedRegion) -> list[float]:
@@ -152,6 +164,6 @@ def _explanation(run: Run, whole: SearchedRegion, ranked: Sequence[Candidate]) -
     search, verified = whole.finalists.search.one_kernel, whole.finalists.verified
     rejected = [verdict for _, verdict in verified.rejected]
     errors = [candidate.compile.error or "" for candidate in fused]
-    failed = FailedRun(search.program, search.axes, search.search, search.structures, rejected, errors, run.options.until())
+    failed = FailedRun(search.program, search.axes, search.search, search.structures, rejected, errors, run.until)
     with run.watch.stage("explain"):
         return diagnose(failed, run.rulebook, run.options, run.device)

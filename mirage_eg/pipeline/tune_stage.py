@@ -21,6 +21,7 @@ from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
 from mirage_eg.pipeline.partition_stage import PlanChoices
 from mirage_eg.pipeline.ranking import ordered
 from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
@@ -61,16 +62,21 @@ class _Families:
 
 @dataclass(frozen=True, slots=True)
 class StartedTuning:
-    """How a run is tuned, and its timer: the processes start with the search, and end with tuning or with `context`."""
+    """How a run is tuned, and its timer: the processes start with the search, and end with tuning or with `context`.
+
+    `own_seconds`: its seconds are not those of the budget.
+    """
 
     tuning: Tuning
     timer: Timer | None
     context: ExitStack
+    own_seconds: bool
 
 
-def start_tuning(run: Run, tuning: Tuning, context: ExitStack) -> StartedTuning:
+def start_tuning(run: Run, tuning: Tuning | None, context: ExitStack) -> StartedTuning:
     """Start the timer, if there is a GPU."""
-    return StartedTuning(tuning, open_timer(run, context, tuning.ranges) if run.on_gpu else None, context)
+    given, tuning = tuning is not None, tuning or Tuning()
+    return StartedTuning(tuning, open_timer(run, context, tuning.ranges) if run.on_gpu else None, context, given)
 
 
 def tune_candidates(
@@ -83,6 +89,9 @@ def tune_candidates(
     measurements: list[Measurement] = []
     options, tuning, timer = run.options, started.tuning, started.timer
     assert timer is not None  # only what is on a GPU is tuned
+    if not started.own_seconds:
+        left = run.until.part(HEURISTICS.until_tuned).left()
+        tuning = replace(tuning, effort=replace(tuning.effort, seconds=min(tuning.effort.seconds, left)))
 
     database = open_database(run)
 

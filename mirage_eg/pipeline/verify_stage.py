@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.egraph.chain_search import Chains
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.sufficient_laws import PROOF_LIMITS
@@ -104,15 +104,15 @@ def _with_proofs(run: Run, program: Graph, finalists: Sequence[Lowered], tested:
         return [replace(verdict, unproved_because=NOT_WANTED) for verdict in tested]
     rulebook = run.rulebook
     searched = rulebook.packaged and _starts_from_a_proved_partition(program)
-    budget = inf if run.options.budget is None else run.options.budget
-    limits = replace(PROOF_LIMITS, seconds=min(PROOF_LIMITS.seconds, budget))
+    until = run.until.part(HEURISTICS.until_proofs).or_before(run.until.halfway())
+    limits = replace(PROOF_LIMITS, seconds=max(0.0, min(PROOF_LIMITS.seconds, until.left())))
     prover = Prover(program, rulebook if rulebook.domain == "indexed" else None, limits)
     verdicts = list[Verdict]()
     for position, (entry, verdict) in enumerate(zip(finalists, tested, strict=True)):
         if not needed[position]:
             verdicts.append(replace(verdict, unproved_because=NOT_WANTED))
             continue
-        in_time = prover.nodes <= HEURISTICS.proof_nodes and prover.seconds <= budget
+        in_time = prover.nodes <= HEURISTICS.proof_nodes and not until.passed()
         proof = prover.prove(entry.graph) if in_time else NOT_TRIED
         verdicts.append(combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched))
     return verdicts
@@ -130,10 +130,13 @@ def with_steps(run: Run, candidate: Candidate) -> Candidate:
     )
     with run.watch.stage(STAGE):
         try:
-            joint = express_both(run.program, candidate.graph)
-            found = proof_in_steps(joint, verdict.laws, rulebook, run.program.input_names)
+            with ending(run.until):
+                joint = express_both(run.program, candidate.graph)
+                found = proof_in_steps(joint, verdict.laws, rulebook, run.program.input_names)
         except UnsupportedError as error:
             found = Chains(missing=f"cannot be translated: {error}")
+        except OverdueError:
+            found = Chains(missing="the budget was spent")
     if not found.chains and not verdict.laws:
         found = Chains(missing="the search proves the structure, and no proof of the µGraph at full size was tried or found")
     return replace(candidate, verdict=with_chains(verdict, found))

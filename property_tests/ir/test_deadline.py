@@ -20,10 +20,11 @@ def test_another_hosts_clock_leaves_as_many_seconds(seconds: float, here: float,
         assert received.left() == pytest.approx(seconds, abs=1e-6)
         assert received.passed() == (received.left() <= 0)
         assert received.halfway().left() == pytest.approx(seconds / 2, abs=1e-6)
+        assert received.part(0.25).left() == pytest.approx(seconds / 4, abs=1e-6)
 
 
 def test_without_seconds_there_is_no_end() -> None:
-    for one in (NEVER, after(None), pickle.loads(pickle.dumps(NEVER)), NEVER.halfway()):
+    for one in (NEVER, after(None), pickle.loads(pickle.dumps(NEVER)), NEVER.halfway(), NEVER.part(0.5), NEVER.later(1)):
         assert not one.passed() and one.left() == float("inf")
 
 

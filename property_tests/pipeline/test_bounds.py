@@ -1,10 +1,10 @@
-"""What a run may take: every stage is bounded by counts on any program, and by the budget on any clock."""
+"""What a run may take: every stage is bounded by counts on any program, and all of them by the budget on any clock."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from math import inf, prod
+from math import prod
 from unittest.mock import patch
 
 import pytest
@@ -16,13 +16,13 @@ from mirage_eg.backends.cost.devices import device_for
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.egraph.expression import Split, parts_of
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir import deadline
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import KernelGraph, Tensor
-from mirage_eg.ir.deadline import after
+from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import as_given
-from mirage_eg.pipeline import choose_candidates
 from mirage_eg.pipeline.choose_candidates import within_budget
 from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.optimize import optimize
@@ -106,7 +106,7 @@ def written(write: Callable[[KernelGraph], Tensor]) -> Graph:
 
 
 def run_of(program: Graph, options: Options, workers: Workers) -> Run:
-    return Run("bounded", program, options, load_rules("indexed"), CPU, Work(workers))
+    return Run("bounded", program, options, load_rules("indexed"), CPU, Work(workers), until=options.until())
 
 
 def first_stages(program: Graph, options: Options) -> OneKernelSearch:
@@ -194,15 +194,15 @@ def test_a_budget_bounds_the_candidates_that_are_verified(count: int, library: i
     graph = written(group_norm)
     chosen = [Lowered(Found(graph, float(place), fused=place != library % count), graph) for place in range(count)]
     clock, batches = 0.0, []
-    with patch.object(choose_candidates, "perf_counter", lambda: clock):
-        for batch in within_budget(budget, chosen):
+    with patch.object(deadline, "monotonic", lambda: clock):
+        for batch in within_budget(after(budget), chosen):
             batches.append(batch)
             clock += pace * len(batch)
     done = [entry for batch in batches for entry in batch]
     fused = [entry for entry in chosen if entry.fused]
     assert done == [*(entry for entry in chosen if not entry.fused), *fused][: len(done)]
     assert len(done) == min(count, max(2, int(budget / pace * (1 + 1e-9))))
-    assert [*within_budget(inf, chosen)] == [chosen]
+    assert [*within_budget(NEVER, chosen)] == [chosen] and [*within_budget(after(0), chosen)] == []
 
 
 def many_inputs(unused: int) -> Graph:

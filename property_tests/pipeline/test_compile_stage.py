@@ -54,12 +54,12 @@ def test_where_the_kernels_fit_nothing_is_changed() -> None:
 
 def test_a_kernel_that_does_not_fit_is_written_with_fewer_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = gated_mlp("float16", 16, 256, 64, 2, 4)
-    most = fitting(graph.program, graph.mugraph, "sm_90", Schedule(num_stages=4))
+    most = fitting(graph.program, graph.mugraph, "sm_90", schedule=Schedule(num_stages=4))
     assert most.source == emit(graph.mugraph, program=graph.program, schedule=Schedule(num_stages=4))
     taken = most.record.shared_memory
     assert taken
     allow(monkeypatch, taken - 1)
-    fewer = fitting(graph.program, graph.mugraph, "sm_90", Schedule(num_stages=4))
+    fewer = fitting(graph.program, graph.mugraph, "sm_90", schedule=Schedule(num_stages=4))
     assert fewer.record.ok
     assert (fewer.record.shared_memory or 0) < taken
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.laws import Law, wording
 from mirage_eg.egraph.oracle import Limits, Oracle, check_saturated, oracle_builder
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules, raise_errors
-from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.egraph.soundness.boundaries import unmodelled_ops
 from mirage_eg.egraph.soundness.check_law import EXAMPLES, Finding, Truth, check_law
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law

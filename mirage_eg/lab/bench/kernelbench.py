@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from mirage_eg.egraph.sandbox import Worker
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.ir.errors import LimitError, OptionError, ProgramError
 from mirage_eg.lab.bench.shrinking import SHRINKINGS, run_source
 

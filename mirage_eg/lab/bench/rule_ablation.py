@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.lab.bench.rule_search import Pricing, RuleSearch, Side, default_device, describe, rule_search, worker_for
 from mirage_eg.lab.bench.search_programs import SearchProgram
 from mirage_eg.lab.rule_pages import ablation_html

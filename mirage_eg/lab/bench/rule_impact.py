@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, packaged_names, read_files
 from mirage_eg.egraph.rulebook import Rulebook, is_added, load_rules
-from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.builder import KernelGraph

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from mirage_eg.backends.cost.devices import DEFAULT_TARGET, Device, device_for
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.oracle import oracle_builder, spellings
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.egraph.sandbox import Worker
 from mirage_eg.ir.plurals import counted
 from mirage_eg.lab.bench.search_programs import SearchProgram
 from mirage_eg.search.instantiate.limits import Filters

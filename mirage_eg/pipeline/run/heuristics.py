@@ -40,6 +40,14 @@ class Heuristics:
     measured_kernels: int = 24  # µGraphs of a segment
     retries: int = 8  # other tilings for kernels that do not compile; then their segments are partitioned differently
 
+    until_cuts: float = 0.1  # of the budget; then the choice of cuts between regions ends
+    until_structures: float = 0.25  # of the budget of a region; then the search for structures of its program ends
+    until_tiles: float = 0.35  # of that budget; then structures get no more tiles
+    until_plans: float = 0.5  # of that budget; then the search for plans of several kernels ends
+    until_rewritten: float = 0.7  # of that budget; then rewritten programs are searched no more
+    until_tuned: float = 0.85  # of that budget; then tuning that has no seconds of its own ends
+    until_proofs: float = 0.85  # of that budget; then µGraphs are only tested
+    until_joined: float = 0.85  # of the budget; then the last region ends
     spares: int = 3  # candidates that are verified one by one where none of the chosen ones passes the float check
     proof_nodes: int = 200_000  # of the e-graphs of all proofs; µGraphs after it are only tested
     close: float = 1.05  # predicted times within this factor are equal (docs/explanation/optimizer.md)

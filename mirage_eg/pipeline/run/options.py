@@ -36,7 +36,7 @@ class Options:
     MIRAGE_EG_RULES; `without`: packaged theories and laws to leave out. `weights`: names of inputs that are weights, besides
     the marked ones; `*` and `?` stand for any letters. The `egraph_*` fields limit the saturation of each e-graph of the
     search. Without `max_kernels` the number of kernels is free. `gpu` is a name, a JSON file or a record; it sets `target`,
-    which it must equal where both are given. `budget` is in seconds, for each stage; `jobs` counts local
+    which it must equal where both are given. `budget` is in seconds, for the whole run; `jobs` counts local
     processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. Lists are
     tuples.
 
@@ -87,7 +87,7 @@ class Options:
     ] = False
     budget: Annotated[
         float | None,
-        Option("Stop each stage after this time; the best candidate goes through all.", metavar="SECONDS", least=0, above=True),
+        Option("End the run after this time, with the best that was verified by then.", metavar="SECONDS", least=0, above=True),
     ] = None
     top: Annotated[int, Option("µGraphs to keep.", least=1)] = 16
     trials: Annotated[int, Option("Independent random inputs of a field check.", least=1)] = 2
@@ -143,7 +143,7 @@ class Options:
         return self.undefined or "free"
 
     def until(self) -> Deadline:
-        """When a stage that begins now has spent the budget."""
+        """When a run that begins now has spent the budget."""
         return after(self.budget)
 
     @property

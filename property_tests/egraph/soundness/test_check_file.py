@@ -13,12 +13,12 @@ from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
-from mirage_eg.egraph import sandbox
+from mirage_eg.backends.evaluator import sandbox
+from mirage_eg.backends.evaluator.sandbox import Worker, in_worker
 from mirage_eg.egraph.expression import express, splits
 from mirage_eg.egraph.oracle import Limits, build_oracle, oracle_builder, saturate
 from mirage_eg.egraph.rule_files import chosen_files
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.egraph.sandbox import Worker, in_worker
 from mirage_eg.egraph.soundness.check_file import CHECK_LIMITS, check_file
 from mirage_eg.egraph.soundness.growth import oracles, targets
 from mirage_eg.egraph.soundness.lints import lint_collapse

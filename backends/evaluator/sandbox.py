@@ -1,10 +1,9 @@
-"""A separate process with limits on time and memory, for laws of user rule files: saturation with them may not end.
+"""A separate process with limits on time and memory, for what may not end: saturation with laws of users, compilers.
 
 The worker is a fresh interpreter: an e-graph does not survive a fork, and multiprocessing would run the caller's script again.
-The worker's address space is limited. It ends with its parent, and at the end of a `with` block.
+The worker's address space may be limited. It ends with its parent, and at the end of a `with` block, with all its children.
 """
 
-import atexit
 import contextlib
 import json
 import os
@@ -20,10 +19,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
+from weakref import finalize
 
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.evaluator.processes import begin_worker
-from mirage_eg.ir.errors import LimitError, RuleError
+from mirage_eg.ir.deadline import NEVER, Deadline, after
+from mirage_eg.ir.errors import LimitError, MirageError
 
 ADDRESS_SPACE = 4 * 2**30  # bytes, including the interpreter
 _START_SECONDS = 120.0  # for the imports of a call
@@ -35,22 +37,34 @@ _START = (
 
 
 class Worker:
-    """One process; `call` runs functions of importable modules in it, sequentially. It may map `address_space` bytes."""
+    """One process; `call` runs functions of importable modules in it, sequentially.
+
+    It may map `address_space` bytes (0: any number). After a call that was stopped the next one has a new process, and so has a
+    worker that was sent to another process.
+    """
 
     def __init__(self, address_space: int = ADDRESS_SPACE) -> None:
         self._address_space = address_space
+        self._start()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Worker, (self._address_space,)
+
+    def _start(self) -> None:
         self._is_busy = False
         ours, theirs = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `_end`)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno()), str(address_space)],
+                [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno()), str(self._address_space)],
                 pass_fds=[theirs.fileno()],
+                start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
             )
         self._connection = Connection(ours.detach())
+        self.close = finalize(self, _end, self._process, self._connection, self._stderr)  # kills it and its children
 
     def __enter__(self) -> "Worker":
         return self
@@ -63,13 +77,6 @@ class Worker:
         """Whether it lives and waits for a call."""
         return not self._is_busy and self._process.poll() is None
 
-    def close(self) -> None:
-        """Kill the process and wait until it has ended."""
-        self._process.kill()
-        self._process.wait()
-        self._connection.close()
-        self._stderr.close()
-
     def call(
         self,
         function: Callable[..., Any],
@@ -77,29 +84,39 @@ class Worker:
         seconds: float,
         task: str | Callable[[], str],
         on_progress: Callable[[Any], None] | None = None,
+        until: Deadline = NEVER,
     ) -> Any:
         """The result of `function(*arguments)`.
 
         If `on_progress` is given, the function gets one more argument: a function that passes values to `on_progress`.
         `seconds` is processor time of the worker after its imports, so that a busy machine does not change the limit. The
-        limit by the clock is _CLOCK_FACTOR times `seconds`.
+        limit by the clock is _CLOCK_FACTOR times `seconds`, or `until`.
 
         Raises:
-            LimitError: the call exceeded `seconds` or the memory limit; the message starts with `task`.
-            RuleError: raised by the function.
+            LimitError: the call exceeded a limit of time or memory; the message starts with `task`.
+            MirageError: raised by the function.
+            StoppedError, OverdueError: nobody waits for the work of this thread.
         """
 
         def name() -> str:
             return task if isinstance(task, str) else task()
 
+        if not self.is_ready:
+            self.close()
+            self._start()
         self._is_busy = True
         try:
             self._connection.send((function, arguments, on_progress is not None))
-            if not self._connection.poll(_START_SECONDS):
-                raise LimitError(f"{name()} did not begin within {_START_SECONDS:g} s")
-            deadline, spent = monotonic() + _CLOCK_FACTOR * seconds, self._cpu_seconds()
-            while monotonic() < deadline and self._cpu_seconds() - spent <= seconds:
-                if not self._connection.poll(_POLL_SECONDS):
+            starting = after(_START_SECONDS).or_before(until)
+            while not self._connection.poll(min(_POLL_SECONDS, max(0.0, starting.left()))):
+                raise_if_stopped()
+                if starting.passed():
+                    raise LimitError(f"{name()} did not begin in time")
+            begun, spent = monotonic(), self._cpu_seconds()
+            end = after(_CLOCK_FACTOR * seconds).or_before(until)
+            while not end.passed() and self._cpu_seconds() - spent <= seconds:
+                raise_if_stopped()
+                if not self._connection.poll(min(_POLL_SECONDS, max(0.0, end.left()))):
                     continue
                 kind, value = self._connection.recv()
                 if kind == "result":
@@ -114,7 +131,8 @@ class Worker:
             raise LimitError(f"{name()} {self._cause()}") from None
         except MemoryError:
             raise LimitError(f"{name()} needed more memory than the {self._address_space >> 30} GiB allowed") from None
-        raise LimitError(f"{name()} stopped after {seconds:g} s")
+        taken = monotonic() - begun if until.passed() else seconds
+        raise LimitError(f"{name()} stopped after {taken:.2g} s")
 
     def _cpu_seconds(self) -> float:
         """Processor time of the worker so far; the clock on systems without /proc."""
@@ -132,6 +150,14 @@ class Worker:
             return f"needed more memory than the {self._address_space >> 30} GiB allowed"
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
         return f"ended its process ({signal.Signals(-code).name if code < 0 else f'exit code {code}'}: {last[:200]})"
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection, stderr: IO[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    connection.close()
+    stderr.close()
 
 
 _IDLE: list[Worker] = []  # one at most
@@ -152,18 +178,13 @@ def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, tas
             worker.close()
 
 
-@atexit.register
-def _close_idle() -> None:
-    while _IDLE:
-        _IDLE.pop().close()
-
-
 def serve(descriptor: int, address_space: int) -> None:
     """The main function of the worker: answer calls until the parent closes the connection."""
     begin_worker()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = address_space if hard == resource.RLIM_INFINITY else min(address_space, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    if address_space:
+        limit = address_space if hard == resource.RLIM_INFINITY else min(address_space, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     connection = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -172,7 +193,7 @@ def serve(descriptor: int, address_space: int) -> None:
             on_progress = (lambda value: connection.send(("progress", value)),) if reports_progress else ()
             try:
                 answer = ("result", function(*arguments, *on_progress))
-            except (RuleError, MemoryError) as error:
+            except (MirageError, MemoryError) as error:
                 answer = ("error", error)
             connection.send(answer)
     os._exit(0)
