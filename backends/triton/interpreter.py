@@ -13,15 +13,20 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from select import select
 from typing import Any
 
 import numpy as np
 
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.ir.errors import MirageError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RunProgram = Callable[[str | Path, Sequence[Array]], list[Array]]
+
+
+_LOOK_SECONDS = 0.1  # between looks whether anyone still waits for the answer
 
 
 class InterpreterError(MirageError):
@@ -44,6 +49,13 @@ def interpreter(module: str = __name__) -> Iterator[RunProgram]:
         assert worker.stdin is not None and worker.stdout is not None
         pickle.dump((source, list(arrays)), worker.stdin)
         worker.stdin.flush()
+        try:
+            while not select([worker.stdout], [], [], _LOOK_SECONDS)[0]:
+                raise_if_stopped()
+        except BaseException:  # its answer would be that of the next program
+            worker.kill()
+            worker.wait()
+            raise
         try:
             answer: list[Array] | str = pickle.load(worker.stdout)
         except EOFError:

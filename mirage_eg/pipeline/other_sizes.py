@@ -19,6 +19,7 @@ from mirage_eg.backends.measure.timing import time_source
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.ir.at_sizes import at_sizes
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -46,7 +47,7 @@ from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.proof import Prover
-from mirage_eg.verify.verdict import FloatCheck, Observer
+from mirage_eg.verify.verdict import Equality, FloatCheck, Observer
 
 _TIMED = 4  # µGraphs of a bucket that are timed where none is tuned
 _TRIED = 4  # µGraphs of a bucket, or other plans at static sizes, that are written and verified, until one is right
@@ -56,10 +57,19 @@ _LOST = 2  # ops, which a search may leave to library kernels at other sizes
 class OtherSizes:
     """What `result`, of a search for the program `searched`, gives for `program`, the same one at other sizes.
 
-    A program with named dims was searched at their `sizes`.
+    A program with named dims was searched at their `sizes`. Compilation ends `until`.
     """
 
-    def __init__(self, result: Result, searched: Graph, program: Graph, options: Options, sizes: Sizes | None = None) -> None:
+    def __init__(
+        self,
+        result: Result,
+        searched: Graph,
+        program: Graph,
+        options: Options,
+        sizes: Sizes | None = None,
+        until: Deadline = NEVER,
+    ) -> None:
+        self._until = until
         self._result, self._searched, self._program, self._options = result, searched, program, options
         self._device = options.device_record
         self._forms = SizedForms(searched)
@@ -152,7 +162,7 @@ class OtherSizes:
             try:
                 graph = compose(primitive, plan.parts)
                 lowered = lower(Found(graph, predict_us(graph, self._device), fused=True, plan=plan), self._device)
-                made = fitting(self._program, lowered.graph, self._device.target)
+                made = fitting(self._program, lowered.graph, self._device.target, until=self._until)
             except UnsupportedError:
                 continue
             verdict = reference.check(lowered.graph)
@@ -200,13 +210,15 @@ class OtherSizes:
 
     # buckets of sizes of named dims
 
-    def bucket(self, ranges: Ranges, tuning: Tuning | None = None) -> Bucket:
+    def bucket(self, ranges: Ranges, tuning: Tuning | None = None, until: Deadline = NEVER) -> Bucket:
         """The bucket of these sizes; with `tuning` the fastest on the GPU here at the sizes for which its tiles are chosen.
+
+        Compilation ends `until`.
 
         Raises:
             UnsupportedError: no µGraph is right at all of them, not even the library form.
         """
-        begin = perf_counter()
+        begin, self._until = perf_counter(), until
         largest = {name: values.largest for name, values in ranges.items()}
         tuned = {name: _tuned_size(size) for name, size in largest.items()}
         found = sorted(self._mugraphs(tuned, largest), key=lambda entry: entry.predicted_us)
@@ -323,7 +335,7 @@ class OtherSizes:
     def _written(self, entry: Lowered, ranges: Ranges) -> Compiled:
         """The program of a µGraph for all sizes."""
         schedule = entry.tuned.schedule if entry.tuned else Schedule()
-        return fitting(self._program, entry.graph, self._device.target, schedule=schedule, ranges=ranges)
+        return fitting(self._program, entry.graph, self._device.target, until=self._until, schedule=schedule, ranges=ranges)
 
 
 def library_form(program: Graph, options: Options) -> Candidate:

@@ -59,6 +59,7 @@ class PlanSearch:
     known: tuple[KnownSegment, ...] = ()
     choices: Mapping[Graph, PlanChoices] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    cut: bool = False  # by the budget
 
 
 NOTHING: Mapping[Graph, SegmentSearch] = MappingProxyType({})
@@ -146,6 +147,7 @@ class Partitioner:
                 tuple(self._known(found)),
                 {entry.graph: self._choices(entry.plan) for (entry,) in candidates if self._run.on_gpu and entry.plan},
                 (text,) if unsaturated and self._run.options.allow_cut else (),
+                self._task.until.passed(),
             )
 
     def _known(self, partition: Partition) -> Iterator[KnownSegment]:

@@ -27,6 +27,11 @@ class ProgramSearch:
         return pool(self.one_kernel.candidates, self.plans.candidates)
 
     @property
+    def cut(self) -> bool:
+        """Whether the budget ended it."""
+        return self.one_kernel.cut or self.plans.cut
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the report should know."""
         return self.one_kernel.notes + self.plans.notes

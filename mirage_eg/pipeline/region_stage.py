@@ -259,8 +259,9 @@ def _joined_searches(primitive: Graph, searched: Sequence[SearchedRegion]) -> Pr
             "it has several regions",
             merged([each.search for each in whole]),
             tuple(entry for each in whole for entry in each.structures),
+            cut=any(each.cut for each in whole),
         ),
-        PlanSearch((), partition, visited, structures, dict(pruned)),
+        PlanSearch((), partition, visited, structures, dict(pruned), cut=any(each.cut for each in plans)),
     )
 
 

@@ -47,6 +47,7 @@ class OneKernelSearch:
     structures: tuple[Instantiated, ...] = ()
     candidates: tuple[tuple[Found, ...], ...] = ()  # of each structure
     notes: tuple[str, ...] = ()  # for the report
+    cut: bool = False  # by the budget
 
     def failing(self) -> int:
         """Structures that fail the field check."""
@@ -94,6 +95,7 @@ def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
         task = replace(segment_task(run), split_reductions=HEURISTICS.split_reductions, trace=MOST if run.tracer else 0)
         until = run.until.part(HEURISTICS.until_structures)
         search = _structures(run, replace(task, until=until), named.program, axes)
+        cut = until.passed()
     with run.watch.stage("instantiate"):
         until = run.until.part(HEURISTICS.until_tiles)
         task = replace(task, each=HEURISTICS.sampled_graphs if run.on_gpu else options.top, until=until)
@@ -110,7 +112,8 @@ def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
             for entry in fitting
         )
     notes = (*_notes_on(search.records), *notes_on_cut(structures))
-    return OneKernelSearch(segment, named.program, axes, search, structures, candidates, notes)
+    cut |= any(entry.cut for entry in structures)
+    return OneKernelSearch(segment, named.program, axes, search, structures, candidates, notes, cut)
 
 
 def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Renamed, Axes]:

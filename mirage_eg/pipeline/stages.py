@@ -103,7 +103,8 @@ def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: 
     notes += [*whole.notes, *notes_on(ranked, run.options, _not_verified_us(whole))]
     _trace(run, searched, ranked)
     report = make_report(run, whole, ranked, explanation, notes)
-    return Result(tuple(ranked), report, finalists.measurements, known=finalists.search.plans.known)
+    cut = finalists.search.cut or run.until.passed()
+    return Result(tuple(ranked), report, finalists.measurements, known=finalists.search.plans.known, cut=cut)
 
 
 def search_region(

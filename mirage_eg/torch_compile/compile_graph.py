@@ -6,28 +6,31 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.frontend.fx_partition import Place
 from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, Outside
 from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, name_dims, number_at
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import shared_processes
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
-from mirage_eg.torch_compile.gate import Contest, gated, is_too_slow
+from mirage_eg.torch_compile.gate import Contest, can_time, gated, is_too_slow
 from mirage_eg.torch_compile.gate_inputs import Weights
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, add_record, new_number
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
-from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.settings import Settings, budget_spent
 from mirage_eg.torch_compile.sized_call import SizedCall
 from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 _EVERY = 2.0  # seconds between lines of progress
+_UNTIL_GATE = 0.8  # of a segment's share of the budget; then its search ends
 
 
 def compile_graph(module: Any, parameters: Mapping[str, Any], settings: Settings, other_sizes: bool = False) -> GraphRecord:
@@ -39,7 +42,7 @@ def compile_graph(module: Any, parameters: Mapping[str, Any], settings: Settings
     from torch.utils._python_dispatch import _disable_current_modes
 
     nodes = sum(node.op == "call_function" for node in module.graph.nodes)
-    fake = _fake_mode(module)
+    fake, until = _fake_mode(module), after(settings.budget)
     try:
         with _disable_current_modes():  # values of constants are numbers
             name_dims(module.graph)
@@ -53,7 +56,7 @@ def compile_graph(module: Any, parameters: Mapping[str, Any], settings: Settings
         for node in module.graph.nodes
         if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
     )
-    records, chosen = _gated(module, found, Weights(module, parameters), settings, other_sizes)
+    records, chosen = _gated(module, found, Weights(module, parameters), settings, until, other_sizes)
     if chosen:
         device = chosen[0][0].outputs[0].meta["val"].device
         replace_regions(module, chosen, fake, device)
@@ -66,18 +69,17 @@ def compile_graph(module: Any, parameters: Mapping[str, Any], settings: Settings
 
 
 def _gated(
-    module: Any, found: FxRegions, weights: Weights, settings: Settings, other_sizes: bool
+    module: Any, found: FxRegions, weights: Weights, settings: Settings, until: Deadline, other_sizes: bool
 ) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]]]:
     """A record for each region, and the accepted regions with their keys; equal regions on one device are gated once.
 
-    Different regions share the budget of the graph by their ops.
+    Different regions share what is left of the budget by their ops.
     """
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     store = store_of(settings)
-    ops = {region.program: region.ops for region in found.regions if region.ops >= settings.min_ops}
-    seconds_of_op = settings.budget / max(1, sum(ops.values()))
+    ops = {(region.program, _device(region)): region.ops for region in found.regions if region.ops >= settings.min_ops}
     records: list[SegmentRecord] = []
     chosen: list[tuple[FxRegion, str]] = []
     by_program: dict[Any, SegmentRecord] = {}
@@ -85,15 +87,20 @@ def _gated(
         for region in found.regions:
             same = region.program, _device(region)
             if same not in by_program:
-                seconds = seconds_of_op * max(1, region.ops)
+                begun = time.monotonic()
+                share = after(until.left() * region.ops / max(1, sum(ops.values())))
                 try:
-                    by_program[same] = _record(module, found, weights, region, settings, seconds, store, other_sizes)
+                    by_program[same] = _record(module, found, weights, region, settings, share, store, other_sizes)
+                except OverdueError:
+                    by_program[same] = SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings))
                 except OptionError:  # of the settings
                     raise
                 except (MirageError, torch.OutOfMemoryError) as error:
                     by_program[same] = SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
                 except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
                     by_program[same] = SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))
+                ops.pop(same, None)
+                until = until.later(_tuning_since(begun, settings, same[1]))
             records.append(by_program[same])
             if by_program[same].decision is Decision.USED:
                 chosen.append((region, by_program[same].key))
@@ -106,7 +113,7 @@ def _record(
     values: Weights,
     region: FxRegion,
     settings: Settings,
-    seconds: float,
+    until: Deadline,
     store: SegmentStore,
     other_sizes: bool,
 ) -> SegmentRecord:
@@ -121,10 +128,14 @@ def _record(
     _check_sizes(region)
     places = [None if isinstance(given, AddedInput) else found.found.place.get(given) for given in region.inputs]
     weights = [number for number, place in enumerate(places) if place is Place.PARAMETER]
-    segment = store.find(region.program, settings, _progress(region), weights, other_sizes, seconds)
+    begun, search_until = time.monotonic(), until.part(_UNTIL_GATE) if settings.gate != "off" else until
+    segment = store.find(region.program, settings, _progress(region), weights, other_sizes, search_until)
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
+    if segment.cut:
+        raise OverdueError
+    until = until.later(_tuning_since(begun, settings, device))
     if segment.candidate is None and not segment.result.plans:
         return SegmentRecord(
             key=segment.key,
@@ -135,11 +146,17 @@ def _record(
         )
     contest = Contest(region, region_module(module, region, found.found.same), device, values)
     if segment.largest:
-        record = add_call(_sized_call(segment, contest, settings, store)).decide(_example_sizes(region, segment))
+        record = add_call(_sized_call(segment, contest, settings, store)).decide(_example_sizes(region, segment), until=until)
         record = replace(record, key=segment.key, ops=region.ops)
     else:
-        record = gated(add_call(SegmentCall(segment, _of_nodes(contest.module, region))), contest, settings, store)
+        with ending(until):
+            record = gated(add_call(SegmentCall(segment, _of_nodes(contest.module, region))), contest, settings, store)
     return replace(record, reason=f"{record.reason}; {segment.note}") if segment.note else record
+
+
+def _tuning_since(begun: float, settings: Settings, device: Any) -> float:
+    """The seconds of a segment's tuning, which are not those of the budget, at most."""
+    return min(settings.tune, time.monotonic() - begun) if can_time(device) else 0.0
 
 
 def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, store: SegmentStore) -> SizedCall:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from math import isnan
 from typing import Any
 
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.measure.timing import time_alternately
 from mirage_eg.frontend.imported import AddedInput
 from mirage_eg.frontend.symbolic_sizes import strides_at
@@ -107,7 +108,7 @@ def is_too_slow(settings: Settings, device: Any) -> bool:
 
 def can_time(device: Any) -> bool:
     """Whether kernels run on a device as fast as they can; in Triton's interpreter they do not."""
-    return bool(device.type == "cuda")
+    return device is not None and bool(device.type == "cuda")
 
 
 def _inputs(call: SegmentCall, contest: Contest) -> GateInputs:
@@ -141,6 +142,7 @@ def _as_traced(tensor: Any, value: Any, sizes: Mapping[str, int]) -> Any:
 
 def _measured(call: SegmentCall, contest: Contest) -> GateTimes:
     """Both, timed on one GPU: warm and cold, in CUDA graphs where capture succeeds."""
+    raise_if_stopped()
     tensors = _inputs(call, contest).draw(1.0, 0)
     given = _of_nodes(contest, tensors)
     compiled = inductor_code(contest.module, given)
@@ -158,4 +160,4 @@ def inductor_code(module: Any, tensors: Sequence[Any]) -> Callable[..., Any]:
     return compiled
 
 
-__all__ = ["Contest", "gated", "inductor_code", "is_too_slow"]
+__all__ = ["Contest", "can_time", "gated", "inductor_code", "is_too_slow"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from math import floor, inf, isnan, log2, nan
 from typing import Any
 
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.measure.candidate_timer import MOST_WRONG
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -31,6 +32,7 @@ def largest_errors(
     call, coarsest, stable = inputs.call, coarsest_types(inputs.call.found.program), with_stable_sorts(nodes)
 
     def errors(magnitude: float, seed: int, distribution: str) -> GateErrors:
+        raise_if_stopped()
         tensors = inputs.draw(magnitude, seed, distribution)
         results = zip(call(tensors), stable(*layout(tensors)), call.module.reference(*tensors), coarsest, strict=True)
         return max((compared(*each, max_error, is_large=magnitude > 1) for each in results), key=_severity)

@@ -24,6 +24,7 @@ class Decision(StrEnum):
     FAILED = "failed"  # a stage of the search or a kernel refused it
     ERROR = "error"  # an unexpected error of this package
     NOT_FUSED = "not fused"  # the search found library kernels only
+    BUDGET = "budget"  # its share was spent
     NOT_SEARCHED = "not searched"  # search="offline", and the cache has nothing
     SMALL = "small"  # fewer ops than min_ops
     DEVICES = "several devices"

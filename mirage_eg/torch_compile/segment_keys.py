@@ -10,6 +10,7 @@ from typing import Any
 from mirage_eg.backends.cost.devices import closest_device
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, gpu_target
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.json_text import parse_json
@@ -25,9 +26,9 @@ from mirage_eg.torch_compile.settings import Settings
 Key = Mapping[str, Any]
 
 
-def options_of(settings: Settings, seconds: float | None = None) -> tuple[Options, bool]:
-    """The options of the search of a segment, and whether the key names the GPU here; `seconds`: its share of the budget."""
-    budget = settings.budget if seconds is None else seconds
+def options_of(settings: Settings, until: Deadline = NEVER) -> tuple[Options, bool]:
+    """The options of the search of a segment that ends `until`, and whether the key names the GPU here."""
+    budget = None if until == NEVER else max(until.left(), 1e-6)
     top = 4 if settings.tune else 1  # µGraphs that are verified: the gate takes the first
     if not gpu_available():
         return Options(budget=budget, top=top, device="cpu", cache=False, undefined="keep"), False

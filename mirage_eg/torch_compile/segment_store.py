@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.json_text import parse_json
@@ -70,6 +72,11 @@ class FoundSegment:
     ranges: Mapping[str, SizeRange] = field(default_factory=dict)
     note: str = ""
 
+    @property
+    def cut(self) -> bool:
+        """Whether the budget ended its search before there was a kernel."""
+        return self.candidate is None and self.result.cut
+
     @cached_property
     def library_us(self) -> float:
         """The predicted time of the program with one library kernel an op, at the largest sizes."""
@@ -122,6 +129,7 @@ class _Wanted:
     sized: bool
     settings: Settings
     options: Options
+    until: Deadline
     on_gpu: bool
     observer: Callable[..., None]
 
@@ -132,13 +140,15 @@ class _Wanted:
         """
         from mirage_eg.pipeline.other_sizes import OtherSizes  # loads egglog and Triton
 
-        sizes = OtherSizes(earlier.result, _as_searched(earlier), self.searched, self.options)
+        sizes = OtherSizes(earlier.result, _as_searched(earlier), self.searched, self.options, until=self.until)
         tuning = _tuning(self.settings)
         if self.sized:
-            return sizes.structures(loops=loops)
+            with ending(self.until):
+                return sizes.structures(loops=loops)
         if self.on_gpu and tuning is not None and self.settings.search != "offline":
             return sizes.tuned(_title(self.name), self.observer, tuning, _wanted(self.settings))
-        return sizes.tiled(proved=self.settings.verify == "proved", loops=loops)
+        with ending(self.until):
+            return sizes.tiled(proved=self.settings.verify == "proved", loops=loops)
 
 
 class SegmentStore:
@@ -159,15 +169,18 @@ class SegmentStore:
         observer: Callable[..., None],
         weights: Collection[int] = (),
         other_sizes: bool = False,
-        seconds: float | None = None,
+        until: Deadline = NEVER,
     ) -> FoundSegment | None:
         """The kernels of a program, by a search if the settings allow one; None if there are none and no search is allowed.
 
         Structures that were found for the same program at other sizes serve again, without a search. The sizes of the inputs
         numbered `weights` are the same there. With `other_sizes`, the search serves longer ones, too (`with_loops`).
-        `seconds`: the segment's share of the budget.
+        What the budget ended is not kept, unless it has a kernel.
+
+        Raises:
+            OverdueError: it is not there at `until`.
         """
-        options, on_gpu = options_of(settings, seconds)
+        options, on_gpu = options_of(settings, until)
         dims = dims_of(program)
         largest = largest_sizes(dims, named_buckets(dims, settings)) if dims else {}
         key = key_of_segment(program, options, on_gpu, settings, largest)
@@ -180,7 +193,7 @@ class SegmentStore:
                 self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
         form = hash_of({**without_program(key), "form": form_of(program, weights)})
-        wanted = _Wanted(name, form, searched, bool(dims), settings, options, on_gpu, observer)
+        wanted = _Wanted(name, form, searched, bool(dims), settings, options, until, on_gpu, observer)
         result, note = None, ""
         if settings.search != "always":
             result, note = self._from_other_sizes(wanted)
@@ -193,22 +206,28 @@ class SegmentStore:
             if self._search_for_form(wanted, longer_key, longer, longer).candidate is not None:
                 result, note = self._from_other_sizes(wanted)
         if result is None:
-            found = self._search_for_form(wanted, key, program, searched)
-            self._found[name] = replace(found, note=note)
-            return self._found[name]
+            found = replace(self._search_for_form(wanted, key, program, searched), note=note)
+            if name in self._found:
+                self._found[name] = found
+            return found
         return self._kept(key, program, result, options)
 
     def _search_for_form(self, wanted: _Wanted, key: Key, program: Graph, searched: Graph) -> FoundSegment:
         """The segment of a search at the sizes of `searched`, which later programs of the form use."""
         settings, options = wanted.settings, wanted.options
-        with nullcontext() if self.cache is None else self.cache.alone(key):
+        with nullcontext() if self.cache is None else self.cache.alone(key, wanted.until):
             entry = None if settings.search == "always" else self._entry(key, searched)
             if entry is not None:  # of another process, meanwhile
                 found = _found(key, program, entry.result, options.device_record, from_cache=True)
             else:
-                result = _search(hash_of(key), searched, settings, options, wanted.observer)
-                found = self._kept(key, program, result, options)
+                if wanted.until.passed():
+                    raise OverdueError
+                result = _search(hash_of(key), searched, settings, options_of(settings, wanted.until)[0], wanted.observer)
                 self.searches += 1
+                found = _found(key, program, result, options.device_record, from_cache=False)
+                if found.cut:
+                    return found
+                found = self._kept(key, program, result, options)
             self._found[found.key] = found
             self._keep_form(wanted.form, found)
         return found
@@ -290,11 +309,14 @@ class SegmentStore:
             self._found[name] = _found(key, program, entry.result, Options().device_record, from_cache=True)
         return self._found[name]
 
-    def bucket(self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings) -> FoundSegment:
+    def bucket(
+        self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings, until: Deadline = NEVER
+    ) -> FoundSegment:
         """The segment for all sizes in `ranges`: from the cache, or with new tiles for the structures that the search found.
 
         Raises:
             UnsupportedError: no µGraph is right at all of them.
+            OverdueError: it is not there at `until`.
         """
         spans = {name: [it.least, it.largest, it.multiple_of] for name, it in ranges.items()}
         key = {**found.data, "bucket": spans}
@@ -305,7 +327,8 @@ class SegmentStore:
         if entry is not None and entry.result.candidates:
             [candidate], from_cache = entry.result.candidates, True
         else:
-            candidate, from_cache = self._instantiated(found, ranges, settings), False
+            with ending(until):
+                candidate, from_cache = self._instantiated(found, ranges, settings, until), False
             if self.cache is not None:
                 self.cache.keep(key, Result((candidate,), found.result.report), now())
         self._found[name] = replace(
@@ -313,7 +336,9 @@ class SegmentStore:
         )
         return self._found[name]
 
-    def _instantiated(self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings) -> Candidate:
+    def _instantiated(
+        self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings, until: Deadline
+    ) -> Candidate:
         from mirage_eg.pipeline.other_sizes import OtherSizes
 
         options, on_gpu = options_of(settings)
@@ -322,7 +347,7 @@ class SegmentStore:
             searched = found.result.searched or at_sizes(found.program, sizes)
             self._sizes[found.key] = OtherSizes(found.result, searched, found.program, options, sizes)
         tuning = _tuning(settings) if on_gpu and settings.search != "offline" else None
-        made = self._sizes[found.key].bucket(ranges, tuning)
+        made = self._sizes[found.key].bucket(ranges, tuning, until)
         if settings.verify == "proved" and not made.verdict.proof.proved:
             raise UnsupportedError(f"sizes {made.name}: tested, not proved: {made.verdict.proof.reason}")
         candidate: Candidate = made.candidate

@@ -22,23 +22,24 @@ class Settings:
     """Settings of the backend.
 
     `search`: *offline* never searches and takes what the cache has; *once* searches what the cache lacks; *always* searches
-    again. `budget`: seconds of search for each graph, which its distinct segments share by their ops; one that laws rewrite has
-    as many again. `tune`: seconds of tuning on the GPU for each segment, 0 for none. A segment of fewer than `min_ops` ops
-    stays with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`). `rest` compiles everything
-    else. `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost* where the cost model
-    predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a CPU, where kernels run in
-    Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64 may be `max_error` times
-    torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the buckets of a symbolic size,
-    by the name that `explain` shows. With `constant_weights` graph substitutions may join parameters and buffers, once; weights
-    that change in place are joined again, except by CUDA graphs. `cache` names the folder of found kernels, or is `off`;
-    without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
+    again. `budget`: seconds for each graph, from its import to the gate, which its distinct segments share by their ops; what
+    does not fit stays with torch. `tune`: seconds of tuning on the GPU for each segment besides, 0 for none. A segment of fewer
+    than `min_ops` ops stays with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`). `rest`
+    compiles everything else. `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost*
+    where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a CPU,
+    where kernels run in Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64 may
+    be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the
+    buckets of a symbolic size, by the name that `explain` shows. With `constant_weights` graph substitutions may join
+    parameters and buffers, once; weights that change in place are joined again, except by CUDA graphs. `cache` names the folder
+    of found kernels, or is `off`; without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and
+    of the backend.
 
     Raises:
         OptionError: a value that is not allowed; the message names the setting.
     """
 
     search: Annotated[str, Option("When to search for kernels.", choices=SEARCHES)] = "once"
-    budget: Annotated[float, Option("Seconds of search for each graph, shared by its segments.", least=0, above=True)] = 60.0
+    budget: Annotated[float, Option("Seconds for each graph, shared by its segments.", least=0, above=True)] = 60.0
     tune: Annotated[float, Option("Seconds of tuning for each distinct segment.", least=0)] = 0.0
     min_ops: Annotated[int, Option("Fewest ops of a segment.", least=1)] = 3
     executed_by_torch: Collection[str] = ()
@@ -85,6 +86,11 @@ class Settings:
         object.__setattr__(self, "buckets", MappingProxyType(frozen))
 
 
+def budget_spent(settings: Settings) -> str:
+    """The reason why a segment stays with torch when its share of the seconds is over."""
+    return f"its share of the {settings.budget:g} s of budget was spent"
+
+
 def settings_of(options: Mapping[str, Any] | None) -> Settings:
     """The settings that torch.compile was given as `options`.
 
@@ -111,4 +117,4 @@ def check_mode(mode: str | None) -> str | None:
     return None if mode == "default" else mode
 
 
-__all__ = ["Settings", "check_mode", "settings_of"]
+__all__ = ["Settings", "budget_spent", "check_mode", "settings_of"]

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import ranges_between
@@ -12,7 +14,7 @@ from mirage_eg.torch_compile.gate_errors import times_allowed
 from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord, add_bucket
 from mirage_eg.torch_compile.segment_call import Results, SegmentCall, own_results
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
-from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.settings import Settings, budget_spent
 from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 Ranges = tuple[SizeRange, ...]  # one for each dim, in the order of the program
@@ -51,16 +53,18 @@ class SizedCall:
         call = None if ranges is None else self._calls.get(ranges)
         return self.by_torch(tensors) if call is None else call(tensors)
 
-    def decide(self, sizes: dict[str, int], tensors: Sequence[Any] = ()) -> SegmentRecord:
+    def decide(self, sizes: dict[str, int], tensors: Sequence[Any] = (), until: Deadline | None = None) -> SegmentRecord:
         """The record of the bucket of these sizes; at its first use its kernels are made and held against torch.
 
-        Without a gate they are held against the program in float64, on inputs like `tensors`.
+        Without a gate they are held against the program in float64, on inputs like `tensors`. A bucket that a later call asks
+        for has a budget of its own.
         """
         ranges = self._bucket(tuple(sizes[name] for name in self.results.names))
         assert ranges is not None
         with self._lock:
             if ranges not in self._records:
-                self._records[ranges], call = self._decided(ranges, sizes, tensors)
+                until = until or after(self._settings.budget)
+                self._records[ranges], call = self._decided(ranges, sizes, tensors, until)
                 self._calls[ranges] = call if self._records[ranges].decision is Decision.USED else None
                 span = ", ".join(_span(name, it) for name, it in zip(self.results.names, ranges, strict=True))
                 add_bucket(self.found.key, span, self._records[ranges])
@@ -86,19 +90,22 @@ class SizedCall:
         return ranges if len(ranges) == len(found) else None
 
     def _decided(
-        self, ranges: Ranges, sizes: dict[str, int], tensors: Sequence[Any]
+        self, ranges: Ranges, sizes: dict[str, int], tensors: Sequence[Any], until: Deadline
     ) -> tuple[SegmentRecord, SegmentCall | None]:
         import torch
 
         named = dict(zip(self.results.names, ranges, strict=True))
         try:
-            bucket = store_of(self._settings).bucket(self.found, named, self._settings)
+            bucket = store_of(self._settings).bucket(self.found, named, self._settings, until)
             call = SegmentCall(bucket)
-            if self._gate is not None:
-                return self._gate(call, sizes), call
-            right = times_allowed(call, tensors) <= 1
+            with ending(until):
+                if self._gate is not None:
+                    return self._gate(call, sizes), call
+                right = times_allowed(call, tensors) <= 1
             decision, reason = (Decision.USED, "of a saved model") if right else (Decision.WRONG, "wrong on random inputs")
             return SegmentRecord(bucket.key, self._ops, decision, reason, from_cache=bucket.from_cache), call
+        except OverdueError:
+            return SegmentRecord(self.found.key, self._ops, Decision.BUDGET, budget_spent(self._settings)), None
         except (MirageError, torch.OutOfMemoryError) as error:
             return SegmentRecord(self.found.key, self._ops, Decision.FAILED, " ".join(str(error).split())[-300:]), None
         except Exception as error:  # noqa: BLE001 - a call of a compiled model; the record, the log and `explain` say why

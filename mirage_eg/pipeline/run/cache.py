@@ -18,12 +18,15 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import platformdirs
 
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import GraphError, JsonError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.json_text import parse_json
@@ -37,6 +40,7 @@ from mirage_eg.pipeline.run.result import NOT_WRITTEN, Candidate, Result
 VARIABLE = "MIRAGE_EG_CACHE"
 OFF = "off"
 FORMAT, VERSION = "mirage_eg result", 1
+_LOOK_SECONDS = 0.1  # between looks whether another process has given a key back
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -80,16 +84,19 @@ class ResultCache:
             return None
 
     @contextmanager
-    def alone(self, key: Mapping[str, Any]) -> Iterator[None]:
+    def alone(self, key: Mapping[str, Any], until: Deadline = NEVER) -> Iterator[None]:
         """Hold the key, so that of several processes one computes its result; the others wait, and `find` it.
 
         A process that ends gives it back. Where files cannot be locked nobody waits.
+
+        Raises:
+            OverdueError: another process has it at `until`.
         """
         path = self.folder / "running" / self.path(key).stem
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                handle = _locked(path)
+                handle = _locked(path, until)
             except OSError as error:
                 _LOGGER.warning("no lock: %s: %s", path, error)
             else:
@@ -115,19 +122,24 @@ class ResultCache:
             _LOGGER.warning("the result is not kept: %s", error)
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path, until: Deadline) -> int:
     """An open file that this process alone holds."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):  # the holder before has removed it
                 if os.path.samestat(os.fstat(handle), path.stat()):
                     return handle
+        except BlockingIOError:
+            pass
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)
+        if until.passed():
+            raise OverdueError
+        sleep(_LOOK_SECONDS)
 
 
 class UnusableEntry(ValueError):

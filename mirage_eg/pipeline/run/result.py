@@ -102,7 +102,7 @@ class Result:
 
     `searched`: the program whose search found the structures, if that is the same at other sizes. `known`: the
     structures of segments, from which a program at other sizes takes other plans. `plans`: the best ones of that search, where
-    no candidate has them.
+    no candidate has them. `cut`: the budget ended the run before its work was done.
     """
 
     candidates: tuple[Candidate, ...]
@@ -111,3 +111,4 @@ class Result:
     searched: Graph | None = None
     known: tuple[KnownSegment, ...] = ()
     plans: tuple[KernelPlan, ...] = ()
+    cut: bool = False
