@@ -3,6 +3,8 @@
 LLVM's passes cannot be interrupted, nor does anything bound them. What was compiled is in Triton's cache.
 """
 
+import os
+from collections.abc import Mapping
 from math import ceil
 from threading import current_thread, main_thread
 
@@ -46,15 +48,23 @@ def _compiled(source: str, name: str, target: Target, process: Worker, until: De
     seconds = ceil(min(SECONDS, share.left()))
     try:
         record: KernelCompile = process.call(
-            compile_for, source, name, target, seconds, seconds=SECONDS, task="the compiler", until=share
+            compile_for, source, name, target, seconds, _settings_of_triton(), seconds=SECONDS, task="the compiler", until=share
         )
     except LimitError as error:
         return not_compiled(name, target.name, str(error))
     return record
 
 
-def compile_for(source: str, name: str, target: Target, seconds: int) -> KernelCompile:
-    """Compile a kernel, with so many seconds of the processor for ptxas."""
+def _settings_of_triton() -> dict[str, str]:
+    """The variables of the environment that Triton reads: they may have changed since the process began."""
+    return {name: value for name, value in os.environ.items() if name.startswith("TRITON_") or name == "HOME"}
+
+
+def compile_for(source: str, name: str, target: Target, seconds: int, settings: Mapping[str, str]) -> KernelCompile:
+    """Compile a kernel under these variables of the environment, with so many seconds of the processor for ptxas."""
+    for known in _settings_of_triton().keys() - settings.keys():
+        del os.environ[known]
+    os.environ.update(settings)
     with at_most(seconds):
         return compile_kernel(source, name, target, resources=True)
 

@@ -153,6 +153,7 @@ def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, Compil
     for name, types in getattr(module, "SIGNATURES", {}).items():
         for binary in binaries_of(name, types):
             source, options = _kernel_source(getattr(module, name), types, binary), dict(module.OPTIONS[name])
+            source.warps = options.get("num_warps", source.warps)
             texts[binary.name] = CompiledText(source, options, f"{source.hash()} {options} {device}")
     return texts
 
@@ -171,7 +172,7 @@ def target_of(target: str | Target) -> Target:
 
 def _kernel_source(kernel: Any, types: tuple[str, ...], binary: Binary) -> Any:
     """What Triton compiles: a kernel with the types of its arguments and its constant; its place in the file is none."""
-    from triton.compiler import ASTSource
+    from mirage_eg.backends.triton.kernel_size import MeasuredSource  # loads Triton
 
     kernel.starting_line_number = 1  # a part of the key of Triton's cache
     aligned = {
@@ -181,7 +182,7 @@ def _kernel_source(kernel: Any, types: tuple[str, ...], binary: Binary) -> Any:
     }
     constants = {} if binary.full is None else {(types.index(CONSTANT),): binary.full}
     plain = (SIZE if kind == ALIGNED_SIZE else kind for kind in types)
-    return ASTSource(kernel, dict(zip(kernel.arg_names, plain, strict=True)), constants, aligned)
+    return MeasuredSource(kernel, dict(zip(kernel.arg_names, plain, strict=True)), constants, aligned)
 
 
 def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> tuple[KernelCompile, Any]:
@@ -208,7 +209,7 @@ def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> 
         IndexError,
         KeyError,
     ) as error:
-        why = bound.problem or _one_line(error)
+        why = bound.problem or (str(error) if isinstance(error, MirageError) else _one_line(error))
         return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     except OSError as error:  # its cache cannot be written
         raise OptionError(

@@ -58,7 +58,7 @@ def within_budget(until: Deadline, chosen: Sequence[Lowered]) -> Iterator[Sequen
         yield waiting[done : done + count]
         done += count
         left = until.left()
-        count = int(left * done / (seconds - left))
+        count = int(left * done / max(seconds - left, 1e-9))
 
 
 def diverse(groups: Groups, top: int, few_first: bool) -> list[Found]:

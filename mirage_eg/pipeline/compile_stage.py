@@ -74,10 +74,8 @@ class Compiler:
         return [self.memo[key] for key in keys]
 
     def library(self, lowered: Lowered) -> Candidate:
-        """The program itself as library kernels, where no time is left for a check; it was compiled, or is not."""
-        made = self.memo.get((lowered.graph, None))
-        if made is None:
-            made = fitting(self.run.program, lowered.graph, self.run.device.target, self.process, self.run.until)
+        """The program itself as library kernels, where no time is left for a check; it was written and compiled, or is not."""
+        made = self.memo.get((lowered.graph, None)) or _not_written("the budget was spent", self.run.device.target)
         return candidate_of(lowered, made, EQUAL_TO_ITSELF, NO_ERROR)
 
     def _compile(self, new: Sequence[tuple[Graph, TunedSource | None]]) -> None:
@@ -116,8 +114,11 @@ def _written(program: Graph, graph: Graph, target: str, process: Worker, until: 
     except UnsupportedError as error:
         if not any(item.op == "block" for item in graph.nodes):
             raise
-        failed = not_compiled("all", target, str(error))
-        return Compiled(f"{NOT_WRITTEN}: {error}\n", None, CompileRecord(target, (failed,)))
+        return _not_written(str(error), target)
+
+
+def _not_written(why: str, target: str) -> Compiled:
+    return Compiled(f"{NOT_WRITTEN}: {why}\n", None, CompileRecord(target, (not_compiled("all", target, why),)))
 
 
 def fitting(

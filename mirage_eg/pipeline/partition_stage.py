@@ -101,7 +101,7 @@ class Partitioner:
             program = segment_program(primitive, one_kernel.segment)
             if merged_planes(program) is None:  # else it is searched again, with merged planes
                 kernels = best_kernels(self._task, program, one_kernel.structures)
-                check = FieldCheck(one_kernel.program, one_kernel.axes, self._task.seed, self._task.trials)
+                check = FieldCheck(one_kernel.program, one_kernel.axes, self._task.seed, self._task.trials, until)
                 self._finder.found[program] = SegmentSearch(kernels, tried=for_other_sizes(one_kernel.structures, check))
 
     @property

@@ -71,7 +71,7 @@ def find_known(task: Task, items: Sequence[tuple[Graph, tuple[AnyStructure, ...]
             planes = merged_planes(program)
             named = rename_views(program if planes is None else planes.program)
             axes = infer_axes(named.program)
-            check = FieldCheck(named.program, axes, task.seed, task.trials)
+            check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
             made = [kernels for entry in instantiate(task, named, axes, structures, check) for kernels in entry.kernels]
             own = made if planes is None else [of_given(planes, each, task.device) for each in made]
             kernels += best_kernels(task, program, (), own)

@@ -8,6 +8,7 @@ structures of the indexed domain are also proved by their root class.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import prod
@@ -15,6 +16,7 @@ from math import prod
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import flops_of_product
 from mirage_eg.backends.cost.roofline_model import predict, predict_us, slowdown
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder, share_renamed
@@ -116,7 +118,7 @@ def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) ->
 def instantiate_each(common: tuple[Task, Renamed, Axes], structures: Sequence[AnyStructure]) -> Iterator[Instantiated]:
     """The cheapest µGraphs of each structure."""
     task, named, axes = common
-    check = FieldCheck(named.program, axes, task.seed, task.trials)
+    check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
     for structure in structures:
         yield from instantiate(replace(task, keep=task.each), named, axes, [structure], check)
 
@@ -134,7 +136,10 @@ def instantiate(
     for position, graph, us in best_first(spaces, task.device, task.until, closed):
         structure = structures[position]
         if position not in ended:
-            ended[position] = check.stage_of(structure)
+            try:
+                ended[position] = check.stage_of(structure)
+            except OverdueError:
+                break
         if ended[position] is not None:
             closed.add(position)
             continue
@@ -188,7 +193,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
     if barriers(named.program):
         return SegmentSearch(best_kernels(task, program, ()))
     axes = infer_axes(named.program)
-    check = FieldCheck(named.program, axes, task.seed, task.trials)
+    check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
     ops = _ops_that_count(named.program)
     only_moves = not ops and len(launches_of(program).kernels) > 1  # one alone is a library kernel
     if only_moves or ops > task.limits.max_block_ops:
@@ -231,11 +236,12 @@ def _ops_that_count(program: Graph) -> int:
 def for_other_sizes(instantiated: Sequence[Instantiated], check: "FieldCheck") -> tuple[AnyStructure, ...]:
     """The structures that the µGraphs of a segment have, and the first right one of each split, where these do not fit."""
     first: dict[tuple[type[AnyStructure], Split], AnyStructure] = {}
-    for entry in instantiated:
-        structure = entry.structure
-        kind = type(structure), structure.split
-        if kind not in first and (check.stage_of(structure) is None if entry.equal is None else entry.equal):
-            first[kind] = structure
+    with suppress(OverdueError):
+        for entry in instantiated:
+            structure = entry.structure
+            kind = type(structure), structure.split
+            if kind not in first and (check.stage_of(structure) is None if entry.equal is None else entry.equal):
+                first[kind] = structure
     return (*dict.fromkeys([*(entry.structure for entry in instantiated if entry.kernels), *first.values()]),)
 
 
@@ -373,8 +379,8 @@ class FieldCheck:
     Structures of one split and grid share their program.
     """
 
-    def __init__(self, program: Graph, axes: Axes, seed: int, trials: int) -> None:
-        self._program, self._axes = program, axes
+    def __init__(self, program: Graph, axes: Axes, seed: int, trials: int, until: Deadline = NEVER) -> None:
+        self._program, self._axes, self._until = program, axes, until
         self._has_exponentials = any(item.op == "exp" for item in program.nodes)
         self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=trials, seed=seed))
 
@@ -383,13 +389,17 @@ class FieldCheck:
         decide, and stays finite.
 
         A product of exponentials is equal to the exponential of a sum, and may be 0 times infinity.
+
+        Raises:
+            OverdueError: the time of the search is over.
         """
-        program, candidate = small_instance(structure, self._program, self._axes)
-        reference = self._make(program)
-        if not reference.check(candidate).worth_full_size(structure.proved):
-            return "field check"
-        overflows = self._has_exponentials and float_checks(reference, [candidate])[0].overflows
-        return "overflow" if overflows else None
+        with ending(self._until):
+            program, candidate = small_instance(structure, self._program, self._axes)
+            reference = self._make(program)
+            if not reference.check(candidate).worth_full_size(structure.proved):
+                return "field check"
+            overflows = self._has_exponentials and float_checks(reference, [candidate])[0].overflows
+            return "overflow" if overflows else None
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ def test_a_kernel_that_keeps_ptxas_too_long_is_a_record_with_the_reason(endless:
         records = compile_source(emit(HAND_WRITTEN["attention"]("float16").mugraph), "sm_90")
     assert endless.exists() and records
     assert all(not record.ok and record.error == "ptxas was ended: not done after 1 seconds of the CPU" for record in records)
-    assert not _lives(int(endless.read_text()))
+    assert not lives(int(endless.read_text()))
 
 
 def test_a_bound_is_of_the_cpu_and_other_problems_keep_their_words() -> None:
@@ -83,22 +83,22 @@ def test_ptxas_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"import os; open({str(note)!r}, 'w').write(str(os.getpid()) + ' ')\nwhile True: pass"]
     waiting = subprocess.Popen([sys.executable, "-c", WAITING.format(command=command)], cwd=ROOT)
     try:
-        _until(lambda: note.exists() and note.read_text().endswith(" "))
-        assert _lives(int(note.read_text()))
+        until(lambda: note.exists() and note.read_text().endswith(" "))
+        assert lives(int(note.read_text()))
     finally:
         os.kill(waiting.pid, signal.SIGKILL)
         waiting.wait()
-    _until(lambda: not _lives(int(note.read_text())))
+    until(lambda: not lives(int(note.read_text())))
 
 
-def _until(holds: Any) -> None:
+def until(holds: Any) -> None:
     end = perf_counter() + 60
     while not holds():
         assert perf_counter() < end
         sleep(0.05)
 
 
-def _lives(process: int) -> bool:
+def lives(process: int) -> bool:
     """Whether a process runs: one that has ended may wait for its parent."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
