@@ -26,9 +26,7 @@ PAIRS = ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 
 
 
 def compiled(function: Any, dynamic: bool | None = None, **options: Any) -> Any:
-    return torch.compile(
-        function, backend=backend, options={"budget": 5.0, "rest": "eager", "gate": "cost"} | options, dynamic=dynamic
-    )
+    return torch.compile(function, backend=backend, options={"rest": "eager", "gate": "cost"} | options, dynamic=dynamic)
 
 
 def marked(rows: int, most: int = 64) -> Any:
@@ -372,7 +370,7 @@ class Normed(torch.nn.Module):
 def test_ahead_of_time_with_dynamic_shapes_and_after_save_and_load(tmp_path: Path) -> None:
     model, x = Normed().eval(), torch.randn(8, WIDTH)
     shapes = {"x": {0: torch.export.Dim("rows", min=2, max=64)}}
-    settings = mi.torch.Settings(budget=1.0, rest="eager", gate="cost", min_ops=2)
+    settings = mi.torch.Settings(rest="eager", gate="cost", min_ops=2)
     made = mi.torch.compile(model, (x,), dynamic_shapes=shapes, settings=settings)
     assert [record.used for record in graph_records()] == [1]
     check(made, model, [torch.randn(rows, WIDTH) for rows in (8, 13, 40)])
