@@ -15,7 +15,7 @@ def bench_models(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME…", help="Beginnings of rows, such as llama or bert-base; all without.")
     ] = None,
-    budget: Annotated[float, typer.Option(help="Seconds of search, shared by the segments of a row.")] = 60.0,
+    budget: Annotated[float, typer.Option(help="Seconds of a first call, shared by the segments of a row.")] = 60.0,
     tune: Annotated[float, typer.Option(help="Seconds of tuning for each distinct segment.")] = 0.0,
     out: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Append one JSON line a row.")] = None,
 ) -> Job:
