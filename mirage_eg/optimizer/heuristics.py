@@ -28,6 +28,7 @@ class Effort:
     reported: int = 16
     seconds: float = 60.0
     first: float = 0.25  # of these seconds, at least, is for timing in the first round, however long it took to compile
+    kernel: float = 0.25  # of these seconds, at most, for the compilation of one kernel
     until_extents: float = 0.35  # of the seconds; then the round of structures ends
     until_schedules: float = 0.5  # of the seconds; then the round of extents ends
     until_details: float = 0.72  # of the seconds; then the round of schedules ends

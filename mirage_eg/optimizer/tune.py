@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import inf
+from math import ceil, inf
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.gpu_turn import gpu_turn
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.all_sizes import Ranges
+from mirage_eg.backends.triton.bounded_ptxas import SECONDS
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
@@ -146,7 +147,8 @@ def tune(
     """
     tuning = tuning or Tuning()
     effort = tuning.effort
-    compiler = VariantCompiler(program, device, parallel, tuning.ranges)
+    longest = max(1, ceil(min(SECONDS, effort.kernel * effort.seconds)))
+    compiler = VariantCompiler(program, device, parallel, tuning.ranges, longest)
     begun = perf_counter()
     run = _Run(program, families, device, timer, compiler, tuning, begun, begun + effort.seconds)
     members = list(islice(_members(families, effort.choices), effort.structures))

@@ -10,6 +10,7 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
+from mirage_eg.backends.triton.bounded_ptxas import SECONDS, at_most
 from mirage_eg.backends.triton.compile import KernelCompile, by_kernel, compile_kernel, compiled_texts, loaded
 from mirage_eg.backends.triton.schedule import fewer_stages
 from mirage_eg.ir.errors import MirageError
@@ -34,13 +35,14 @@ class WrittenJob:
 class VariantCompiler:
     """Compiles candidates of one program for one device; `parallel` maps in processes.
 
-    With `ranges` a source serves all these sizes.
+    With `ranges` a source serves all these sizes. A kernel has so many `seconds` of the processor for ptxas.
     """
 
     program: Graph
     device: Device
     parallel: Map
     ranges: Ranges = field(default_factory=dict)
+    seconds: int = SECONDS
     graphs: dict[Graph, Graph] = field(default_factory=dict)  # µGraphs as they are lowered
     compiled: dict[str, KernelCompile] = field(default_factory=dict)  # by key
 
@@ -80,7 +82,7 @@ class VariantCompiler:
     def _compiling(self, entries: Iterable[WrittenJob], until: Callable[[], float]) -> Iterator[None]:
         """Compile the kernels that are new; yields once before, and after each of them."""
         kernels = {key: (entry.source, name) for entry in entries for name, key in entry.kernels if key not in self.compiled}
-        keys, work = [*kernels], [(source, name, self.device.target) for source, name in kernels.values()]
+        keys, work = [*kernels], [(source, name, self.device.target, self.seconds) for source, name in kernels.values()]
         yield
         for place, record in self.parallel(compile_kernel_of, work, until):
             self.compiled[keys[place]] = record
@@ -99,9 +101,11 @@ def write_job(item: tuple[Graph, Graph, Job, str, Ranges]) -> WrittenJob:
     return WrittenJob(source, kernels, None)
 
 
-def compile_kernel_of(item: tuple[str, str, str]) -> KernelCompile:
-    """Compile for (source, name of a kernel, target)."""
-    return compile_kernel(*item)
+def compile_kernel_of(item: tuple[str, str, str, int]) -> KernelCompile:
+    """Compile for (source, name of a kernel, target, seconds of the processor for ptxas)."""
+    source, name, target, seconds = item
+    with at_most(seconds):
+        return compile_kernel(source, name, target)
 
 
 __all__ = ["Map", "VariantCompiler"]
