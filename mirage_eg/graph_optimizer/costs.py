@@ -35,7 +35,7 @@ class FusionRole(StrEnum):
 _ROLES = {
     **dict.fromkeys(("Unary", "Binary", "Choice", "Scale", "Shift", "Pow", "Transpose"), FusionRole.ELEMENTWISE),
     **dict.fromkeys(("Slice", "Reshape", "Result", "NoOp"), FusionRole.VIEW),
-    **dict.fromkeys(("Matmul", "Linear", "Conv", "BiasedConv"), FusionRole.PRODUCT),
+    **dict.fromkeys(("Matmul", "Linear", "Conv", "BiasedConv", "Filtered"), FusionRole.PRODUCT),
     **dict.fromkeys(("Sum", "Mean"), FusionRole.REDUCTION),
     "Concat": FusionRole.LIBRARY,
     "Patched": FusionRole.LIBRARY,
@@ -112,9 +112,10 @@ class KernelCosts:
         second is: others are read once by the whole program."""
         reads = self.moved(tuple(kind for kinds in operands[self.least : 2] for kind in kinds))
         [left], [right], [out] = operands[0], operands[1], result
-        terms = left.shape[-1] if enode.constructor in ("Matmul", "Linear") else prod(right.shape[1:])
-        flops = 2 * prod(out.shape) * terms
-        is_convolution = enode.constructor in ("Conv", "BiasedConv")
+        is_convolution = enode.constructor not in ("Matmul", "Linear")
+        terms = prod(right.shape[1:]) if is_convolution else left.shape[-1]
+        is_transposed = enode.constructor == "Filtered" and enode.constants[1] == 1
+        flops = 2 * prod((left if is_transposed else out).shape) * terms
         waits = convolution_steps(right.shape) * self.device.iteration_us if is_convolution and not self.least else 0.0
         biases = 0.0 if self.least else self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
         return max(reads, waits, flops / self.device.matrix_rate * slowdown(left.dtype) * 1e6) + biases

@@ -13,6 +13,7 @@ from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, un
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
 from mirage_eg.ir.pointwise_convolution import POINTWISE, pointwise_convolution
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 Kernel = tuple[int, int]  # extents of the window of a convolution
 
@@ -39,6 +40,7 @@ class ProgramTerms:
     weights: frozenset[int]  # values that depend on weights alone
     ops: OpTerms = field(default_factory=OpTerms)
     convolutions: dict[tuple[str, Kernel], Node] = field(default_factory=dict)  # by name and extents of the kernel
+    filtered: set[str] = field(default_factory=set)  # the names of other convolutions
     keeps: bool = False
 
     def commands(self) -> Iterator[Any]:
@@ -111,11 +113,15 @@ class ProgramTerms:
                 kernel = shapes[1].shape[2], shapes[1].shape[3]
                 self.convolutions[name, kernel] = self.ops.names[name]
                 return call("Conv", name, *operands)
+            case op if op in (*CONVOLUTIONS, *TRANSPOSED):
+                name = self.ops.name(item)
+                self.filtered.add(name)
+                return call("Filtered", name, int(op in TRANSPOSED), *operands)
         return self._other(item, value, operands) if "graph" in item.mapping else self.ops.term(item, operands, same_type)
 
     def _kernels(self) -> Iterator[Any]:
         """Which convolutions have no groups, and which equal one of the program with a larger kernel, zeros around theirs."""
-        for name in sorted({name for name, _ in self.convolutions}):
+        for name in sorted({name for name, _ in self.convolutions} | self.filtered):
             if self.ops.names[name]["groups"] == 1:
                 yield fact("dense", name)
         for (name, kernel), small in sorted(self.convolutions.items()):
@@ -145,7 +151,7 @@ def append_enode(
             return tuple(append(node(name.lower(), *operands, dim=dim)))
         case "Patched", (name,):
             return _append_graph(names[name]["graph"], operands, append)
-        case "Conv", (name,):
+        case (("Conv" | "Filtered"), (name, *_)):
             return tuple(append(Node(names[name].op, tuple(operands), names[name].attributes)))
     return tuple(append(op_node(enode.constructor, enode.constants, operands, names)))
 

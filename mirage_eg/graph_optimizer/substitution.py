@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import product_flops
 from mirage_eg.backends.launches.launch_graph import launches_of
+from mirage_eg.graph_optimizer.collapses import may_collapse
 from mirage_eg.graph_optimizer.extraction import ExtractionError
 from mirage_eg.graph_optimizer.joint_extraction import Find, JointExtraction, JointProgram
 from mirage_eg.graph_optimizer.optimize_graph import saturated_classes
@@ -100,11 +101,13 @@ class Substitutions:
 
 
 def substitutions(program: Graph, primitive: Graph, device: Device, find: Find, keeps: bool = False) -> Substitutions | None:
-    """The programs equal to a given one under `rules/graph`; None where it has no weights, or named dims.
+    """The programs equal to a given one under `rules/graph`; None where no law can save anything, or with named dims.
+
+    Laws save something where there are weights, or where the program sums what a product gives (`may_collapse`).
 
     `primitive`: the program in primitive ops. `find` searches segments of programs. `keeps`: see `saturated_classes`.
     """
-    if not marked_weights(program) or dims_of(program):
+    if dims_of(program) or not (marked_weights(program) or may_collapse(primitive)):
         return None
     saturation, classes = saturated_classes(primitive, marked_weights(primitive), keeps=keeps)
     return Substitutions(program, saturation.laws, JointExtraction(primitive, classes, device, find))

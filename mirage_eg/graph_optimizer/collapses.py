@@ -1,0 +1,25 @@
+"""Whether a program may lose a factor of a product without weights: what `rules/graph/50_collapses.egg` needs in it."""
+
+from mirage_eg.backends.cost.lower_bound import PRODUCTS
+from mirage_eg.ir.graph import Graph
+
+_LINEAR = frozenset({"scale", "shift", "add", "sub", "mul"})
+
+
+def may_collapse(program: Graph) -> bool:
+    """Whether a program of primitive ops sums what a product and linear ops give, or two products that share an operand."""
+    linear: dict[int, bool] = {}  # values that are linear functions of products; whether they are products
+    for item, values in program.numbered():
+        known = [operand for operand in item.operands if operand in linear]
+        if item.op in ("sum", "mean") and known:
+            return True
+        if item.op == "add" and [linear.get(operand) for operand in item.operands] == [True, True]:
+            one, other = (program.nodes[program.makers[operand]].operands for operand in item.operands)
+            if {*one} & {*other}:
+                return True
+        if item.op in PRODUCTS or (item.op in _LINEAR and known):
+            linear[values[0]] = item.op in PRODUCTS
+    return False
+
+
+__all__ = ["may_collapse"]

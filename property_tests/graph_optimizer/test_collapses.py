@@ -1,0 +1,160 @@
+"""Sums over products without weights: each is rewritten and proved for all inputs; altered programs are not, or are refuted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mirage_eg.backends.cost.devices import Device, find_device
+from mirage_eg.backends.cost.lower_bound import product_flops
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.graph_optimizer.collapses import may_collapse
+from mirage_eg.graph_optimizer.optimize_graph import saturated_classes
+from mirage_eg.graph_optimizer.substitution import substitutions
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.partial_equivalence.boxes import agreement
+from mirage_eg.transforms.simplify import simplify
+from mirage_eg.verify.reference import verify
+from property_tests.support.check_enodes import check_enodes
+
+H200 = find_device("h200")
+SLOW = replace(H200, matrix_rate=H200.matrix_rate / 1e9)  # products cost more than all else at any size
+Write = Callable[..., Tensor]
+
+
+def _program(shapes: tuple[tuple[int, ...], ...], write: Write) -> Graph:
+    graph = new_kernel_graph()
+    names = "xwbu"
+    inputs = [graph.new_input(shape, "float32", name=name) for shape, name in zip(shapes, names, strict=False)]
+    graph.mark_output(write(graph, *inputs))
+    return graph.graph()
+
+
+def _rewritten(program: Graph, device: Device = H200) -> Graph | None:
+    """The program that the roofline finds the cheapest; None where that is the program as written."""
+    found = substitutions(program, simplify(expand(program)).after, device, lambda _, segments: [()] * len(segments))
+    cheapest = None if found is None else found.cheapest(5.0)
+    return None if cheapest is None else cheapest.whole(cheapest.rewritten.graph)
+
+
+MATRICES = (4096, 512), (512, 1024), (1024,), (512, 1024)
+IMAGES = (16, 32, 32, 32), (256, 32, 3, 3), (256, 1, 1)
+VOLUMES = (4, 8, 12, 16, 16), (256, 8, 3, 3, 3), (256, 1, 1, 1)
+TURNED = (4, 8, 12, 16, 16), (8, 128, 3, 3, 3), (128, 1, 1, 1)
+
+
+def _halves(g: KernelGraph, x: Tensor, w: Tensor) -> Tensor:
+    product = x @ w
+    return g.sum(g.slice(product, 1, 0, product.shape[1] // 2), 1)
+
+
+# shapes, as written, altered: another function of the same type, which is not collapsed in this way
+CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Write, Write]] = {
+    "problem 14: a sum over columns": (
+        MATRICES[:2],
+        lambda g, x, w: g.sum((x @ w) * 0.5, 1) * 1.5,
+        lambda g, x, w: _halves(g, x, w) * 0.75,
+    ),
+    "a mean over columns with a bias": (
+        MATRICES[:3],
+        lambda g, x, w, b: g.mean(x @ w - b, 1),
+        lambda g, x, w, b: g.mean(x @ w, 1) - g.sum(b, 0),
+    ),
+    "a sum over rows with a shift": (
+        MATRICES[:2],
+        lambda g, x, w: g.sum(x @ w + 1, 0),
+        lambda g, x, w: g.sum(x @ w, 0) + 1,
+    ),
+    "a multiple that varies with the rows": (
+        (*MATRICES[:2], (4096, 1)),
+        lambda g, x, w, b: g.sum((x @ w) * b, 1),
+        lambda g, x, w, b: g.sum(x @ w, 1) * g.sum(b, 0),
+    ),
+    "a mean over the channels of a convolution": (
+        IMAGES,
+        lambda g, x, w, b: g.mean(g.conv2d(x, w, pads=1) + b, 1),
+        lambda g, x, w, b: g.mean(g.conv2d(x, w, pads=1), 1) + g.sum(b, 0),
+    ),
+    "a sum over the channels in 3 dims": (
+        VOLUMES,
+        lambda g, x, w, b: g.sum(g.conv3d(x, w, pads=1) + b, 1),
+        lambda g, x, w, b: g.sum(g.conv3d(x, w, pads=1), 1) + g.sum(b, 0) * 2,
+    ),
+    "problem 13: a mean over the channels of a transposed convolution": (
+        TURNED,
+        lambda g, x, w, b: g.mean(g.conv_transpose3d(x, w, 2, pads=1) + b, 1),
+        lambda g, x, w, b: g.mean(g.conv_transpose3d(x, w, 2, pads=1), 1) - g.mean(b, 0),
+    ),
+    "neighbours of one tensor": (
+        ((8192, 512), (512, 512), (8192, 512), (512, 512)),
+        lambda g, x, w, y, u: x @ w + x @ u,
+        lambda g, x, w, y, u: x @ w + y @ u,
+    ),
+    "neighbours with one tensor": (
+        ((512, 512), (512, 4096), (512, 512)),
+        lambda g, x, w, y: x @ w + y @ w,
+        lambda g, x, w, y: x @ w - y @ w,
+    ),
+}
+SMALL = {4096: 6, 8192: 6, 512: 4, 1024: 8, 256: 8, 128: 6, 32: 3, 16: 3, 12: 2}
+"""Extents at which all positions are decided at once."""
+
+
+def _small(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(SMALL.get(extent, extent) for extent in shape) for shape in shapes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_sum_over_a_product_is_found_without_weights_and_saves_a_factor(name: str) -> None:
+    shapes, write, _ = CASES[name]
+    program = _program(shapes, write)
+    found = _rewritten(program)
+    assert found is not None and found.inputs == program.inputs
+    assert product_flops(found) * 1.9 < product_flops(program)
+    assert predict_us(found, H200) < predict_us(program, H200)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_e_node_of_a_collapse_equals_its_class(name: str) -> None:
+    shapes, write, _ = CASES[name]
+    program = simplify(_program(_small(shapes), write)).after
+    saturation, classes = saturated_classes(program, frozenset())
+    check = check_enodes(program, classes)
+    assert saturation.stopped is None and (check.different, check.unreached) == ((), 0)
+    assert check.evaluated > len(program.nodes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_collapse_is_proved_and_an_altered_problem_refutes_it(name: str) -> None:
+    shapes, write, altered = CASES[name]
+    program, other = (_program(_small(shapes), it) for it in (write, altered))
+    found = _rewritten(program, SLOW)
+    assert found is not None and product_flops(found) < product_flops(program)
+    assert all(box.equal for box in agreement(program, found))
+    assert not all(box.equal for box in agreement(other, found))
+    assert verify(program, found, trials=1).equal and not verify(other, found, trials=1).equal
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda g, x, w: g.mean(g.relu(x @ w), 1),
+        lambda g, x, w: g.mean(g.max(x @ w, 1), 0),
+        lambda g, x, w: g.sum(g.square(x @ w), 1),
+        lambda g, x, w: g.sum((x @ w) * (x @ w), 1),
+    ],
+    ids=["relu", "a max before the mean", "squares", "a product of products"],
+)
+def test_a_sum_over_another_function_of_a_product_is_not_collapsed(write: Write) -> None:
+    program = _program(((64, 32), (32, 48)), write)
+    found = _rewritten(program, SLOW)
+    assert found is None or product_flops(found) == product_flops(program)
+
+
+def test_programs_that_sum_no_product_are_not_saturated_without_weights() -> None:
+    shapes = (64, 32), (32, 48)
+    assert not may_collapse(_program(shapes, lambda g, x, w: g.relu(x @ w) + g.mean(x, 1)))
+    assert not may_collapse(_program(shapes, lambda g, x, w: g.mean(g.exp(x @ w), 1)))
+    assert may_collapse(_program(shapes, lambda g, x, w: g.mean(x @ w - 2, 1)))
