@@ -1,7 +1,7 @@
 """Convolutions and pooling on arrays of numbers or residues, from the sums and products of the algebra that calls. Trusted.
 
 A convolution is a product of the weights of each group with its patches: the elements of all windows, as columns. Patches are
-made for a few rows of the result at a time.
+made for a few rows of the result at a time. A transposed one adds the product of each place in the window with the image.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,11 @@ from functools import reduce
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.ops import Attributes
-from mirage_eg.ir.windows import conv_shape, framed, pool_shape, window_elements
+from mirage_eg.ir.windows import conv_shape, framed, pool_shape, sides, window_elements
 
 PATCH_ELEMENTS = 1 << 22
 """The number of elements of patches that are in memory together, at least one row of the result."""
@@ -20,7 +22,9 @@ PATCH_ELEMENTS = 1 << 22
 def convolved(
     xp: Any, x: Array, weight: Array, lead: int, attributes: Attributes, multiply: Callable[[Array, Array], Array]
 ) -> Array:
-    """The convolution; `multiply` is the product of batches of matrices."""
+    """The convolution, or the transposed one; `multiply` is the product of batches of matrices."""
+    if "output_pads" in attributes:
+        return _transposed(xp, x, weight, lead, attributes, multiply)
     shape, kernel = x.shape[lead:], weight.shape[lead:]
     _, outputs, rows, *counts = conv_shape([shape, kernel], attributes, len(kernel) - 2)
     groups, inner = attributes["groups"], prod(kernel[1:])
@@ -35,6 +39,28 @@ def convolved(
         part = multiply(weights, patches)
         parts.append(part.reshape(*part.shape[:-3], outputs, len(taken), *counts))
     return parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=-1 - len(counts))
+
+
+def _transposed(
+    xp: Any, x: Array, weight: Array, lead: int, attributes: Attributes, multiply: Callable[[Array, Array], Array]
+) -> Array:
+    """The sums of the products; residues are not reduced after the addition."""
+    (images, channels, *extents), (_, filters, *window) = x.shape[lead:], weight.shape[lead:]
+    groups, added = attributes["groups"], attributes["output_pads"]
+    steps = [*zip(extents, window, attributes["strides"], attributes["dilations"], strict=True)]
+    whole = [(n - 1) * s + (k - 1) * d + 1 + more for (n, k, s, d), more in zip(steps, added, strict=True)]
+    columns = x.reshape(*x.shape[:lead], images, groups, channels // groups, prod(extents))
+    weights = weight.reshape(*weight.shape[:lead], 1, groups, channels // groups, filters, *window)
+    outer = np.broadcast_shapes(x.shape[:lead], weight.shape[:lead])
+    result = xp.zeros((*outer, images, groups, filters, *whole), dtype=np.result_type(x.dtype, weight.dtype))
+    for taps in np.ndindex(*window):
+        part = multiply(weights[(..., *taps)].swapaxes(-1, -2), columns)
+        places = (slice(i * d, i * d + (n - 1) * s + 1, s) for i, (n, _, s, d) in zip(taps, steps, strict=True))
+        result[(..., *places)] += part.reshape(*part.shape[:-1], *extents)
+    before, after = sides(attributes)
+    kept = (slice(low, extent - high) for low, extent, high in zip(before, whole, after, strict=True))
+    result = result[(..., *kept)]
+    return result.reshape(*outer, images, groups * filters, *result.shape[-len(window) :])
 
 
 def pooled(

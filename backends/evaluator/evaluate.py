@@ -290,15 +290,15 @@ class _Evaluation(Generic[V]):
             case Kind.REARRANGEMENT:
                 assert row.rearrange is not None
                 return algebra.rearrange(row, operands, lead, attributes)
-            case Kind.LIBRARY if row.expand is None:
+            case Kind.LIBRARY:
                 return algebra.library(row, operands, lead, attributes)
-            case Kind.ACCUMULATOR | Kind.DERIVED | Kind.LIBRARY if row.expand is not None:
+            case Kind.ACCUMULATOR | Kind.DERIVED if row.expand is not None:
                 shapes = [algebra.shape(operand)[lead:] for operand in operands]
                 result: V = row.expand(self._apply, operands, shapes, attributes)
                 return result
             case Kind.ACCUMULATOR:
                 return self._accumulate(row.reduction, operands[0], attributes)
-            case Kind.DERIVED | Kind.LIBRARY | Kind.BOUNDARY | Kind.GRAPH:
+            case Kind.DERIVED | Kind.BOUNDARY | Kind.GRAPH:
                 raise AssertionError(f"{name} is evaluated elsewhere or lacks its expansion")
             case _:
                 assert_never(row.kind)

@@ -233,7 +233,11 @@ class _LibrarySamples:
 
     def convolved(self, x: _Sample, weight: _Sample, lead: int, attributes: Attributes) -> _Sample:
         x, weight = map(self.algebra.settle, (x, weight))
-        return self.algebra.contracted(x, weight, self.extents, prod(weight.extents[lead + 1 :]))
+        terms = prod(weight.extents[lead + 1 :])
+        if "output_pads" in attributes:  # of the places in a window every s-th one meets an element
+            terms = prod(max(1, k // s) for k, s in zip(weight.extents[lead + 2 :], attributes["strides"], strict=True))
+            terms *= weight.extents[lead] // attributes["groups"]
+        return self.algebra.contracted(x, weight, self.extents, terms)
 
     def largest_of_windows(self, x: _Sample, lead: int, attributes: Attributes) -> _Sample:
         return self._over("max", x, prod(attributes["window"]))

@@ -102,7 +102,9 @@ class LibraryField:
 
     def convolved(self, x: Component, weight: Component, lead: int, attributes: Attributes) -> Component:
         """Undefined where an element of the window or of the weight that is multiplied is."""
-        result = convolved(self.xp, x.residues, weight.residues, lead, attributes, self.random.modulus(self.k).matmul)
+        modulus = self.random.modulus(self.k)
+        result = convolved(self.xp, x.residues, weight.residues, lead, attributes, modulus.matmul)
+        result = modulus.reduced(result) if "output_pads" in attributes else result
         if x.undefined is None and weight.undefined is None:
             return Component(result)
         masks = [_defined(x).astype(np.float64), _defined(weight).astype(np.float64)]

@@ -34,7 +34,7 @@ class LibraryOp:
     of a small letter, and sums over it if the result lacks it; it tells apart the indices of a capital. The windows of P, Q
     and R slide over H, V and W. Without it the op tells apart all indices.
 
-    `expand`, of an op without `move` and `compute`, writes it in other ops, as that of a derived op does; lowering keeps it.
+    `expand` writes an op that others define in those, as that of a derived op does, for readers that know these (`ir.expand`).
     """
 
     name: str
@@ -133,6 +133,7 @@ def _transposed(dims: int) -> LibraryOp:
         shape=partial(windows.conv_transpose_shape, dims=dims),
         attributes={"strides": "ints", "pads": "ints", "output_pads": "ints", "dilations": "ints", "groups": "int"},
         of_integers=False,
+        compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
         expand=windows.written_conv_transpose,
         terms=lambda operands, given: operands[1][0] // given["groups"] * prod(operands[1][2:]),
         axes=axes,

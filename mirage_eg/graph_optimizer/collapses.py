@@ -7,8 +7,11 @@ _LINEAR = frozenset({"scale", "shift", "add", "sub", "mul"})
 
 
 def may_collapse(program: Graph) -> bool:
-    """Whether a program of primitive ops sums what a product and linear ops give, or two products that share an operand."""
-    linear: dict[int, bool] = {}  # values that are linear functions of products; whether they are products
+    """Whether a program of primitive ops sums what a product and linear ops give, or two products that share an operand.
+
+    Where another op or an output reads one of these values, too, the product is computed as it is.
+    """
+    linear: dict[int, bool] = {}  # values that are linear functions of products, of one reader; whether they are products
     for item, values in program.numbered():
         known = [operand for operand in item.operands if operand in linear]
         if item.op in ("sum", "mean") and known:
@@ -17,7 +20,7 @@ def may_collapse(program: Graph) -> bool:
             one, other = (program.nodes[program.makers[operand]].operands for operand in item.operands)
             if {*one} & {*other}:
                 return True
-        if item.op in PRODUCTS or (item.op in _LINEAR and known):
+        if (item.op in PRODUCTS or (item.op in _LINEAR and known)) and len(program.readers[values[0]]) == 1:
             linear[values[0]] = item.op in PRODUCTS
     return False
 

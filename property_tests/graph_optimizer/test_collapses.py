@@ -157,4 +157,5 @@ def test_programs_that_sum_no_product_are_not_saturated_without_weights() -> Non
     shapes = (64, 32), (32, 48)
     assert not may_collapse(_program(shapes, lambda g, x, w: g.relu(x @ w) + g.mean(x, 1)))
     assert not may_collapse(_program(shapes, lambda g, x, w: g.mean(g.exp(x @ w), 1)))
+    assert not may_collapse(expand(_program(shapes, lambda g, x, w: g.layer_norm(x @ w + 1, 48))))
     assert may_collapse(_program(shapes, lambda g, x, w: g.mean(x @ w - 2, 1)))

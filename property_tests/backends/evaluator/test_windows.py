@@ -20,6 +20,7 @@ from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES  # noqa: E402
 from mirage_eg.backends.triton.emit import emit  # noqa: E402
 from mirage_eg.ir.builder import new_kernel_graph  # noqa: E402
 from mirage_eg.ir.errors import GraphError  # noqa: E402
+from mirage_eg.ir.expand import expand_all  # noqa: E402
 from mirage_eg.ir.graph import Graph  # noqa: E402
 
 
@@ -85,6 +86,7 @@ def test_random_windows_are_those_of_torch_in_numbers_and_in_the_field(case: Cas
     try:
         [result] = evaluate(case.program, case.inputs, FloatAlgebra())
         np.testing.assert_allclose(result, case.wanted, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(evaluate(expand_all(case.program), case.inputs, FloatAlgebra())[0], result)
         if case.exact:
             algebra = FieldAlgebra.of(0, 0)
             for k, prime in enumerate(PRIMES):
