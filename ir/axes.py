@@ -6,8 +6,9 @@ mix: a program is meant for all sizes of its axes.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
@@ -33,6 +34,10 @@ class Axes:
     indexed: frozenset[int] = frozenset()  # axes whose indices an op tells apart, as slices do
 
     reach: Mapping[int, int] = field(default_factory=dict)  # so many indices of an axis all windows over it reach over
+    slides: tuple[tuple[Dim, Dim, int], ...] = ()
+    """An image that its windows do not fill, the windows, and their stride: one window more is a stride of the image more."""
+    numberings: tuple[tuple[Dim, Dim], ...] = ()
+    """A dim that ragged tiles cut, and the parts with the indices in one: they count the indices of the dim and some beyond."""
 
     def of(self, value: int) -> frozenset[int]:
         """All axes of a value."""
@@ -49,7 +54,13 @@ def is_vector_product(left: frozenset[int], right: frozenset[int]) -> bool:
 
 
 def infer_axes(
-    graph: Graph, *, repeats: bool = False, barriers: bool = False, slices: bool = False, finest: bool = False
+    graph: Graph,
+    *,
+    repeats: bool = False,
+    barriers: bool = False,
+    slices: bool = False,
+    finest: bool = False,
+    fillings: Collection[int] = (),
 ) -> Axes:
     """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
 
@@ -57,6 +68,7 @@ def infer_axes(
     are ops with axis inference: their results have an axis of their own in the dim that they change. With `finest`,
     equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis with distinct indices.
     Library ops keep the axes whose indices they do not distinguish, and windows that fill an image slide along one axis.
+    A concatenation with one of `fillings` (`ir.flatten`) numbers the indices of its other operand anew.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
@@ -68,6 +80,9 @@ def infer_axes(
             continue
         shape = graph.types[values[0]].shape
         try:
+            if item.op == "concat" and item.operands[-1] in fillings:
+                dims.append(inference.numbered(item["dim"], dims[item.operands[0]], shape))
+                continue
             dims.append(inference.infer(item, [dims[i] for i in item.operands], shape))
         except _CannotUnifyError as error:
             if not barriers:
@@ -93,6 +108,8 @@ class _Inference:
         self.reduced: set[int] = set()
         self.indexed: set[int] = set()
         self.reach: list[tuple[int, int]] = []
+        self.slides: list[tuple[Dim, Dim, int]] = []
+        self.numberings: list[tuple[Dim, Dim]] = []
 
     def new(self, extent: int) -> Dim:
         """A fresh axis, or none for an extent of 1."""
@@ -211,15 +228,28 @@ class _Inference:
         return tuple(named[letter] for letter in made)
 
     def window(self, dim: Dim, count: int, stride: int, pads: int) -> Dim | None:
-        """The axis of windows that fill an image, of which each has a stride of it; None where they do not."""
-        [[extent]] = self.extents([(dim,)])
-        if extent != count * stride or count == 1:
+        """The axis of windows over an image; of those that fill it, each has a stride of it. None for a single window."""
+        if count == 1:
             return None
-        windows, within = self.new(count), self.new(stride)
-        self.unify(dim, windows + within)
-        self.indexed.update(within)
-        self.reach += [(atom, extent + pads - (count - 1) * stride) for atom in windows]
+        [[extent]] = self.extents([(dim,)])
+        windows, missing = self.new(count), extent - count * stride
+        if missing:
+            self.slides.append((dim, windows, stride))
+        else:
+            within = self.new(stride)
+            self.unify(dim, windows + within)
+            self.indexed.update(within)
+        self.reach += [(atom, extent + pads - (count - 1) * stride + abs(missing)) for atom in windows]
         return windows
+
+    def numbered(self, cut: int, dims: Dims, shape: Shape) -> Dims:
+        """The dims of a tensor with a dim that is filled up: one axis, equal to that of an earlier filling of the same dim."""
+        known = (parts for whole, parts in self.numberings if self.leaves(whole) == self.leaves(dims[cut]))
+        parts = next((it for it in known if self.extents([(it,)]) == [(shape[cut],)]), None)
+        if parts is None:
+            parts = self.new(shape[cut])
+            self.numberings.append((dims[cut], parts))
+        return (*dims[:cut], parts, *dims[cut + 1 :])
 
     def cut(self, item: Node, operands: Sequence[Dims], shape: Shape) -> Dims:
         cut = item["dim"]
@@ -233,6 +263,10 @@ class _Inference:
     def of_parts(self, item: Node, dims: Sequence[Dim], extent: int) -> Dim | None:
         """The dim that joins equal parts, or that is one of them; None where parts differ or axes do not fit."""
         [extents] = self.extents([tuple(dims)])
+        if item.op == "slice" and item["start"] == 0 and item["step"] == 1:  # the indices that a numbering counts
+            counted = (whole for whole, parts in self.numberings if self.leaves(parts) == self.leaves(dims[0]))
+            if (known := next((it for it in counted if self.extents([(it,)]) == [(extent,)]), None)) is not None:
+                return known
         try:
             if item.op == "concat":
                 if len({*extents}) > 1:
@@ -264,7 +298,13 @@ class _Inference:
         for own, extent in self.reach:
             reach.update({number[atom]: extent for atom in self.leaves([own])})
         names, sizes = tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order)
-        return Axes(names, sizes, renamed, reduced, indexed, reach)
+        final = partial(self.final, number)
+        slides = tuple((final(image), final(windows), stride) for image, windows, stride in self.slides)
+        numberings = tuple((final(whole), final(parts)) for whole, parts in self.numberings)
+        return Axes(names, sizes, renamed, reduced, indexed, reach, slides, numberings)
+
+    def final(self, number: Mapping[int, int], dim: Dim) -> Dim:
+        return tuple(number[atom] for atom in self.leaves(dim))
 
 
 _WINDOWS = {"P": "H", "Q": "V", "R": "W"}  # what slides over which dim of an image

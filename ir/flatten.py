@@ -4,12 +4,16 @@ A tile value is an array with leading dims (grid dims …, F), of extent 1 where
 transpose, an accumulator a reduction over F, a saver the inverse of a loader. So axes and expressions are inferred for programs
 and µGraphs by the same code. A test compares the values of both graphs.
 
+For axis inference alone, `Flat(fills=True)` also has ragged tiles: a tensor is filled up to equal parts before its tiles are
+loaded, and cut to its extent after they are stored. Its shapes and axes are right, its values are not.
+
     lead   number of leading dims: grid dims and F in a block graph, else 0
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
@@ -46,6 +50,8 @@ class Flat:
     values: dict[Node, int] = field(default_factory=dict)  # of ops
     bodies: list[tuple[Graph, list[int]]] = field(default_factory=list)
     """The appended graphs in primitive ops, each before the graphs inside it, with the value of each of their values."""
+    fills: bool = False
+    fillings: dict[Shape, int] = field(default_factory=dict)  # inputs that no graph has, joined to the end of a ragged dim
 
     def apply(self, name: str, /, *operands: int, **attributes: Any) -> int:
         """The value of an op; an output has none and gives -1."""
@@ -88,12 +94,13 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
         match OPS[item.op].kind:
             case Kind.BOUNDARY if item.op == "output":
                 stored = _store(flat, operands[0], item["omap"], graph) if graph.level is Level.BLOCK else operands[0]
-                outputs.append(stored)
+                outputs.append(_cut(flat, stored, graph.output_types[len(outputs)].shape))
             case Kind.BOUNDARY:
-                values.append(_load(flat, next(given), item, graph) if graph.level is Level.BLOCK else next(given))
+                tile = graph.types[len(values)].shape
+                values.append(_load(flat, next(given), tile, item, graph) if graph.level is Level.BLOCK else next(given))
             case Kind.GRAPH:
                 inner: Graph = item["graph"]
-                if inner.cuts:
+                if inner.cuts and not flat.fills:
                     raise UnsupportedError("a block graph with parts of unequal extents: its axes cannot be inferred")
                 values += _append(flat, inner, operands, lead if inner.level is Level.THREAD else len(inner.grid) + 1)
             case Kind.ACCUMULATOR:
@@ -164,10 +171,32 @@ def _accumulate(flat: Flat, item: Node, x: int, loop: int, lead: int) -> int:
     return flat.reshape(flat.apply(kind, x, dim=dim), (*shape[:dim], columns, *shape[dim + 1 :]))
 
 
-def _load(flat: Flat, x: int, item: Node, graph: Graph) -> int:
+def _load(flat: Flat, x: int, tile: Shape, item: Node, graph: Graph) -> int:
     """The tiles of x."""
+    for dim, part in enumerate(tile):
+        maps = zip((*graph.grid, graph.loop), (*item["imap"], item.get("fmap", REPLICATED)), strict=True)
+        x = _filled(flat, x, dim, part * prod(count for count, target in maps if target == dim))
     tiles = load_map(flat.shape(x), graph.grid, graph.loop, item["imap"], item.get("fmap", REPLICATED))
     return flat.reshape(flat.transpose(flat.reshape(x, tiles.split), tiles.permutation), tiles.joined)
+
+
+def _filled(flat: Flat, x: int, dim: int, extent: int) -> int:
+    """x with a filling at the end of a dim up to an extent."""
+    shape = flat.shape(x)
+    if shape[dim] == extent:
+        return x
+    rest = (*shape[:dim], extent - shape[dim], *shape[dim + 1 :])
+    if rest not in flat.fillings:
+        flat.fillings[rest] = flat.apply("input", shape=rest, dtype=str(flat.checker.types[x].dtype))
+    return flat.apply("concat", x, flat.fillings[rest], dim=dim)
+
+
+def _cut(flat: Flat, x: int, shape: Shape) -> int:
+    """x without what was filled up."""
+    for dim, extent in enumerate(shape):
+        if flat.fills and flat.shape(x)[dim] > extent:
+            x = flat.apply("slice", x, dim=dim, start=0, stop=extent, step=1)
+    return x
 
 
 def _store(flat: Flat, tile: int, omap: Sequence[int], graph: Graph) -> int:

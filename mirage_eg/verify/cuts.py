@@ -6,6 +6,7 @@ agree in a random field at sizes of 2 and 3. A wrong guess gives a pair that is 
 nothing here is trusted but the composition itself.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.verify.few_indices import sizes_that_fit
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.restriction import JointAxes
 
@@ -43,8 +45,8 @@ def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
     """For inner values of the µGraph the values of the program that seem to be the same."""
     try:
         joint = JointAxes(program, candidate)
-        fixed = joint.axes.indexed
-        sizes = [size if axis in fixed else min(size, 2 + axis % 2) for axis, size in enumerate(joint.axes.sizes)]
+        wanted = [min(size, 2 + axis % 2) for axis, size in enumerate(joint.axes.sizes)]
+        sizes = sizes_that_fit(joint.axes, wanted, joint.axes.indexed, Counter())
         small, kernels = joint.at(sizes)
         trial = RandomInputs(small, seed).field(0)
     except (GraphError, UnsupportedError):

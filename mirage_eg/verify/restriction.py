@@ -14,12 +14,11 @@ has all kinds of windows of a large one if its axes are longer than all windows 
 A graph with parts of unequal extents has no restriction. Part of the trusted core.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_eg.ir.axes import Axes, Dims, infer_axes
+from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import values_expanded
 from mirage_eg.ir.flatten import Flat, append
@@ -27,12 +26,12 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.verify.few_indices import fewest_indices, sizes_that_fit, told_apart
 from mirage_eg.verify.verdict import Difference
 
 KEPT = (16, 8, 4, 2)
 """Indices of an axis: the first number that keeps program and µGraph within so many elements, else the last."""
 ELEMENTS = 1 << 20
-_BETWEEN = 2  # windows that reach over no border of the image, at least
 
 Places = tuple[tuple[int, ...], ...]  # for each dim of a tensor the indices that are kept
 
@@ -65,12 +64,13 @@ def restricted(primitive: Graph, candidate: Graph) -> Restricted | None:
         program, small = joint.at(sizes)
     except (GraphError, UnsupportedError):
         return None
-    if _loops(small) != _loops(candidate):  # a sum counts what does not vary over the loop as often as it runs
+    if _loops(small) + _loops(program) != _loops(candidate) + _loops(primitive):
         return None
     return Restricted(program, small, *joint.places(sizes))
 
 
 def _loops(graph: Graph) -> list[int]:
+    """The lengths of its loops: a sum counts what does not vary over a loop as often as it runs."""
     return [item["graph"].loop for item in graph.nodes if item.op == "block"]
 
 
@@ -78,23 +78,25 @@ class JointAxes:
     """The axes of a program in primitive ops and a µGraph together, in the parts that grids, loops and tiles make."""
 
     def __init__(self, program: Graph, candidate: Graph) -> None:
-        """Raises UnsupportedError where the two use an index contradictorily, or a block graph is ragged."""
-        self.flat = flat = Flat()
+        """Raises UnsupportedError where the two use an index contradictorily."""
+        self.flat = flat = Flat(fills=True)
         inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
         outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
         for pair in zip(*outputs, strict=True):  # equal indices of both are one index
             flat.apply("maximum", *pair)
         nodes = (*flat.nodes, *(node("output", value) for values in outputs for value in values))
-        self.axes = infer_axes(Graph(nodes), repeats=True, barriers=True, slices=True, finest=True)
+        fillings = flat.fillings.values()
+        self.axes = infer_axes(Graph(nodes), repeats=True, barriers=True, slices=True, finest=True, fillings=fillings)
         self._graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
 
     def kept(self) -> list[int]:
         """The kept number of indices of each axis."""
-        fixed, sizes = self.axes.reduced | self.axes.indexed, [*self.axes.sizes]
-        least = _most_often(self.axes.dims) | Counter({axis: _BETWEEN + reach for axis, reach in self.axes.reach.items()})
+        axes, sizes = self.axes, [*self.axes.sizes]
+        fixed, least = told_apart(axes), fewest_indices(axes)
         for count in KEPT:
-            sizes = [size if axis in fixed else min(size, max(count, least[axis])) for axis, size in enumerate(self.axes.sizes)]
-            if sum(prod(sizes[axis] for dim in value for axis in dim) for value in self.axes.dims) <= ELEMENTS:
+            wanted = [min(size, max(count, least[axis])) for axis, size in enumerate(axes.sizes)]
+            sizes = sizes_that_fit(axes, wanted, fixed, least)
+            if sum(prod(sizes[axis] for dim in value for axis in dim) for value in axes.dims) <= ELEMENTS:
                 break
         return sizes
 
@@ -120,21 +122,13 @@ class JointAxes:
 
 def _kept_of(dim: Sequence[int], sizes: Sequence[int], axes: Axes) -> tuple[int, ...]:
     """The kept indices of each axis of a dim, as indices of the dim: the first ones; under windows those at both ends."""
-    kept = [0]
+    kept, windowed = [0], {*axes.reach, *(it for image, _, _ in axes.slides for it in image)}
     for axis in dim:
         count, whole = sizes[axis], axes.sizes[axis]
-        last = count // 2 if axis in axes.reach else 0
+        last = count // 2 if axis in windowed else 0
         digits = (*range(count - last), *range(whole - last, whole))
         kept = [place * whole + digit for place in kept for digit in digits]
     return tuple(kept)
-
-
-def _most_often(dims: Sequence[Dims]) -> Counter[int]:
-    """How often the value that has an axis most often has it."""
-    most = Counter[int]()
-    for value in dims:
-        most |= Counter(axis for dim in value for axis in dim)
-    return most
 
 
 Body = tuple[Graph, list[int]]
@@ -174,7 +168,7 @@ class _Rebuilt:
                 attributes["graph"] = self._inside(bodies, read, lead)
             elif own:
                 extents = self._extents(values[own[0]])[lead:]
-                if "tile" in attributes:
+                if "tile" in attributes or (any(graph.cuts.get(own[0], ())) and item.op == "input"):
                     attributes["tile"] = extents
                 if "shape" in attributes:
                     attributes["shape"] = next(given) if item.op == "input" and inside else extents
