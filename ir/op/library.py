@@ -100,7 +100,7 @@ def _full_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shap
 
 
 def _convolution(dims: int) -> LibraryOp:
-    image, windows_, taps = "HVW"[-dims:], "PQR"[-dims:], "ijk"[-dims:]
+    image, windows_, taps = "HVW"[-dims:], "PQR"[-dims:], "IJK"[-dims:]
 
     def axes(operands: Sequence[Shape], given: Attributes) -> str:
         if given["groups"] == 1:
@@ -122,7 +122,7 @@ def _convolution(dims: int) -> LibraryOp:
 
 
 def _transposed(dims: int) -> LibraryOp:
-    image, result, taps = "HVW"[-dims:], "XYZ"[-dims:], "ijk"[-dims:]
+    image, result, taps = "HVW"[-dims:], "XYZ"[-dims:], "IJK"[-dims:]
 
     def axes(operands: Sequence[Shape], given: Attributes) -> str:
         return f"nc{image},co{taps}->no{result}" if given["groups"] == 1 else f"nC{image},CE{taps}->nF{result}"

@@ -8,10 +8,11 @@ indices are equal; and all choices of so many indices are one pair of graphs, at
 other places or walked by library ops keep their sizes; of an axis that a value has twice at least two indices are taken, equal
 and different ones.
 
-Windows over an image that they fill tell indices apart by the borders that they reach over, and by nothing else. A small image
-has all kinds of windows of a large one if its axes are longer than all windows reach together. So it decides about the large.
+Windows over an image tell indices apart by the borders that they reach over, and by nothing else. A small image has all kinds
+of windows of a large one if its axes are longer than all windows reach together. So it decides about the large. Ragged tiles
+number the indices of a dim anew, and few parts decide where the numbers are names only (`few_indices`).
 
-A graph with parts of unequal extents has no restriction. Part of the trusted core.
+Part of the trusted core.
 """
 
 from collections.abc import Iterator, Sequence
