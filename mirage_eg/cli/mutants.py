@@ -196,13 +196,14 @@ def _by_time(found: "list[Mutant]", device: Device, observe: Observer) -> "list[
 
 def _verdicts(found: "list[Mutant]", options: Options, observe: Observer) -> list[str]:
     """The verdict on each corrected part: a program with an equal part in the place of another one is equal."""
-    from mirage_eg.verify.reference import Reference
+    from mirage_eg.verify.block_reference import BlockReference
 
     verdicts: dict[int, str] = {}
     for part in dict.fromkeys(it.part for it in found):
         own = [number for number, it in enumerate(found) if it.part is part]
         observe("verify", len(verdicts), len(found), "")
-        checked = Reference(part.program, options.trials, options.seed).check_all([found[number].corrected for number in own])
+        reference = BlockReference(part.program, options.trials, options.seed)
+        checked = reference.check_all([found[number].corrected for number in own])
         verdicts |= {number: str(verdict.verdict) for number, (verdict, _) in zip(own, checked, strict=True)}
     return [verdicts[number] for number in range(len(found))]
 

@@ -25,7 +25,7 @@ from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import weight_only
-from mirage_eg.verify.reference import verify
+from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.verdict import Observer, Verdict
 
 WRITTEN_OUT = ("split", "batch_norm")  # derived ops of which laws name the parts
@@ -148,7 +148,7 @@ def optimize_graph(
     taken = min(reversed(found), key=lambda key: found[key][1].us)
     result = rewritten(program if found[taken][0] is given else written_out, *found[taken])
     watch("verify", 2, len(STEPS), "")
-    verdict = verify(program, result.whole, trials=1)
+    verdict = BlockReference(program, trials=1).check(result.whole)
     if not verdict.equal and verdict.difference is not None:
         if rules:
             raise RuleError(f"{', '.join(rules)}: a law is false: {name} rewritten differs from {name}: {verdict.difference}")
