@@ -167,10 +167,11 @@ def first_call(name: str, contestant: str, budget: float, tune: float, tiny: boo
     torch.manual_seed(0)
     on_gpu = gpu_available()
     device, dtype = ("cuda", torch.float16) if on_gpu else ("cpu", torch.float32)
-    with torch.no_grad(), torch.device(device):
+    with torch.device(device):
         model, arguments = _layer(name, device, dtype) if name not in MODELS else MODELS[name](tiny)
-        model = model.eval().to(device, dtype)
-        arguments = tuple(it.to(dtype) if it.is_floating_point() else it for it in arguments)
+    model = model.eval().to(device, dtype)
+    arguments = tuple(it.to(dtype) if it.is_floating_point() else it for it in arguments)
+    with torch.no_grad():
         model(*arguments)  # kernels of libraries are loaded, and caches are made
         start = perf_counter()
         with watched() as seconds:
