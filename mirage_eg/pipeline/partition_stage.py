@@ -9,6 +9,7 @@ from types import MappingProxyType
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.egraph.oracle import Limits
+from mirage_eg.ir.deadline import NEVER
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.choose_candidates import within_budget
@@ -120,9 +121,15 @@ class Partitioner:
         if self._structures:
             items = [(program, self._structures.get(program, ())) for program in programs]
             return work.run(f"known {stage}", find_known, self._task, items) if items else []
-        if not programs:
-            return []
-        return work.run(stage, find_kernels, self._task, programs, keep=lambda found: not found.cut, likely=likely)
+        known = work.workers.memory(replace(self._task, until=NEVER))  # of other runs: layers differ at their ends only
+        new = [program for program in programs if program not in known]
+        if not new:
+            return [known[program] for program in programs]
+        others = (program for program in likely if program not in known)
+        results = work.run(stage, find_kernels, self._task, new, keep=lambda found: not found.cut, likely=others)
+        searched = dict(zip(new, results, strict=True))
+        known.update((program, found) for program, found in searched.items() if not found.cut)
+        return [searched.get(program) or known[program] for program in programs]
 
     def _progress(self, searched: int, best_us: float) -> bool:
         self._run.watch.observer("kernels", searched, None, f"segments searched, best {best_us:.1f} µs predicted")

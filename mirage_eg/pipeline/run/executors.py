@@ -50,11 +50,15 @@ def check_executor(value: Any) -> None:
 
 @dataclass(slots=True)
 class _SharedProcesses:
-    """Local processes that runs use one after another; nobody waits for the `late` work of theirs."""
+    """Local processes that runs use one after another; nobody waits for the `late` work of theirs.
+
+    `memory` has results of items, by what is common to them.
+    """
 
     executor: Executor | None = None
     count: int = 0
     late: list[Future[list[Any]]] = field(default_factory=list)
+    memory: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
 
 
 _SHARED: ContextVar[_SharedProcesses | None] = ContextVar("shared processes", default=None)
@@ -62,7 +66,10 @@ _SHARED: ContextVar[_SharedProcesses | None] = ContextVar("shared processes", de
 
 @contextmanager
 def shared_processes() -> Iterator[None]:
-    """Runs in this context that want equally many local processes use the same ones; these end with the context."""
+    """Runs in this context use the same local processes, if they want equally many, and the same results of equal items.
+
+    The processes end with the context.
+    """
     shared = _SharedProcesses()
     token = _SHARED.set(shared)
     try:
@@ -186,6 +193,15 @@ class Workers:
         again = [items[position] for position in lost]
         for place, result in self.run(stage, function, common, again, at_once=True) if again else ():
             yield lost[place], result
+
+    def memory(self, common: Any) -> dict[Any, Any]:
+        """The results of items with this in common, by their items; runs that share processes share them and add to them."""
+        for known, results in self._shared.memory:
+            if known == common:
+                return results
+        results = dict[Any, Any]()
+        self._shared.memory.append((common, results))
+        return results
 
     def _begin(self, item: Any, job: "_Job") -> None:
         if item not in self._ahead:
