@@ -15,7 +15,8 @@ from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
-from mirage_eg.pipeline.run.executors import shared_processes
+from mirage_eg.pipeline.run.executors import Workers, shared_processes
+from mirage_eg.torch_compile.begun_searches import BegunSearches, searches_of
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
 from mirage_eg.torch_compile.gate import Contest, can_time, gated, is_too_slow
@@ -73,38 +74,43 @@ def _gated(
 ) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]]]:
     """A record for each region, and the accepted regions with their keys; equal regions on one device are gated once.
 
-    Different regions share what is left of the budget by their ops.
+    Different regions share what is left of the budget by their ops. The largest is searched here, with all workers, and others
+    meanwhile, each by one worker.
     """
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     store = store_of(settings)
     ops = {(region.program, _device(region)): region.ops for region in found.regions if region.ops >= settings.min_ops}
-    records: list[SegmentRecord] = []
-    chosen: list[tuple[FxRegion, str]] = []
+    different = {(region.program, _device(region)): region for region in found.regions}
     by_program: dict[Any, SegmentRecord] = {}
-    with _disable_current_modes(), shared_processes():
-        for region in found.regions:
-            same = region.program, _device(region)
-            if same not in by_program:
-                begun = time.monotonic()
-                share = after(until.left() * region.ops / max(1, sum(ops.values())))
-                try:
-                    by_program[same] = _record(module, found, weights, region, settings, share, store, other_sizes)
-                except OverdueError:
-                    by_program[same] = SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings))
-                except OptionError:  # of the settings
-                    raise
-                except (MirageError, torch.OutOfMemoryError) as error:
-                    by_program[same] = SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
-                except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
-                    by_program[same] = SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))
-                ops.pop(same, None)
-                until = until.later(_tuning_since(begun, settings, same[1]))
-            records.append(by_program[same])
-            if by_program[same].decision is Decision.USED:
-                chosen.append((region, by_program[same].key))
-    return records, chosen
+    with _disable_current_modes(), shared_processes(), Workers() as workers:
+        in_order = sorted(different.items(), key=lambda pair: -pair[1].ops)
+        asked = [
+            (region.program, _weights(found, region))
+            for (_, device), region in in_order
+            if _left_to_torch(region, settings, device) is None
+        ]
+        searches = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
+        store.begun = BegunSearches(workers, searches)
+        for same, region in in_order:
+            begun = time.monotonic()
+            share = after(until.left() * region.ops / max(1, sum(ops.values())))
+            try:
+                by_program[same] = _record(module, found, weights, region, settings, share, store, other_sizes)
+            except OverdueError:
+                by_program[same] = SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings))
+            except OptionError:  # of the settings
+                raise
+            except (MirageError, torch.OutOfMemoryError) as error:
+                by_program[same] = SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
+            except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
+                by_program[same] = SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))
+            ops.pop(same, None)
+            until = until.later(_tuning_since(begun, settings, same[1]))
+    records = [by_program[region.program, _device(region)] for region in found.regions]
+    pairs = zip(found.regions, records, strict=True)
+    return records, [(region, record.key) for region, record in pairs if record.decision is Decision.USED]
 
 
 def _record(
@@ -118,18 +124,12 @@ def _record(
     other_sizes: bool,
 ) -> SegmentRecord:
     device = _device(region)
-    if device is None:
-        return SegmentRecord("", region.ops, Decision.DEVICES, "its tensors are not all on the CPU, or all on one GPU")
-    if region.ops < settings.min_ops:
-        return SegmentRecord("", region.ops, Decision.SMALL, f"{region.ops} of min_ops={settings.min_ops} ops")
-    if is_too_slow(settings, device):
-        why = 'no GPU: kernels would run in Triton\'s interpreter, for tests; gate="cost" lets the cost model choose them'
-        return SegmentRecord("", region.ops, Decision.NO_GPU, why)
+    left = _left_to_torch(region, settings, device)
+    if left is not None:
+        return left
     _check_sizes(region)
-    places = [None if isinstance(given, AddedInput) else found.found.place.get(given) for given in region.inputs]
-    weights = [number for number, place in enumerate(places) if place is Place.PARAMETER]
-    begun, search_until = time.monotonic(), until.part(_UNTIL_GATE) if settings.gate != "off" else until
-    segment = store.find(region.program, settings, _progress(region), weights, other_sizes, search_until)
+    begun, search_until = time.monotonic(), _until_gate(until, settings)
+    segment = store.find(region.program, settings, _progress(region), _weights(found, region), other_sizes, search_until)
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
@@ -157,6 +157,29 @@ def _record(
 def _tuning_since(begun: float, settings: Settings, device: Any) -> float:
     """The seconds of a segment's tuning, which are not those of the budget, at most."""
     return min(settings.tune, time.monotonic() - begun) if can_time(device) else 0.0
+
+
+def _until_gate(until: Deadline, settings: Settings) -> Deadline:
+    """When a search ends, so that the gate has its part of the seconds."""
+    return until.part(_UNTIL_GATE) if settings.gate != "off" else until
+
+
+def _left_to_torch(region: FxRegion, settings: Settings, device: Any) -> SegmentRecord | None:
+    """The record of a region that needs no search."""
+    if device is None:
+        return SegmentRecord("", region.ops, Decision.DEVICES, "its tensors are not all on the CPU, or all on one GPU")
+    if region.ops < settings.min_ops:
+        return SegmentRecord("", region.ops, Decision.SMALL, f"{region.ops} of min_ops={settings.min_ops} ops")
+    if is_too_slow(settings, device):
+        why = 'no GPU: kernels would run in Triton\'s interpreter, for tests; gate="cost" lets the cost model choose them'
+        return SegmentRecord("", region.ops, Decision.NO_GPU, why)
+    return None
+
+
+def _weights(found: FxRegions, region: FxRegion) -> list[int]:
+    """The numbers of the inputs of a region that are parameters."""
+    places = [None if isinstance(given, AddedInput) else found.found.place.get(given) for given in region.inputs]
+    return [number for number, place in enumerate(places) if place is Place.PARAMETER]
 
 
 def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, store: SegmentStore) -> SizedCall:

@@ -3,7 +3,7 @@
 A key that was read from a file says what the program is; whether kernels compute it is another question (`check_entry`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.ir.sizes import Dim, SizeRange
-from mirage_eg.pipeline.bucket_ranges import searched_sizes
+from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
+from mirage_eg.pipeline.loop_sizes import with_loops
+from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.cache import ResultCache, code_hash, entry_of, key_of
 from mirage_eg.pipeline.run.cache_lookup import identity
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.run.result import Candidate, Wanted
 from mirage_eg.torch_compile.settings import Settings
 
 Key = Mapping[str, Any]
@@ -46,6 +48,35 @@ def key_of_segment(
     key = key_of(identity("", program, options), on_gpu=on_gpu, budget=None)
     sized = {"largest": {name: list(sizes) for name, sizes in largest.items()}} if largest else {}
     return key | {"segment": to_json(program), "tune": settings.tune, "verify": settings.verify} | sized
+
+
+def request_for(program: Graph, settings: Settings, until: Deadline) -> tuple[Options, bool, Key, Graph]:
+    """The options of a program's search, whether its key names the GPU here, the key, and the program at the sizes searched."""
+    options, on_gpu = options_of(settings, until)
+    dims = dims_of(program)
+    largest = largest_sizes(dims, named_buckets(dims, settings)) if dims else {}
+    key = key_of_segment(program, options, on_gpu, settings, largest)
+    return options, on_gpu, key, at_searched_sizes(program, largest)
+
+
+def wanted_by(settings: Settings) -> Wanted:
+    """What the backend shows of a search: reports have a diagnosis, and proofs are evidence where the settings ask for them."""
+    return Wanted(diagnosis=settings.report is not None, proofs=settings.verify == "proved")
+
+
+def title_of(name: str) -> str:
+    """The name of a segment's run."""
+    return f"segment {name[:12]}"
+
+
+def longer_of(searched: Graph, settings: Settings, weights: Collection[int]) -> Graph | None:
+    """The program whose search serves sizes that may follow, too; None for one of its own sizes alone."""
+    return None if settings.tune or settings.search == "always" else with_loops(searched, weights)
+
+
+def form_of_key(key: Key, program: Graph, weights: Collection[int]) -> str:
+    """The name of a program's form: other sizes of it have the same, but for inputs numbered `weights`."""
+    return hash_of({**without_program(key), "form": form_of(program, weights)})
 
 
 def without_program(key: Key) -> Key:
@@ -139,12 +170,17 @@ __all__ = [
     "Key",
     "at_searched_sizes",
     "check_entry",
+    "form_of_key",
     "hash_of",
     "is_good",
     "key_in",
     "key_of_segment",
+    "longer_of",
     "named_buckets",
     "options_of",
     "programs_of",
+    "request_for",
+    "title_of",
+    "wanted_by",
     "without_program",
 ]

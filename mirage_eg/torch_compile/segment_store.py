@@ -23,24 +23,27 @@ from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.sizes import SizeRange
-from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
-from mirage_eg.pipeline.loop_sizes import with_loops
-from mirage_eg.pipeline.program_form import form_of, vector_products
+from mirage_eg.pipeline.bucket_ranges import searched_sizes
+from mirage_eg.pipeline.program_form import vector_products
 from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_cache, now
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
-from mirage_eg.pipeline.run.result import Candidate, Result, Wanted
+from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.torch_compile.begun_searches import BegunSearches
 from mirage_eg.torch_compile.segment_keys import (
     Key,
     at_searched_sizes,
+    form_of_key,
     hash_of,
     is_good,
     key_in,
     key_of_segment,
-    named_buckets,
+    longer_of,
     options_of,
     programs_of,
-    without_program,
+    request_for,
+    title_of,
+    wanted_by,
 )
 from mirage_eg.torch_compile.settings import Settings
 
@@ -146,7 +149,7 @@ class _Wanted:
             with ending(self.until):
                 return sizes.structures(loops=loops)
         if self.on_gpu and tuning is not None and self.settings.search != "offline":
-            return sizes.tuned(_title(self.name), self.observer, tuning, _wanted(self.settings))
+            return sizes.tuned(title_of(self.name), self.observer, tuning, wanted_by(self.settings))
         with ending(self.until):
             return sizes.tiled(proved=self.settings.verify == "proved", loops=loops)
 
@@ -161,6 +164,7 @@ class SegmentStore:
         self._forms: dict[str, dict[str, FoundSegment]] = {}  # those that were searched, by their keys
         self._unusable: set[str] = set()  # segments of forms that the cache has no usable entry of
         self._sizes: dict[str, OtherSizes] = {}  # of segments with named dims
+        self.begun: BegunSearches | None = None
 
     def find(
         self,
@@ -180,27 +184,22 @@ class SegmentStore:
         Raises:
             OverdueError: it is not there at `until`.
         """
-        options, on_gpu = options_of(settings, until)
-        dims = dims_of(program)
-        largest = largest_sizes(dims, named_buckets(dims, settings)) if dims else {}
-        key = key_of_segment(program, options, on_gpu, settings, largest)
+        options, on_gpu, key, searched = request_for(program, settings, until)
         name = hash_of(key)
-        searched = at_searched_sizes(program, largest)
         if settings.search != "always":
             if name in self._found:
                 return self._found[name]
             if (entry := self._entry(key, searched)) is not None:
                 self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
-        form = hash_of({**without_program(key), "form": form_of(program, weights)})
-        wanted = _Wanted(name, form, searched, bool(dims), settings, options, until, on_gpu, observer)
+        form = form_of_key(key, program, weights)
+        wanted = _Wanted(name, form, searched, bool(dims_of(program)), settings, options, until, on_gpu, observer)
         result, note = None, ""
         if settings.search != "always":
             result, note = self._from_other_sizes(wanted)
         if result is None and settings.search == "offline":
             return None
-        tuned = settings.tune or settings.search == "always"  # for the sizes of this program
-        longer = with_loops(searched, weights) if result is None and not note and other_sizes and not tuned else None
+        longer = longer_of(searched, settings, weights) if result is None and not note and other_sizes else None
         if longer is not None:
             longer_key = key_of_segment(longer, options, on_gpu, settings, {})
             if self._search_for_form(wanted, longer_key, longer, longer).candidate is not None:
@@ -212,6 +211,12 @@ class SegmentStore:
             return found
         return self._kept(key, program, result, options)
 
+    def may_have(self, key: Key, form: str) -> bool:
+        """Whether there may be kernels of this key or form, without a search; entries are not read."""
+        name = hash_of(key)
+        places = () if self.cache is None else (self.cache.path(key), self.cache.folder / FORMS / form)
+        return name in self._found or bool(self._forms.get(form)) or any(place.exists() for place in places)
+
     def _search_for_form(self, wanted: _Wanted, key: Key, program: Graph, searched: Graph) -> FoundSegment:
         """The segment of a search at the sizes of `searched`, which later programs of the form use."""
         settings, options = wanted.settings, wanted.options
@@ -220,9 +225,12 @@ class SegmentStore:
             if entry is not None:  # of another process, meanwhile
                 found = _found(key, program, entry.result, options.device_record, from_cache=True)
             else:
-                if wanted.until.passed():
+                result = None if self.begun is None else self.begun.result(hash_of(key), wanted.until)
+                if result is None and wanted.until.passed():
                     raise OverdueError
-                result = _search(hash_of(key), searched, settings, options_of(settings, wanted.until)[0], wanted.observer)
+                if result is None:
+                    options = options_of(settings, wanted.until)[0]
+                    result = _search(hash_of(key), searched, settings, options, wanted.observer)
                 self.searches += 1
                 found = _found(key, program, result, options.device_record, from_cache=False)
                 if found.cut:
@@ -424,11 +432,6 @@ def _as_searched(found: FoundSegment) -> Graph:
     return at_searched_sizes(found.program, found.largest)
 
 
-def _title(name: str) -> str:
-    """The name of a segment's run."""
-    return f"segment {name[:12]}"
-
-
 def _tuning(settings: Settings) -> "Tuning | None":
     if not settings.tune:
         return None
@@ -438,15 +441,10 @@ def _tuning(settings: Settings) -> "Tuning | None":
     return Tuning(replace(EFFORT, seconds=settings.tune))
 
 
-def _wanted(settings: Settings) -> Wanted:
-    """What the backend shows of a search: reports have a diagnosis, and proofs are evidence where the settings ask for them."""
-    return Wanted(diagnosis=settings.report is not None, proofs=settings.verify == "proved")
-
-
 def _search(name: str, program: Graph, settings: Settings, options: Options, observer: Callable[..., None]) -> Result:
     from mirage_eg.pipeline.optimize import optimize
 
-    return optimize(_title(name), program, options, observer, _tuning(settings), wanted=_wanted(settings))
+    return optimize(title_of(name), program, options, observer, _tuning(settings), wanted=wanted_by(settings))
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:

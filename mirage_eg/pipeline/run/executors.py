@@ -194,6 +194,12 @@ class Workers:
         for place, result in self.run(stage, function, common, again, at_once=True) if again else ():
             yield lost[place], result
 
+    def submit(self, function: Function, common: Any, item: Any) -> Future[list[Any]]:
+        """Begin one item in a process; the future has its result alone. What is not done when this context ends is ended."""
+        future = _Job(function, common).submit(self._open(), [item])
+        self._late.append(future)
+        return future
+
     def memory(self, common: Any) -> dict[Any, Any]:
         """The results of items with this in common, by their items; runs that share processes share them and add to them."""
         for known, results in self._shared.memory:

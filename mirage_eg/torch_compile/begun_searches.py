@@ -1,0 +1,96 @@
+"""Searches of several segments at once: each whole, in a worker process, while this process searches another one.
+
+A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Future
+from dataclasses import replace
+
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError
+from mirage_eg.ir.deadline import NEVER, Deadline
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import Result, Wanted
+from mirage_eg.torch_compile.segment_keys import Key, form_of_key, hash_of, longer_of, request_for, title_of, wanted_by
+from mirage_eg.torch_compile.settings import Settings
+
+Search = tuple[str, Graph, Options, Wanted]  # with the name of its run
+
+
+class BegunSearches:
+    """Searches by their names: of the first one here, and of others by workers; half of these stay with the search here."""
+
+    def __init__(self, workers: Workers, searches: dict[str, Search]) -> None:
+        self._workers, self._most = workers, workers.count // 2 - 1
+        self._waiting = dict([*searches.items()][1:])
+        self._running: dict[str, Future[list[Result]]] = {}
+        self._go_on()
+
+    def result(self, name: str, until: Deadline = NEVER) -> Result | None:
+        """The result of a search, when it is there; None if it was not begun, and will not be.
+
+        Raises:
+            OverdueError: it is not there at `until`.
+        """
+        self._waiting.pop(name, None)
+        future = self._running.pop(name, None)
+        try:
+            [found] = [None] if future is None else future.result(None if until == NEVER else max(0.0, until.left()))
+        except TimeoutError:
+            raise OverdueError from None
+        except (BrokenExecutor, CancelledError):  # a worker died: the search here may say why
+            found = None
+        self._go_on()
+        return found
+
+    def _go_on(self) -> None:
+        """Begin as many of the waiting ones as may run."""
+        while self._waiting and sum(not future.done() for future in self._running.values()) < self._most:
+            name = next(iter(self._waiting))
+            try:
+                self._running[name] = self._workers.submit(_searched, None, self._waiting.pop(name))
+            except BrokenExecutor:
+                self._waiting.clear()
+
+
+def searches_of(
+    asked: Sequence[tuple[Graph, Collection[int]]],
+    settings: Settings,
+    until: Deadline,
+    other_sizes: bool,
+    may_have: Callable[[Key, str], bool],
+) -> dict[str, Search]:
+    """The searches that programs need, by the names of their keys; not those that may be there, of which `may_have` knows.
+
+    Each program has the numbers of its weights. Programs of one form need one search. A search that tunes needs this process.
+    All end `until`.
+    """
+    found: dict[str, Search] = {}
+    forms = set[str]()
+    for program, weights in asked:
+        options, on_gpu, key, searched = request_for(program, settings, until)
+        if on_gpu and settings.tune:
+            continue
+        form = form_of_key(key, program, weights)
+        if form in forms or (settings.search != "always" and may_have(key, form)):
+            continue
+        forms.add(form)
+        longer = longer_of(searched, settings, weights) if other_sizes else None
+        if longer is not None:
+            searched = longer
+            options, _, key, _ = request_for(longer, settings, until)
+        found[hash_of(key)] = title_of(hash_of(key)), searched, options, wanted_by(settings)
+    return found
+
+
+def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:
+    """The results of searches, each by one process."""
+    from mirage_eg.pipeline.optimize import optimize
+
+    for name, program, options, wanted in searches:
+        yield optimize(name, program, replace(options, jobs=1), wanted=wanted)
+
+
+__all__ = ["BegunSearches", "Search", "searches_of"]

@@ -1,0 +1,86 @@
+"""Segments of one graph are searched at once: the largest here, others by workers, with the same results."""
+
+from concurrent.futures import BrokenExecutor, Future
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.pipeline.run import executors
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import Wanted
+from mirage_eg.torch_compile import segment_store
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, searches_of
+from mirage_eg.torch_compile.records import Decision, graph_records
+from mirage_eg.torch_compile.settings import Settings
+
+
+class FakeWorkers:
+    """Workers whose results are set by hand."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.begun: dict[str, Future[list[Any]]] = {}
+
+    def submit(self, function: Any, common: Any, search: Search) -> "Future[list[Any]]":
+        future = self.begun[search[0]] = Future()
+        return future
+
+
+def searches(names: str) -> dict[str, Search]:
+    graph = new_kernel_graph()
+    graph.mark_output(graph.exp(graph.new_input((8, 8))))
+    return {name: (name, graph.graph(), Options(), Wanted()) for name in names}
+
+
+def test_half_of_the_workers_begin_the_others_in_turn() -> None:
+    workers: Any = FakeWorkers(6)
+    begun = BegunSearches(workers, searches("abcde"))
+    assert [*workers.begun] == ["b", "c"]
+    assert begun.result("a") is None  # it is searched here
+    workers.begun["c"].set_result(["of c"])
+    assert begun.result("c") == "of c" and [*workers.begun] == ["b", "c", "d"]
+    assert begun.result("e") is None  # it has not begun
+    workers.begun["b"].set_exception(BrokenExecutor())
+    assert begun.result("b") is None and [*workers.begun] == ["b", "c", "d"]
+
+
+def test_two_cores_begin_nothing() -> None:
+    workers: Any = FakeWorkers(2)
+    assert BegunSearches(workers, searches("ab")).result("b") is None and not workers.begun
+
+
+def test_programs_of_one_form_and_those_that_are_there_need_one_search() -> None:
+    def product(rows: int) -> Any:
+        graph = new_kernel_graph()
+        graph.mark_output(graph.exp(graph.new_input((rows, 64)) @ graph.new_input((64, 64))))
+        return graph.graph()
+
+    asked = [(product(rows), [1], 1.0) for rows in (32, 64)]
+    assert len(searches_of(asked, Settings(), False, lambda key, form: False)) == 1
+    assert searches_of(asked, Settings(), False, lambda key, form: True) == {}
+
+
+@pytest.mark.slow
+def test_segments_that_workers_search_are_those_of_a_search_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: Any, w: Any, v: Any) -> Any:
+        first = torch.nn.functional.rms_norm(x, (32,)) @ w
+        return torch.nn.functional.rms_norm(torch.sort(first).values, (64,)) @ v
+
+    x, w, v = torch.randn(8, 32), torch.randn(32, 64), torch.randn(64, 16)
+    found, here = [], list[str]()
+    of_this_process = segment_store._search
+    monkeypatch.setattr(segment_store, "_search", lambda name, *rest: here.append(name) or of_this_process(name, *rest))
+    for cores in (2, 4):
+        monkeypatch.setattr(executors.os, "cpu_count", lambda cores=cores: cores)
+        segment_store.forget()
+        torch._dynamo.reset()
+        with torch.no_grad():
+            compiled = torch.compile(model, backend=backend, options={"rest": "eager", "gate": "cost", "cache": "off"})
+            torch.testing.assert_close(compiled(x, w, v), model(x, w, v), atol=1e-4, rtol=1e-4)
+        found.append(graph_records()[-1].segments)
+    assert len(here) == 3 and len(found[0]) == 2  # of four searches
+    assert [(it.key, it.decision, it.ours_us) for it in found[0]] == [(it.key, it.decision, it.ours_us) for it in found[1]]
+    assert all(it.decision is Decision.USED for it in found[0])
