@@ -149,23 +149,23 @@ class PlanGraph:
         """The segments of the cheapest plan of at most so many kernels, from the outputs backwards, and its cost; `searched`:
         through segments that were searched."""
         options = [
-            self.options(number) if number in self.searched or not searched else [] for number in range(len(self.segments))
+            [(kernels, us + per_kernel * kernels) for kernels, us in self.options(number)]
+            if number in self.searched or not searched
+            else []
+            for number in range(len(self.segments))
         ]
-        if most is None:  # then the number of kernels does not distinguish plans
-            costs = [min((us + per_kernel * kernels for kernels, us in each), default=inf) for each in options]
-            options = [[(0, cost)] if cost < inf else [] for cost in costs]
-            per_kernel = 0.0
+        if most is None:
+            return self._cheapest_of_any_number([min((cost for _, cost in each), default=inf) for each in options])
         found: list[dict[int, tuple[float, int, int, int]]] = [{} for _ in self.states]  # cost, segment, next place, kernels
         for place in self.order:
             here = found[place]
             if place == self.end:
                 here[0] = 0.0, -1, -1, 0
             for number, target in self.states[place]:
-                for kernels, us in options[number]:
-                    added = us + per_kernel * kernels
-                    for later, (cost, *_) in found[target].items():
+                for kernels, added in options[number]:
+                    for later, (cost, _, _, _) in found[target].items():
                         total = later + kernels
-                        if (most is None or total <= most) and (total not in here or cost + added < here[total][0]):
+                        if total <= most and (total not in here or cost + added < here[total][0]):
                             here[total] = cost + added, number, target, later
         if not found[0]:
             return (), inf
@@ -175,6 +175,26 @@ class PlanGraph:
             _, number, place, kernels = found[place][kernels]
             path.append(number)
         return tuple(path), least
+
+    def _cheapest_of_any_number(self, costs: Sequence[float]) -> tuple[tuple[int, ...], float]:
+        """The segments of the cheapest plan and its cost, of segments that cost so much; this runs thousands of times."""
+        least = [inf] * len(self.states)
+        first: list[Edge] = [(-1, -1)] * len(self.states)
+        for place in self.order:
+            if place == self.end:
+                least[place] = 0.0
+                continue
+            smallest = inf
+            for edge in self.states[place]:
+                cost = least[edge[1]] + costs[edge[0]]
+                if cost < smallest:
+                    smallest, first[place] = cost, edge
+            least[place] = smallest
+        path, place = list[int](), 0
+        while least[0] < inf and place != self.end:
+            number, place = first[place]
+            path.append(number)
+        return tuple(path), least[0]
 
     def best(self, per_kernel: float, most: int | None) -> tuple[float, float]:
         """What the cheapest plan through segments that were searched costs, and its microseconds; infinite without one."""
@@ -198,8 +218,10 @@ class PlanGraph:
             alike.setdefault(segment_program(program, segment), []).append(number)
         return {number: numbers for numbers in alike.values() for number in numbers}
 
-    def likely(self, waiting: Sequence[int], per_kernel: float, most: int | None) -> Iterator[Segment]:
-        """The segments of the cheapest plan that avoids those in `waiting`, then of the cheapest that avoids these too, etc."""
+    def likely(self, waiting: Sequence[int], asked: int, per_kernel: float, most: int | None) -> Iterator[Segment]:
+        """The segments that may follow the first `asked` ones in `waiting`: the others, those of the cheapest plan without
+        them, then of the cheapest without these too, etc."""
+        yield from (self.segments[number] for number in waiting[asked:])
         avoided = {*waiting}
         while more := self._waiting_without(avoided, per_kernel, most):
             avoided.update(more)

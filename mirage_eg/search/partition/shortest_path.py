@@ -129,7 +129,8 @@ def _search(
                 break
             most_ops = max(1, most_ops // 2)
             waiting = graph.plan_of_small(most_ops) or waiting
-        graph.evaluate(waiting if most is None else waiting[:1], find, graph.likely(waiting, per_kernel, most))
+        asked = len(waiting) if most is None else 1
+        graph.evaluate(waiting[:asked], find, graph.likely(waiting, asked, per_kernel, most))
         before, (best, us) = best, graph.best(per_kernel, most)
         waited = 0 if best < before else waited + (best < inf)
         if on_progress is not None and not on_progress(len(graph.searched), us):
