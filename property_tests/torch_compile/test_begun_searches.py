@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.deadline import NEVER
 from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Wanted
@@ -58,9 +59,9 @@ def test_programs_of_one_form_and_those_that_are_there_need_one_search() -> None
         graph.mark_output(graph.exp(graph.new_input((rows, 64)) @ graph.new_input((64, 64))))
         return graph.graph()
 
-    asked = [(product(rows), [1], 1.0) for rows in (32, 64)]
-    assert len(searches_of(asked, Settings(), False, lambda key, form: False)) == 1
-    assert searches_of(asked, Settings(), False, lambda key, form: True) == {}
+    asked = [(product(rows), [1]) for rows in (32, 64)]
+    assert len(searches_of(asked, Settings(), NEVER, False, lambda key, form: False)) == 1
+    assert searches_of(asked, Settings(), NEVER, False, lambda key, form: True) == {}
 
 
 @pytest.mark.slow
