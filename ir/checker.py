@@ -32,6 +32,8 @@ class Checker:
         self.phases: list[Phase] = []
         self.grid_dims: list[frozenset[int]] = []
         self.cuts: dict[int, Cuts] = {}  # of values that have a ragged dim
+        self.inputs: list[TensorType] = []
+        self.written: set[int] = set()  # the places of inputs whose memory receives a result
         self.outputs: list[TensorType] = []
 
     def append(self, item: Node) -> range:
@@ -54,6 +56,9 @@ class Checker:
             self.cuts[start] = cuts
         self.count += 1
         self.outputs += outputs
+        self.inputs += results if item.op == "input" else []
+        if item.op == "output" and item.get("into") is not None:
+            self.written.add(item["into"])
         self.types += results
         self.phases += [phase] * len(results)
         self.grid_dims += [varies] * len(results)
@@ -238,12 +243,27 @@ def _block_dependence(
     return phase, varies
 
 
+def _check_written_input(checker: Checker, into: int, result: TensorType) -> None:
+    if not 0 <= into < len(checker.inputs) or into in checker.written:
+        free = [place for place in range(len(checker.inputs)) if place not in checker.written]
+        raise GraphError(
+            f"got into = {into}; wanted the place of an input before it that no other result is written into: {free}"
+        )
+    if checker.inputs[into] != result:
+        raise GraphError(f"got a result of {result} into input {into} of {checker.inputs[into]}; wanted equal types")
+
+
 def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozenset[int]) -> TensorType:
     dtype = DType(item["dtype"]) if item.get("dtype") else tile.dtype
     if checker.level is not Level.BLOCK:
         if item.get("omap") is not None or item.get("strides") is not None:
             raise GraphError("got an omap or strides of an output outside a block graph")
-        return TensorType(tile.shape, dtype)
+        result = TensorType(tile.shape, dtype)
+        if (into := item.get("into")) is not None:
+            _check_written_input(checker, into, result)
+        return result
+    if item.get("into") is not None:
+        raise GraphError("got into in a block graph, wanted it at an output of the kernel graph")
     omap = item.get("omap")
     if omap is None or len(omap) != len(checker.grid):
         raise GraphError(f"got omap {omap}, wanted one entry for each of the {len(checker.grid)} grid dims")

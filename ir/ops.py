@@ -197,7 +197,13 @@ _ROWS = (
         arity=(1, 1),
         levels=EVERYWHERE,
         shape=shapes.no_rule,
-        attributes={"name": "text?", "omap": "ints?", "dtype": "text?", "strides": "ints?"},  # in memory, of a block graph's
+        attributes={
+            "name": "text?",
+            "omap": "ints?",
+            "dtype": "text?",
+            "strides": "ints?",  # in memory, of a block graph's
+            "into": "int?",  # of a program: the place of the input whose memory receives the result (`ir.written_inputs`)
+        },
     ),
     *map(_elementwise, PACKAGED.values()),  # with NumPy's broadcasting
     # Contractions.

@@ -77,7 +77,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
         case Launch(call=LibraryAttention() as attention):
             return _attention_work(attention, dram)
         case Launch(kind=LaunchKind.CONCATENATION):
-            return KernelWork("copy", dram)
+            return KernelWork("copy", sum(_copied_bytes(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.BLOCK):
             block: Graph = item["graph"]
             key = block, live_share(graph, item)
@@ -89,6 +89,12 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
     if OPS[item.op].indices is not None and len(item.operands) == 2:  # reads as much as it writes, and the indices
         dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
     return KernelWork(item.op, dram)
+
+
+def _copied_bytes(graph: Graph, item: Node) -> int:
+    """The bytes that a copy reads and writes: of rows in place the rows and their indices."""
+    sizes = [graph.types[value].nbytes for value in item.operands]
+    return sizes[1] + 2 * sizes[2] if item.op == "index_write" else 2 * sum(sizes)
 
 
 def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:

@@ -1,6 +1,6 @@
-"""Concatenations in one launch: those whose operands are ready before any of the results is read, such as two growing caches.
+"""Copies in one launch: those whose operands are ready before any of the results is read, such as two growing caches.
 
-A concatenation alone is a call of torch. Several are one generated kernel.
+A concatenation alone is a call of torch. Several are one generated kernel, and so are rows that are written in place.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,18 +12,19 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import prepared_values
+from mirage_eg.ir.written_inputs import rows_in_place
 
 
 @dataclass(frozen=True, slots=True)
 class JointConcat:
-    """The positions of concatenations that are launched together, before the node at `place`."""
+    """The positions of concatenations and rows in place that are launched together, before the node at `place`."""
 
     place: int
     members: tuple[int, ...]
 
 
 def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat, ...]:
-    """The fewest launches of copying concatenations that keep all other kernels in their order, as far as they are of several.
+    """The fewest launches of copies that keep all other kernels in their order, as far as they are of several or write rows.
 
     Each can be launched anywhere between the last maker of its operands and its first reader; the launches are points that
     stab these intervals (greedily by their ends, which gives the fewest).
@@ -38,14 +39,20 @@ def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat
         members = tuple(place for place in left if ready[place] < first)
         found.append(JointConcat(first, members))
         left = {place: value for place, value in left.items() if place not in members}
-    return tuple(joint for joint in found if len(joint.members) > 1)
+    written = rows_in_place(graph)
+    return tuple(joint for joint in found if len(joint.members) > 1 or copying[joint.members[0]] in written)
 
 
-def copying_concats(graph: Graph) -> dict[int, int]:
-    """The values of concatenations that are launched, by the positions of their nodes.
+def copying_nodes(graph: Graph) -> dict[int, int]:
+    """The values of copies that are launched, by the positions of their nodes: rows in place, and concatenations.
 
-    One whose operands kernels write at their places is not, nor is one of weights alone.
+    A concatenation whose operands kernels write at their places is not, nor is one of weights alone.
     """
+    rows = {graph.makers[value]: value for value in rows_in_place(graph)}
+    return dict(sorted((rows | _copying_concats(graph)).items()))
+
+
+def _copying_concats(graph: Graph) -> dict[int, int]:
     apart = prepared_values(graph)
     concats = {
         place: values[0]
@@ -100,4 +107,4 @@ def launch_order(graph: Graph, joint: Sequence[JointConcat]) -> tuple[int, ...]:
     return tuple(sorted(times, key=lambda place: (times[place], place)))
 
 
-__all__ = ["JointConcat", "copying_concats", "joint_concats", "launch_order"]
+__all__ = ["JointConcat", "copying_nodes", "joint_concats", "launch_order"]

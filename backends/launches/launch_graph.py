@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 
 from mirage_eg.backends.launches.attention import LibraryAttention, library_attentions
-from mirage_eg.backends.launches.concatenation import JointConcat, copying_concats, joint_concats, launch_order
+from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order
 from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.graph import Graph
@@ -27,7 +27,7 @@ class LaunchKind(Enum):
     LIBRARY = "a library kernel of one op"
     ATTENTION = "a library kernel of an attention"
     CONVOLUTION = "a library kernel of a convolution and the ops behind it up to a relu"
-    CONCATENATION = "a generated kernel of several concatenations"
+    CONCATENATION = "a generated kernel of several concatenations, and of rows that are written in place"
     PREPARED = "library kernels before the first call, of weights alone"
     VIEW = "no kernel: readers read its operand, or the makers of its operands write it"
 
@@ -58,7 +58,7 @@ class Launch:
 class LaunchGraph:
     """The launches of a kernel graph in order; each node but inputs and outputs is in one of them.
 
-    `order`: the positions of all nodes; members of a joint concatenation follow each other, other kernels keep their order.
+    `order`: the positions of all nodes; members of a joint launch follow each other, other kernels keep their order.
     """
 
     order: tuple[int, ...]
@@ -87,7 +87,7 @@ class LaunchGraph:
 @once_per_graph
 def launches_of(graph: Graph) -> LaunchGraph:
     """The launches of a kernel graph."""
-    copying = copying_concats(graph)
+    copying = copying_nodes(graph)
     joint = joint_concats(graph, copying)
     order = launch_order(graph, joint)
     steps = {position: step for step, position in enumerate(order)}

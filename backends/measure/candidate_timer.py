@@ -110,7 +110,7 @@ class CandidateTimer:
             layouts = tables_of(module, case.shapes).inputs
             program = RunningProgram(module, list(layouts), driver=driver, shapes=case.shapes)
             for tensors, wanted, own in zip(case.tensors, case.wanted, case.own_errors, strict=True):
-                arguments = _laid_out(layouts.values(), tensors)
+                arguments = _laid_out(module, layouts.values(), tensors)
                 results = program(arguments, library)
                 torch.cuda.synchronize()
                 most = [_allowed(got.dtype, error) for got, error in zip(results, own, strict=True)]
@@ -118,7 +118,7 @@ class CandidateTimer:
                 if not error <= allowed:
                     return Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"), None
                 worst = max(worst, error)
-            arguments = _laid_out(layouts.values(), case.tensors[0])
+            arguments = _laid_out(module, layouts.values(), case.tensors[0])
             run = program.repeated(arguments, library)
             if full:
                 timing = time_in_turn(run)
@@ -168,13 +168,13 @@ def _inputs(module: Any, kinds: Sequence[Kind], magnitude: float, seed: int) -> 
     return [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, kinds, strict=True)]
 
 
-def _laid_out(kinds: Any, tensors: Sequence[Any]) -> list[Any]:
-    """The tensors with the strides that a candidate declares."""
+def _laid_out(module: Any, kinds: Any, tensors: Sequence[Any]) -> list[Any]:
+    """The tensors with the strides that a candidate declares; those that it writes are copies."""
     import torch
 
-    made = []
-    for tensor, (shape, _, strides) in zip(tensors, kinds, strict=True):
-        same = tensor.stride() == tuple(strides)
+    made, written = [], getattr(module, "WRITTEN", {}).values()
+    for place, (tensor, (shape, _, strides)) in enumerate(zip(tensors, kinds, strict=True)):
+        same = tensor.stride() == tuple(strides) and place not in written
         made.append(
             tensor if same else torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
         )
@@ -190,7 +190,7 @@ def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shap
     from triton.errors import TritonError
 
     try:
-        results = module.run(*_laid_out(tables_of(module, shapes).inputs.values(), tensors))
+        results = module.run(*_laid_out(module, tables_of(module, shapes).inputs.values(), tensors))
     except (TritonError, RuntimeError):  # this form is a candidate, too: the problem is reported there
         return [0.0] * len(wanted)
     results = results if isinstance(results, tuple) else (results,)

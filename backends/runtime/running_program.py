@@ -72,8 +72,14 @@ class RunningProgram:
     @property
     def has_own_outputs(self) -> bool:
         """Whether each output is a buffer that kernels write: not an argument, not repeated, not allocated by torch."""
-        results = self.plan.results
-        return results is not None and len(set(results)) == len(results) and min(results) >= len(self.plan.inputs)
+        return self.has_own(range(len(self.outputs)))
+
+    def has_own(self, places: Sequence[int]) -> bool:
+        """Whether the outputs at these places are such buffers."""
+        if self.plan.results is None:
+            return False
+        results = [self.plan.results[place] for place in places]
+        return len(set(results)) == len(results) and all(value >= len(self.plan.inputs) for value in results)
 
     @property
     def prepares(self) -> bool:

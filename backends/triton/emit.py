@@ -33,6 +33,7 @@ from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.backends.triton.written_calls import FUSED, FUSED_SOURCE, write_fused_convolution, write_library_call
+from mirage_eg.backends.triton.written_inputs import write_into_inputs
 from mirage_eg.backends.triton.written_tables import written_sized_tables, written_tables
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
@@ -40,6 +41,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import with_direct_reshapes
 from mirage_eg.ir.sizes import SizeArgument
+from mirage_eg.ir.written_inputs import with_written_inputs, written_inputs
 
 # Names that the emitted file uses.
 _TABLES = (
@@ -54,6 +56,7 @@ _TABLES = (
     "WHOLE",
     "CAUSAL",
     "SIZES",
+    "WRITTEN",
 )
 _FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED)
 _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr", FULL)
@@ -147,7 +150,8 @@ def _written(
             f"got a program from {_types(program.input_types)} to {_types(program.output_types)} for a µGraph from "
             f"{_types(graph.input_types)} to {_types(graph.output_types)}"
         )
-    named, graph = program or graph, with_direct_reshapes(graph)
+    named = program or graph
+    graph = with_written_inputs(with_direct_reshapes(graph), written_inputs(named))
     lowered = _lowered(graph, schedule, tuple(sizes), share)
     taken = {*_RESERVED, *_LOCALS, *helper_names(), *lowered.sizes, *(f"{name}_ptr" for name in lowered.sizes)}
     inputs, outputs = (_new_names(taken, names) for names in (named.input_names, named.output_names))
@@ -293,10 +297,14 @@ def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
 
 
 def _returned(file: ProgramFile) -> str:
-    """The text of the returned values, which the caller keeps."""
+    """The text of the returned values, which the caller keeps; those that are written into inputs are written by then."""
+    write_into_inputs(file)
     returned = []
     for item in file.graph.outputs:
         [value] = item.operands
+        if (place := item.get("into")) is not None:
+            returned.append(file.names[file.graph.input_values[place]])
+            continue
         have, want = file.graph.types[value].dtype, item.get("dtype")
         file.escaping |= file.shown.get(value, frozenset())
         returned.append(file.names[value] if want in (None, str(have)) else f"{file.names[value]}.to(torch.{want})")

@@ -1,23 +1,34 @@
-"""The launch of several concatenations: one generated kernel with a branch for each operand, which it copies to its place in
-the result."""
+"""The launch of several copies: one generated kernel with a branch for each operand of a concatenation, which it copies to its
+place in the result, and for rows that are written in place."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.block_kernel import BlockKernel
-from mirage_eg.backends.triton.copied_block import STAGES, WARPS, StridedMemory, copied_block, kernel_source
+from mirage_eg.backends.triton.copied_block import STAGES, WARPS, Rows, StridedMemory, copied_block, kernel_source, written_rows
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.shapes import text
+from mirage_eg.ir.written_inputs import rows_in_place
 
 
 def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
-    """Write the kernel of these concatenations, unless an equal one is written, and its launch."""
-    results, sources = launch.results, launch.operands
+    """Write the kernel of these copies, unless an equal one is written, and its launch."""
+    results, in_place = launch.results, rows_in_place(file.graph)
     for value in results:
-        file.name_written(value)
-        file.write(value)
-    file.buffers += [value for value in results if value not in file.buffers]
+        if value in in_place:
+            _name_in_place(file, value, in_place[value])
+        else:
+            file.name_written(value)
+            file.write(value)
+    written = [value for value in results if value not in in_place]
+    file.buffers += [value for value in written if value not in file.buffers]
+    items = [file.graph.nodes[position] for position in launch.nodes]
+    read = [operand for item in items for operand in item.operands[item.op == "index_write" :]]
+    sources = [value for value in launch.operands if value in read]
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
     memories = list(dict.fromkeys(file.names[value] for value in sources))
     pointers |= {value: f"x{memories.index(file.names[value])}_ptr" for value in sources}
@@ -30,6 +41,13 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
     name = _kernel(file, f"{'_'.join(file.names[value] for value in results)}_kernel", (arguments, sizes), types, body)
     given = ", ".join([*(file.names[value_of[argument]] for argument in arguments), *sizes])
     file.body.append(f'    {name}[({programs}, 1, 1)]({given}, **OPTIONS["{name}"])')
+
+
+def _name_in_place(file: ProgramFile, value: int, given: int) -> None:
+    """Name a value in the memory of an input."""
+    if file.strides[value] != file.strides[given]:
+        raise GraphError(f"%{value}: got strides {text(file.strides[value])}, but its input has {text(file.strides[given])}")
+    file.name_alias(value, given)
 
 
 def _kernel(
@@ -53,6 +71,11 @@ def _body(file: ProgramFile, launch: Launch, pointers: dict[int, str], wide: boo
     offsets = file.lowered.placement.offsets
     for position, result in zip(launch.nodes, launch.results, strict=True):
         item, strides, start = file.graph.nodes[position], file.strides[result], 0
+        if item.op == "index_write":
+            programs, own = _rows(file, item, pointers, StridedMemory(pointers[result], strides), f"(program - {first})")
+            lines += [f"{'el' if first else ''}if program < {first + programs}:", *(f"    {line}" for line in own)]
+            first += programs
+            continue
         for operand in item.operands:
             shape = file.types[operand].shape
             source = StridedMemory(pointers[operand], file.strides[operand], offsets.get(operand, 0))
@@ -62,6 +85,18 @@ def _body(file: ProgramFile, launch: Launch, pointers: dict[int, str], wide: boo
             first += programs
             start += shape[item["dim"]] * strides[item["dim"]]
     return first, lines
+
+
+def _rows(
+    file: ProgramFile, item: Node, pointers: Mapping[int, str], target: StridedMemory, program: str
+) -> tuple[int, list[str]]:
+    """Programs and lines of rows that are written in place."""
+    whole, index, values = item.operands
+    offsets, dim = file.lowered.placement.offsets, item["dim"]
+    [stride] = file.strides[index]
+    rows = Rows(pointers[index], dim, file.types[whole].shape[dim], stride, offsets.get(index, 0))
+    source = StridedMemory(pointers[values], file.strides[values], offsets.get(values, 0))
+    return written_rows(file.types[values].shape, source, target, rows, program)
 
 
 __all__ = ["write_joint_concat"]

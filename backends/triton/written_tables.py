@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from mirage_eg.backends.triton.prepared_weights import preparation_tables
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.sizes import SizeArgument
+from mirage_eg.ir.written_inputs import written_inputs
 
 
 def written_tables(file: ProgramFile, inputs: Sequence[str]) -> str:
     """The tables of a file whose sizes are fixed."""
     lines = ["# name: (shape, element type, strides in elements)", "INPUTS = {"]
     lines += [_layout_line(file, name, value) for name, value in zip(inputs, file.graph.input_values, strict=True)]
-    lines += ["}", *preparation_tables(file)]
+    lines += ["}", *_written_table(file), *preparation_tables(file)]
     if file.kernels:
         lines += ["", "# what the kernels write", "BUFFERS = {"]
         lines += [_layout_line(file, file.names[value], value) for value in file.buffers]
@@ -19,12 +20,21 @@ def written_tables(file: ProgramFile, inputs: Sequence[str]) -> str:
     return "\n".join([*lines, *_kernel_tables(file)]) + "\n"
 
 
+def _written_table(file: ProgramFile) -> list[str]:
+    written = dict(written_inputs(file.graph))
+    return (
+        ["", f"WRITTEN = {written}  # results in the memory of inputs: their places, and those of the inputs"]
+        if written
+        else []
+    )
+
+
 def written_sized_tables(file: ProgramFile, inputs: Sequence[str], sizes: Mapping[str, SizeArgument]) -> str:
     """The tables of a file whose sizes are chosen when it runs."""
     lines = ["# name: (input, its dim, least, largest, multiple of)", "SIZES = {"]
     for name, (place, dim, values) in sizes.items():
         lines.append(f'    "{name}": ({place}, {dim}, {values.least}, {values.largest}, {values.multiple_of}),')
-    lines += ["}", *_kernel_tables(file), "", "", f"def layouts({', '.join(sizes)}):"]
+    lines += ["}", *_written_table(file), *_kernel_tables(file), "", "", f"def layouts({', '.join(sizes)}):"]
     lines += ['    """Inputs, and what the kernels write: name: (shape, element type, strides in elements)."""']
     lines += [
         "    inputs = {",

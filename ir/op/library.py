@@ -86,6 +86,12 @@ def _gather_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Sh
     return f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]"
 
 
+def _write_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
+    """With indices that count from the end below 0, which torch.index_copy does not take."""
+    dim, index = attributes["dim"], f"{x[1]}.long()"
+    return f"torch.index_copy({x[0]}, {dim}, torch.where({index} < 0, {index} + {x[0]}.shape[{dim}], {index}), {x[2]})"
+
+
 def _argsort_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
     dim, descending = attributes["dim"], bool(attributes["descending"])
     if "count" in attributes:
@@ -204,7 +210,7 @@ OPS = (
         indices=1,
         move=indexing.index_write,
         axes=_write_axes,
-        call=lambda x, a, _: f"torch.index_copy({x[0]}, {a['dim']}, {x[1]}.long(), {x[2]})",
+        call=_write_text,
         noun="written",
     ),
     LibraryOp(

@@ -46,7 +46,7 @@ def compile(
     module = torch_export.functional(program).module(check_guards=False)
     before, nodes = len(graph_records()), len(module.graph.nodes)
     try:
-        compile_graph(module, {}, settings)
+        compile_graph(module, {}, settings, in_place=False)
     except OptionError:
         raise
     except Exception as error:  # noqa: BLE001 - an exported model must not fail here; the record and the log say why

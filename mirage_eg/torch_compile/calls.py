@@ -18,10 +18,10 @@ class KernelCall(Protocol):
     results: Results
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
-        """The results, as new row-major tensors."""
+        """The results that are not written into inputs, as new row-major tensors."""
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
-        """The results by torch's ops, as new row-major tensors."""
+        """The same results, by torch's ops."""
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The results by torch's ops in float64, which autograd can differentiate."""
@@ -40,7 +40,7 @@ class LoadedCall:
         self._right: bool | None = None
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
-        """The results, as new row-major tensors."""
+        """The results that are not written into inputs, as new row-major tensors."""
         if self._right is None:
             error = times_allowed(self._call, tensors)
             self._right = error <= 1
@@ -49,7 +49,7 @@ class LoadedCall:
         return self._call(tensors) if self._right else self.by_torch(tensors)
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
-        """The results by torch's ops in float64, rounded."""
+        """The results that are not written into inputs, by torch's ops in float64, rounded."""
         return self._call.by_torch(tensors)
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -63,7 +63,7 @@ _RUNNING: dict[str, Callable[[Sequence[Any]], list[Any]]] = {}  # what a call of
 
 
 def run_segment(inputs: Sequence[Any], key: str) -> list[Any]:
-    """The results of a segment by its key.
+    """The results of a segment by its key, but for those that it writes into inputs.
 
     After an unexpected error in a call torch computes the segment, in this call and all later ones. Where torch's own ops
     raise an error, too, as for an index out of range, that is the error of the call, and of this call alone.
@@ -86,6 +86,16 @@ def run_segment(inputs: Sequence[Any], key: str) -> list[Any]:
     add_failed_call(key, reason_of(failed))
     _RUNNING[key] = call.by_torch
     return results
+
+
+def run_writing_segment(inputs: Sequence[Any], written: Sequence[Any], key: str) -> list[Any]:
+    """The results of a segment that writes into inputs, which are given apart from the others."""
+    return run_segment(segment_call(key).results.joined(inputs, written), key)
+
+
+def run_writing_segment_of_one(inputs: Sequence[Any], written: Sequence[Any], key: str) -> Any:
+    """The only result of such a segment besides those that it writes."""
+    return run_writing_segment(inputs, written, key)[0]
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -119,4 +129,13 @@ def forget_calls() -> None:
     _RUNNING.clear()
 
 
-__all__ = ["KernelCall", "LoadedCall", "add_call", "forget_calls", "run_segment", "segment_call"]
+__all__ = [
+    "KernelCall",
+    "LoadedCall",
+    "add_call",
+    "forget_calls",
+    "run_segment",
+    "run_writing_segment",
+    "run_writing_segment_of_one",
+    "segment_call",
+]

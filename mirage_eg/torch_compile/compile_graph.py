@@ -10,7 +10,7 @@ from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.frontend.fx_partition import Place
 from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, Outside
-from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, name_dims, number_at
+from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, is_row_major, name_dims, number_at
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
@@ -34,11 +34,14 @@ _EVERY = 2.0  # seconds between lines of progress
 _UNTIL_GATE = 0.8  # of a segment's share of the budget; then its search ends
 
 
-def compile_graph(module: Any, parameters: Mapping[str, Any], settings: Settings, other_sizes: bool = False) -> GraphRecord:
+def compile_graph(
+    module: Any, parameters: Mapping[str, Any], settings: Settings, other_sizes: bool = False, in_place: bool = True
+) -> GraphRecord:
     """Replace the segments of a functional graph module that the gate accepts; returns what was done.
 
     `parameters` are the placeholders that are weights or buffers, with their tensors where these are known. With
-    `other_sizes`, graphs of other sizes may follow. A graph with in-place ops stays as it is.
+    `other_sizes`, graphs of other sizes may follow. With `in_place`, segments may write into arguments, which export does not
+    take. A graph with in-place ops stays as it is.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -47,7 +50,8 @@ def compile_graph(module: Any, parameters: Mapping[str, Any], settings: Settings
     try:
         with _disable_current_modes():  # values of constants are numbers
             name_dims(module.graph)
-            found = fx_regions(module, [*parameters], _excluded(settings, module.graph), settings.constant_weights)
+            excluded = _excluded(settings, module.graph, in_place)
+            found = fx_regions(module, [*parameters], excluded, settings.constant_weights, in_place)
     except ProgramError as error:
         record = GraphRecord(new_number(), nodes, fallback=str(error))
         add_record(record)
@@ -240,9 +244,10 @@ def _device(region: FxRegion) -> Any:
     return devices.pop() if len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda") else None
 
 
-def _excluded(settings: Settings, graph: Any) -> Callable[[Fx], str | None]:
-    """Ops that the settings leave to torch (aten.mm.default may be named so, or aten.mm, or mm), and writes into inputs."""
-    names, written = _known_ops(settings.executed_by_torch), _written_in_place(graph)
+def _excluded(settings: Settings, graph: Any, in_place: bool) -> Callable[[Fx], str | None]:
+    """Ops that the settings leave to torch (aten.mm.default may be named so, or aten.mm, or mm), and writes into inputs that
+    segments would do by a copy."""
+    names, written = _known_ops(settings.executed_by_torch), _written_by_torch(graph, in_place)
 
     def excluded(node: Fx) -> str | None:
         if node in written:
@@ -272,15 +277,26 @@ def _known_ops(names: Collection[str]) -> set[str]:
 _WRITES = {f"aten.{name}" for name in ("index_copy", "index_put", "scatter", "scatter_add", "select_scatter", "slice_scatter")}
 
 
-def _written_in_place(graph: Any) -> set[Fx]:
-    """Functional writes whose result is copied into an input at the end, such as those of a cache of keys and values."""
+_OF_ROWS = frozenset({"aten.index_copy.default", "aten.index_put.default"})
+
+
+def _written_by_torch(graph: Any, in_place: bool) -> set[Fx]:
+    """Functional writes whose result is copied into an input at the end, such as those of a cache of keys and values.
+
+    With `in_place`, segments write rows if nothing else reads the input, or the rows before the last write.
+    """
     found: set[Fx] = set()
-    for each in graph.nodes:
-        if str(each.target) == "aten.copy_.default":
-            node = each.args[1]
-            while str(node.target).rpartition(".")[0] in _WRITES:
-                found.add(node)
-                node = node.args[0]
+    for copy in graph.nodes:
+        if str(copy.target) != "aten.copy_.default":
+            continue
+        writes, node = [], copy.args[1]
+        while str(node.target).rpartition(".")[0] in _WRITES:
+            writes.append(node)
+            node = node.args[0]
+        of_rows = all(str(it.target) in _OF_ROWS for it in writes) and not copy.users
+        alone = [*node.users] in ([*writes[-1:], copy], [copy, *writes[-1:]]) and all(len(it.users) == 1 for it in writes[1:])
+        if not (in_place and of_rows and alone and node is copy.args[0] and is_row_major(node.meta["val"])):
+            found.update(writes)
     return found
 
 

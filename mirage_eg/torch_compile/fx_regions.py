@@ -7,7 +7,7 @@ another view.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
@@ -22,6 +22,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.weights import with_weights, without_weights
+from mirage_eg.ir.written_inputs import with_written_inputs
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.regions import regions
 
@@ -31,7 +32,8 @@ class FxRegion:
     """The nodes of one segment in the order of the graph, and its program with positions as names.
 
     `inputs` are nodes of the graph, or inputs that the import adds. Other nodes read `outputs`, which kernels write, and
-    `views`, which torch computes from an output or an argument.
+    `views`, which torch computes from an output or an argument. `writes` are the nodes that copy outputs into arguments, as the
+    program is marked.
     """
 
     nodes: tuple[Fx, ...]
@@ -40,6 +42,7 @@ class FxRegion:
     views: tuple[Fx, ...]
     program: Graph
     ops: int
+    writes: tuple[Fx, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,16 @@ class FxRegions:
 
 
 def fx_regions(
-    module: Any, parameters: Sequence[str], excluded: Callable[[Fx], str | None], constant_weights: bool = False
+    module: Any,
+    parameters: Sequence[str],
+    excluded: Callable[[Fx], str | None],
+    constant_weights: bool = False,
+    in_place: bool = True,
 ) -> FxRegions:
     """The regions of a functional graph of ATen ops; `parameters` are the names of placeholders that are weights or buffers.
 
-    With `constant_weights` they are weights of the regions' programs, but for those that the graph writes.
+    With `constant_weights` they are weights of the regions' programs, but for those that the graph writes. With `in_place`
+    results may be written into arguments.
 
     Raises:
         ProgramError: a node changes an operand in place.
@@ -76,7 +84,39 @@ def fx_regions(
             found.reason.update(dict.fromkeys(group, str(error)))
             continue
         made += [it if constant_weights else replace(it, program=without_weights(it.program)) for it in regions_of_group]
-    return FxRegions(tuple(made), found)
+    return FxRegions(tuple(_writing(made, found) if in_place else made), found)
+
+
+def _writing(regions: Sequence[FxRegion], found: Analysis) -> Iterator[FxRegion]:
+    """The regions with the results that they write into an argument: nothing else reads the value that it has before."""
+    times = Counter(each for region in regions for each in region.nodes)
+    for region in regions:
+        own = {each for each in region.nodes if times[each] == 1} - {*region.views}
+        into: dict[int, int] = {}
+        writes = []
+        for place, (each, kind) in enumerate(zip(region.outputs, region.program.output_types, strict=True)):
+            copy = _only_copy(each, found)
+            if copy is None or copy.args[0] not in region.inputs or not _is_read_by(own, copy, found):
+                continue
+            if region.program.input_types[given := region.inputs.index(copy.args[0])] == kind:
+                into[place], found.place[copy] = given, Place.SEGMENT
+                writes.append(copy)
+        yield replace(region, program=with_written_inputs(region.program, into), writes=tuple(writes))
+
+
+def _only_copy(each: Fx, found: Analysis) -> Fx | None:
+    """The node that copies a value into an argument; None if there are several, or if the graph returns the value."""
+    users = [*users_of(each, found)]
+    copies = [user for user in users if writes_argument(user)]
+    is_result = any(user.op == "output" for user in users) or any(copy.users for copy in copies)
+    return copies[0] if len(copies) == 1 and not is_result else None
+
+
+def _is_read_by(nodes: Container[Fx], copy: Fx, found: Analysis) -> bool:
+    """Whether these nodes alone read an argument, as it lies in memory, before it is written."""
+    [argument, _] = copy.args
+    equal = (user for user in argument.users if user is not copy and user not in nodes)
+    return is_row_major(argument.meta["val"]) and all(found.same.get(user, argument) is not argument for user in equal)
 
 
 Part = tuple[list[Fx], list[Fx], list[Fx]]  # nodes, outputs and views of a region

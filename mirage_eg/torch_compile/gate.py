@@ -20,6 +20,7 @@ from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.gate_errors import largest_errors
 from mirage_eg.torch_compile.gate_inputs import GateInputs, Weights, expanded_dims
 from mirage_eg.torch_compile.records import Decision, SegmentRecord
+from mirage_eg.torch_compile.rewrite import writing_module
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import GateErrors, GateFindings, GateTimes, SegmentStore
 from mirage_eg.torch_compile.settings import Settings
@@ -141,11 +142,11 @@ def _as_traced(tensor: Any, value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def _measured(call: SegmentCall, contest: Contest) -> GateTimes:
-    """Both, timed on one GPU: warm and cold, in CUDA graphs where capture succeeds."""
+    """Both, timed on one GPU: warm and cold, in CUDA graphs where capture succeeds. Both write into the inputs, if one does."""
     raise_if_stopped()
     tensors = _inputs(call, contest).draw(1.0, 0)
     given = _of_nodes(contest, tensors)
-    compiled = inductor_code(contest.module, given)
+    compiled = inductor_code(writing_module(contest.module, contest.region), given)
     ours, other = time_alternately([lambda: call(tensors), lambda: compiled(*given)])
     return GateTimes(ours.warm_us, other.warm_us, ours.cold_us, other.cold_us)
 

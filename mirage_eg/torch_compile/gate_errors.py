@@ -34,7 +34,9 @@ def largest_errors(
     def errors(magnitude: float, seed: int, distribution: str) -> GateErrors:
         raise_if_stopped()
         tensors = inputs.draw(magnitude, seed, distribution)
-        results = zip(call(tensors), stable(*layout(tensors)), call.module.reference(*tensors), coarsest, strict=True)
+        results = zip(
+            call.as_function(tensors), stable(*layout(tensors)), call.module.reference(*tensors), coarsest, strict=True
+        )
         return max((compared(*each, max_error, is_large=magnitude > 1) for each in results), key=_severity)
 
     with torch.no_grad():
@@ -126,7 +128,9 @@ def times_allowed(call: SegmentCall, like: Sequence[Any]) -> float:
         # a mask as it is given: random ones hide whole rows, which have no softmax
         inputs.append(tensor if tensor.dtype is torch.bool else values.to(tensor.dtype).to(tensor.device))
     errors = [0.0]
-    for got, wanted, coarsest in zip(call(inputs), call.module.reference(*inputs), coarsest_types(program), strict=True):
+    for got, wanted, coarsest in zip(
+        call.as_function(inputs), call.module.reference(*inputs), coarsest_types(program), strict=True
+    ):
         size = max(wanted.abs().max().item(), 1e-30)
         error = (got.to(wanted.dtype) - wanted).abs().max().item() / size
         allowed = 3 * _eps(coarsest or got.dtype) ** 0.5 if got.is_floating_point() else 0.5 / size

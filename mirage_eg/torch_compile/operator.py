@@ -1,10 +1,14 @@
-"""The op `mirage_eg::segment` of torch: opaque to Dynamo, Inductor and export, with fake results and a backward."""
+"""The ops `mirage_eg::segment` and `mirage_eg::segment_N_` of torch, opaque to Dynamo, Inductor and export.
+
+Those of the second kind write results into the memory of inputs, as the schema says, and return N others. They stand in graphs
+of inference alone.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from mirage_eg.torch_compile.calls import run_segment, segment_call
+from mirage_eg.torch_compile.calls import run_segment, run_writing_segment, run_writing_segment_of_one, segment_call
 
 
 @cache
@@ -19,9 +23,7 @@ def segment_op() -> Any:
         return run_segment(inputs, key)
 
     def fake(inputs: Sequence[Any], key: str) -> list[Any]:
-        results = segment_call(key).results
-        shapes = results.shapes_for(inputs)
-        return [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, results.dtypes, strict=True)]
+        return _new_results(inputs, key)
 
     def keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors, ctx.key = inputs
@@ -47,11 +49,51 @@ def segment_op() -> Any:
     )
     op.register_fake(fake)
     op.register_autograd(backward, setup_context=keep_inputs)
-    _spare_dispatch()
+    _spare_dispatch("segment", run_segment)
     return torch.ops.mirage_eg.segment.default
 
 
-def _spare_dispatch() -> None:
+@cache
+def writing_segment_op(returned: int) -> Any:
+    """The op `(Tensor[] inputs, Tensor(a!)[] written, str key)` of segments with so many results besides those that they write.
+
+    `written` are the inputs that it writes, in their order among all. Inductor takes no op that writes and returns a list.
+    """
+    import torch
+
+    def segment(inputs: Sequence[Any], written: Sequence[Any], key: str) -> Any:
+        results = run_writing_segment(inputs, written, key)
+        return results[0] if returned == 1 else tuple(results) or None
+
+    def fake(inputs: Sequence[Any], written: Sequence[Any], key: str) -> Any:
+        results = _new_results(segment_call(key).results.joined(inputs, written), key)
+        return results[0] if returned == 1 else tuple(results) or None
+
+    name = f"segment_{returned}_"
+    types = "Tensor" if returned == 1 else f"({', '.join(['Tensor'] * returned)})"
+    schema = f"(Tensor[] inputs, Tensor(a!)[] written, str key) -> {types}"
+    op = torch.library.custom_op(f"mirage_eg::{name}", segment, mutates_args=("written",), schema=schema)
+    op.register_fake(fake)
+    _spare_dispatch(name, run_writing_segment_of_one if returned == 1 else run_writing_segment)
+    _WRITING.add(found := getattr(torch.ops.mirage_eg, name).default)
+    return found
+
+
+_WRITING: set[Any] = set()
+
+
+def is_writing(target: Any) -> bool:
+    """Whether the target of a node is the op of a segment that writes into inputs."""
+    return target in _WRITING
+
+
+def _new_results(inputs: Sequence[Any], key: str) -> list[Any]:
+    results = segment_call(key).results
+    shapes = results.shapes_for(inputs)
+    return [inputs[0].new_empty(shapes[place], dtype=results.dtypes[place]) for place in results.returned]
+
+
+def _spare_dispatch(name: str, run: Callable[..., Any]) -> None:
     """Let Inductor's code call the kernels: torch's dispatcher takes longer than our code (`benchmarks/segment_op.py`)."""
     try:
         from torch._inductor.codegen.custom_extern_kernel_codegen import CUSTOM_EXTERN_KERNEL_CODEGEN, CustomCodegen
@@ -61,10 +103,10 @@ def _spare_dispatch() -> None:
     def write(node: Any, writeline: Callable[[str], None]) -> None:
         from torch._inductor.virtualized import V
 
-        V.graph.wrapper_code.add_import_once(f"from {run_segment.__module__} import {run_segment.__name__}")
-        writeline(f"{node.get_name()} = {run_segment.__name__}({', '.join(node.codegen_args())})")
+        V.graph.wrapper_code.add_import_once(f"from {run.__module__} import {run.__name__}")
+        writeline(f"{node.get_name()} = {run.__name__}({', '.join(node.codegen_args())})")
 
-    CUSTOM_EXTERN_KERNEL_CODEGEN["torch.ops.mirage_eg.segment.default"] = CustomCodegen(python=write)
+    CUSTOM_EXTERN_KERNEL_CODEGEN[f"torch.ops.mirage_eg.{name}.default"] = CustomCodegen(python=write)
 
 
 def call_directly(module: Any) -> None:
@@ -72,7 +114,10 @@ def call_directly(module: Any) -> None:
     for node in module.graph.nodes:
         if node.target is segment_op():
             node.target = run_segment
+        elif is_writing(node.target):
+            is_one = node.target is writing_segment_op(1)
+            node.target = run_writing_segment_of_one if is_one else run_writing_segment
     module.recompile()
 
 
-__all__ = ["call_directly", "segment_op"]
+__all__ = ["call_directly", "is_writing", "segment_op", "writing_segment_op"]

@@ -14,8 +14,9 @@ from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import Dim
+from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion
-from mirage_eg.torch_compile.operator import segment_op
+from mirage_eg.torch_compile.operator import is_writing, segment_op, writing_segment_op
 
 Fake = Any  # torch's FakeTensorMode
 
@@ -48,6 +49,23 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
     for each in region.nodes:
         copy(each)
     graph.output(tuple(copies[each] for each in region.outputs))
+    return torch.fx.GraphModule(module, graph)
+
+
+def writing_module(module: Any, region: FxRegion) -> Any:
+    """The graph module of a region with copies of results into the inputs that it writes; it returns the other results."""
+    import torch
+
+    into = written_inputs(region.program)
+    if not into:
+        return module
+    graph = torch.fx.Graph()
+    copies: dict[Fx, Fx] = {}
+    results = graph.graph_copy(module.graph, copies)
+    placeholders = {node.name: copies[node] for node in module.graph.nodes if node.op == "placeholder"}
+    for place, given in into.items():
+        graph.call_function(torch.ops.aten.copy_.default, (placeholders[region.inputs[given].name], results[place]))
+    graph.output(tuple(result for place, result in enumerate(results) if place not in into))
     return torch.fx.GraphModule(module, graph)
 
 
@@ -133,10 +151,24 @@ class _Writer:
     def replace(self, region: FxRegion, key: str) -> None:
         types = [str(kind.dtype) for kind in region.program.input_types]
         inputs = [self._input(given, dtype) for given, dtype in zip(region.inputs, types, strict=True)]
-        results = self.call(segment_op(), inputs, key)
+        into = written_inputs(region.program)
+        if into:
+            others = [it for place, it in enumerate(inputs) if place not in into.values()]
+            written = [inputs[place] for place in sorted(into.values())]
+            results = self.call(writing_segment_op(len(region.outputs) - len(into)), others, written, key)
+        else:
+            results = self.call(segment_op(), inputs, key)
         inside = set(region.nodes) - set(region.views)
-        for place, old in enumerate(region.outputs):
-            written = self.call(getitem, results, place)
+        for copy in region.writes:
+            self.graph.erase_node(copy)
+        for place, given in into.items():
+            old = region.outputs[place]
+            self.replaced[old] = inputs[given]  # `_sort` puts its readers after the call
+            old.replace_all_uses_with(inputs[given], delete_user_cb=lambda user: user not in inside)
+        returned = [old for place, old in enumerate(region.outputs) if place not in into]
+        for place, old in enumerate(returned):
+            single = bool(into) and len(returned) == 1
+            written = results if single else self.call(getitem, results, place)
             new = self._like(written, old)
             if written.meta["val"].dtype == old.meta["val"].dtype:
                 self.as_written[old] = written
@@ -215,18 +247,27 @@ class _Writer:
 
 
 def _sort(graph: Any) -> None:
-    """Order the nodes by their operands and else as they are; writes to arguments come last."""
+    """Order the nodes by their operands and else as they are; writes to arguments come last.
+
+    What reads an argument that a segment writes follows the segment: only the segment reads the old value.
+    """
     nodes = list(graph.nodes)
     place = {node: (writes_argument(node), number) for number, node in enumerate(nodes)}
     by_place = {place[node]: node for node in nodes}
-    missing = {node: len(set(node.all_input_nodes)) for node in nodes}
+    before = {node: set(node.all_input_nodes) for node in nodes}
+    after = {node: set(node.users) for node in nodes}
+    for node in [it for it in nodes if is_writing(it.target)]:
+        for reader in {user for written in node.args[1] for user in written.users} - {node}:
+            before[reader].add(node)
+            after[node].add(reader)
+    missing = {node: len(operands) for node, operands in before.items()}
     ready = [place[node] for node in nodes if not missing[node] and node.op != "output"]
     heapify(ready)
     ordered = []
     while ready:
         node = by_place[heappop(ready)]
         ordered.append(node)
-        for user in node.users:
+        for user in after[node]:
             missing[user] -= 1
             if not missing[user] and user.op != "output":
                 heappush(ready, place[user])
@@ -236,4 +277,4 @@ def _sort(graph: Any) -> None:
         output.prepend(node)
 
 
-__all__ = ["region_module", "replace_regions"]
+__all__ = ["region_module", "replace_regions", "writing_module"]

@@ -22,6 +22,7 @@ from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, read_dims, value_of
+from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.segment_store import FoundSegment
 
 _MOST_SIZES = 256  # for which a segment keeps what it has prepared
@@ -45,6 +46,20 @@ class Results:
         symbols = {dim.name: SizeExpression(dim.hint, dim.name, dim.max, dim.multiple_of) for dim in dims.values()}
         self._types = (at_sizes(program, symbols) if dims else program).output_types
         self.names = tuple(dims)
+        self.written = dict(written_inputs(program))
+        self.returned = tuple(place for place in range(len(self.dtypes)) if place not in self.written)
+
+    def joined(self, inputs: Sequence[Any], written: Sequence[Any]) -> list[Any]:
+        """The inputs of the program in order: those that it writes, and the others."""
+        own, others, places = iter(written), iter(inputs), sorted(self.written.values())
+        return [next(own if place in places else others) for place in range(len(inputs) + len(written))]
+
+    def settled(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """Copy results into the inputs whose memory receives them, if they are elsewhere; the other results."""
+        for place, given in self.written.items():
+            if results[place] is not inputs[given]:
+                inputs[given].copy_(results[place])
+        return [results[place] for place in self.returned]
 
     def sizes_of(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The sizes of the named dims that tensors have; symbolic ones of fake tensors."""
@@ -53,7 +68,7 @@ class Results:
         return tuple(tensors[place].shape[dim] for place, dim in (self.places[name] for name in self.names))
 
     def shapes_for(self, tensors: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The shapes of the results for these inputs."""
+        """The shapes of all results for these inputs."""
         sizes = dict(zip(self.names, self.sizes_of(tensors), strict=True))
         return [tuple(value_of(extent, sizes) for extent in kind.shape) for kind in self._types]
 
@@ -64,9 +79,9 @@ def _forget_oldest(prepared: dict[Sizes, Any]) -> None:
 
 
 class SegmentCall:
-    """The program of one segment, callable on its inputs; results are new row-major tensors.
+    """The program of one segment, callable on its inputs; results are new row-major tensors, or written into inputs.
 
-    With named dims it serves one bucket of sizes. `torchs` computes the same by torch.
+    With named dims it serves one bucket of sizes. `torchs` computes all results by torch, as new tensors.
     """
 
     def __init__(self, found: FoundSegment, torchs: Callable[..., Sequence[Any]] | None = None) -> None:
@@ -83,7 +98,7 @@ class SegmentCall:
         self._running: dict[Sizes, tuple[RunningProgram, bool]] = {}
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
-        """The results.
+        """The results that are not written into inputs.
 
         Raises:
             MirageError: tensors of other shapes or types.
@@ -93,7 +108,13 @@ class SegmentCall:
         given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
         if given != (wanted := self._wanted_at(self.results.sizes_of(tensors), given)):
             raise MirageError(f"segment {self.found.key[:12]}: got tensors {given}, wanted {wanted}")
-        return self._on_cpu([_dense(tensor) for tensor in tensors])
+        return self.results.settled(tensors, self._on_cpu([_dense(tensor) for tensor in tensors]))
+
+    def as_function(self, tensors: Sequence[Any]) -> list[Any]:
+        """All results; the inputs keep their values."""
+        given = [it.clone() if place in self.results.written.values() else it for place, it in enumerate(tensors)]
+        returned, written = iter(self(given)), self.results.written
+        return [given[written[place]] if place in written else next(returned) for place in range(len(self.dtypes))]
 
     def inputs_at(self, sizes: Mapping[str, int]) -> list[tuple[Shape, str]]:
         """Shapes and element types of the inputs at sizes of the named dims."""
@@ -121,12 +142,15 @@ class SegmentCall:
         except GraphError:
             given = [_dense(tensor) for tensor in tensors]
             results = running(given, torch_library())
-        return [*results] if are_own else _own(given, results)
+        returned = self.results.settled(tensors, results)
+        return returned if are_own else _own(given, returned)
 
     def _started(self, shapes: Sequence[Shape]) -> tuple[RunningProgram, bool]:
-        """The program, and whether its kernels write all results to new row-major arrays: torch's ops may return any."""
+        """The program, and whether its kernels write the results that are returned to new row-major arrays: torch's ops may
+        return any."""
         running = RunningProgram(self.module, self.found.program.input_names, shapes=shapes)
-        return running, running.has_own_outputs and all(layout.is_dense for layout in running.outputs)
+        returned = self.results.returned
+        return running, running.has_own(returned) and all(running.outputs[place].is_dense for place in returned)
 
     def _on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
         import torch
@@ -137,11 +161,12 @@ class SegmentCall:
         return _own(inputs, [torch.from_numpy(array).to(dtype).reshape(shape) for array, dtype, shape in kinds])
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
-        """The results by torch's ops, in float64 where only the program is known."""
-        return own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
+        """The results that are not written into inputs, by torch's ops; in float64 where only the program is known."""
+        results = own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
+        return self.results.settled(tensors, results)
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """The results by torch's own ops in float64, which autograd can differentiate."""
+        """All results by torch's own ops in float64, which autograd can differentiate."""
         results: tuple[Any, ...] = self.module.reference(*tensors)
         return tuple(result.to(dtype) for result, dtype in zip(results, self.dtypes, strict=True))
 

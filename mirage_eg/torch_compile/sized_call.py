@@ -115,7 +115,8 @@ class SizedCall:
         """The results by torch's ops, in float64 where only the program is known."""
         if self._torchs is None:
             LOGGER.info("segment %s: no kernels for sizes %s: float64", self.found.key[:12], self.results.sizes_of(tensors))
-        return own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
+        results = own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
+        return self.results.settled(tensors, results)
 
 
 def _span(name: str, values: SizeRange) -> str:

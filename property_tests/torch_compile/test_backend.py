@@ -71,9 +71,10 @@ def test_the_gate_refuses_a_kernel_with_one_op_flipped(caplog: pytest.LogCapture
     assert "against float64, wanted at most" in caplog.text
 
 
-def test_a_cache_is_written_in_place_by_torch() -> None:
+def test_a_cache_whose_old_rows_are_read_is_written_by_torch() -> None:
     def step(cache: Any, x: Any, place: Any) -> Any:
-        return norm(cache.index_copy_(0, place, norm(x))) * 2
+        old = norm(cache)
+        return norm(cache.index_copy_(0, place, norm(x))) + old
 
     ours, plain = tensor(1), tensor(1)
     with torch.no_grad():
@@ -82,7 +83,7 @@ def test_a_cache_is_written_in_place_by_torch() -> None:
     torch.testing.assert_close(ours, plain)
     [record] = graph_records()
     reasons = {it.op: it.reason for it in record.outside}
-    assert "in place" in reasons["aten.index_copy.default"] and len(record.segments) == 2
+    assert "in place" in reasons["aten.index_copy.default"]
 
 
 def test_weights_and_masks_that_change_in_place_change_the_results() -> None:

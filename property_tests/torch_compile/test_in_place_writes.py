@@ -11,7 +11,7 @@ from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Compilation, graph_records
 from property_tests.support.library_segments import library_segments
 from property_tests.support.parameters import few
-from property_tests.support.torch_cases import WIDTH, projected
+from property_tests.support.torch_cases import WIDTH, norm, projected
 
 OPTIONS = {"gate": "off", "cache": "off", "min_ops": 1}
 
@@ -47,6 +47,12 @@ class Cache(nn.Module):
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "rows": lambda x, y: norm(x.index_copy_(0, torch.tensor([3]), projected(y)[:1])) * 2,
+    "rows from the end": lambda x, y: norm(x.index_put_((torch.tensor([-1]),), projected(y)[:1])) * 2,
+    "rows twice": lambda x, y: norm(x.index_copy_(0, PLACE, projected(y)[:1]).index_copy_(0, PLACE + 1, norm(y)[:1])),
+    "rows and nothing else": lambda x, y: (x.index_copy_(0, torch.tensor([3]), projected(y)[:1]), ())[1],
+    "rows that another segment reads": lambda x, y: projected(torch.cumsum(projected(x.index_copy_(0, PLACE, norm(y)[:1])), 0)),
+    "a rolled window": lambda x, y: norm(x.copy_(torch.cat([x[1:], norm(y)[:1]]))) * 2,
     "returned": lambda x, y: x.add_(torch.sigmoid(y) * y + 1),
     "returned with a view and a function of it": lambda x, y: (x.mul_(projected(y)), x[1:], torch.exp(x) * 2),
     "returned twice": lambda x, y: (x.add_(projected(y)), x),
@@ -55,6 +61,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "read before": lambda x, y: (projected(x) * 2, x.add_(projected(y))),
     "swapped": lambda x, y: (x.copy_(projected(x + y) * 2), y.copy_(x * 2)),
 }
+
+
+PLACE = torch.tensor([3])
 
 
 def storages(tensors: Any) -> list[int]:
@@ -82,6 +91,8 @@ def test_a_written_argument_that_is_a_result_has_segments(name: str, rest: str) 
             assert storages(got) == storages(wanted)
     found = Compilation(graph_records())
     assert not found.fallbacks and found.used >= 1
+    if name.startswith(("rows", "a rolled")):
+        assert not any("copy" in it.op for graph in found.graphs for it in graph.outside)
 
 
 @pytest.mark.parametrize("rest", ["eager", "inductor"])

@@ -127,7 +127,7 @@ class _KernelGraphWriter:
             dims, value = self.axes.dims[item.operands[0]], result.value
             if result.dims != dims:
                 value = self.append(node("reshape", value, shape=kind.shape))[0]
-            self.append(node("output", value, name=item.get("name")))
+            self.append(Node("output", (value,), item.attributes))
         return Graph.of_checked(self.nodes, self.checker)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.search.partition.kernel_plan import PlanPart
 
@@ -52,5 +52,5 @@ class _Composer:
                         moved = Node(item.op, tuple(inside[i] for i in item.operands), item.attributes)
                         inside.update(zip(values, self.append(moved, len(values)), strict=True))
         for item in self.program.outputs:
-            self.nodes.append(node("output", self.read(item.operands[0]), name=item.get("name")))
+            self.nodes.append(Node("output", (self.read(item.operands[0]),), item.attributes))
         return Graph(tuple(self.nodes))

@@ -1,0 +1,58 @@
+"""Results that a program leaves in the memory of an input, as a model updates its cache of keys and values.
+
+A program is a function of its inputs: a result is the new value, the input the old one. The mark `into` of an output says that
+the caller finds the new value in the memory of the old one. It changes no meaning; emitted programs and the cost model read it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
+from mirage_eg.ir.remembered import once_per_graph
+
+
+@once_per_graph
+def written_inputs(graph: Graph) -> Mapping[int, int]:
+    """The places of the results that are written into an input, each with the place of the input."""
+    return {place: item["into"] for place, item in enumerate(graph.outputs) if item.get("into") is not None}
+
+
+def with_written_inputs(graph: Graph, wanted: Mapping[int, int]) -> Graph:
+    """The graph whose results are written into these inputs, and into no others."""
+    if written_inputs(graph) == wanted:
+        return graph
+    places = iter(range(len(graph.outputs)))
+    marked = Graph(
+        tuple(
+            node("output", *item.operands, **item.mapping | {"into": wanted.get(next(places))}) if item.op == "output" else item
+            for item in graph.nodes
+        )
+    )
+    return marked.keeping_undefined() if graph.keeps_undefined else marked
+
+
+@once_per_graph
+def rows_in_place(graph: Graph) -> Mapping[int, int]:
+    """The values of writes of rows that need no copy: each is in the memory of an input, which has this value.
+
+    They lead from the input to the result that is written into it, and nothing else reads the rows before.
+    """
+    found: dict[int, int] = {}
+    for result, place in written_inputs(graph).items():
+        given, chain = graph.input_values[place], [*_written_before(graph, graph.outputs[result].operands[0])]
+        before = [*chain[1:], given]
+        if chain and graph.nodes[graph.makers[chain[-1]]].operands[0] == given:
+            results = [item.operands[0] for item in graph.outputs]
+            if all(len(graph.readers[value]) == 1 for value in before) and results.count(chain[0]) == 1:
+                found |= dict.fromkeys(chain, given)
+    return found
+
+
+def _written_before(graph: Graph, value: int) -> Iterator[int]:
+    """A value that a write of rows makes, and those that are written before in the same memory; the last write is first."""
+    while (item := graph.nodes[graph.makers[value]]).op == "index_write":
+        yield value
+        value = item.operands[0]
+
+
+__all__ = ["rows_in_place", "with_written_inputs", "written_inputs"]

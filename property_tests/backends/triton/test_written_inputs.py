@@ -1,0 +1,125 @@
+"""Results in the memory of inputs: emitted programs write rows in place, and copy where an old value is read."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
+from mirage_eg.backends.triton.compile import loaded
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.written_inputs import rows_in_place, with_written_inputs
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality
+from property_tests.backends.triton.test_views import doubled
+
+Body = Callable[[KernelGraph, Tensor, Tensor, Tensor, Tensor], list[Tensor]]
+SHAPE = (2, 3, 8, 4)  # of the caches: sequences, heads, places, width
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+def program(body: Body, into: Mapping[int, int], places: int = 1) -> Graph:
+    """A program of caches of keys and values, indices of places, and rows."""
+    p = new_kernel_graph()
+    keys, values = (p.new_input(SHAPE, "float32", name) for name in ("keys", "values"))
+    index = p.new_input((places,), "int64", "index")
+    for result in body(p, keys, values, index, p.new_input((2, 3, places, 4), "float32", "rows")):
+        p.mark_output(result)
+    return with_written_inputs(p.graph(), into)
+
+
+def attention(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor, stale: bool = False) -> list[Tensor]:
+    new = p.index_write(keys, index, p.scale(rows, 3), 2), p.index_write(values, index, rows, 2)
+    scores = p.matmul(rows, p.transpose(keys if stale else new[0], (0, 1, 3, 2)))
+    return [*new, p.matmul(p.softmax(scores, 3), new[1])]
+
+
+def of_a_kernel(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    made = p.reshape(doubled(p, p.reshape(rows, (6 * rows.shape[2], 4))), rows.shape)
+    new = p.index_write(keys, index, made, 2)
+    return [new, doubled(p, p.reshape(new, (48, 4)), 4)]
+
+
+def rolled(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    return [p.concat([p.slice(keys, 2, rows.shape[2], 8), rows], 2), p.slice(keys, 2, 0, 4)]
+
+
+def swapped(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    return [p.reshape(values, SHAPE), p.transpose(p.transpose(keys, (1, 0, 2, 3)), (1, 0, 2, 3))]
+
+
+def stale(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    return attention(p, keys, values, index, rows, stale=True)
+
+
+PROGRAMS: dict[str, tuple[Body, Mapping[int, int]]] = {
+    "keys and values": (attention, {0: 0, 1: 1}),
+    "the old keys are read": (stale, {0: 0, 1: 1}),
+    "rows of a kernel": (of_a_kernel, {0: 0}),
+    "rolled": (rolled, {0: 0}),
+    "swapped": (swapped, {0: 0, 1: 1}),
+}
+
+
+@pytest.mark.parametrize("index", [[5], [-1], [6, 0, 3]])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_right_and_in_the_memory_of_inputs(run: RunProgram, name: str, index: list[int]) -> None:
+    body, into = PROGRAMS[name]
+    graph = program(body, into, len(index))
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(kind.shape) for kind in graph.input_types]
+    arrays[2] = np.array(index)
+    wanted = evaluate(graph, arrays, FloatAlgebra())
+    for got, exact in zip(run(emit(graph), arrays), wanted, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-6)
+    with loaded(emit(graph)) as module:
+        assert dict(into) == module.WRITTEN
+
+
+def test_rows_of_two_caches_are_one_launch_without_a_copy() -> None:
+    graph = program(attention, {0: 0, 1: 1})
+    [launch] = launches_of(graph).of_kind(LaunchKind.CONCATENATION)
+    assert len(launch.nodes) == len(rows_in_place(graph)) == 2
+    source = emit(graph)
+    assert "index_copy" not in source and "copy_(" not in source
+
+
+def test_rows_in_place_are_predicted_by_their_own_bytes() -> None:
+    long = tuple(extent * 4096 if dim == 2 else extent for dim, extent in enumerate(SHAPE))
+    p = new_kernel_graph()
+    cache, index, rows = p.new_input(long, "float32"), p.new_input((1,), "int64"), p.new_input((2, 3, 1, 4), "float32")
+    p.mark_output(p.index_write(cache, index, rows, 2))
+    copied, device = p.graph(), DEVICES["H100"]
+    assert predict_us(with_written_inputs(copied, {0: 0}), device) < predict_us(copied, device) - device.launch_us
+
+
+def off_by_one(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    return attention(p, keys, values, p.shift(index, 1), rows)
+
+
+def of_another_head(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    turned = p.concat([p.slice(rows, 1, 1, 3), p.slice(rows, 1, 0, 1)], 1)
+    new = p.index_write(keys, index, p.scale(turned, 3), 2), p.index_write(values, index, rows, 2)
+    scores = p.matmul(rows, p.transpose(new[0], (0, 1, 3, 2)))
+    return [*new, p.matmul(p.softmax(scores, 3), new[1])]
+
+
+@pytest.mark.parametrize("mutant", [off_by_one, of_another_head, stale])
+def test_a_wrong_write_and_a_stale_read_are_refused(mutant: Body) -> None:
+    into = {0: 0, 1: 1}
+    right = program(attention, into)
+    assert verify(right, with_written_inputs(right, {})).verdict is Equality.EQUAL
+    assert verify(right, program(mutant, into)).verdict is Equality.NOT_EQUAL
