@@ -59,7 +59,7 @@ class Results:
         for place, given in self.written.items():
             if results[place] is not inputs[given]:
                 inputs[given].copy_(results[place])
-        return [results[place] for place in self.returned]
+        return [result for place, result in enumerate(results) if place not in self.written]
 
     def sizes_of(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The sizes of the named dims that tensors have; symbolic ones of fake tensors."""
