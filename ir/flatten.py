@@ -93,8 +93,10 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
         operands = [values[i] for i in item.operands]
         match OPS[item.op].kind:
             case Kind.BOUNDARY if item.op == "output":
-                stored = _store(flat, operands[0], item["omap"], graph) if graph.level is Level.BLOCK else operands[0]
-                outputs.append(_cut(flat, stored, graph.output_types[len(outputs)].shape))
+                shape = graph.output_types[len(outputs)].shape
+                outputs.append(
+                    _store(flat, operands[0], shape, item["omap"], graph) if graph.level is Level.BLOCK else operands[0]
+                )
             case Kind.BOUNDARY:
                 tile = graph.types[len(values)].shape
                 values.append(_load(flat, next(given), tile, item, graph) if graph.level is Level.BLOCK else next(given))
@@ -191,17 +193,13 @@ def _filled(flat: Flat, x: int, dim: int, extent: int) -> int:
     return flat.apply("concat", x, flat.fillings[rest], dim=dim)
 
 
-def _cut(flat: Flat, x: int, shape: Shape) -> int:
-    """x without what was filled up."""
-    for dim, extent in enumerate(shape):
-        if flat.fills and flat.shape(x)[dim] > extent:
-            x = flat.apply("slice", x, dim=dim, start=0, stop=extent, step=1)
-    return x
-
-
-def _store(flat: Flat, tile: int, omap: Sequence[int], graph: Graph) -> int:
-    """The whole tensor from its tiles."""
+def _store(flat: Flat, tile: int, shape: Shape, omap: Sequence[int], graph: Graph) -> int:
+    """The whole tensor of this shape from its tiles, without what was filled up."""
     tensor = store_map(flat.shape(tile)[len(graph.grid) + 1 :], graph.grid, omap)
     if flat.shape(tile) != tensor.split:
         tile = flat.apply("broadcast", tile, shape=tensor.split)
-    return flat.reshape(flat.transpose(tile, tensor.permutation), tensor.joined)
+    x = flat.reshape(flat.transpose(tile, tensor.permutation), tensor.joined)
+    for dim, extent in enumerate(shape):
+        if flat.shape(x)[dim] > extent:
+            x = flat.apply("slice", x, dim=dim, start=0, stop=extent, step=1)
+    return x

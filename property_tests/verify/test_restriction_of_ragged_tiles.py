@@ -10,6 +10,8 @@ from hypothesis import assume, event, given, settings
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
+from mirage_eg.ir.ops import Level
 from mirage_eg.ir.ragged import LOOP, Cut
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.testing import TAME, as_program, block_graphs
@@ -160,3 +162,15 @@ def test_random_ragged_blocks_are_the_same_function_at_fewer_indices(block: Grap
         kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
         for got, whole, places in zip(values(small.graph, kept), values(mugraph, arrays), small.outputs, strict=True):
             np.testing.assert_allclose(got, at_places(whole, places), rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def test_a_kernel_with_a_thread_graph_is_checked_at_few_indices() -> None:
+    inner = Graph((node("input", shape=(16, 8), dtype="float32"), node("exp", 0), node("output", 1)), Level.THREAD)
+    tile = node("input", shape=(100, 32), dtype="float32", imap=(0, 1), fmap=-1)
+    block = Graph((tile, node("thread", 0, graph=inner), node("output", 1, omap=(0, 1))), Level.BLOCK, (7, 4))
+    mugraph = as_program(block)
+    graph = new_kernel_graph()
+    graph.mark_output(graph.exp(graph.new_input((100, 32), "float32", "x")))
+    small = few(graph.graph(), mugraph)
+    assert small is not None and small.graph.input_types[0].shape == (8, 4)
+    assert BlockReference(graph.graph()).check(mugraph).verdict is Equality.EQUAL
