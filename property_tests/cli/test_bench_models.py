@@ -17,7 +17,7 @@ def test_a_row_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_tiny_layer_runs_in_our_kernels(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    code, shown, _ = run_command(capsys, "bench", "models", "tiny", "--budget", "3", "--out", str(out))
+    code, shown, _ = run_command(capsys, "bench", "models", "tiny", "--budget", "30", "--out", str(out))
     [row] = map(json.loads, out.read_text().splitlines())
     assert code == 0 and "tiny" in shown
     assert row["used"] >= 1 and row["error"] <= 1e-5

@@ -38,6 +38,7 @@ from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.simplify import simplify
 from property_tests.support.parameters import few
+from property_tests.support.slow_stages import BUDGET, SLOW, Clock
 
 CPU = device_for("sm_90")
 
@@ -187,6 +188,19 @@ def test_optimize_gives_a_verified_program_whatever_the_budget() -> None:
     result = optimize("bounded", written(group_norm), Options(device="cpu", jobs=1, cache=False, top=1, budget=1e-6))
     assert result.candidates[0].verdict.equal
     assert not result.report.data()["search"]["complete"]
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_a_budget_bounds_the_run_whatever_is_slow(slow: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    program, clock = mi.new_kernel_graph(), Clock()
+    x, w = program.new_input((8, 16), "float32", name="x"), program.new_input((16, 8), "float32", name="w")
+    program.mark_output(program.exp(program.matmul(x, w)))
+    slow(monkeypatch, clock)
+    begun = clock.begin(monkeypatch)
+    options = Options(device="cpu", jobs=1, cache=False, top=2, budget=BUDGET)
+    result = optimize("bounded", program.graph(), options)
+    assert BUDGET / 4 < clock.now - begun <= 1.1 * BUDGET
+    assert result.candidates and result.candidates[0].verdict.equal
 
 
 @given(st.integers(1, 20), st.integers(0, 19), st.floats(1e-3, 10), st.floats(1e-3, 100))

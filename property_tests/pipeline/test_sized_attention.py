@@ -35,7 +35,7 @@ def attention(causal: bool, grouped: bool) -> mi.Graph:
 @cache
 def made(kind: str) -> mi.SizedMuGraph:
     """The kernels for all sizes; a search of a few seconds."""
-    options = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 5.0}
+    options = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 20.0}
     return mi.superoptimize(attention(*KINDS[kind]), sizes=[{"n": TILE}, {"n": 2 * TILE}], **options)
 
 

@@ -83,7 +83,7 @@ logging.basicConfig(level=logging.INFO)
 import mirage_eg as mi
 p = mi.new_kernel_graph()
 p.mark_output(p.relu(p.matmul(p.new_input((16, 16), name="x"), p.new_input((16, 16), name="w"))))
-mi.superoptimize(p, budget=2)
+mi.superoptimize(p, budget=20)
 """
 
 
