@@ -124,6 +124,9 @@ def _print_verdict(
     if verdict.laws:
         where = f" where both are defined (partial laws: {', '.join(verdict.partial)})" if verdict.partial else ""
         print(f"  proved{where} with the laws {', '.join(verdict.laws)}")
+    if verdict.boxes:
+        count = counted(verdict.boxes, "box", "boxes")
+        print(f"  proved without laws: the same sums of products at all positions ({count})")
     if verdict.equal:
         print(f"  undefined values: {'kept' if given is None else f'given one; {given}'}")
     if verdict.undecided_because is not None:

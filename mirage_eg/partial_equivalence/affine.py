@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Affine:
     """constant + Σ coefficient · variable; `terms` are sorted by variable, without coefficients of 0."""
 

@@ -148,7 +148,7 @@ def _for_period(family: InputExtent | NamedExtent, mutation: Mutation, padded: b
     trace, rest = Trace(), size % period
     large = expand_all(family.at(rest + period * LARGE))
     changed = written(large, mutation, padded)
-    wanted, mutant = (_symbolic(it, trace) for it in (large, changed))
+    wanted, mutant = (symbolic_graph(it, trace) for it in (large, changed))
     if wanted.output_types != mutant.output_types:
         raise UnsupportedError("got a result of another shape")
     boxes = [box for box in agreement(wanted, mutant) if not box.equal]
@@ -172,7 +172,7 @@ def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
     yield from (it for it in range(1, whole + 1) if whole % it == 0)
 
 
-def _symbolic(graph: Graph, trace: Trace) -> Graph:
+def symbolic_graph(graph: Graph, trace: Trace) -> Graph:
     """A program at t = LARGE with symbolic extents."""
     checker, nodes = Checker(Level.KERNEL), list[Node]()
     for item in expand_all(graph).nodes:
@@ -207,4 +207,4 @@ def _affine(pair: tuple[int, int], name: str, period: int, offset: int) -> str:
     return text if not constant else f"{text} {'+' if constant > 0 else '−'} {abs(constant)}"
 
 
-__all__ = ["SizedMutant", "SizedRange", "for_all_sizes", "for_named_dim"]
+__all__ = ["SizedMutant", "SizedRange", "for_all_sizes", "for_named_dim", "symbolic_graph"]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import lcm, prod
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,11 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.affine import Affine, RangeSplit, Undecided, Variables
-from mirage_eg.partial_equivalence.sums_of_products import Product, Reader, check_linear
+from mirage_eg.partial_equivalence.piecewise import equal_by_cases
+from mirage_eg.partial_equivalence.sums_of_products import Access, Product, Reader, Sum, check_linear
 
 MAX_MONOMIALS = 1 << 22  # of one box, before a difference is given up
 MAX_BOXES = 1 << 14
@@ -126,6 +129,46 @@ def agreement(program: Graph, mutant: Graph, output: int = 0) -> list[PositionBo
         except Undecided as undecided:
             waiting += box.divided(undecided.split)
     return decided
+
+
+def equal_everywhere(program: Graph, candidate: Graph, most: int = MAX_BOXES) -> int | None:
+    """The number of boxes on which all outputs of two graphs are equal, all their positions; None if that is not shown.
+
+    Minima, maxima, comparisons and selections are decided by cases (`piecewise`). Other elementwise functions are opaque: they
+    are equal where their operands are.
+
+    Raises:
+        UnsupportedError: an op that is neither linear nor elementwise; more than `most` boxes.
+    """
+    program, candidate = expand_all(program), expand_all(candidate)
+    functions: dict[Any, int] = {}
+    count = 0
+    for output, kind in enumerate(program.output_types):
+        waiting = [whole_box(kind.shape)]
+        while waiting:
+            count += 1
+            if count > most:
+                raise UnsupportedError(f"got more than {most:,} boxes")
+            box = waiting.pop()
+            variables, applications = Variables(box.extents), dict[Access, tuple[Node, list[Sum]]]()
+            try:
+                wanted, got = (
+                    Reader(it, variables, functions, applications).read(it.outputs[output].operands[0], box.index())
+                    for it in (program, candidate)
+                )
+            except Undecided as undecided:
+                waiting += box.divided(undecided.split)
+                continue
+            try:
+                equal, split = agree(wanted, got, variables), None
+            except Undecided as undecided:
+                equal, split = False, undecided.split
+            if equal or (applications and equal_by_cases(wanted, got, applications)):
+                continue
+            if split is None:
+                return None
+            waiting += box.divided(split)
+    return count
 
 
 def agree(x: Sequence[Product], y: Sequence[Product], variables: Variables) -> bool:
@@ -336,4 +379,4 @@ def _some_meets_no_other(
     return False
 
 
-__all__ = ["DimRange", "PositionBox", "agree", "agreement", "whole_box"]
+__all__ = ["DimRange", "PositionBox", "agree", "agreement", "equal_everywhere", "whole_box"]

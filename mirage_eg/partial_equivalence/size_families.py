@@ -79,7 +79,10 @@ def at_extent(program: Graph, place: int, dim: int, extent: int) -> Graph:
 
 def with_fixed_sizes(program: Graph) -> Graph:
     """The program at its sizes, without declarations of named dims."""
-    nodes = [node("input", **item.mapping | {"dims": None}) if item.get("dims") else item for item in program.nodes]
+    nodes = [
+        node("input", **item.mapping | {"dims": None}) if item.op == "input" and item.get("dims") else item
+        for item in program.nodes
+    ]
     return Graph(tuple(nodes))
 
 

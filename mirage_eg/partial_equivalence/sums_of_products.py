@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from math import prod
+from typing import Any
 
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.index_map import Span
 from mirage_eg.ir.op.moves import MOVES, MoveOp
-from mirage_eg.ir.ops import OPS
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS
 from mirage_eg.partial_equivalence.affine import Affine, RangeSplit, Undecided, Variables
 
 Index = tuple[Affine, ...]
+Access = tuple[int, Index]  # an input's position among the inputs, and an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Product:
     """coefficient · Σ_sums Π accesses: an access is an input's position among the inputs, and an index."""
 
     coefficient: Fraction
-    accesses: tuple[tuple[int, Index], ...] = ()
+    accesses: tuple[Access, ...] = ()
     sums: tuple[int, ...] = ()
 
     def times(self, other: "Product") -> "Product":
@@ -57,8 +59,15 @@ def scaled(x: Sum, factor: Fraction) -> Sum:
 class Reader:
     """Reads values of one kernel graph at affine indices over `variables`."""
 
-    def __init__(self, graph: Graph, variables: Variables) -> None:
-        self.graph, self.variables = graph, variables
+    def __init__(
+        self,
+        graph: Graph,
+        variables: Variables,
+        functions: dict[Any, int] | None = None,
+        applications: "dict[Access, tuple[Node, list[Sum]]] | None" = None,
+    ) -> None:
+        self.graph, self.variables, self.functions = graph, variables, functions
+        self.applications = {} if applications is None else applications
         self.shapes = [kind.shape for kind in graph.types]
         self.makers = {value: item for item, values in graph.numbered() for value in values}
         self.inputs = {value: place for place, value in enumerate(graph.input_values)}
@@ -75,7 +84,35 @@ class Reader:
             return [Product(Fraction(1), ((self.inputs[value], index),))]
         if (move := OPS[item.op].move) is not None:
             return self.moved(item, move, index)
-        return READERS[item.op](self, item, index, self.shapes[value])
+        if item.op in READERS or self.functions is None:
+            return READERS[item.op](self, item, index, self.shapes[value])
+        return self.applied(item, index, self.shapes[value])
+
+    def applied(self, item: Node, index: Index, shape: Shape) -> Sum:
+        """An elementwise function of sums: an element of an input of its own, which has the elements of the sums as its index.
+
+        `functions` numbers these inputs, for all readers that share it. Equal numbers and indices mean equal elements; elements
+        with different ones may be equal, too. `applications` gets the op and the operands of each.
+        """
+        assert self.functions is not None
+        if OPS[item.op].kind is not Kind.ELEMENTWISE:
+            raise UnsupportedError(f"{item.op}: got an op that is neither a sum of products nor elementwise")
+        operands = [self.operand(item, place, index, shape) for place in range(len(item.operands))]
+        constants = [_constant(it) for it in operands]
+        if item.op in _EXACT and None not in constants:
+            return scaled([Product(Fraction(1))], _EXACT[item.op](*constants))
+        key: list[Any] = [item.op, item.attributes]
+        at: list[Affine] = []
+        for operand in operands:
+            if any(term.sums for term in operand):
+                raise UnsupportedError(f"{item.op}: got a function of a sum over an axis")
+            terms = sorted(operand, key=lambda it: (it.accesses, it.coefficient)) if len(operand) > 1 else operand
+            key.append(tuple((it.coefficient, tuple(place for place, _ in it.accesses)) for it in terms))
+            at += [place for it in terms for _, indices in it.accesses for place in indices]
+        number = self.functions.setdefault(tuple(key), len(self.inputs) + len(self.functions))
+        access = number, tuple(at)
+        self.applications[access] = item, operands
+        return [Product(Fraction(1), (access,))]
 
     def moved(self, item: Node, move: MoveOp, index: Index) -> Sum:
         """The element of an operand that is at an index, or the op's fill."""
@@ -257,6 +294,17 @@ def _eye(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return [Product(Fraction(1))] if reader.variables.inside(row.plus(column, -1), 1) else []
 
 
+def _constant(terms: Sum) -> Fraction | None:
+    """The value of a sum without accesses."""
+    return None if any(it.accesses or it.sums for it in terms) else sum((it.coefficient for it in terms), Fraction(0))
+
+
+_EXACT: Mapping[str, Callable[..., Fraction]] = {  # functions of fractions
+    "relu": lambda x: max(x, Fraction(0)),
+    "abs": abs,
+    "maximum": max,
+    "minimum": min,
+}
 ReadOp = Callable[[Reader, Node, Index, Shape], Sum]
 
 READERS: Mapping[str, ReadOp] = {
@@ -297,4 +345,4 @@ def check_linear(graph: Graph) -> None:
             )
 
 
-__all__ = ["Index", "Product", "Reader", "Sum", "check_linear", "is_linear"]
+__all__ = ["Access", "Index", "Product", "Reader", "Sum", "check_linear", "is_linear"]

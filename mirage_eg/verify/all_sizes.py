@@ -21,6 +21,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import SizeExpression, SizeRange, read_dims
+from mirage_eg.verify.box_proof import SizesProved, proved_sizes
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.proof import Proof, Prover
 from mirage_eg.verify.reference import verify
@@ -55,14 +56,20 @@ class SizesVerdict:
     structure: str = ""
     drawn: int = 0  # how many of the sizes in `tested` were drawn at random
     last: Verdict | None = None  # of the last test
+    by_boxes: tuple[SizesProved, ...] = ()  # the sizes of each dim that boxes of positions prove
 
     @property
     def verdict(self) -> Equality:
         """`equal` if every test says so, and a proof, the structure or tests at every size leave no size open."""
         if self.differs:
             return Equality.NOT_EQUAL
-        whole = self.proof.proved or self.structure or self.exhausted
+        whole = self.proof.proved or self.structure or self.exhausted or self.decided_by_boxes
         return Equality.EQUAL if self.difference is None and self.tested and whole else Equality.UNDECIDED
+
+    @property
+    def decided_by_boxes(self) -> bool:
+        """Whether boxes of positions prove it for all sizes: of its one dim."""
+        return len(self.ranges) == len(self.by_boxes) == 1
 
     @property
     def exhausted(self) -> bool:
@@ -87,7 +94,7 @@ class SizesVerdict:
     def of_last_test(self) -> Verdict:
         """The verdict of the last test, with what is shown for all sizes."""
         assert self.last is not None, "it was tested at one size at least"
-        proved = ("proved",) if self.proof.proved else ()
+        proved = ("proved",) if self.proof.proved or self.decided_by_boxes else ()
         return replace(self.last, verdict=self.verdict, evidence=(*proved, "tested"), laws=self.proof.laws)
 
     @property
@@ -97,6 +104,9 @@ class SizesVerdict:
         if self.difference is not None or not self.tested:
             return f"{span}: not vouched for: {self.difference or 'nothing was tested'}"
         at = "every size" if self.exhausted else ", ".join(shown(sizes) for sizes in self.tested)
+        if not self.equal and self.by_boxes:
+            known = "; ".join(map(str, self.by_boxes))
+            return f"{span}: proved for {known}, not for all of them together ({self.proof.reason}; equal at {at})"
         if not self.equal:
             return f"{span}: undecided but for the sizes that were tested (not proved: {self.proof.reason}; equal at {at})"
         masks = (
@@ -104,7 +114,8 @@ class SizesVerdict:
             if self.reduced
             else "masks cut rows off that no other reads"
         )
-        unproved = self.structure or f"not proved: {self.proof.reason}"
+        boxes = f"proved for {'; '.join(map(str, self.by_boxes))}, by boxes of positions" if self.by_boxes else ""
+        unproved = boxes or self.structure or f"not proved: {self.proof.reason}"
         proved = f"proved for every number of tiles; {masks}" if self.proof.proved else unproved
         return f"{span}: equal ({proved}; tested at {at})"
 
@@ -142,7 +153,8 @@ def verify_sizes(
     if tests.difference is None:
         proof = _proof(program, graph, ranges, rulebook)
         structure = "" if proof.proved else _structure(program, graph, ranges)
-    if not proof.proved and not structure:
+    boxes = proved_sizes(program, graph, ranges) if tests.difference is None and not proof.proved else ()
+    if not proof.proved and not structure and not (boxes and len(ranges) == 1):
         every = _every(ranges)
         if all(_operations(at_sizes(program, dict(sizes))) <= FEW // len(every) for sizes in every):
             tests.run(every, FEW)
@@ -150,12 +162,15 @@ def verify_sizes(
         tests.run(_drawn(program, graph, ranges, random_sizes, seed), FEW)
         drawn = len(tests.tested) - before
     difference = tests.difference
-    if not proof.proved or proof.doubt is not None:  # else it decides what the fields do not
+    proved = proof.proved and proof.doubt is None
+    if not proved and not (boxes and len(ranges) == 1):  # else it decides what the fields do not
         difference = difference or tests.undecided
     sizes_of_tests = tuple(tests.tested), tuple(tests.left_out)
     reduced = _reduced(program, ranges)
     spans = tuple(ranges.items())
-    return SizesVerdict(spans, *sizes_of_tests, proof, reduced, difference, tests.differs, structure, drawn, tests.last)
+    return SizesVerdict(
+        *(spans, *sizes_of_tests, proof, reduced, difference, tests.differs, structure, drawn, tests.last), boxes
+    )
 
 
 @dataclass(slots=True)

@@ -53,8 +53,8 @@ def verify_candidates(
     results = []
     for (name, candidate), (verdict, seconds) in zip(candidates.items(), tested, strict=True):
         start = perf_counter()
-        combined = combine_evidence(verdict, name, prover.prove(candidate))
-        if steps and "proved" in combined.evidence:
+        combined = combine_evidence(verdict, name, prover.prove_by_all_means(candidate))
+        if steps and "proved" in combined.evidence and not combined.boxes:
             combined = with_chains(combined, prover.chains(candidate))
         results.append((combined, seconds + perf_counter() - start))
         watch("prove", len(results), len(candidates), "")
@@ -89,7 +89,13 @@ def combine_evidence(verdict: Verdict, name: str, proof: Proof, searched: bool =
         if proof.partial or (verdict.difference is not None and not isfinite(verdict.difference.got)):
             names = f" (partial laws: {', '.join(proof.partial)})" if proof.partial else ""
             return replace(verdict, unproved_because=f"the laws show it only where both are defined{names}")
-        by = f"the laws {', '.join(proof.laws)}" if proof.proved else "the laws of the search"
+        by = (
+            f"the laws {', '.join(proof.laws)}"
+            if proof.laws
+            else "boxes of positions"
+            if proof.boxes
+            else "the laws of the search"
+        )
         because = (
             f"proved equal by {by}, but it differs at {verdict.difference}: a law is unsound or mirage_eg is wrong; "
             "mirage-eg rules check tests the laws"
@@ -100,6 +106,12 @@ def combine_evidence(verdict: Verdict, name: str, proof: Proof, searched: bool =
         return replace(verdict, unproved_because=proof.doubt)
     if verdict.verdict is Equality.UNDECIDED:  # the tests are undecided, and the proof decides
         return replace(
-            verdict, verdict=Equality.EQUAL, difference=None, evidence=("proved",), laws=proof.laws, partial=proof.partial
+            verdict,
+            verdict=Equality.EQUAL,
+            difference=None,
+            evidence=("proved",),
+            laws=proof.laws,
+            partial=proof.partial,
+            boxes=proof.boxes,
         )
-    return replace(verdict, evidence=("proved", "tested"), laws=proof.laws, partial=proof.partial)
+    return replace(verdict, evidence=("proved", "tested"), laws=proof.laws, partial=proof.partial, boxes=proof.boxes)

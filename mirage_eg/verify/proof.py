@@ -30,6 +30,7 @@ from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.program_ends import core_of
+from mirage_eg.verify.box_proof import proved_by_boxes
 from mirage_eg.verify.proof_scope import ProofScope
 from mirage_eg.verify.slice_proof import LIMITS as PARTING_LIMITS
 from mirage_eg.verify.slice_proof import laws_of_parting, parting_claims
@@ -51,7 +52,8 @@ class Proof:
     """Whether the laws show the candidate equal; a sufficient set of laws, or the reason why not.
 
     With `partial` laws among them the proof holds where program and candidate are both defined. `doubt` is the reason why a
-    user's law among them does not overrule a difference in the field.
+    user's law among them does not overrule a difference in the field. `boxes` counts the boxes of positions of a proof without
+    laws (`box_proof`).
     """
 
     proved: bool
@@ -59,6 +61,7 @@ class Proof:
     partial: tuple[str, ...] = ()
     doubt: str | None = None
     reason: str | None = None
+    boxes: int = 0
 
 
 class Prover:
@@ -101,6 +104,13 @@ class Prover:
         if joint not in self._memo:
             self._memo[joint] = self._proof_in_parts(joint)
         return self._memo[joint]
+
+    def prove_by_all_means(self, candidate: Graph) -> Proof:
+        """The proof by laws, or else by boxes of positions: for candidates that a person gives, not for those of a search."""
+        proof = self.prove(candidate)
+        if proof.proved or (boxes := proved_by_boxes(self.program, candidate)) is None:
+            return proof
+        return Proof(True, boxes=boxes)
 
     def chains(self, candidate: Graph) -> Chains:
         """The proof as chains of steps (`proof_in_steps`); µGraphs with equal terms share them."""

@@ -50,6 +50,7 @@ class Verdict:
     float_error: float | None = None  # largest |got − wanted| / (|wanted| + rms) in float64; None: nothing finite
     evidence: tuple[str, ...] = ("tested",)  # with `proved` where the loaded laws prove it equal
     laws: tuple[str, ...] = ()  # of the proof
+    boxes: int = 0  # of positions, of a proof without laws
     partial: tuple[
         str, ...
     ] = ()  # laws among them whose sides are not defined alike: the proof holds where both graphs are defined

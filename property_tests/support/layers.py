@@ -17,7 +17,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "backends/measure": ("ir", "backends/triton", "backends/runtime"),
     "frontend": ("ir", "backends/evaluator", "backends/triton", "backends/cost"),
     "egraph": ("ir", "backends/evaluator"),
-    "verify": ("ir", "backends/evaluator", "backends/triton", "egraph"),
+    "verify": ("ir", "backends/evaluator", "backends/triton", "egraph", "partial_equivalence"),
     "transforms": ("ir", "backends/evaluator", "backends/cost", "egraph", "verify"),
     "partial_equivalence": ("ir", "backends"),
     "graph_optimizer": ("ir", "backends", "egraph", "verify", "search", "partial_equivalence"),
