@@ -11,6 +11,7 @@ from math import prod
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.deadline import after
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import Dim
@@ -62,13 +63,15 @@ def optimize_sizes(
     options, on_gpu = for_this_machine(options)
     tuning = Tuning(replace(EFFORT, seconds=_SECONDS)) if on_gpu else None
     static = at_sizes(program, searched)
-    structures = OtherSizes(optimize(name, static, options, observer), static, program, options, searched)
+    until = options.until()
+    half = replace(options, budget=options.budget and options.budget / 2)
+    structures = OtherSizes(optimize(name, static, half, observer), static, program, options, searched)
     intervals = [[(dim.name, values) for values in ranges_between(dim, tops[dim.name])] for dim in dims.values()]
-    buckets = []
-    for number, chosen in enumerate(product(*intervals)):
-        buckets.append(structures.bucket(dict(chosen), tuning))
+    buckets = list[Bucket]()
+    for chosen in product(*intervals):
+        buckets.append(structures.bucket(dict(chosen), tuning, after(until.left() / (count - len(buckets)))))
         if observer:
-            observer("buckets", number + 1, prod(map(len, intervals)), buckets[-1].line)
+            observer("buckets", len(buckets), count, buckets[-1].line)
     return SizedResult(program, dims, options.device_record, tuple(buckets), structures.report)
 
 

@@ -14,6 +14,7 @@ from math import prod
 from time import perf_counter
 
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.measure.timing import time_source
 from mirage_eg.backends.triton.schedule import Schedule
@@ -213,7 +214,7 @@ class OtherSizes:
     def bucket(self, ranges: Ranges, tuning: Tuning | None = None, until: Deadline = NEVER) -> Bucket:
         """The bucket of these sizes; with `tuning` the fastest on the GPU here at the sizes for which its tiles are chosen.
 
-        Compilation ends `until`.
+        It is the library form if the others are not verified `until` then.
 
         Raises:
             UnsupportedError: no µGraph is right at all of them, not even the library form.
@@ -230,17 +231,23 @@ class OtherSizes:
         reasons: list[str] = []
         for entry in (*[entry for entry in candidates if entry.fused or entry is candidates[0]][:_TRIED], *library):
             try:
-                lowered = self._lowered(entry)
-                made = self._written(lowered, ranges)
-                verdict = verify_sizes(
-                    self._program,
-                    lowered.graph,
-                    ranges,
-                    trials=self._options.trials,
-                    seed=self._options.seed,
-                    rulebook=self._rulebook,
-                    random_sizes=RANDOM_SIZES,
-                )
+                with ending(until if entry.fused else NEVER):
+                    lowered = self._lowered(entry)
+                    made = self._written(lowered, ranges)
+                    verdict = verify_sizes(
+                        self._program,
+                        lowered.graph,
+                        ranges,
+                        trials=self._options.trials,
+                        seed=self._options.seed,
+                        rulebook=self._rulebook,
+                        random_sizes=RANDOM_SIZES,
+                    )
+            except OverdueError:
+                if not entry.fused:  # of the caller
+                    raise
+                reasons.append("the budget was spent")
+                continue
             except UnsupportedError as error:
                 reasons.append(str(error))
                 continue
@@ -335,7 +342,8 @@ class OtherSizes:
     def _written(self, entry: Lowered, ranges: Ranges) -> Compiled:
         """The program of a µGraph for all sizes."""
         schedule = entry.tuned.schedule if entry.tuned else Schedule()
-        return fitting(self._program, entry.graph, self._device.target, until=self._until, schedule=schedule, ranges=ranges)
+        until = self._until if entry.fused else NEVER
+        return fitting(self._program, entry.graph, self._device.target, until=until, schedule=schedule, ranges=ranges)
 
 
 def library_form(program: Graph, options: Options) -> Candidate:

@@ -63,6 +63,7 @@ from mirage_eg.verify.verdict import Observer
 def run_stages(
     request: RunRequest,
     observer: Observer | None,
+    until: Deadline,
     tuning: Tuning | None,
     checkpoint: Path | None,
     resume: bool,
@@ -70,12 +71,11 @@ def run_stages(
     known: Sequence[KnownSegment] = (),
     wanted: Wanted = EVERYTHING,
 ) -> Result:
-    """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it.
+    """Run all stages, which end `until`; finished work items are written to the file `checkpoint`, with `resume` read from it.
 
     `known`: segments of a search for the same program at other sizes, which takes the place of the search.
     """
     options, watch = request.options, Watch(observer)
-    until = options.until()
     rulebook = load_rules(options.domain, options.rules, options.without, options.undefined_in(request.program))
     check_cache()
     with ExitStack() as stack:

@@ -19,7 +19,7 @@ from mirage_eg.backends.cost.roofline_model import predict, predict_us, slowdown
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.egraph.expression import Split
-from mirage_eg.egraph.oracle import oracle_builder, share_renamed
+from mirage_eg.egraph.oracle import Limits, oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
 from mirage_eg.ir.deadline import NEVER, Deadline
@@ -105,6 +105,10 @@ def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) ->
     """The structures of each split, with the trace."""
     task, program, axes = common
     limits = replace(task.limits, max_block_ops=task.limits.max_block_ops + uncounted_ops(program))
+    if task.rulebook.packaged:  # else a limit of saturation is an error
+        saturation = limits.saturation or Limits()
+        seconds = max(0.0, min(saturation.seconds, task.until.left()))
+        limits = replace(limits, saturation=replace(saturation, seconds=seconds))
     with oracle_builder(task.rulebook, limits.saturation) as build_one:
         build = share_renamed(build_one, task.rulebook)
         for split in choices:
