@@ -7,8 +7,10 @@ mix: a program is meant for all sizes of its axes.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from math import prod
 
 from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
@@ -38,6 +40,8 @@ class Axes:
     """An image that its windows do not fill, the windows, and their stride: one window more is a stride of the image more."""
     numberings: tuple[tuple[Dim, Dim], ...] = ()
     """A dim that ragged tiles cut, and the parts with the indices in one: they count the indices of the dim and some beyond."""
+    joins: tuple[tuple[Dim, Dims], ...] = ()
+    """A dim that a concatenation of unequal parts made, and the dims of these."""
 
     def of(self, value: int) -> frozenset[int]:
         """All axes of a value."""
@@ -61,6 +65,7 @@ def infer_axes(
     slices: bool = False,
     finest: bool = False,
     fillings: Collection[int] = (),
+    ties: Sequence[tuple[int, int, int]] = (),
 ) -> Axes:
     """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
 
@@ -68,7 +73,8 @@ def infer_axes(
     are ops with axis inference: their results have an axis of their own in the dim that they change. With `finest`,
     equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis with distinct indices.
     Library ops keep the axes whose indices they do not distinguish, and windows that fill an image slide along one axis.
-    A concatenation with one of `fillings` (`ir.flatten`) numbers the indices of its other operand anew.
+    A concatenation with one of `fillings` (`ir.flatten`) numbers the indices of its other operand anew. `ties`: two values and
+    a dim of both, which gets the same axes where they fit.
 
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
@@ -90,6 +96,9 @@ def infer_axes(
             dims += [tuple(map(inference.new, graph.types[value].shape)) for value in values]
             touched = [dims[value] for value in (*item.operands, *values)]
             inference.indexed.update(atom for value in touched for dim in value for atom in dim)
+    for one, other, dim in ties:
+        with suppress(_CannotUnifyError):
+            inference.unify(dims[one][dim], dims[other][dim])
     return inference.finish(dims, repeats)
 
 
@@ -110,6 +119,7 @@ class _Inference:
         self.reach: list[tuple[int, int]] = []
         self.slides: list[tuple[Dim, Dim, int]] = []
         self.numberings: list[tuple[Dim, Dim]] = []
+        self.joins: list[tuple[Dim, Dims]] = []
 
     def new(self, extent: int) -> Dim:
         """A fresh axis, or none for an extent of 1."""
@@ -255,10 +265,17 @@ class _Inference:
         cut = item["dim"]
         others = self.broadcast([(*dims[:cut], (), *dims[cut + 1 :]) for dims in operands])
         dim = self.of_parts(item, [dims[cut] for dims in operands], shape[cut]) if self.finest else None
-        if dim is None:
+        if dim is None and self.finest and item.op == "concat":
+            dim = self.new(shape[cut])
+            self.joins.append((dim, tuple(part for dims in operands for part in self.parts_of(dims[cut]))))
+        elif dim is None:
             dim = self.new(shape[cut])
             self.indexed.update(atom for own in (*(dims[cut] for dims in operands), dim) for atom in own)
         return (*others[:cut], dim, *others[cut + 1 :])
+
+    def parts_of(self, dim: Dim) -> Dims:
+        """The dims that a concatenation of unequal parts joined, or the dim alone."""
+        return next((parts for joined, parts in self.joins if self.leaves(joined) == self.leaves(dim)), (dim,))
 
     def of_parts(self, item: Node, dims: Sequence[Dim], extent: int) -> Dim | None:
         """The dim that joins equal parts, or that is one of them; None where parts differ or axes do not fit."""
@@ -267,6 +284,12 @@ class _Inference:
             counted = (whole for whole, parts in self.numberings if self.leaves(parts) == self.leaves(dims[0]))
             if (known := next((it for it in counted if self.extents([(it,)]) == [(extent,)]), None)) is not None:
                 return known
+        if item.op == "slice" and item["step"] == 1 and len(parts := self.parts_of(dims[0])) > 1:
+            [ends] = self.extents([parts])
+            starts = dict(zip(accumulate(ends, initial=0), parts, strict=False))
+            part = starts.get(item["start"])
+            if part is not None and self.extents([(part,)]) == [(extent,)]:
+                return part
         try:
             if item.op == "concat":
                 if len({*extents}) > 1:
@@ -301,7 +324,8 @@ class _Inference:
         final = partial(self.final, number)
         slides = tuple((final(image), final(windows), stride) for image, windows, stride in self.slides)
         numberings = tuple((final(whole), final(parts)) for whole, parts in self.numberings)
-        return Axes(names, sizes, renamed, reduced, indexed, reach, slides, numberings)
+        joins = tuple((final(joined), tuple(map(final, parts))) for joined, parts in self.joins)
+        return Axes(names, sizes, renamed, reduced, indexed, reach, slides, numberings, joins)
 
     def final(self, number: Mapping[int, int], dim: Dim) -> Dim:
         return tuple(number[atom] for atom in self.leaves(dim))

@@ -4,8 +4,8 @@ A tile value is an array with leading dims (grid dims …, F), of extent 1 where
 transpose, an accumulator a reduction over F, a saver the inverse of a loader. So axes and expressions are inferred for programs
 and µGraphs by the same code. A test compares the values of both graphs.
 
-For axis inference alone, `Flat(fills=True)` also has ragged tiles: a tensor is filled up to equal parts before its tiles are
-loaded, and cut to its extent after they are stored. Its shapes and axes are right, its values are not.
+For axis inference alone, `Flat(for_axes=True)` also has ragged tiles: a tensor is filled up to equal parts before its tiles
+are loaded, and cut to its extent after they are stored. Its shapes and axes are right, its values are not.
 
     lead   number of leading dims: grid dims and F in a block graph, else 0
 """
@@ -20,7 +20,7 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import REPLICATED, Node, node
+from mirage_eg.ir.node import REPLICATED, Node, TensorType, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.tile_maps import load_map, store_map
@@ -50,8 +50,9 @@ class Flat:
     values: dict[Node, int] = field(default_factory=dict)  # of ops
     bodies: list[tuple[Graph, list[int]]] = field(default_factory=list)
     """The appended graphs in primitive ops, each before the graphs inside it, with the value of each of their values."""
-    fills: bool = False
-    fillings: dict[Shape, int] = field(default_factory=dict)  # inputs that no graph has, joined to the end of a ragged dim
+    for_axes: bool = False
+    fillings: dict[TensorType, int] = field(default_factory=dict)  # inputs of no graph, joined to the end of a ragged dim
+    ties: list[tuple[int, int, int]] = field(default_factory=list)  # two values, and a dim that one grid dim or loop walks
 
     def apply(self, name: str, /, *operands: int, **attributes: Any) -> int:
         """The value of an op; an output has none and gives -1."""
@@ -88,6 +89,7 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
     values: list[int] = []
     outputs: list[int] = []
     given = iter(inputs)
+    walked: dict[int, int] = {}  # for each leading dim the first tile that varies with it
     flat.bodies.append((graph, values))
     for item in graph.nodes:
         operands = [values[i] for i in item.operands]
@@ -100,9 +102,13 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
             case Kind.BOUNDARY:
                 tile = graph.types[len(values)].shape
                 values.append(_load(flat, next(given), tile, item, graph) if graph.level is Level.BLOCK else next(given))
+                if graph.level is Level.BLOCK and len(values) - 1 not in graph.cuts:
+                    extents = enumerate(flat.shape(values[-1])[: len(graph.grid) + 1])
+                    varying = [dim for dim, extent in extents if extent > 1]
+                    flat.ties += [(walked.setdefault(dim, values[-1]), values[-1], dim) for dim in varying]
             case Kind.GRAPH:
                 inner: Graph = item["graph"]
-                if inner.cuts and not flat.fills:
+                if inner.cuts and not flat.for_axes:
                     raise UnsupportedError("a block graph with parts of unequal extents: its axes cannot be inferred")
                 values += _append(flat, inner, operands, lead if inner.level is Level.THREAD else len(inner.grid) + 1)
             case Kind.ACCUMULATOR:
@@ -187,9 +193,9 @@ def _filled(flat: Flat, x: int, dim: int, extent: int) -> int:
     shape = flat.shape(x)
     if shape[dim] == extent:
         return x
-    rest = (*shape[:dim], extent - shape[dim], *shape[dim + 1 :])
+    rest = TensorType((*shape[:dim], extent - shape[dim], *shape[dim + 1 :]), flat.checker.types[x].dtype)
     if rest not in flat.fillings:
-        flat.fillings[rest] = flat.apply("input", shape=rest, dtype=str(flat.checker.types[x].dtype))
+        flat.fillings[rest] = flat.apply("input", shape=rest.shape, dtype=str(rest.dtype))
     return flat.apply("concat", x, flat.fillings[rest], dim=dim)
 
 

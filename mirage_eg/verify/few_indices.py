@@ -4,13 +4,16 @@ A ragged cut numbers the indices of a dim anew, by the number of a part and the 
 any numbering if each value that has one of the two numbers has both, and has the dim once. So few parts of few indices, the
 last of them short, decide about all. Where that does not hold, the dim keeps its extent and its parts.
 
+A concatenation of unequal parts is an axis whose indices are those of the parts. If each value that varies with one of the axes
+that make it up varies with all of them, and has neither it nor a part twice, then few indices of each part decide.
+
 Windows over an image that they do not fill have fewer or more indices than the image. A window less is a stride of the image
 less, and both borders stay what they are.
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from math import prod
 
 from mirage_eg.ir.axes import Axes, Dim, Dims
@@ -40,8 +43,8 @@ def fewest_indices(axes: Axes) -> Counter[int]:
 
 
 def told_apart(axes: Axes) -> frozenset[int]:
-    """The axes whose indices may mean different things: reduced ones, those that an op tells apart, and ragged dims of which
-    a value has a number alone, or which it has twice."""
+    """The axes whose indices may mean different things: reduced ones, those that an op tells apart, and ragged or joined dims
+    of which a value has a part of the index alone, or which it has twice."""
     found = {*axes.reduced, *axes.indexed}
     numberings = dict[Dim, list[Dim]]()
     for whole, parts in axes.numberings:
@@ -49,7 +52,20 @@ def told_apart(axes: Axes) -> frozenset[int]:
     for (one, own), (other, others) in combinations(numberings.items(), 2):
         if not {*one, *sum(own, ())}.isdisjoint({*other, *sum(others, ())}):
             found.update(one + other)
+    windowed = {*axes.reach, *(axis for image, windows, _ in axes.slides for axis in image + windows)}
+    for (joined, parts), others in product(axes.joins, axes.joins):
+        own = {*joined, *sum(parts, ())}
+        if own & windowed or ((joined, parts) != others and not {*joined}.isdisjoint(others[0])):
+            found.update(joined)
     for value in map(_occurrences, axes.dims):
+        for joined, parts in axes.joins:
+            counts = [value[axis] for axis in joined]
+            if (
+                min(counts) != max(counts)
+                or max(value[axis] for axis in {*joined, *sum(parts, ())}) > 1
+                or (max(counts) and any(value[axis] for axis in {*sum(parts, ())} - {*joined}))
+            ):
+                found.update(joined)
         for whole, all_parts in numberings.items():
             counts = [[value[axis] for axis in parts] for parts in all_parts]
             times = max((value[axis] for axis in whole), default=0) + sum(map(max, counts))
@@ -70,6 +86,15 @@ def sizes_that_fit(axes: Axes, wanted: Sequence[int], fixed: Collection[int], le
         for whole, parts in axes.numberings:
             if len(whole) == 1:
                 sizes[whole[0]] = _extent(sizes, parts) - 1 if _changed(axes, sizes, parts) else axes.sizes[whole[0]]
+        for joined, dims in axes.joins:
+            own = (*joined[1:], *(axis for dim in dims for axis in dim))
+            if len(joined) == 1:
+                sizes[joined[0]] = sum(_extent(sizes, dim) for dim in dims)
+            elif len(joined) == 2 and fixed.isdisjoint((joined[0], *own)) and all(len(dim) == 1 for dim in dims):
+                few = min(sizes[axis] for axis in own)
+                sizes[joined[0]] = min(len(dims), axes.sizes[joined[0]])  # a block for each part
+                for axis in own:
+                    sizes[axis] = few
         for image, windows, stride in reversed(axes.slides):
             if len(image) == 1:
                 sizes[image[0]] = axes.sizes[image[0]] - stride * _lost(axes, sizes, windows)
@@ -82,8 +107,14 @@ def sizes_that_fit(axes: Axes, wanted: Sequence[int], fixed: Collection[int], le
         for image, windows, stride in axes.slides:
             if moved.intersection(image) or _lost(axes, sizes, image) != stride * _lost(axes, sizes, windows):
                 broken.update(image + windows)
+        for joined, dims in axes.joins:
+            own = {*joined, *(axis for dim in dims for axis in dim)}
+            if moved & own or _extent(sizes, joined) != sum(_extent(sizes, dim) for dim in dims):
+                broken |= own
         if not broken:
             return sizes
+        if broken <= fixed:  # of axes with several uses that do not fit
+            return [*axes.sizes]
         fixed |= broken
 
 

@@ -17,6 +17,7 @@ Part of the trusted core.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import prod
 
 from mirage_eg.ir.axes import Axes, infer_axes
@@ -80,14 +81,21 @@ class JointAxes:
 
     def __init__(self, program: Graph, candidate: Graph) -> None:
         """Raises UnsupportedError where the two use an index contradictorily."""
-        self.flat = flat = Flat(fills=True)
+        self.flat = flat = Flat(for_axes=True)
         inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
         outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
         for pair in zip(*outputs, strict=True):  # equal indices of both are one index
             flat.apply("maximum", *pair)
         nodes = (*flat.nodes, *(node("output", value) for values in outputs for value in values))
-        fillings = flat.fillings.values()
-        self.axes = infer_axes(Graph(nodes), repeats=True, barriers=True, slices=True, finest=True, fillings=fillings)
+        self.axes = infer_axes(
+            Graph(nodes),
+            repeats=True,
+            barriers=True,
+            slices=True,
+            finest=True,
+            fillings=flat.fillings.values(),
+            ties=flat.ties,
+        )
         self._graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
 
     def kept(self) -> list[int]:
@@ -175,11 +183,9 @@ class _Rebuilt:
                     attributes["shape"] = next(given) if item.op == "input" and inside else extents
                 if "columns" in attributes:
                     attributes["columns"] = extents[item["dim"]]
-                if item.op == "slice" and (n := extents[item["dim"]]) != (
-                    whole := self._flat.shape(values[own[0]])[lead:][item["dim"]]
-                ):
-                    attributes["start"] = item["start"] // whole * n  # of equal parts
-                    attributes["stop"] = attributes["start"] + n
+                if item.op == "slice":
+                    attributes["start"] = self._start(item, values[item.operands[0]], values[own[0]], lead + item["dim"])
+                    attributes["stop"] = attributes["start"] + item["step"] * (extents[item["dim"]] - 1) + 1
                 if "times" in attributes:
                     attributes["times"] = extents[item["dim"]] // self._extents(values[item.operands[0]])[lead:][item["dim"]]
             nodes.append(Node(item.op, item.operands, tuple(sorted(attributes.items()))))
@@ -187,6 +193,19 @@ class _Rebuilt:
         if any(kind.shape != self._extents(value)[lead:] for kind, value in zip(rebuilt.types, values, strict=True)):
             raise UnsupportedError("a grid dim that no tile varies with splits a dim of other sizes")
         return rebuilt
+
+    def _start(self, item: Node, operand: int, result: int, dim: int) -> int:
+        """Where a slice begins: at one of equal parts, or of the unequal ones that a concatenation joined."""
+        start: int = item["start"]
+        for joined, parts in self._axes.joins:
+            if joined == self._axes.dims[operand][dim]:
+                own, kept = (
+                    [prod(sizes[axis] for axis in part) for part in parts] for sizes in (self._axes.sizes, self._sizes)
+                )
+                starts = dict(zip(accumulate(own, initial=0), accumulate(kept, initial=0), strict=True))
+                return starts.get(start, start)
+        n, whole = self._extents(result)[dim], self._flat.shape(result)[dim]
+        return start if n == whole else start // whole * n
 
     def _counts(self, graph: Graph, values: Sequence[int], lead: int) -> list[int]:
         """The extents of grid and loop.

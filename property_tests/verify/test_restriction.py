@@ -15,8 +15,9 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.node import REPLICATED, node
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.testing import EVERY, as_program, block_graphs, every_mutant
 from mirage_eg.verify import restriction
 from mirage_eg.verify.block_reference import BlockReference
@@ -218,6 +219,64 @@ def test_a_joint_product_is_compared_at_few_columns_of_each_part() -> None:
 def test_a_joint_product_that_is_cut_elsewhere_is_not_equal(start: int) -> None:
     program, wrong = _joined_products(64, start)
     assert BlockReference(program).check(wrong).verdict is Equality.NOT_EQUAL
+
+
+def _joint_projections(starts: Sequence[int], names: str = "uvw", places: int = 160) -> tuple[Graph, Graph]:
+    """Products with 96, 32 and 32 columns, and one kernel for all of them whose result is cut at `starts`."""
+    columns = {"u": 96, "v": 32, "w": 32}
+    graphs = []
+    for joined in (False, True):
+        graph = new_kernel_graph()
+        x = graph.new_input((2, 48), "float32", "x")
+        weights = {name: graph.new_input((48, count), "float32", name) for name, count in columns.items()}
+        if joined:
+            b = new_threadblock_graph((places // 16,), forloop_range=3)
+            w = graph.concat([graph.concat([weights[name] for name in names[:2]], 1), weights[names[2]]], 1)
+            tiles = b.new_input(x, (REPLICATED,), 1), b.new_input(w, (1,), 0)
+            b.new_output(b.forloop_accum(b.matmul(*tiles)), (1,))
+            whole = graph.customized([x, w], b)[0]
+            parts = [graph.slice(whole, 1, start, start + count) for start, count in zip(starts, columns.values(), strict=True)]
+        else:
+            parts = [x @ w for w in weights.values()]
+        for part in parts:
+            graph.mark_output(part)
+        graphs.append(graph.graph())
+    return graphs[0], graphs[1]
+
+
+def test_a_joint_product_of_unequal_parts_is_compared_at_few_columns_of_each() -> None:
+    program, joined = _joint_projections((0, 96, 128))
+    small = few(program, joined)
+    assert small is not None and [kind.shape for kind in small.graph.input_types] == [(2, 48), *[(48, 2)] * 3]
+    assert small.graph.blocks[0].grid == (3,)
+    assert BlockReference(program).check(joined).verdict is Equality.EQUAL
+    arrays = inputs_of(program)
+    kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
+    for got, whole, places in zip(values(small.graph, kept), values(joined, arrays), small.outputs, strict=True):
+        np.testing.assert_allclose(got, at_places(whole, places), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("starts", "names"),
+    [((0, 128, 96), "uvw"), ((0, 95, 128), "uvw"), ((0, 96, 127), "uvw"), ((0, 96, 128), "uwv"), ((1, 96, 128), "uvw")],
+)
+def test_parts_of_a_joint_product_that_change_places_are_not_equal(starts: tuple[int, ...], names: str) -> None:
+    program, wrong = _joint_projections(starts, names)
+    assert BlockReference(program).check(wrong).verdict is Equality.NOT_EQUAL
+    small = few(program, wrong)
+    assert small is None or Reference(small.program).check(small.graph).verdict is Equality.NOT_EQUAL
+
+
+def test_joined_dims_that_overlap_keep_their_sizes() -> None:
+    graph = new_kernel_graph()
+    x, y, u, v = (
+        graph.new_input((4, extent), "float32", name) for extent, name in ((48, "x"), (16, "y"), (32, "u"), (32, "v"))
+    )
+    both = graph.add(graph.concat([x, y], 1), graph.concat([u, graph.slice(v, 1, 0, 31), graph.slice(v, 1, 31, 32)], 1))
+    graph.mark_output(both)
+    program = graph.graph()
+    small = few(program, program)
+    assert small is None or small.program.input_types[0].shape[1] == 48
 
 
 IMAGES = {  # a program of windows, and what changes it: at all places, or at a border alone
