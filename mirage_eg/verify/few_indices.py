@@ -13,7 +13,7 @@ less, and both borders stay what they are.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from math import prod
 
 from mirage_eg.ir.axes import Axes, Dim, Dims
@@ -45,77 +45,94 @@ def fewest_indices(axes: Axes) -> Counter[int]:
 def told_apart(axes: Axes) -> frozenset[int]:
     """The axes whose indices may mean different things: reduced ones, those that an op tells apart, and ragged or joined dims
     of which a value has a part of the index alone, or which it has twice."""
-    found = {*axes.reduced, *axes.indexed}
+    occurrences = [*map(_occurrences, axes.dims)]
+    return axes.reduced | axes.indexed | _numbered_unclearly(axes, occurrences) | _joined_unclearly(axes, occurrences)
+
+
+def _numbered_unclearly(axes: Axes, occurrences: Sequence[Counter[int]]) -> set[int]:
+    found = set[int]()
     numberings = dict[Dim, list[Dim]]()
     for whole, parts in axes.numberings:
         numberings.setdefault(whole, []).append(parts)
     for (one, own), (other, others) in combinations(numberings.items(), 2):
         if not {*one, *sum(own, ())}.isdisjoint({*other, *sum(others, ())}):
             found.update(one + other)
-    windowed = {*axes.reach, *(axis for image, windows, _ in axes.slides for axis in image + windows)}
-    for (joined, parts), others in product(axes.joins, axes.joins):
-        own = {*joined, *sum(parts, ())}
-        if own & windowed or ((joined, parts) != others and not {*joined}.isdisjoint(others[0])):
-            found.update(joined)
-    for value in map(_occurrences, axes.dims):
-        for joined, parts in axes.joins:
-            counts = [value[axis] for axis in joined]
-            if (
-                min(counts) != max(counts)
-                or max(value[axis] for axis in {*joined, *sum(parts, ())}) > 1
-                or (max(counts) and any(value[axis] for axis in {*sum(parts, ())} - {*joined}))
-            ):
-                found.update(joined)
+    for value in occurrences:
         for whole, all_parts in numberings.items():
             counts = [[value[axis] for axis in parts] for parts in all_parts]
             times = max((value[axis] for axis in whole), default=0) + sum(map(max, counts))
             if times > 1 or any(min(it) != max(it) for it in counts):
                 found.update(whole)
-    return frozenset(found)
+    return found
+
+
+def _joined_unclearly(axes: Axes, occurrences: Sequence[Counter[int]]) -> set[int]:
+    found = set[int]()
+    windowed = {*axes.reach, *(axis for image, windows, _ in axes.slides for axis in image + windows)}
+    for joined, dims in axes.joins:
+        parts = {axis for dim in dims for axis in dim}
+        others = (other for other in axes.joins if other != (joined, dims))
+        unclear = not windowed.isdisjoint(parts.union(joined)) or any(not {*joined}.isdisjoint(other) for other, _ in others)
+        for value in occurrences:
+            own, of_parts = [value[axis] for axis in joined], [value[axis] for axis in parts]
+            unclear |= min(own) != max(own) or max(own) + max(of_parts, default=0) > 1
+        if unclear:
+            found.update(joined)
+    return found
 
 
 def sizes_that_fit(axes: Axes, wanted: Sequence[int], fixed: Collection[int], least: Mapping[int, int]) -> list[int]:
-    """The wanted sizes where ragged tiles and windows allow them, else the axes' own ones; `fixed` axes keep their own.
+    """The wanted sizes where ragged tiles, joined parts and windows allow them, else the axes' own; `fixed` axes keep theirs.
 
-    The last part of a ragged dim lacks one index. An image has the extent that its windows need.
+    The last part of a ragged dim lacks one index. A joined dim has the indices of its parts, an image those that windows need.
     """
     fixed = {*fixed}
     while True:
         sizes = [own if axis in fixed else size for axis, (own, size) in enumerate(zip(axes.sizes, wanted, strict=True))]
-        broken = set[int]()
-        for whole, parts in axes.numberings:
-            if len(whole) == 1:
-                sizes[whole[0]] = _extent(sizes, parts) - 1 if _changed(axes, sizes, parts) else axes.sizes[whole[0]]
-        for joined, dims in axes.joins:
-            own = (*joined[1:], *(axis for dim in dims for axis in dim))
-            if len(joined) == 1:
-                sizes[joined[0]] = sum(_extent(sizes, dim) for dim in dims)
-            elif len(joined) == 2 and fixed.isdisjoint((joined[0], *own)) and all(len(dim) == 1 for dim in dims):
-                few = min(sizes[axis] for axis in own)
-                sizes[joined[0]] = min(len(dims), axes.sizes[joined[0]])  # a block for each part
-                for axis in own:
-                    sizes[axis] = few
-        for image, windows, stride in reversed(axes.slides):
-            if len(image) == 1:
-                sizes[image[0]] = axes.sizes[image[0]] - stride * _lost(axes, sizes, windows)
-        moved = {axis for axis in fixed if sizes[axis] != axes.sizes[axis]}
-        for whole, parts in axes.numberings:
-            dim, short = {*whole, *parts}, _extent(sizes, parts) - _extent(sizes, whole)
-            enough = all(sizes[axis] >= min(axes.sizes[axis], least[axis]) for axis in whole)
-            if _changed(axes, sizes, whole + parts) and (dim & fixed or short not in (0, 1) or not enough):
-                broken |= dim
-        for image, windows, stride in axes.slides:
-            if moved.intersection(image) or _lost(axes, sizes, image) != stride * _lost(axes, sizes, windows):
-                broken.update(image + windows)
-        for joined, dims in axes.joins:
-            own = {*joined, *(axis for dim in dims for axis in dim)}
-            if moved & own or _extent(sizes, joined) != sum(_extent(sizes, dim) for dim in dims):
-                broken |= own
+        _fit(axes, sizes, fixed)
+        broken = _misfits(axes, sizes, fixed, least)
         if not broken:
             return sizes
         if broken <= fixed:  # of axes with several uses that do not fit
             return [*axes.sizes]
         fixed |= broken
+
+
+def _fit(axes: Axes, sizes: list[int], fixed: Collection[int]) -> None:
+    """Change sizes to those that others need."""
+    for whole, parts in axes.numberings:
+        if len(whole) == 1:
+            sizes[whole[0]] = _extent(sizes, parts) - 1 if _changed(axes, sizes, parts) else axes.sizes[whole[0]]
+    for joined, dims in axes.joins:
+        own = (*joined[1:], *(axis for dim in dims for axis in dim))
+        if len(joined) == 1:
+            sizes[joined[0]] = sum(_extent(sizes, dim) for dim in dims)
+        elif len(joined) == 2 and not {joined[0], *own}.intersection(fixed) and all(len(dim) == 1 for dim in dims):
+            few = min(sizes[axis] for axis in own)
+            sizes[joined[0]] = min(len(dims), axes.sizes[joined[0]])  # a block for each part
+            for axis in own:
+                sizes[axis] = few
+    for image, windows, stride in reversed(axes.slides):
+        if len(image) == 1:
+            sizes[image[0]] = axes.sizes[image[0]] - stride * _lost(axes, sizes, windows)
+
+
+def _misfits(axes: Axes, sizes: Sequence[int], fixed: Collection[int], least: Mapping[int, int]) -> set[int]:
+    """The axes of dims that do not have the sizes that they need."""
+    moved, broken = {axis for axis in fixed if sizes[axis] != axes.sizes[axis]}, set[int]()
+    for whole, parts in axes.numberings:
+        dim, short = {*whole, *parts}, _extent(sizes, parts) - _extent(sizes, whole)
+        enough = all(sizes[axis] >= min(axes.sizes[axis], least[axis]) for axis in whole)
+        if _changed(axes, sizes, whole + parts) and (dim.intersection(fixed) or short not in (0, 1) or not enough):
+            broken |= dim
+    for joined, dims in axes.joins:
+        dim = {*joined, *(axis for part in dims for axis in part)}
+        if moved & dim or _extent(sizes, joined) != sum(_extent(sizes, part) for part in dims):
+            broken |= dim
+    for image, windows, stride in axes.slides:
+        if moved.intersection(image) or _lost(axes, sizes, image) != stride * _lost(axes, sizes, windows):
+            broken.update(image + windows)
+    return broken
 
 
 def _occurrences(value: Dims) -> Counter[int]:
