@@ -109,6 +109,21 @@ def test_a_counter_in_a_buffer_leaves_segments(kind: Any, rest: str) -> None:
     assert not found.fallbacks and found.used >= 1
 
 
+def test_any_number_of_rows_is_written_in_place() -> None:
+    def step(cache: Any, x: Any, places: Any) -> Any:
+        return norm(cache.index_copy_(0, places, projected(x))) * 2
+
+    ours, plain = torch.zeros(16, WIDTH), torch.zeros(16, WIDTH)
+    with torch.no_grad(), library_segments():
+        fast = torch.compile(step, backend=backend, options=OPTIONS | {"rest": "eager"}, dynamic=True)
+        for rows in (3, 5, 2):
+            x, places = torch.randn(rows, WIDTH), torch.arange(rows) + rows
+            torch.testing.assert_close(fast(ours, x, places), step(plain, x, places))
+            torch.testing.assert_close(ours, plain)
+    [graph] = graph_records()
+    assert graph.used == 1 and not graph.outside
+
+
 def test_prefill_and_decoding_with_a_static_cache_have_segments() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -127,3 +142,4 @@ def test_prefill_and_decoding_with_a_static_cache_have_segments() -> None:
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
     found = Compilation(graph_records())
     assert not found.fallbacks and found.used >= 2
+    assert not any("index" in it.op for graph in found.graphs for it in graph.outside)
