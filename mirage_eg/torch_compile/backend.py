@@ -11,7 +11,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.operator import call_directly
 from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, noting_calls, withdraw_records
-from mirage_eg.torch_compile.settings import Settings, check_mode, settings_of
+from mirage_eg.torch_compile.settings import Settings, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
 
 
@@ -20,19 +20,19 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile a graph of Dynamo: a function of the same arguments and results.
 
-    `options` are the fields of `Settings`; `mode` goes to Inductor.
+    `options` are the fields of `Settings`, and `mode` is one of them.
 
     Raises:
         OptionError: an option or mode that is not offered.
     """
-    settings, mode = settings_of(options), check_mode(mode)
+    settings = settings_of(options, mode)
     reason, nodes, before = _left_whole(example_inputs), len(gm.graph.nodes), len(graph_records())
     if reason is not None:
         add_record(GraphRecord(new_number(), nodes, fallback=reason))
-        return noting_calls(_whole(gm, example_inputs, settings, mode), graph_records()[before:])
+        return noting_calls(_whole(gm, example_inputs, settings), graph_records()[before:])
     try:
         with_segments = _with_eager if settings.rest == "eager" else _with_inductor
-        return noting_calls(with_segments(gm, example_inputs, settings, mode), graph_records()[before:])
+        return noting_calls(with_segments(gm, example_inputs, settings), graph_records()[before:])
     except OptionError:
         raise
     except Exception as error:  # a model that torch compiles must not fail here; the record and the log say why
@@ -41,7 +41,7 @@ def backend(
             raise
         torchs = reason_of_torch(error)
         reason = torchs or reason_of(error)
-        compiled = _whole(gm, example_inputs, settings, mode)
+        compiled = _whole(gm, example_inputs, settings)
         withdraw_records(before)
         add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=torchs is None))
         return compiled
@@ -64,24 +64,16 @@ def _left_whole(example_inputs: Sequence[Any]) -> str | None:
     return None
 
 
-def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode: str | None) -> Callable[..., Any]:
+def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
     """The graph without segments of ours."""
     from torch._inductor.compile_fx import compile_fx
 
     eager = settings.rest == "eager"
-    compiled: Callable[..., Any] = gm.forward if eager else compile_fx(gm, example_inputs, config_patches=_patches(mode))
+    compiled: Callable[..., Any] = gm.forward if eager else compile_fx(gm, example_inputs, config_patches=settings.inductor)
     return compiled
 
 
-def _patches(mode: str | None) -> dict[str, Any]:
-    """The configuration of Inductor in a mode."""
-    import torch
-
-    patches: dict[str, Any] = torch._inductor.list_mode_options(mode) if mode else {}
-    return patches
-
-
-def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode: str | None) -> Callable[..., Any]:
+def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
     """Our kernels for segments, Inductor's code for the rest."""
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -96,11 +88,11 @@ def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings, m
     # AOTAutograd's cache would load a graph without calling `inner`, that is without its kernels.
     table = _decompositions()
     with functorch.patch(enable_autograd_cache=False):
-        result: Callable[..., Any] = compile_fx(gm, example_inputs, inner, _patches(mode), table)
+        result: Callable[..., Any] = compile_fx(gm, example_inputs, inner, settings.inductor, table)
     return result
 
 
-def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, mode: str | None) -> Callable[..., Any]:
+def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
     """Our kernels for segments, torch's own ops for the rest, which have no modes."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func

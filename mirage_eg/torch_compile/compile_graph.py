@@ -197,7 +197,7 @@ def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, sto
         return contest.module(*tensors)
 
     own = FunctionType(nodes.__code__.replace(), nodes.__globals__, closure=nodes.__closure__)  # recompiles count by code
-    run = contest.module if settings.rest == "eager" else torch.compile(own, dynamic=True)
+    run = contest.module if settings.rest == "eager" else torch.compile(own, dynamic=True, options=settings.inductor_kernels)
     return SizedCall(segment, settings, _of_nodes(run, contest.region), gate, contest.region.ops)
 
 

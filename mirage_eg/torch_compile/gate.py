@@ -1,4 +1,5 @@
-"""The gate: a segment is used if its kernels are right (`gate_errors`) and faster than Inductor's code for the same nodes.
+"""The gate: a segment is used if its kernels are right (`gate_errors`) and faster than Inductor's code for the same nodes,
+in the mode that compiles the rest.
 
 The gate decides while the model is compiled; a call costs nothing. What it finds of a source it keeps: a second
 process computes and times nothing again.
@@ -75,10 +76,10 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
     if settings.gate == "cost" or (settings.gate == "auto" and not can_time(contest.device)):
         decision = Decision.USED if candidate.predicted_us < found.library_us else Decision.SLOWER
         return replace(base, decision=decision, reason="by the cost model, against library kernels")
-    times = kept.times
-    if times is None:
-        times = _measured(call, contest)
-        store.keep_findings(found.key, replace(kept, times=times))
+    times, mode = kept.times, settings.mode or ""
+    if times is None or kept.mode != mode:
+        times = _measured(call, contest, settings)
+        store.keep_findings(found.key, replace(kept, times=times, mode=mode))
     faster = times.ours_us * HEURISTICS.close_measured < times.inductor_us and times.ours_cold_us <= times.inductor_cold_us
     return replace(
         base,
@@ -141,23 +142,23 @@ def _as_traced(tensor: Any, value: Any, sizes: Mapping[str, int]) -> Any:
     return laid_out.copy_(narrow).expand(tensor.shape)
 
 
-def _measured(call: SegmentCall, contest: Contest) -> GateTimes:
+def _measured(call: SegmentCall, contest: Contest, settings: Settings) -> GateTimes:
     """Both, timed on one GPU: warm and cold, in CUDA graphs where capture succeeds. Both write into the inputs, if one does."""
     raise_if_stopped()
     tensors = _inputs(call, contest).draw(1.0, 0)
     given = _of_nodes(contest, tensors)
-    compiled = inductor_code(writing_module(contest.module, contest.region), given)
+    compiled = inductor_code(writing_module(contest.module, contest.region), given, settings.inductor_kernels)
     ours, other = time_alternately([lambda: call(tensors), lambda: compiled(*given)])
     return GateTimes(ours.warm_us, other.warm_us, ours.cold_us, other.cold_us)
 
 
-def inductor_code(module: Any, tensors: Sequence[Any]) -> Callable[..., Any]:
+def inductor_code(module: Any, tensors: Sequence[Any], config: Mapping[str, Any]) -> Callable[..., Any]:
     """Inductor's code for a graph on these tensors, compiled apart from the graph that is being compiled."""
     import torch
     from torch._inductor.compile_fx import compile_fx
 
     with torch._guards.tracing(None), torch.no_grad():
-        compiled: Callable[..., Any] = compile_fx(module, list(tensors))
+        compiled: Callable[..., Any] = compile_fx(module, list(tensors), config_patches=dict(config))
     return compiled
 
 

@@ -113,13 +113,14 @@ class GateErrors:
 class GateFindings:
     """What the gate found of a segment's kernels: errors for a `max_error` of the settings, and times where it measured them.
 
-    `source` is the hash of the program that it ran.
+    `source` is the hash of the program that it ran, `mode` that of Inductor when it was timed.
     """
 
     source: str
     max_error: float
     errors: GateErrors
     times: GateTimes | None = None
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +370,7 @@ class SegmentStore:
             kept = parse_json(path.read_text(), infinities=True)
             times = kept["times"] and GateTimes(**{field.name: float(kept["times"][field.name]) for field in fields(GateTimes)})
             errors = GateErrors(**{field.name: float(kept["errors"][field.name]) for field in fields(GateErrors)})
-            return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times)
+            return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times, str(kept.get("mode", "")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOGGER.warning("gate: %s ignored: %s", path, error)
             return None

@@ -25,14 +25,14 @@ class Settings:
     again. `budget`: seconds for each graph, from its import to the gate, which its distinct segments share by their ops; what
     does not fit stays with torch. `tune`: seconds of tuning on the GPU for each segment besides, 0 for none. A segment of fewer
     than `min_ops` ops stays with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`). `rest`
-    compiles everything else. `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost*
-    where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a CPU,
-    where kernels run in Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64 may
-    be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the
-    buckets of a symbolic size, by the name that `explain` shows. With `constant_weights` graph substitutions may join
-    parameters and buffers, once; weights that change in place are joined again, except by CUDA graphs. `cache` names the folder
-    of found kernels, or is `off`; without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and
-    of the backend.
+    compiles everything else; `mode` is Inductor's, which torch.compile takes by itself or, beside other options, among them.
+    `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost* where the cost model
+    predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a CPU, where kernels run in
+    Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64 may be `max_error` times
+    torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the buckets of a symbolic size,
+    by the name that `explain` shows. With `constant_weights` graph substitutions may join parameters and buffers, once; weights
+    that change in place are joined again, except by CUDA graphs. `cache` names the folder of found kernels, or is `off`;
+    without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
 
     Raises:
         OptionError: a value that is not allowed; the message names the setting.
@@ -51,11 +51,15 @@ class Settings:
     constant_weights: Annotated[bool, Option("Compute functions of weights once; CUDA graphs do not see later weights.")] = (
         False
     )
+    mode: str | None = None
     cache: str | None = None
     report: Path | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.mode not in (None, "default", *MODES):
+            raise OptionError(f"mode: got {self.mode!r}, wanted one of default, {', '.join(MODES)}")
+        object.__setattr__(self, "mode", None if self.mode == "default" else self.mode)
         names = self.executed_by_torch
         if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
             raise OptionError(f"executed_by_torch: got {names!r}, wanted a list of names of ATen ops, such as ['mm']")
@@ -67,6 +71,19 @@ class Settings:
                 raise OptionError(f"report: got {self.report!r}, wanted a folder")
             object.__setattr__(self, "report", Path(self.report))
         self._check_buckets()
+
+    @property
+    def inductor(self) -> dict[str, Any]:
+        """The configuration of Inductor in the mode."""
+        import torch
+
+        config: dict[str, Any] = torch._inductor.list_mode_options(self.mode) if self.mode else {}
+        return config
+
+    @property
+    def inductor_kernels(self) -> dict[str, Any]:
+        """The part of it that changes kernels: CUDA graphs are recorded of the whole, and for timing."""
+        return {name: value for name, value in self.inductor.items() if "cudagraph" not in name}
 
     def _check_buckets(self) -> None:
         if self.buckets is None:
@@ -91,8 +108,8 @@ def budget_spent(settings: Settings) -> str:
     return f"its share of the {settings.budget:g} s of budget was spent"
 
 
-def settings_of(options: Mapping[str, Any] | None) -> Settings:
-    """The settings that torch.compile was given as `options`.
+def settings_of(options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:
+    """The settings that torch.compile was given as `options` or `mode`, which it does not take together.
 
     Raises:
         OptionError: a name or value that is not allowed.
@@ -103,18 +120,7 @@ def settings_of(options: Mapping[str, Any] | None) -> Settings:
             close = get_close_matches(str(name), known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise OptionError(f"options: got {name!r}, wanted one of {', '.join(known)}{hint}")
-    return Settings(**(options or {}))
+    return Settings(**{"mode": mode} | dict(options or {}))
 
 
-def check_mode(mode: str | None) -> str | None:
-    """The mode of torch.compile, which goes to Inductor.
-
-    Raises:
-        OptionError: a mode that torch does not have.
-    """
-    if mode not in (None, "default", *MODES):
-        raise OptionError(f"mode: got {mode!r}, wanted one of default, {', '.join(MODES)}")
-    return None if mode == "default" else mode
-
-
-__all__ = ["Settings", "budget_spent", "check_mode", "settings_of"]
+__all__ = ["Settings", "budget_spent", "settings_of"]

@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile import gate, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, SegmentRecord, graph_records
+from mirage_eg.torch_compile.settings import Settings
+from property_tests.support.library_segments import library_segments
 from property_tests.support.torch_cases import WIDTH, projected
 
 
@@ -28,12 +31,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
-def decided() -> SegmentRecord:
+def decided(**options: Any) -> SegmentRecord:
     """The record of the segment of a fresh compilation."""
     torch._dynamo.reset()
     x = torch.randn(8, WIDTH)
     with torch.no_grad():
-        got = torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "inductor"})(x)
+        got = torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "inductor", **options})(x)
     torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
     [segment] = graph_records()[-1].segments
     assert segment.measured
@@ -57,3 +60,46 @@ def test_a_tie_is_inductors_and_a_faster_kernel_is_used(clock: list[float], cach
             file.unlink()
         clock += [ours, 5.0]
         assert decided().decision is decision
+
+
+def test_a_mode_beside_options_is_measured_of_its_own(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[Any] = []
+
+    def recorded(module: Any, tensors: Any, config: Any) -> Any:
+        configs.append(dict(config))
+        return module
+
+    monkeypatch.setattr(gate, "inductor_code", recorded)
+    clock += [4.0, 5.0, 4.0, 4.5]
+    with library_segments():
+        found = [decided(mode=mode, cache="off", min_ops=1).decision for mode in ("default", "max-autotune")]
+    assert found == [Decision.USED] * 2 and clock == []  # the second mode is timed again
+    assert configs == [{}, {"max_autotune": True, "coordinate_descent_tuning": True}]
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"mode: got 'fast', wanted one of default, reduce-overhead"):
+        Settings(mode="fast")
+
+
+def test_a_segment_that_writes_is_timed_against_code_that_writes(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    modules: list[Any] = []
+    plain = gate.inductor_code
+
+    def recorded(module: Any, *arguments: Any) -> Any:
+        modules.append(module)
+        return plain(module, *arguments)
+
+    def step(cache: Any, x: Any, place: Any) -> Any:
+        return projected(cache.index_copy_(0, place, projected(x)))
+
+    monkeypatch.setattr(gate, "inductor_code", recorded)
+    clock += [4.0, 5.0]
+    ours, plainly, x, place = torch.zeros(8, WIDTH), torch.zeros(8, WIDTH), torch.randn(1, WIDTH), torch.tensor([3])
+    with torch.no_grad(), library_segments():
+        fast = torch.compile(step, backend=backend, options={"cache": "off", "rest": "inductor"})
+        torch.testing.assert_close(fast(ours, x, place), step(plainly, x, place), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours, plainly, atol=1e-5, rtol=1e-5)
+    [[segment]] = [record.segments for record in graph_records()]
+    assert segment.decision is Decision.USED and segment.measured
+    assert torch.ops.aten.copy_.default in {node.target for node in modules[0].graph.nodes}
