@@ -5,7 +5,7 @@ output is computed, the slice of the given graph's output must be in the class o
 are linked for axis inference alone, so that both graphs name an axis by one name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from math import prod
 
@@ -42,7 +42,7 @@ def parting_claims(graph: Graph, parting: Dissolution, *, of_operands: bool = Fa
     given, parted = _appended(flat, graph), _appended(flat, parting.graph)
     pairs = {key: (take(flat, given[key[0]], key[1]), parted[part]) for key, part in parting.parts.items()}
     links = [flat.apply("maximum", *pair) for pair in pairs.values()]
-    claims: list[tuple[int, int]] = []
+    claims = [] if of_operands else _slices_of_joined(parting, pairs)
     for item in graph.outputs:
         [output] = item.operands
         boxes = _boxes(parting, output, graph.types[output].shape)
@@ -94,10 +94,21 @@ def _with_opaque_ops(program: Graph) -> Graph:
     return Graph((*nodes, *(node("output", value) for value in dict.fromkeys(read))))
 
 
+def _is_whole(box: Box) -> bool:
+    return all(map(is_everything, box))
+
+
+def _slices_of_joined(parting: Dissolution, pairs: Mapping[tuple[int, Box], tuple[int, int]]) -> list[tuple[int, int]]:
+    """Claims that hold anyway, for their terms: by a law of its slices a value that is joined from parts is a concatenation."""
+    nodes = parting.graph.nodes
+    joined = {value for (value, box), part in parting.parts.items() if _is_whole(box) and nodes[part].op == "concat"}
+    return [(sliced, sliced) for (value, box), (sliced, _) in pairs.items() if value in joined and not _is_whole(box)]
+
+
 def _boxes(parting: Dissolution, value: int, shape: Shape) -> list[Box]:
     """The boxes in which a value is computed: all of it, or parts that make it up."""
     boxes = [box for other, box in parting.parts if other == value]
-    parts = [box for box in boxes if not all(map(is_everything, box))]
+    parts = [box for box in boxes if not _is_whole(box)]
     apart = all(are_disjoint(*pair) for pair in combinations(parts, 2))
     if apart and sum(prod(map(count, box)) for box in parts) == prod(shape):
         return parts
