@@ -4,6 +4,7 @@ A proof by partial laws holds where program and µGraph are both defined. A proo
 difference in the field if the field models every op, or if such a law narrows, is refuted or cannot be tested.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from mirage_eg.backends.evaluator.field_semantics import ELEMENTWISE
@@ -16,6 +17,8 @@ from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
 
+_OF_PACKAGED: defaultdict[str, dict[Law, Definedness | None]] = defaultdict(dict)  # by domain; equal in all rulebooks
+
 
 class ProofScope:
     """The laws of a rulebook; each is tested once, at the first proof that needs it."""
@@ -24,7 +27,7 @@ class ProofScope:
         self.rulebook = rulebook
         self.own = frozenset(law.name for theory in rulebook.theories if not theory.packaged for law in theory.laws)
         self._laws = {law.name: law for law in rulebook.laws}
-        self._definedness_memo: dict[str, Definedness | None] = {}
+        self._of_own: dict[Law, Definedness | None] = {}
         self._objections: dict[str, str | None] = {}
 
     def partial(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -42,14 +45,15 @@ class ProofScope:
         return next((self._objections[name] for name in own if self._objections[name] is not None), None)
 
     def _definedness(self, name: str) -> Definedness | None:
-        if name not in self._definedness_memo:
-            law, book = self._laws[name], self.rulebook
+        law, book = self._laws[name], self.rulebook
+        memo = self._of_own if name in self.own or law.place.startswith("register_op/") else _OF_PACKAGED[book.domain]
+        if law not in memo:
             try:
                 forms = unfolded(law, book.laws, book.signatures)
-                self._definedness_memo[name] = definedness(law, book.domain, book.signatures, forms)
+                memo[law] = definedness(law, book.domain, book.signatures, forms)
             except RuleError:
-                self._definedness_memo[name] = None
-        return self._definedness_memo[name]
+                memo[law] = None
+        return memo[law]
 
     def _objection(self, law: Law) -> str | None:
         """The reason why a law is no evidence: it cannot be tested, is refuted, or narrows."""
