@@ -1,7 +1,7 @@
 """Settings of all tests: Hypothesis profiles, and what a `gpu` test does where there is no GPU.
 
 Profiles: dev (50 examples, default), ci (30, always the same ones; default where CI is set), nightly (5,000);
-HYPOTHESIS_PROFILE chooses. Tests marked `slow` run nightly, and where -m is given.
+HYPOTHESIS_PROFILE chooses. Tests marked `slow` are selected nightly, and where -m is given.
 """
 
 import ctypes.util
@@ -106,9 +106,9 @@ def _no_gpu() -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("HYPOTHESIS_PROFILE") != "nightly" and not config.option.markexpr:
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="slow: with HYPOTHESIS_PROFILE=nightly, or -m slow"))
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
     first = {Path(__file__).parent / name: rank for rank, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]

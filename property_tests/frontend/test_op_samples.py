@@ -1,4 +1,4 @@
-"""Every tenth op and module of PyTorch's own databases is right inside, right outside, or refused."""
+"""Every tenth op and module of PyTorch's own databases (by default every fiftieth) is right inside or outside, or refused."""
 
 from typing import Any
 
@@ -6,13 +6,19 @@ import pytest
 import torch
 
 from property_tests.support.op_samples import KINDS, Sample, check, differs, ranks, samples_of, subjects, tenth, tied_dim
+from property_tests.support.parameters import few
+
+PARTS = 5
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in tenth(kind)])
+@pytest.mark.parametrize("part", few(range(PARTS), 1))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore")
-def test_samples_of_torch_are_right(kind: str, name: str) -> None:
-    found = check(kind, tenth(kind)[name])
-    assert not found.counts["wrong"] and not found.counts["crash"], found.faults
+def test_samples_of_torch_are_right(kind: str, part: int) -> None:
+    """The names of the samples, for which torch's databases are read, are no parameters."""
+    some = list(tenth(kind).items())[part::PARTS]
+    found = {name: check(kind, subject) for name, subject in some}
+    assert found and not {name: it.faults for name, it in found.items() if it.counts["wrong"] or it.counts["crash"]}
 
 
 TIED = torch.tensor([[3.0, 1.0, 3.0, float("nan")], [0.0, -0.0, 0.0, 1.0]])

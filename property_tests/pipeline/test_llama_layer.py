@@ -9,7 +9,7 @@ from mirage_eg.pipeline.run.options import Options
 from property_tests.support.llama_layer import llama_layer
 
 LAYERS = [
-    pytest.param(32, 1, 15, id="a token after 15"),
+    pytest.param(32, 1, 15, id="a token after 15", marks=pytest.mark.slow),
     pytest.param(64, 16, 0, id="16 tokens", marks=pytest.mark.slow),
     pytest.param(64, 16, 15, id="16 tokens after 15", marks=pytest.mark.slow),
     pytest.param(128, 32, 63, id="32 tokens after 63", marks=pytest.mark.slow),

@@ -35,7 +35,7 @@ def test_the_corpora_are_as_large_as_promised() -> None:
 
 @each(TRUE)
 def test_a_true_law_is_not_refuted(domain: str, text: str, line: str) -> None:
-    assert verdict(domain, text, line, 1, 300) is Truth.HELD
+    assert verdict(domain, text, line, 1, 60) is Truth.HELD
 
 
 @pytest.mark.slow

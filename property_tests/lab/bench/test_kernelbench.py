@@ -1,8 +1,8 @@
 """`bench kernelbench` on problems in the form of KernelBench's: what imports is right, and the rest says why not."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,20 @@ OUTSIDE = {
 }
 
 
-@pytest.fixture(scope="module")
-def rows() -> Iterator[dict[str, ImportRow]]:
-    yield {row.problem: row for row in import_rows(find_problems(FOLDER), shrink=True, seconds=60)}
+NAMES = [problem.name for problem in find_problems(FOLDER)]
+QUICK = {*NAMES[::4], *OUTSIDE}
 
 
-@pytest.mark.parametrize("name", [problem.name for problem in find_problems(FOLDER)])
-def test_a_problem_imports_and_is_right_or_says_why_not(name: str, rows: dict[str, ImportRow]) -> None:
-    row = rows[name]
+@cache
+def rows(quick: bool) -> dict[str, ImportRow]:
+    """The rows of a quarter of the problems, or of the others."""
+    problems = [problem for problem in find_problems(FOLDER) if (problem.name in QUICK) is quick]
+    return {row.problem: row for row in import_rows(problems, shrink=True, seconds=60)}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in NAMES])
+def test_a_problem_imports_and_is_right_or_says_why_not(name: str) -> None:
+    row = rows(name in QUICK)[name]
     if name in OUTSIDE:
         assert row.result is Import.OUTSIDE and OUTSIDE[name] in row.reason
     else:
@@ -39,11 +45,11 @@ def test_a_problem_imports_and_is_right_or_says_why_not(name: str, rows: dict[st
         assert row.ops > 0 and row.error is not None and row.error < 1e-4
 
 
-def test_the_summary_counts_every_problem_once(rows: dict[str, ImportRow]) -> None:
-    head, *levels, total = summary(list(rows.values()))
+def test_the_summary_counts_every_problem_once() -> None:
+    head, *levels, total = summary(list(rows(True).values()))
     assert head == ("", *Import, "all")
     assert [sum(map(int, line[1:-1])) for line in (*levels, total)] == [int(line[-1]) for line in (*levels, total)]
-    assert int(total[-1]) == len(rows) == len(find_problems(FOLDER))
+    assert int(total[-1]) == len(QUICK)
 
 
 def _problem(folder: Path, body: str) -> Problem:

@@ -324,7 +324,7 @@ def alone(folder: Path) -> Iterator[tuple[Any, int]]:
     yield report(folder, "--jobs", "1"), count_lines(folder)
 
 
-@pytest.mark.parametrize(("share", "jobs"), [pytest.param(0.1, "1", marks=pytest.mark.slow), (0.9, "2")])
+@pytest.mark.parametrize(("share", "jobs"), [(0.5, "1"), pytest.param(0.9, "2", marks=pytest.mark.slow)])
 def test_a_run_killed_in_the_middle_and_resumed_gives_the_same_report(
     folder: Path, alone: tuple[Any, int], share: float, jobs: str
 ) -> None:

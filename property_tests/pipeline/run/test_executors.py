@@ -202,7 +202,7 @@ def test_a_scheduler_that_does_not_answer_is_one_line(monkeypatch: pytest.Monkey
 
 
 def run(observer: Observer | None = None, **options: Any) -> Result:
-    chosen = Options(device="cpu", top=3, max_block_ops=8, **options)
+    chosen = Options(device="cpu", top=2, max_block_ops=8, **options)
     return optimize("attention", attention(keys=256), chosen, observer)
 
 
@@ -213,6 +213,7 @@ def alone() -> tuple[str, list[str]]:
     return json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]
 
 
+@pytest.mark.slow
 def test_two_jobs_give_the_same_report(eager: None, alone: tuple[str, list[str]]) -> None:
     result = run(jobs=2)
     assert (json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]) == alone
