@@ -39,6 +39,11 @@ Handler = Callable[["Call"], Handled]
 Lift = Callable[[str, Shape, str, Callable[[], Any]], Tensor]
 
 
+def named(overloads: str, handler: Handler) -> dict[str, Handler]:
+    """The rows of one handler in a table: "add.Tensor add.Scalar" are two overloads of ATen."""
+    return {f"aten.{name}": handler for name in overloads.split()}
+
+
 @dataclass(slots=True)
 class Call:
     """One call; `types`: of its tensor arguments in torch; `results`: the types of its results in torch.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import log, prod
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy, named
 from mirage_eg.frontend.aten_library import place_of_extreme
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
@@ -67,12 +67,8 @@ def _pow(call: Call) -> Tensor:
     return x if exponent == 1 else x**exponent
 
 
-def _maximum(call: Call) -> Tensor:
-    return call.graph.maximum(call.tensor("self"), call.tensor("other"))
-
-
-def _minimum(call: Call) -> Tensor:
-    return call.graph.minimum(call.tensor("self"), call.tensor("other"))
+def _binary(op: str) -> Handler:
+    return lambda call: call.graph.op(op, call.tensor("self"), call.tensor("other"))
 
 
 def _clamp(low_name: str, high_name: str) -> Handler:
@@ -87,10 +83,6 @@ def _clamp(low_name: str, high_name: str) -> Handler:
         return x if high is None else g.minimum(x, high)
 
     return clamp
-
-
-def _relu6(call: Call, x: Tensor) -> Tensor:
-    return call.graph.clamp(x, 0, 6)
 
 
 def _gelu(call: Call) -> Tensor:
@@ -115,18 +107,10 @@ def _exponential(call: Call) -> Tensor:
     return call.graph.exp(x * Fraction(log(base)))
 
 
-def _sign(call: Call, x: Tensor) -> Tensor:
-    return call.graph.less(-x, 0) - call.graph.less(x, 0)
-
-
 def _prelu(call: Call) -> Tensor:
     """x where it is positive, else x · weight; a selection, so that no slope reaches a positive number."""
     x, g = call.tensor("self"), call.graph
     return g.where(g.less(-x, 0), x, x * call.tensor("weight"))
-
-
-def _leaky_relu(call: Call) -> Tensor:
-    return call.graph.leaky_relu(call.tensor("self"), call.number("negative_slope"))
 
 
 def _elu(call: Call) -> Tensor:
@@ -149,10 +133,6 @@ def _softplus(call: Call) -> Tensor:
     if threshold < _LINEAR_FROM:
         raise UnsupportedError(f"threshold = {threshold}, wanted at least {_LINEAR_FROM}: softplus is not x above it")
     return call.graph.softplus(x) if beta == 1 else call.graph.softplus(x * beta) / beta
-
-
-def _log_sigmoid(call: Call, x: Tensor) -> Tensor:
-    return -call.graph.softplus(-x)
 
 
 def _of_result_type(call: Call) -> Tensor:
@@ -228,14 +208,6 @@ def _variance(call: Call) -> tuple[Tensor, Tensor]:
     return _over("sum", squares, dims) / (count - correction), mean
 
 
-def _var(call: Call) -> Tensor:
-    return _kept(call, _variance(call)[0])
-
-
-def _std(call: Call) -> Tensor:
-    return _kept(call, call.graph.sqrt(_variance(call)[0]))
-
-
 def _var_mean(call: Call) -> list[Lazy | str]:
     variance, mean = _variance(call)
     call.ignore("keepdim")
@@ -274,59 +246,40 @@ def _average_of_all(call: Call) -> Tensor:
 
 HANDLERS: Mapping[str, Handler] = {
     **{f"aten.{name}.default": _unary(op.name) for op in PACKAGED.values() for name in op.aten},
-    "aten.add.Tensor": _add,
-    "aten.add.Scalar": _add,
-    "aten.sub.Tensor": _sub,
-    "aten.sub.Scalar": _sub,
-    "aten.rsub.Tensor": _rsub,
-    "aten.rsub.Scalar": _rsub,
-    "aten.mul.Tensor": _mul,
-    "aten.mul.Scalar": _mul,
-    "aten.div.Tensor": _div,
-    "aten.true_divide.Tensor": _div,
-    "aten.div.Scalar": _div,
-    "aten.div.Tensor_mode": _div,
+    **named("add.Tensor add.Scalar", _add),
+    **named("sub.Tensor sub.Scalar", _sub),
+    **named("rsub.Tensor rsub.Scalar", _rsub),
+    **named("mul.Tensor mul.Scalar", _mul),
+    **named("div.Tensor true_divide.Tensor div.Scalar div.Tensor_mode", _div),
     "aten.pow.Tensor_Scalar": _pow,
-    "aten.maximum.default": _maximum,
-    "aten.minimum.default": _minimum,
-    "aten.max.other": _maximum,
-    "aten.min.other": _minimum,
-    "aten.clamp.default": _clamp("min", "max"),
-    "aten.clamp.Tensor": _clamp("min", "max"),
-    "aten.clamp_min.default": _clamp("min", "max"),
-    "aten.clamp_max.default": _clamp("min", "max"),
-    "aten.clamp_min.Tensor": _clamp("min", "max"),
-    "aten.clamp_max.Tensor": _clamp("min", "max"),
+    **named("maximum.default max.other", _binary("maximum")),
+    **named("minimum.default min.other", _binary("minimum")),
+    **named(
+        "clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor clamp_max.Tensor", _clamp("min", "max")
+    ),
     "aten.hardtanh.default": _clamp("min_val", "max_val"),
-    "aten.relu6.default": _composed(_relu6),
+    "aten.relu6.default": _composed(lambda call, x: call.graph.clamp(x, 0, 6)),
     "aten.exp2.default": _composed(lambda call, x: call.graph.exp(x * _LN_2)),
     "aten.pow.Scalar": _exponential,
-    "aten.sign.default": _composed(_sign),
+    "aten.sign.default": _composed(lambda call, x: call.graph.less(-x, 0) - call.graph.less(x, 0)),
     "aten._prelu_kernel.default": _prelu,
     "aten.neg.default": _composed(lambda call, x: -x),
     "aten.reciprocal.default": _composed(lambda call, x: 1 / x),
     "aten.gelu.default": _gelu,
-    "aten.leaky_relu.default": _leaky_relu,
+    "aten.leaky_relu.default": _composed(lambda call, x: call.graph.leaky_relu(x, call.number("negative_slope"))),
     "aten.elu.default": _elu,
     "aten.softplus.default": _softplus,
-    "aten.log_sigmoid.default": _composed(_log_sigmoid),
-    "aten.sum.default": _reduction("sum"),
-    "aten.sum.dim_IntList": _reduction("sum"),
-    "aten.mean.default": _reduction("mean"),
-    "aten.mean.dim": _reduction("mean"),
-    "aten.prod.default": _product,
-    "aten.prod.dim_int": _product,
-    "aten.amax.default": _reduction("max"),
-    "aten.amin.default": _reduction("max", -1),
-    "aten.max.default": _reduction("max"),
-    "aten.min.default": _reduction("max", -1),
+    "aten.log_sigmoid.default": _composed(lambda call, x: -call.graph.softplus(-x)),
+    **named("sum.default sum.dim_IntList", _reduction("sum")),
+    **named("mean.default mean.dim", _reduction("mean")),
+    **named("prod.default prod.dim_int", _product),
+    **named("amax.default max.default", _reduction("max")),
+    **named("amin.default min.default", _reduction("max", -1)),
     "aten.max.dim": _extreme_along(1),
     "aten.min.dim": _extreme_along(-1),
-    "aten.adaptive_avg_pool1d.default": _average_of_all,
-    "aten.adaptive_avg_pool2d.default": _average_of_all,
-    "aten.adaptive_avg_pool3d.default": _average_of_all,
-    "aten.var.correction": _var,
-    "aten.std.correction": _std,
+    **named("adaptive_avg_pool1d.default adaptive_avg_pool2d.default adaptive_avg_pool3d.default", _average_of_all),
+    "aten.var.correction": lambda call: _kept(call, _variance(call)[0]),
+    "aten.std.correction": lambda call: _kept(call, call.graph.sqrt(_variance(call)[0])),
     "aten.var_mean.correction": _var_mean,
     "aten.linalg_vector_norm.default": _vector_norm,
     "aten._cdist_forward.default": _distances,

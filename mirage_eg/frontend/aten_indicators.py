@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, spelled
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named, spelled
 from mirage_eg.frontend.aten_rearrangements import cast
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -33,16 +33,8 @@ def _number_indicator(call: Call, name: str) -> Tensor:
     return x if x.dtype in FLOATING else cast(x, "float32")
 
 
-def _and(call: Call) -> Tensor:
-    return call.graph.mul(call.indicator("self"), call.indicator("other"))
-
-
-def _or(call: Call) -> Tensor:
-    return call.graph.maximum(call.indicator("self"), call.indicator("other"))
-
-
-def _not(call: Call) -> Tensor:
-    return 1 - _number_indicator(call, "self")
+def _of_indicators(op: str) -> Handler:
+    return lambda call: call.graph.op(op, call.indicator("self"), call.indicator("other"))
 
 
 def _equal(call: Call) -> Tensor:
@@ -92,21 +84,17 @@ def _masked_fill(call: Call) -> Tensor:
     return call.graph.where(call.indicator("mask"), _selected(call, "value"), call.tensor("self"))
 
 
-def _named(names: str, handler: Handler) -> dict[str, Handler]:
-    return {f"aten.{name}": handler for name in names.split()}
-
-
 HANDLERS: Mapping[str, Handler] = {
-    **_named("lt.Tensor lt.Scalar", _comparison(lambda g, x, y: g.less(x, y))),
-    **_named("le.Tensor le.Scalar", _comparison(lambda g, x, y: g.less_equal(x, y))),
-    **_named("gt.Tensor gt.Scalar", _comparison(_swapped("less"))),
-    **_named("ge.Tensor ge.Scalar", _comparison(_swapped("less_equal"))),
-    **_named("eq.Tensor eq.Scalar", _equal),
-    **_named("ne.Tensor ne.Scalar", lambda call: 1 - _equal(call)),
-    **_named("logical_and.default bitwise_and.Tensor __and__.Tensor", _and),
-    **_named("logical_or.default bitwise_or.Tensor __or__.Tensor", _or),
-    **_named("logical_xor.default bitwise_xor.Tensor __xor__.Tensor", _xor),
-    **_named("logical_not.default bitwise_not.default", _not),
-    **_named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _where),
-    **_named("masked_fill.Scalar masked_fill.Tensor", _masked_fill),
+    **named("lt.Tensor lt.Scalar", _comparison(lambda g, x, y: g.less(x, y))),
+    **named("le.Tensor le.Scalar", _comparison(lambda g, x, y: g.less_equal(x, y))),
+    **named("gt.Tensor gt.Scalar", _comparison(_swapped("less"))),
+    **named("ge.Tensor ge.Scalar", _comparison(_swapped("less_equal"))),
+    **named("eq.Tensor eq.Scalar", _equal),
+    **named("ne.Tensor ne.Scalar", lambda call: 1 - _equal(call)),
+    **named("logical_and.default bitwise_and.Tensor __and__.Tensor", _of_indicators("mul")),
+    **named("logical_or.default bitwise_or.Tensor __or__.Tensor", _of_indicators("maximum")),
+    **named("logical_xor.default bitwise_xor.Tensor __xor__.Tensor", _xor),
+    **named("logical_not.default bitwise_not.default", lambda call: 1 - _number_indicator(call, "self")),
+    **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _where),
+    **named("masked_fill.Scalar masked_fill.Tensor", _masked_fill),
 }

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, spelled
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named, spelled
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -122,31 +122,27 @@ def _sum(call: Call) -> Tensor:
     return reshaped(x, call.result.shape)
 
 
-def _named(names: str, handler: Handler) -> dict[str, Handler]:
-    return {f"aten.{name}": handler for name in names.split()}
-
-
 OF_INTEGERS: Mapping[str, Handler] = {
-    **_named("lt.Tensor lt.Scalar", _compared("less")),
-    **_named("le.Tensor le.Scalar", _compared("less_equal")),
-    **_named("gt.Tensor gt.Scalar", _compared("less", is_swapped=True)),
-    **_named("ge.Tensor ge.Scalar", _compared("less_equal", is_swapped=True)),
-    **_named("eq.Tensor eq.Scalar", _compared("equal")),
-    **_named("ne.Tensor ne.Scalar", _compared("equal", is_denied=True)),
-    **_named("add.Tensor add.Scalar", _arithmetic(lambda g, x, y: x + y)),
-    **_named("sub.Tensor sub.Scalar", _arithmetic(lambda g, x, y: x - y)),
-    **_named("rsub.Tensor rsub.Scalar", _arithmetic(lambda g, x, y: y - x)),
-    **_named("mul.Tensor mul.Scalar", _arithmetic(lambda g, x, y: x * y)),
-    **_named("maximum.default max.other", _arithmetic(lambda g, x, y: g.maximum(x, y))),
-    **_named("minimum.default min.other", _arithmetic(lambda g, x, y: g.minimum(x, y))),
-    **_named("div.Tensor div.Scalar div.Tensor_mode", _divided),
-    **_named("neg.default", _unary(lambda g, x: x * -1)),
-    **_named("abs.default", _unary(lambda g, x: g.abs(x))),
-    **_named("clamp.default clamp.Tensor clamp_min.default clamp_max.default", _clamped),
-    **_named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _chosen("condition", "self", "other")),
-    **_named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
-    **_named("to.device to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),
-    **_named("sum.default sum.dim_IntList", _sum),
+    **named("lt.Tensor lt.Scalar", _compared("less")),
+    **named("le.Tensor le.Scalar", _compared("less_equal")),
+    **named("gt.Tensor gt.Scalar", _compared("less", is_swapped=True)),
+    **named("ge.Tensor ge.Scalar", _compared("less_equal", is_swapped=True)),
+    **named("eq.Tensor eq.Scalar", _compared("equal")),
+    **named("ne.Tensor ne.Scalar", _compared("equal", is_denied=True)),
+    **named("add.Tensor add.Scalar", _arithmetic(lambda g, x, y: x + y)),
+    **named("sub.Tensor sub.Scalar", _arithmetic(lambda g, x, y: x - y)),
+    **named("rsub.Tensor rsub.Scalar", _arithmetic(lambda g, x, y: y - x)),
+    **named("mul.Tensor mul.Scalar", _arithmetic(lambda g, x, y: x * y)),
+    **named("maximum.default max.other", _arithmetic(lambda g, x, y: g.maximum(x, y))),
+    **named("minimum.default min.other", _arithmetic(lambda g, x, y: g.minimum(x, y))),
+    **named("div.Tensor div.Scalar div.Tensor_mode", _divided),
+    **named("neg.default", _unary(lambda g, x: x * -1)),
+    **named("abs.default", _unary(lambda g, x: g.abs(x))),
+    **named("clamp.default clamp.Tensor clamp_min.default clamp_max.default", _clamped),
+    **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _chosen("condition", "self", "other")),
+    **named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
+    **named("to.device to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),
+    **named("sum.default sum.dim_IntList", _sum),
 }
 """Handlers of calls with an operand or a result of integers."""
 

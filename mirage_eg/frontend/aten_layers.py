@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import prod, sqrt
 from typing import Any
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy, named
 from mirage_eg.frontend.aten_indicators import number_input
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped, swapped
 from mirage_eg.ir.builder import Tensor
@@ -340,8 +340,7 @@ def _sdpa_kernel(mask_name: str) -> Handler:
 HANDLERS: Mapping[str, Handler] = {
     "aten.linear.default": _linear,
     "aten.matmul.default": _matmul("self", "other"),
-    "aten.mm.default": _matmul("self", "mat2"),
-    "aten.bmm.default": _matmul("self", "mat2"),
+    **named("mm.default bmm.default", _matmul("self", "mat2")),
     "aten.mv.default": _matmul("self", "vec"),
     "aten.dot.default": _matmul("self", "tensor"),
     "aten.addmm.default": _added_product("mat1", "mat2"),

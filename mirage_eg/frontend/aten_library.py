@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import prod
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, named
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -163,9 +163,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.cummin.default": _running_extreme("minimum"),
     "aten.argmax.default": _argmax(True),
     "aten.argmin.default": _argmax(False),
-    "aten.argsort.default": _argsort,
-    "aten.argsort.stable": _argsort,
-    "aten.sort.default": _sort,
-    "aten.sort.stable": _sort,
+    **named("argsort.default argsort.stable", _argsort),
+    **named("sort.default sort.stable", _sort),
     "aten.topk.default": _topk,
 }

@@ -48,10 +48,6 @@ def _divide(x: Value, y: Value) -> Any:
     return torch.div(x, operand(y, x), rounding_mode=None if x.is_floating_point() else "trunc")
 
 
-def _mod(x: Value, y: Value, *, fmod: int = 0) -> Any:
-    return _binary("fmod" if fmod else "remainder")(x, y)
-
-
 def _power(x: Value, y: Value) -> Any:
     import torch
 
@@ -67,10 +63,6 @@ def _joined(name: str) -> Operator:
         return getattr(torch, name)(tensor(x, y), tensor(y, x))
 
     return lambda *operands: reduce(pair, operands)
-
-
-def _mean_of(*operands: Value) -> Any:
-    return reduce(_binary("add"), operands) / len(operands)
 
 
 def _clip(x: Tensor, low: Value = None, high: Value = None) -> Any:
@@ -127,14 +119,6 @@ def _reduction(function: Callable[[Any, list[int], bool], Any]) -> Operator:
     return over
 
 
-def _log_sum(x: Any, dims: list[int], keep: bool) -> Any:
-    return x.sum(dims, keep).log()
-
-
-def _sum_of_squares(x: Any, dims: list[int], keep: bool) -> Any:
-    return x.square().sum(dims, keep)
-
-
 def _products(x: Any, dims: list[int], keep: bool) -> Any:
     for dim in sorted((dim % x.ndim for dim in dims), reverse=True):
         x = x.prod(dim, keep)
@@ -180,7 +164,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Sub": _binary("sub"),
     "Mul": _binary("mul"),
     "Div": _divide,
-    "Mod": _mod,
+    "Mod": lambda x, y, *, fmod=0: _binary("fmod" if fmod else "remainder")(x, y),
     "Pow": _power,
     "And": _binary("logical_and"),
     "Or": _binary("logical_or"),
@@ -193,7 +177,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Max": _joined("maximum"),
     "Min": _joined("minimum"),
     "Sum": _joined("add"),
-    "Mean": _mean_of,
+    "Mean": lambda *operands: reduce(_binary("add"), operands) / len(operands),
     "Clip": _clip,
     "Gelu": _gelu,
     "LeakyRelu": _leaky_relu,
@@ -208,8 +192,8 @@ OPERATORS: Mapping[str, Operator] = {
     "ReduceProd": _reduction(_products),
     "ReduceL1": _reduction(lambda x, dims, keep: x.abs().sum(dims, keep)),
     "ReduceL2": _reduction(lambda x, dims, keep: x.square().sum(dims, keep).sqrt()),
-    "ReduceSumSquare": _reduction(_sum_of_squares),
-    "ReduceLogSum": _reduction(_log_sum),
+    "ReduceSumSquare": _reduction(lambda x, dims, keep: x.square().sum(dims, keep)),
+    "ReduceLogSum": _reduction(lambda x, dims, keep: x.sum(dims, keep).log()),
     "ReduceLogSumExp": _reduction(lambda x, dims, keep: x.logsumexp(dims, keep)),
     "ArgMax": _place_of(True),
     "ArgMin": _place_of(False),
