@@ -36,7 +36,7 @@ def allow(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 
 
 def run() -> Result:
-    return optimize("two_products", two_products(), Options(cache=False, jobs=1, device="cpu"))
+    return optimize("two_products", two_products(), Options(cache=False, jobs=1, device="cpu", top=6))
 
 
 def test_kernels_that_do_not_compile_are_made_by_other_extents(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def test_a_random_program_comes_out_equal_finite_and_near_its_best(run_program: 
 
 @pytest.mark.parametrize("name", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EVERYDAY], 2))
 def test_an_everyday_program_comes_out_equal_finite_and_near_its_best(run_program: RunProgram, name: str) -> None:
-    outcome = run_end_to_end(EVERYDAY[name](), run_program)
+    outcome = run_end_to_end(EVERYDAY[name](), run_program, top=4)
     assert not outcome.wrong and not outcome.refused
 
 

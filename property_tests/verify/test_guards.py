@@ -58,7 +58,7 @@ def test_every_mugraph_leaves_out_what_is_not_chosen(name: str, run_program: Run
     write, value = GUARDED[name]
     x, y = arrays()
     wanted = np.where(x == 0, 0, value(np.where(x == 0, 1, x), y)).sum(1, keepdims=True)
-    results = mi.superoptimize(program(write), top=4, device="cpu", jobs=1, cache=False, budget=20.0)
+    results = mi.superoptimize(program(write), top=2, device="cpu", jobs=1, cache=False, budget=20.0)
     assert results
     for result in results:
         [got] = run_program(emit(result.graph), [x, y])
