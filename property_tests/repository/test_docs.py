@@ -58,7 +58,8 @@ ELSEWHERE = {
     "CONTRIBUTING.md": {
         "python docs/build.py": "property_tests/repository/test_docs.py",
         "python notebooks/build.py": "property_tests/repository/test_notebooks.py",
-        **dict.fromkeys(("pytest", "ruff", "mypy", "mkdocs build", ".ci/run"), ".ci/run"),
+        "mkdocs build": "property_tests/repository/test_site.py",
+        **dict.fromkeys(("pytest", "ruff", "mypy", ".ci/run"), ".ci/run"),
     },
 }
 SLOW = (
