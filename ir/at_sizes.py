@@ -103,7 +103,6 @@ class _Resizing:
         self._old, self._sizes = graph, sizes
         self._present = sizes_of(graph)
         self._checker = Checker(Level.KERNEL)
-        self._nodes: list[Node] = []
         self._dims: list[tuple[Factors, ...]] = []
 
     def graph(self) -> Graph:
@@ -119,11 +118,10 @@ class _Resizing:
                     self._append(Node(item.op, item.operands, tuple(sorted(attributes.items()))), values)
                 case _:
                     self._append(self._with_extents(item, values), values)
-        return Graph.of_checked(self._nodes, self._checker)
+        return Graph.of_checked(self._checker)
 
     def _append(self, item: Node, values: range) -> None:
         """Add a node; the dims of its values are those of an operand where extents agree, by preference at the op's places."""
-        self._nodes.append(item)
         operands = [self._dims[operand] for operand in item.operands]
         known = [factors for dims in operands for factors in dims]
         for result, (value, new) in enumerate(zip(values, self._checker.append(item), strict=True)):
@@ -141,14 +139,12 @@ class _Resizing:
         attributes = item.mapping | {"shape": tuple(map(_new, dims))}
         if item.get("strides") is not None:
             attributes["strides"] = dense_strides(item["shape"], item["strides"], attributes["shape"])
-        self._nodes.append(Node(item.op, (), tuple(sorted(attributes.items()))))
-        self._checker.append(self._nodes[-1])
+        self._checker.append(Node(item.op, (), tuple(sorted(attributes.items()))))
         self._dims.append(dims)
 
     def _reshape(self, item: Node, value: int) -> None:
         dims = _regrouped([factor for factors in self._dims[item.operands[0]] for factor in factors], item["shape"])
-        self._nodes.append(Node(item.op, item.operands, (("shape", tuple(map(_new, dims))),)))
-        self._checker.append(self._nodes[-1])
+        self._checker.append(Node(item.op, item.operands, (("shape", tuple(map(_new, dims))),)))
         self._dims.append(tuple(dims))
 
     def _with_extents(self, item: Node, values: range) -> Node:

@@ -18,7 +18,7 @@ from mirage_eg.ir.sizes import SizeExpression, divisor, read_dims
 
 
 class Checker:
-    """Types, phases and grid dependence of a graph that grows node by node; `Graph` and the builders use it."""
+    """The nodes of a graph that grows, with types, phases and grid dependence; `Graph` and the builders use it."""
 
     def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
         if level is Level.BLOCK:
@@ -27,7 +27,7 @@ class Checker:
         elif grid or loop != 1:
             raise GraphError(f"got grid {text(grid)} and loop {loop} at the {level} level; only block graphs have them")
         self.level, self.grid, self.loop = level, grid, loop
-        self.count = 0
+        self.nodes: list[Node] = []
         self.types: list[TensorType] = []
         self.phases: list[Phase] = []
         self.grid_dims: list[frozenset[int]] = []
@@ -50,11 +50,11 @@ class Checker:
             results = [] if outputs else _result_types(self, item, operands)
             cuts = _cuts(self, item, operands, results)
         except GraphError as error:
-            raise type(error)(f"node {self.count}: {item.op}: {error}") from None
+            raise type(error)(f"node {len(self.nodes)}: {item.op}: {error}") from None
         start = len(self.types)
         if any(cuts):
             self.cuts[start] = cuts
-        self.count += 1
+        self.nodes.append(item)
         self.outputs += outputs
         self.inputs += results if item.op == "input" else []
         if item.op == "output" and item.get("into") is not None:

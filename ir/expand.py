@@ -60,12 +60,7 @@ def _written(
 ) -> tuple[Graph, dict[int, int]]:
     """The graph with other ops than the kept ones written out, and the place of each of its values."""
     checker = Checker(graph.level, graph.grid, graph.loop)
-    nodes: list[Node] = []
     place: dict[int, int] = {}
-
-    def append(item: Node) -> range:
-        nodes.append(item)
-        return checker.append(item)
 
     def apply(name: str, *operands: int, **attributes: Any) -> int:
         row = OPS[name]
@@ -73,7 +68,7 @@ def _written(
             return int(row.expand(apply, operands, [checker.types[i].shape for i in operands], attributes))
         if custom and (definition := lowered_by(name, attributes)) is not None:
             return by_definition(definition, operands, apply)
-        return append(node(name, *operands, **attributes))[0]
+        return checker.append(node(name, *operands, **attributes))[0]
 
     for item, values in graph.numbered():
         operands = tuple(place[i] for i in item.operands)
@@ -81,8 +76,8 @@ def _written(
             place[values[0]] = apply(item.op, *operands, **item.mapping)
         else:
             attributes = {key: inner(value) if isinstance(value, Graph) else value for key, value in item.attributes}
-            place.update(zip(values, append(node(item.op, *operands, **attributes)), strict=True))
-    return Graph.of_checked(nodes, checker, graph.threads), place
+            place.update(zip(values, checker.append(node(item.op, *operands, **attributes)), strict=True))
+    return Graph.of_checked(checker, graph.threads), place
 
 
 def lowered_by(op: str, attributes: Mapping[str, Any]) -> Graph | None:

@@ -43,12 +43,12 @@ class Graph(NestedGraph):
         _ = self._checker
 
     @classmethod
-    def of_checked(cls, nodes: Sequence[Node], checker: "Checker", threads: int = 128) -> "Graph":
-        """The graph of nodes that `checker` has appended one by one, without checking them again."""
+    def of_checked(cls, checker: "Checker", threads: int = 128) -> "Graph":
+        """The graph of the nodes that `checker` has, without checking them again."""
         graph = object.__new__(cls)
-        fields = {"nodes": tuple(nodes), "level": checker.level, "grid": checker.grid, "loop": checker.loop, "threads": threads}
-        assert checker.count == len(nodes) and checker.outputs, "every node has been checked"
-        graph.__dict__.update(fields | {"keeps_undefined": False, "_checker": checker})
+        assert checker.outputs, "a graph has an output"
+        fields = {name: getattr(checker, name) for name in ("level", "grid", "loop")} | {"threads": threads}
+        graph.__dict__.update(fields | {"nodes": tuple(checker.nodes)} | {"keeps_undefined": False, "_checker": checker})
         return graph
 
     def keeping_undefined(self) -> "Graph":

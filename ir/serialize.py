@@ -196,7 +196,7 @@ LATER_FIELDS = (("output", "strides"), *_SPARSE)  # attributes that first files 
 
 
 def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:
-    place = f"node {checker.count}"
+    place = f"node {len(checker.nodes)}"
     try:
         if not isinstance(data, dict):
             raise GraphError(f"got {_shown(data)}, wanted an object with `op`, `operands` and `results`")

@@ -113,15 +113,12 @@ def flatten(graph: Graph) -> Graph:
     """The block graph with thread graphs written out, dead values left out, and no op twice."""
     checker = Checker(graph.level, graph.grid, graph.loop)
     alive = _alive(graph)
-    nodes: list[Node] = []
     new_value: dict[int, int] = {}
-
     seen: dict[Node, list[int]] = {}
 
     def append(item: Node) -> list[int]:
         if item in seen:
             return seen[item]
-        nodes.append(item)
         values = list(checker.append(item))
         if OPS[item.op].kind is not Kind.BOUNDARY:  # equal inputs may read different tensors
             seen[item] = values
@@ -144,7 +141,7 @@ def flatten(graph: Graph) -> Graph:
                     [results[defined[0]]] = append(Node(step.op, tuple(results[i] for i in step.operands), step.attributes))
         else:
             new_value.update(zip(values, append(Node(item.op, tuple(operands), item.attributes)), strict=True))
-    return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+    return Graph.of_checked(checker, graph.threads)
 
 
 def _alive(graph: Graph) -> set[int]:

@@ -73,11 +73,10 @@ def read_published(data: Any) -> tuple[Graph | Unsupported, ...]:
 
 @dataclass(slots=True)
 class _Reading:
-    """A graph of the file while it is read: its nodes so far, and the position of each guid's value."""
+    """A graph of the file while it is read: `checker` has its nodes so far; and the position of each guid's value."""
 
     checker: Checker
     dtypes: Mapping[int, DType]
-    nodes: list[Node] = field(default_factory=list)
     values: dict[int, int] = field(default_factory=dict)
 
     def operands(self, operator: Mapping[str, Any]) -> list[int]:
@@ -103,7 +102,6 @@ class _Reading:
     def append(self, item: Node, results: Sequence[Any]) -> None:
         """Add a node whose values are the tensors `results`."""
         made = self.checker.append(item)
-        self.nodes.append(item)
         if len(results) != len(made):
             raise GraphError(f"got {len(results)} output tensors, wanted {len(made)}")
         for value, tensor in zip(made, results, strict=True):
@@ -130,7 +128,7 @@ def _numbers(data: Any) -> Iterator[int]:
 def _kernel_graph(operators: list[Any], dtypes: Mapping[int, DType]) -> Graph:
     reading = _Reading(Checker(Level.KERNEL), dtypes)
     _each(operators, lambda operator: _kernel_operator(operator, reading))
-    return Graph(tuple(reading.nodes))
+    return Graph(tuple(reading.checker.nodes))
 
 
 def _kernel_operator(operator: Mapping[str, Any], reading: _Reading) -> None:
@@ -187,7 +185,7 @@ def _block_graph(data: Mapping[str, Any], dtypes: Mapping[int, DType]) -> tuple[
             reading.append(_plain(operator, name, operands, reading), results)
 
     _each(_list(data, "operators"), read)
-    return Graph(tuple(reading.nodes), Level.BLOCK, grid, loop, threads), loaded, stored
+    return Graph(tuple(reading.checker.nodes), Level.BLOCK, grid, loop, threads), loaded, stored
 
 
 def _check_equal_parts(item: Node, checker: Checker) -> None:

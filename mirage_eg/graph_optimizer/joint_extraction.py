@@ -16,7 +16,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.graph_optimizer.costs import KernelCosts, role_of
 from mirage_eg.graph_optimizer.eclasses import EClasses
 from mirage_eg.graph_optimizer.extraction import ExtractionError, KernelChoices, PricedKernel, SearchedKernels, extract
-from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
+from mirage_eg.graph_optimizer.program_terms import NumberedENode, nodes_of
 from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, RewrittenProgram, rewritten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -196,14 +196,7 @@ def _computes(enode: NumberedENode, item: Node, names: Mapping[str, Node]) -> bo
     """Whether an e-node computes the op of a node, with its attributes."""
     if enode.constructor in ("In", "Result"):
         return False
-    nodes: list[Node] = []
-
-    def append(each: Node) -> range:
-        nodes.append(each)
-        return range(1)
-
-    append_enode(enode, range(len(enode.children)), names, append)
-    return [(each.op, each.attributes) for each in nodes] == [(item.op, item.attributes)]
+    return [(each.op, each.attributes) for each in nodes_of(enode, names)] == [(item.op, item.attributes)]
 
 
 def _priced(classes: EClasses, program: Graph, terms: Terms, segment: Segment, part: PlanPart) -> PricedKernel | None:

@@ -156,6 +156,18 @@ def append_enode(
     return tuple(append(op_node(enode.constructor, enode.constants, operands, names)))
 
 
+def nodes_of(enode: NumberedENode, names: Mapping[str, Node]) -> list[Node]:
+    """The nodes of an e-node, for their ops and attributes alone: each value has the place 0."""
+    nodes: list[Node] = []
+
+    def append(item: Node) -> range:
+        nodes.append(item)
+        return range(1)
+
+    append_enode(enode, range(len(enode.children)), names, append)
+    return nodes
+
+
 def _append_graph(graph: Graph, operands: Sequence[int], append: Callable[[Node], range]) -> tuple[int, ...]:
     """Append the nodes of a program with one output, of these inputs."""
     values = list(operands)  # a program's inputs come first

@@ -1,12 +1,12 @@
 """The program that an extraction stands for: a graph that runs each time, and a prologue of the parts of weights alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mirage_eg.graph_optimizer.costs import FusionRole
 from mirage_eg.graph_optimizer.eclasses import EClasses
 from mirage_eg.graph_optimizer.extraction import ClassChoice, Extraction, KernelChoices, Mode
-from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode
+from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode, nodes_of
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -52,18 +52,6 @@ def rewritten(program: Graph, classes: EClasses, extraction: Extraction) -> Rewr
     return _Builder(program, classes, extraction).build()
 
 
-@dataclass(slots=True)
-class _Nodes:
-    """A graph that is being written."""
-
-    nodes: list[Node] = field(default_factory=list)
-    checker: Checker = field(default_factory=lambda: Checker(Level.KERNEL))
-
-    def append(self, item: Node) -> range:
-        self.nodes.append(item)
-        return self.checker.append(item)
-
-
 class _Builder:
     def __init__(self, program: Graph, classes: EClasses, extraction: Extraction) -> None:
         self.program, self.classes = program, classes
@@ -83,7 +71,7 @@ class _Builder:
         folded = [c for c in dict.fromkeys(leaves) if self.classes.weight_only[c] and c not in self.inputs]
         names = self._folded_names(len(folded))
         used = {place for c, place in self.inputs.items() if not self.classes.weight_only[c] or c in leaves}
-        body = _Nodes()
+        body = Checker(Level.KERNEL)
         values: dict[NumberedENode | int, tuple[int, ...]] = {}
         computed: dict[NumberedENode, range] = {}
         for place in sorted(used):
@@ -171,7 +159,7 @@ class _Builder:
 
     def _body(
         self,
-        body: "_Nodes",
+        body: Checker,
         values: dict[NumberedENode | int, tuple[int, ...]],
         steps: list[ClassChoice],
         computed: dict[NumberedENode, range],
@@ -187,14 +175,14 @@ class _Builder:
                 results = values[self._key(choice, child)]
                 values[choice.enode] = (results[choice.enode.constants[0]],)
             else:
-                before = len(body.checker.types)
+                before = len(body.types)
                 values[choice.enode] = append_enode(choice.enode, operands, names, body.append)
-                computed[choice.enode] = range(before, len(body.checker.types))
+                computed[choice.enode] = range(before, len(body.types))
         for root, item in zip(self.classes.roots, self.program.outputs, strict=True):
             stored = self.choices.get((root, Mode.STORED))
             key = root if stored is None or root in values else stored.enode
             body.append(Node("output", (values[key][0],), item.attributes))
-        return Graph(tuple(body.nodes))
+        return Graph.of_checked(body)
 
     def _key(self, choice: ClassChoice, child: int) -> NumberedENode | int:
         source = self._source(choice, child)
@@ -204,14 +192,14 @@ class _Builder:
         return values[self._key(choice, child)][0]
 
     def _prologue(self, folded: list[int], names: list[str], needed: list[int], reads: Sequence[int]) -> Graph:
-        graph = _Nodes()
+        graph = Checker(Level.KERNEL)
         values = {self._input_class(place): graph.append(self._named_input(place))[0] for place in reads}
         self._fold(graph, values, needed)
         for class_, name in zip(folded, names, strict=True):
             graph.append(node("output", values[class_], name=name))
-        return Graph(tuple(graph.nodes))
+        return Graph.of_checked(graph)
 
-    def _fold(self, graph: "_Nodes", values: dict[int, int], needed: list[int]) -> None:
+    def _fold(self, graph: Checker, values: dict[int, int], needed: list[int]) -> None:
         for class_ in needed:
             if class_ not in values:
                 enode = self.cheapest[class_]
@@ -235,7 +223,7 @@ class _Builder:
                 stack += reversed(waiting)
 
     def _whole(self, folded: list[int], steps: list[ClassChoice]) -> Graph:
-        graph = _Nodes()
+        graph = Checker(Level.KERNEL)
         places: dict[int, int] = {}
         for place, item in enumerate(self.program.inputs):
             [value] = graph.append(item)
@@ -293,14 +281,7 @@ class _Builder:
     def _ops(self, enode: NumberedENode) -> tuple[str, ...]:
         if enode.constructor == "Result":
             return ()
-        nodes: list[Node] = []
-
-        def append(item: Node) -> range:
-            nodes.append(item)
-            return range(1)
-
-        append_enode(enode, range(len(enode.children)), self.classes.names, append)
-        return tuple(item.op for item in nodes)
+        return tuple(item.op for item in nodes_of(enode, self.classes.names))
 
 
 def _cheapest_weights(classes: EClasses) -> dict[int, NumberedENode]:

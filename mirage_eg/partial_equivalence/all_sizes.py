@@ -174,11 +174,10 @@ def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
 
 def symbolic_graph(graph: Graph, trace: Trace) -> Graph:
     """A program at t = LARGE with symbolic extents."""
-    checker, nodes = Checker(Level.KERNEL), list[Node]()
+    checker = Checker(Level.KERNEL)
     for item in expand_all(graph).nodes:
-        nodes.append(Node(item.op, item.operands, tuple((key, read_symbolic(it, trace)) for key, it in item.attributes)))
-        checker.append(nodes[-1])
-    return Graph.of_checked(nodes, checker)
+        checker.append(Node(item.op, item.operands, tuple((key, read_symbolic(it, trace)) for key, it in item.attributes)))
+    return Graph.of_checked(checker)
 
 
 def _sized(taken: range, trace: Trace) -> SizedRange:

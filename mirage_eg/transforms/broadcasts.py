@@ -34,14 +34,13 @@ def with_late_broadcasts(program: Graph) -> Graph:
     narrow = _NarrowProgram()
     for item, values in program.numbered():
         narrow.copy(item, [program.types[value].shape for value in values])
-    return Graph(tuple(narrow.nodes))
+    return Graph.of_checked(narrow.checker)
 
 
 class _NarrowProgram:
     """The new program; `operands` has the values of the old program."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
         self.checker = Checker(Level.KERNEL)
         self.operands: list[_Operand] = []
         self.memo: dict[Node, int] = {}
@@ -51,9 +50,7 @@ class _NarrowProgram:
         x = [self.operands[operand] for operand in item.operands]
         narrow = [operand.value for operand in x]
         if not shapes:
-            output = Node(item.op, (self.broadcast(x[0]),), item.attributes)
-            self.checker.append(output)
-            self.nodes.append(output)
+            self.checker.append(Node(item.op, (self.broadcast(x[0]),), item.attributes))
             return
         [shape] = shapes
         match OPS[item.op].kind, item.op:
@@ -75,7 +72,6 @@ class _NarrowProgram:
         """The value of a node; equal nodes are one node, but inputs."""
         if item.op == "input" or item not in self.memo:
             [self.memo[item]] = self.checker.append(item)
-            self.nodes.append(item)
         return self.memo[item]
 
     def shape(self, value: int) -> Shape:

@@ -50,25 +50,16 @@ def _picked_operands(program: Graph, computed: Node, pick: Node) -> list[bool] |
 
 
 def _moved(program: Graph, result: int, computed: Node, pick: Node, picked: list[bool]) -> Graph:
-    nodes: list[Node] = []
     checker = Checker(Level.KERNEL)
     now: dict[int, int] = {}
-
-    def append(item: Node) -> range:
-        nodes.append(item)
-        return checker.append(item)
-
     for item, values in program.numbered():
         if list(values) != [result]:
-            made = append(Node(item.op, tuple(now[operand] for operand in item.operands), item.attributes))
+            made = checker.append(Node(item.op, tuple(now[operand] for operand in item.operands), item.attributes))
             now |= dict(zip(values, made, strict=True))
             continue
         operands = [
-            append(Node(pick.op, (now[operand], now[pick.operands[1]]), pick.attributes))[0] if one else now[operand]
+            checker.append(Node(pick.op, (now[operand], now[pick.operands[1]]), pick.attributes))[0] if one else now[operand]
             for operand, one in zip(computed.operands, picked, strict=True)
         ]
-        [now[result]] = append(Node(computed.op, tuple(operands), computed.attributes))
-    return without_dead_code(Graph(tuple(nodes)))
-
-
-__all__ = ["with_early_picks"]
+        [now[result]] = checker.append(Node(computed.op, tuple(operands), computed.attributes))
+    return without_dead_code(Graph.of_checked(checker))

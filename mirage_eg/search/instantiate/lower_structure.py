@@ -95,15 +95,10 @@ class _KernelGraphWriter:
 
     def __init__(self, program: Graph, axes: Axes) -> None:
         self.program, self.axes = program, axes
-        self.nodes: list[Node] = []
         self.outlines: list[Outline] = []
         self.checker = Checker(Level.KERNEL)
         pairs = zip(program.inputs, program.input_values, strict=True)
-        self.sources = [_Source(self.append(item)[0], axes.dims[value]) for item, value in pairs]
-
-    def append(self, item: Node) -> range:
-        self.nodes.append(item)
-        return self.checker.append(item)
+        self.sources = [_Source(self.checker.append(item)[0], axes.dims[value]) for item, value in pairs]
 
     def kernel(self, structure: Structure, tiling: Tiling, stores: Sequence[_Store]) -> list[_Source]:
         """Append one block graph with the views that it loads."""
@@ -112,23 +107,23 @@ class _KernelGraphWriter:
             source = self.sources[load.input]
             plain = _one_axis_each(source.dims)
             if plain != source.dims:
-                view = self.append(node("reshape", source.value, shape=_shape(plain, tiling.sizes)))[0]
+                view = self.checker.append(node("reshape", source.value, shape=_shape(plain, tiling.sizes)))[0]
                 source = self.sources[load.input] = _Source(view, plain)
             sources.append(source)
         kinds = [self.checker.types[source.value].dtype for source in sources]
         block = _BlockWriter(self, structure, tiling, kinds, [source.dims for source in sources])
         graph = _with_threads(block.build(stores))
         self.outlines.append(Outline(graph, structure.split.looped, block.tiles_by_axes()))
-        results = self.append(node("block", *(source.value for source in sources), graph=graph))
+        results = self.checker.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
 
     def finish(self, results: Sequence[_Source]) -> Graph:
         for item, result, kind in zip(self.program.outputs, results, self.program.output_types, strict=True):
             dims, value = self.axes.dims[item.operands[0]], result.value
             if result.dims != dims:
-                value = self.append(node("reshape", value, shape=kind.shape))[0]
-            self.append(Node("output", (value,), item.attributes))
-        return Graph.of_checked(self.nodes, self.checker)
+                value = self.checker.append(node("reshape", value, shape=kind.shape))[0]
+            self.checker.append(Node("output", (value,), item.attributes))
+        return Graph.of_checked(self.checker)
 
 
 def _with_threads(block: Graph) -> Graph:
@@ -166,7 +161,6 @@ class _BlockWriter:
         grid = tiling.grid or (((), 1),)
         self.checker = Checker(Level.BLOCK, tuple(blocks for _, blocks in grid), tiling.loop)
         self.gridded = [axes for axes, _ in grid]
-        self.nodes: list[Node] = []
         self.layouts: list[Dims] = []  # of every value of the block graph
         self.tiles: list[dict[int, int]] = []  # the extent of each axis in the tile of every value
         self.place: list[int] = []  # the value of every load and step
@@ -175,7 +169,6 @@ class _BlockWriter:
 
     def append(self, item: Node, layout: Dims) -> int:
         [value] = self.checker.append(item)
-        self.nodes.append(item)
         self.layouts.append(layout)
         extents = {axis: self.tiles[i][axis] for i in item.operands for dim in self.layouts[i] for axis in dim}
         self.tiles.append(extents)
@@ -195,7 +188,7 @@ class _BlockWriter:
             self.place.append(self.step(step))
         for position, store in zip(self.structure.outputs, stores, strict=True):
             self.store(self.place[position], store)
-        return Graph.of_checked(self.nodes, self.checker)
+        return Graph.of_checked(self.checker)
 
     def tiles_by_axes(self) -> tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]:
         """For each dim of every tile its axes, and whether the loop splits them."""
@@ -216,9 +209,7 @@ class _BlockWriter:
             dim_of[split_axis] = NEW_DIM
         dtype = None if self.checker.types[value].dtype is store.dtype else str(store.dtype)
         omap = self.grid_map(dim_of)
-        item = node("output", value, omap=omap, dtype=dtype)
-        self.checker.append(item)
-        self.nodes.append(item)
+        self.checker.append(node("output", value, omap=omap, dtype=dtype))
         self.stored.append(dims if split_axis is None else ((self.spread_axis,), *dims))
 
     def grid_map(self, dim_of: Mapping[int, int]) -> tuple[int, ...]:
