@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.api import superoptimize
@@ -134,6 +134,7 @@ def tiled_scale() -> Graph:
 def test_no_wrong_mutant_of_a_random_block_graph_is_proved() -> None:
     outcomes: Counter[str] = Counter()
 
+    @settings(derandomize=settings.default.max_examples <= 50)  # few draws may have few wrong mutants
     @given(block_graphs(TAME, attempts=5).filter(lambda block: not block.cuts), SEEDS)
     def check(block: Graph, seed: int) -> None:
         program, prover = as_program(block), Prover(as_program(block))
