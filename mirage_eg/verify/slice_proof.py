@@ -131,6 +131,8 @@ def _appended(flat: Flat, graph: Graph) -> list[int]:
             for operand in operands[1:]:
                 joined = flat.apply("concat", joined, operand, dim=item["dim"])
             values.append(joined)
+        elif item.op == "slice" and graph.types[len(values)] == graph.types[item.operands[0]]:
+            values += operands  # all of it, under the names of its axes
         elif item.op != "output":
             values.append(flat.apply(item.op, *operands, **item.mapping))
     return values
