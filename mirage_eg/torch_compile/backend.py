@@ -9,6 +9,7 @@ from typing import Any
 
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.compile_graph import compile_graph
+from mirage_eg.torch_compile.first_call import FirstCall, call_of
 from mirage_eg.torch_compile.operator import call_directly
 from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, noting_calls, withdraw_records
 from mirage_eg.torch_compile.settings import Settings, settings_of
@@ -32,7 +33,9 @@ def backend(
         return noting_calls(_whole(gm, example_inputs, settings), graph_records()[before:])
     try:
         with_segments = _with_eager if settings.rest == "eager" else _with_inductor
-        return noting_calls(with_segments(gm, example_inputs, settings), graph_records()[before:])
+        call = call_of(settings)
+        compiled = call.noting(with_segments(gm, example_inputs, settings, call))
+        return noting_calls(compiled, graph_records()[before:])
     except OptionError:
         raise
     except Exception as error:  # a model that torch compiles must not fail here; the record and the log say why
@@ -73,7 +76,7 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
     return compiled
 
 
-def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
+def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
     """Our kernels for segments, Inductor's code for the rest."""
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -81,7 +84,7 @@ def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings) -
     def inner(module: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
         if keywords.get("is_inference"):
             weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
-            compile_graph(module, weights, settings, _sizes_may_change())
+            compile_graph(module, weights, settings, _sizes_may_change(), call=call)
         with _constants_have_values(inputs):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
 
@@ -92,13 +95,14 @@ def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings) -
     return result
 
 
-def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
+def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
     """Our kernels for segments, torch's own ops for the rest, which have no modes."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
 
     def inner(module: Any, inputs: Sequence[Any]) -> Any:
-        compile_graph(module, _weights_of(module, _static_inputs(), example_inputs), settings, _sizes_may_change())
+        weights = _weights_of(module, _static_inputs(), example_inputs)
+        compile_graph(module, weights, settings, _sizes_may_change(), call=call)
         call_directly(module)
         return make_boxed_func(module.forward)
 

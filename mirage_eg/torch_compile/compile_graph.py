@@ -18,6 +18,7 @@ from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.torch_compile.begun_searches import BegunSearches, searches_of
 from mirage_eg.torch_compile.calls import add_call
+from mirage_eg.torch_compile.first_call import FirstCall
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
 from mirage_eg.torch_compile.gate import Contest, can_time, gated, is_too_slow
 from mirage_eg.torch_compile.gate_inputs import Weights
@@ -35,18 +36,25 @@ _UNTIL_GATE = 0.8  # of a segment's share of the budget; then its search ends
 
 
 def compile_graph(
-    module: Any, parameters: Mapping[str, Any], settings: Settings, other_sizes: bool = False, in_place: bool = True
+    module: Any,
+    parameters: Mapping[str, Any],
+    settings: Settings,
+    other_sizes: bool = False,
+    in_place: bool = True,
+    call: FirstCall | None = None,
 ) -> GraphRecord:
     """Replace the segments of a functional graph module that the gate accepts; returns what was done.
 
     `parameters` are the placeholders that are weights or buffers, with their tensors where these are known. With
     `other_sizes`, graphs of other sizes may follow. With `in_place`, segments may write into arguments, which export does not
-    take. A graph with in-place ops stays as it is.
+    take. A graph with in-place ops stays as it is. What is left of the budget is that of the `call`, if it is one of several
+    graphs.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
     nodes = sum(node.op == "call_function" for node in module.graph.nodes)
-    fake, until = _fake_mode(module), after(settings.budget)
+    call = call or FirstCall(settings.budget)
+    fake, until = _fake_mode(module), after(call.left)
     try:
         with _disable_current_modes():  # values of constants are numbers
             name_dims(module.graph)
@@ -61,7 +69,7 @@ def compile_graph(
         for node in module.graph.nodes
         if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
     )
-    records, chosen = _gated(module, found, Weights(module, parameters), settings, until, other_sizes)
+    records, chosen, until = _gated(module, found, Weights(module, parameters), settings, until, other_sizes)
     if chosen:
         device = chosen[0][0].outputs[0].meta["val"].device
         replace_regions(module, chosen, fake, device)
@@ -70,13 +78,16 @@ def compile_graph(
     if settings.report is not None:
         keys = dict.fromkeys(it.key for it in records if it.key)
         write_reports(settings.report, record, [store_of(settings).by_key(key) for key in keys])
+    call.left = until.left()
     return record
 
 
 def _gated(
     module: Any, found: FxRegions, weights: Weights, settings: Settings, until: Deadline, other_sizes: bool
-) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]]]:
-    """A record for each region, and the accepted regions with their keys; equal regions on one device are gated once.
+) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]], Deadline]:
+    """A record for each region, the accepted regions with their keys, and the end of the budget, which tuning does not spend.
+
+    Equal regions on one device are gated once.
 
     Different regions share what is left of the budget by their ops. The largest is searched here, with all workers, and others
     meanwhile, each by one worker.
@@ -114,7 +125,7 @@ def _gated(
             until = until.later(_tuning_since(begun, settings, same[1]))
     records = [by_program[region.program, _device(region)] for region in found.regions]
     pairs = zip(found.regions, records, strict=True)
-    return records, [(region, record.key) for region, record in pairs if record.decision is Decision.USED]
+    return records, [(region, record.key) for region, record in pairs if record.decision is Decision.USED], until
 
 
 def _record(

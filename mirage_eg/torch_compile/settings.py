@@ -22,24 +22,25 @@ class Settings:
     """Settings of the backend.
 
     `search`: *offline* never searches and takes what the cache has; *once* searches what the cache lacks; *always* searches
-    again. `budget`: seconds for each graph, from its import to the gate, which its distinct segments share by their ops; what
-    does not fit stays with torch. `tune`: seconds of tuning on the GPU for each segment besides, 0 for none. A segment of fewer
-    than `min_ops` ops stays with torch, and so do the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`). `rest`
-    compiles everything else; `mode` is Inductor's, which torch.compile takes by itself or, beside other options, among them.
-    `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost* where the cost model
-    predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a CPU, where kernels run in
-    Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64 may be `max_error` times
-    torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the buckets of a symbolic size,
-    by the name that `explain` shows. With `constant_weights` graph substitutions may join parameters and buffers, once; weights
-    that change in place are joined again, except by CUDA graphs. `cache` names the folder of found kernels, or is `off`;
-    without it MIRAGE_EG_CACHE decides. `report` is a folder for the reports of the searches and of the backend.
+    again. `budget`: seconds of a first call, from import to the gate, which distinct segments share by their ops, and so do the
+    graphs between the breaks of one function; what does not fit stays with torch. `tune`: seconds of tuning on the GPU for each
+    segment besides, 0 for none. A segment of fewer than `min_ops` ops stays with torch, and so do the ATen ops named in
+    `executed_by_torch` (`aten.mm.default`, `mm`). `rest` compiles everything else; `mode` is Inductor's, which torch.compile
+    takes by itself or, beside other options, among them. `gate`: *time* uses a segment where it is faster than Inductor's code
+    for the same nodes, *cost* where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a
+    GPU and *cost* on a CPU, where kernels run in Triton's interpreter. On a CPU *time* leaves all to torch. The error of a
+    segment against float64 may be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`:
+    largest sizes of the buckets of a symbolic size, by the name that `explain` shows. With `constant_weights` graph
+    substitutions may join parameters and buffers, once; weights that change in place are joined again, except by CUDA graphs.
+    `cache` names the folder of found kernels, or is `off`; without it MIRAGE_EG_CACHE decides. `report` is a folder for the
+    reports of the searches and of the backend.
 
     Raises:
         OptionError: a value that is not allowed; the message names the setting.
     """
 
     search: Annotated[str, Option("When to search for kernels.", choices=SEARCHES)] = "once"
-    budget: Annotated[float, Option("Seconds for each graph, shared by its segments.", least=0, above=True)] = 60.0
+    budget: Annotated[float, Option("Seconds of a first call, shared by its segments.", least=0, above=True)] = 60.0
     tune: Annotated[float, Option("Seconds of tuning for each distinct segment.", least=0)] = 0.0
     min_ops: Annotated[int, Option("Fewest ops of a segment.", least=1)] = 3
     executed_by_torch: Collection[str] = ()

@@ -42,6 +42,44 @@ def test_what_is_slow_is_left_to_torch_within_the_budget(slow: Callable[..., Non
     assert segment.decision is Decision.BUDGET and "10 s of budget" in segment.reason
 
 
+def test_graphs_between_breaks_share_the_budget_of_their_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, left = Clock(), list[float]()
+    clock.begin(monkeypatch)
+
+    def gated(*arguments: Any) -> Any:
+        until = arguments[4]
+        left.append(until.left())
+        clock.now += BUDGET / 5
+        return [], [], until
+
+    monkeypatch.setattr(compile_graph, "_gated", gated)
+
+    def inner(x: Any) -> Any:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y + 1
+
+    def broken(x: Any, more: bool = False) -> Any:
+        x = x + 1
+        torch._dynamo.graph_break()
+        x = inner(x * 2).cos()
+        if more:
+            torch._dynamo.graph_break()
+            x = x * 3
+        return x
+
+    options = {"budget": BUDGET, "rest": "eager"}
+    compiled, x = torch.compile(broken, backend=backend, options=options), torch.ones(3)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), broken(x))
+        shares = [(BUDGET - it) / (BUDGET / 5) for it in left]
+        assert shares == pytest.approx([0, 1, 0, 1, 2])  # of broken twice, of inner twice, of broken
+        compiled(x)
+        assert len(left) == 5
+        compiled(x, True)  # a later call has a budget of its own
+        assert left[5] == pytest.approx(BUDGET)
+
+
 def test_what_is_quick_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: the same call, where nothing takes time."""
     Clock().begin(monkeypatch)

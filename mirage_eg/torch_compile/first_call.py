@@ -1,0 +1,60 @@
+"""The budget of a first call: the graphs of one function, between its graph breaks, share it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from threading import local
+from typing import Any
+
+from mirage_eg.torch_compile.settings import Settings
+
+
+@dataclass(slots=True)
+class FirstCall:
+    """What is left of the seconds of one call's graphs. It `is_over` once one of them is called again."""
+
+    left: float
+    is_over: bool = False
+
+    def noting(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of a compiled graph, whose second call ends the first call."""
+        times = 0
+
+        @wraps(compiled)
+        def run(*arguments: Any) -> Any:
+            nonlocal times
+            times += 1
+            self.is_over |= times > 1
+            return compiled(*arguments)
+
+        return run
+
+
+_LATEST = local()  # `calls`: of each function that Dynamo has compiled a part of
+
+
+def call_of(settings: Settings) -> FirstCall:
+    """The call of the graph that Dynamo passes on: after a graph break that of the same function's graph before."""
+    calls: dict[tuple[str, str], FirstCall] = _LATEST.__dict__.setdefault("calls", {})
+    function, goes_on = _function()
+    call = calls.get(function) if goes_on else None
+    if call is None or call.is_over:
+        call = calls[function] = FirstCall(settings.budget)
+    return call
+
+
+def _function() -> tuple[tuple[str, str], bool]:
+    """The file and name of the function that Dynamo compiles, and whether it compiles the rest of it, after a graph break."""
+    from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX
+    from torch._dynamo.symbolic_convert import tls
+
+    translator = getattr(tls, "current_tx", None)
+    if translator is None:  # nothing is traced
+        return ("", ""), False
+    code = translator.f_code
+    rest = code.co_name.removeprefix(f"{TORCH_DYNAMO_RESUME_IN_PREFIX}_")
+    goes_on = rest != code.co_name
+    return (code.co_filename, rest.rpartition("_at_")[0] if goes_on else rest), goes_on
+
+
+__all__ = ["FirstCall", "call_of"]
