@@ -17,6 +17,7 @@ from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.sizes import most
 from mirage_eg.ir.weights import marked_weights
+from mirage_eg.ir.written_inputs import written_inputs
 
 TRITON_TYPES = {
     DType.float16: "fp16",
@@ -191,7 +192,9 @@ class ProgramFile:
 
     def ready(self, values: Sequence[int]) -> frozenset[int]:
         """The positions of the values that no kernel of the program writes: inputs, prepared values, and views of these."""
-        names = {self.names[value] for value in (*self.graph.input_values, *self.prepared) if value in self.names}
+        written = {self.graph.input_values[place] for place in written_inputs(self.graph).values()}
+        given = [value for value in self.graph.input_values if value not in written]
+        names = {self.names[value] for value in (*given, *self.prepared) if value in self.names}
         return frozenset(position for position, value in enumerate(values) if self.names[value] in names)
 
     def new_name(self, wanted: str) -> str:

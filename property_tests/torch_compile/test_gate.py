@@ -72,7 +72,7 @@ def test_a_mode_beside_options_is_measured_of_its_own(clock: list[float], monkey
     monkeypatch.setattr(gate, "inductor_code", recorded)
     clock += [4.0, 5.0, 4.0, 4.5]
     with library_segments():
-        found = [decided(mode=mode, cache="off", min_ops=1).decision for mode in ("default", "max-autotune")]
+        found = [decided(mode=mode, cache="off", rest="eager").decision for mode in ("default", "max-autotune")]
     assert found == [Decision.USED] * 2 and clock == []  # the second mode is timed again
     assert configs == [{}, {"max_autotune": True, "coordinate_descent_tuning": True}]
 

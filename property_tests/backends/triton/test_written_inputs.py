@@ -14,6 +14,7 @@ from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.written_inputs import rows_in_place, with_written_inputs
@@ -95,6 +96,17 @@ def test_rows_of_two_caches_are_one_launch_without_a_copy() -> None:
     assert len(launch.nodes) == len(rows_in_place(graph)) == 2
     source = emit(graph)
     assert "index_copy" not in source and "copy_(" not in source
+
+
+def of_two_kernels(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    return [doubled(p, p.reshape(rows, (6, 4))), doubled(p, p.reshape(keys, (48, 4)))]
+
+
+@pytest.mark.parametrize(("body", "into", "early"), [(of_a_kernel, {0: 0}, False), (of_two_kernels, {}, True)])
+def test_a_dependent_launch_waits_before_it_reads_what_is_written(body: Body, into: Mapping[int, int], early: bool) -> None:
+    source = emit(program(body, into), schedule=Schedule(dependent_launch=True))
+    heads = [kernel.partition("gdc_wait")[0] for kernel in source.split("@triton.jit")[1:] if "gdc_wait" in kernel]
+    assert any("tl.load(keys_ptr" in head for head in heads) is early
 
 
 def test_rows_in_place_are_predicted_by_their_own_bytes() -> None:
