@@ -12,6 +12,3 @@ def has_choices(graph: Graph) -> bool:
 
 def _chooses(graph: Graph) -> bool:
     return any(OPS[item.op].selects or ("graph" in item.mapping and _chooses(item["graph"])) for item in graph.nodes)
-
-
-__all__ = ["has_choices"]

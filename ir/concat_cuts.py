@@ -167,6 +167,3 @@ def _of_concat(dim: int, shape: Shape, operands: Sequence[tuple[Shape, tuple[Cut
         start += before[dim]
     result[dim] = frozenset(own)
     return tuple(result)
-
-
-__all__ = ["CutFinder", "few_pieces"]

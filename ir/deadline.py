@@ -52,5 +52,3 @@ def _received(left: float, seconds: float) -> Deadline:
 
 
 NEVER = Deadline()
-
-__all__ = ["NEVER", "Deadline", "after"]

@@ -70,6 +70,3 @@ def primitive_nodes(op: str, attributes: Mapping[str, Any]) -> tuple[tuple[str, 
         return ((op, attributes),)
     parts = [(item.op, item.mapping) for item in definition.nodes if item.op not in ("input", "output")]
     return tuple(primitive for part in parts for primitive in primitive_nodes(*part))
-
-
-__all__ = ["by_definition", "definition_of", "primitive_nodes", "traced"]

@@ -271,6 +271,3 @@ class _Writer:
         if len(found) > 1:
             self.joining.add(value)
         return self.flat.apply("concat", *(self.part(operand, own) for operand, own in found), dim=dim)
-
-
-__all__ = ["Box", "Dissolution", "dissolve", "dissolved", "take"]

@@ -45,6 +45,3 @@ def without_values(program: Graph, dropped: Set[int]) -> Graph:
         if dropped.isdisjoint(values):
             copy.copy(item, values)
     return copy.graph()
-
-
-__all__ = ["GraphCopy", "without_values"]

@@ -40,6 +40,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise JsonError(f"got {name}, which is no JSON number")
-
-
-__all__ = ["parse_json"]

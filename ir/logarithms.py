@@ -50,6 +50,3 @@ def without_far_logarithms(graph: Graph) -> Graph:
 
 def _is_view(item: Node) -> bool:
     return OPS[item.op].kind is Kind.REARRANGEMENT and len(item.operands) == 1
-
-
-__all__ = ["without_far_logarithms"]

@@ -52,6 +52,3 @@ def with_direct_reshapes(graph: Graph) -> Graph:
                 behind = source[behind]
             nodes[place] = Node(item.op, (behind,), item.attributes)
     return replace(graph, nodes=tuple(nodes)) if nodes != list(graph.nodes) else graph
-
-
-__all__ = ["with_direct_reshapes", "without_dead_code", "without_repeats"]

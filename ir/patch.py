@@ -52,6 +52,3 @@ def patch_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
 
 def _places(ranges: Sequence[range]) -> str:
     return "[" + ", ".join(f"{it.start}:{it[-1] + 1}{f':{it.step}' if it.step > 1 else ''}" for it in ranges) + "]"
-
-
-__all__ = ["patch_shape", "written_ranges"]

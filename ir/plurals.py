@@ -5,6 +5,3 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     """A count and its noun, which has an s where there are several; `plural` is that of an irregular noun."""
     number = f"{count:,}" if count >= 10_000 else str(count)
     return f"{number} {noun if count == 1 else plural or f'{noun}s'}"
-
-
-__all__ = ["counted"]

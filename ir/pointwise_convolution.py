@@ -21,6 +21,3 @@ def pointwise_convolution(program: Graph, makers: Mapping[int, Node], item: Node
     lead = x[:1] if x and x[0] > 1 else ()
     fits = as_written and matrix == filters[:2] and columns == (*lead, x[1], prod(x[2:])) and y[1] == filters[0]
     return (image, weight) if fits else None
-
-
-__all__ = ["POINTWISE", "pointwise_convolution"]

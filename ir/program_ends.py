@@ -115,6 +115,3 @@ def _as_input(program: Graph, nodes: Sequence[Node], value: int, place: int) -> 
 def _moved(item: Node, position: Mapping[int, int]) -> Node:
     """A node on the new positions of its operands."""
     return replace(item, operands=tuple(position[i] for i in item.operands))
-
-
-__all__ = ["Core", "core_of"]

@@ -22,6 +22,3 @@ def once_per_graph(function: Callable[[Graph], Result]) -> Callable[[Graph], Res
         return result
 
     return remembered
-
-
-__all__ = ["once_per_graph"]

@@ -196,6 +196,3 @@ def _named(item: Node, name: str) -> Node:
     if item.op != "input":
         return item
     return replace(item, attributes=tuple((key, name if key == "name" else value) for key, value in item.attributes))
-
-
-__all__ = ["Renamed", "as_given", "rename_views"]

@@ -82,6 +82,3 @@ def _check_value(item: Node, dtype: DType) -> None:
     value = item.get("value", 0)
     if (dtype.is_integer and value.denominator != 1) or (dtype is DType.bool and value not in (0, 1)):
         raise ElementTypeError(f"got value {value} for {dtype}, wanted {'0 or 1' if dtype is DType.bool else 'a whole number'}")
-
-
-__all__ = ["result_dtype"]

@@ -154,20 +154,3 @@ def _bounds(selection: Selection) -> tuple[int, int]:
     for extent, taken in selection:
         first, last = first * extent + taken.start, last * extent + taken[-1]
     return first, last
-
-
-__all__ = [
-    "CutPattern",
-    "Selection",
-    "are_disjoint",
-    "count",
-    "cuts_of_slice",
-    "everything",
-    "is_everything",
-    "normal",
-    "of_slice",
-    "parted",
-    "pieces",
-    "regrouped",
-    "within",
-]

@@ -428,6 +428,3 @@ class Builder:
         if not wanted or x.shape[-len(wanted) :] != wanted:
             raise GraphError(f"{name}: got normalized_shape {text(wanted)} for {text(x.shape)}; wanted its last extents")
         return len(wanted)
-
-
-__all__ = ["Builder", "Tensor"]

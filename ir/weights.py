@@ -76,6 +76,3 @@ def matching_inputs(graph: Graph, patterns: Sequence[str]) -> frozenset[int]:
             shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
             raise OptionError(f"weights: got {pattern!r}, wanted the name of an input: {shown}")
     return frozenset(place for place, name in enumerate(names) if any(fnmatchcase(name, pattern) for pattern in patterns))
-
-
-__all__ = ["marked_weights", "matching_inputs", "prepared_values", "weight_only", "with_weights", "without_weights"]

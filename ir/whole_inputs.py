@@ -128,6 +128,3 @@ def root_inputs(program: Graph) -> frozenset[int]:
         else:
             others.update(item.operands)
     return frozenset(i for i, value in enumerate(program.input_values) if value in taken - others)
-
-
-__all__ = ["causal_inputs", "counting_bounds", "index_bounds", "indicator_inputs", "root_inputs", "whole_inputs"]

@@ -17,6 +17,3 @@ def within_range(factor: Fraction | int) -> tuple[float, ...]:
         return (float(factor),)
     power = Fraction(2) ** (exponent // count)
     return (*[float(power)] * (count - 1), float(factor / power ** (count - 1)))
-
-
-__all__ = ["within_range"]

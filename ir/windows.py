@@ -268,20 +268,3 @@ def window_elements(x: Any, window: Shape, attributes: Attributes, rows: range, 
             for start, length, stride in zip(starts, lengths, strides, strict=True)
         )
         yield x[(..., *taken)]
-
-
-__all__ = [
-    *("AVG_POOLS", "CONVOLUTIONS", "DIMS", "MAX_POOLS", "TRANSPOSED"),
-    "batch_norm_shape",
-    "conv_shape",
-    "conv_transpose_shape",
-    "enlarged_shape",
-    "eye_shape",
-    "framed",
-    "full_shape",
-    "pool_shape",
-    "sides",
-    "window_counts",
-    "window_elements",
-    "written_conv_transpose",
-]

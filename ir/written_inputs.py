@@ -53,6 +53,3 @@ def _written_before(graph: Graph, value: int) -> Iterator[int]:
     while (item := graph.nodes[graph.makers[value]]).op == "index_write":
         yield value
         value = item.operands[0]
-
-
-__all__ = ["rows_in_place", "with_written_inputs", "written_inputs"]

@@ -39,6 +39,3 @@ def written_softmax(graph: Graph, value: int) -> WrittenSoftmax | None:
         return None
     between = dict.fromkeys((total, numerator, *constants))
     return WrittenSoftmax(exponential, next(iter(indicators), None), (*(value for value in between if value != exponential),))
-
-
-__all__ = ["WrittenSoftmax", "written_softmax"]

@@ -482,6 +482,3 @@ class Program(KernelGraph):
 def new_kernel_graph() -> Program:
     """Start a tensor program."""
     return Program()
-
-
-__all__ = ["MuGraph", "MuGraphs", "Program", "SizedMuGraph", "new_kernel_graph", "optimize_graph", "superoptimize"]

@@ -325,6 +325,3 @@ def _limits(given: Limits | Mapping[str, float] | None) -> Limits:
     if min(limits.iterations, limits.nodes, limits.seconds) <= 0:
         raise OptionError(f"limits: got {limits}, wanted positive numbers")
     return limits
-
-
-__all__ = ["Answer", "EGraph", "Equivalence", "egraph"]

@@ -196,6 +196,3 @@ def _device(data: object, where: str) -> Device:
 
 def _shown(value: object) -> str:
     return f"an int of {len(str(value))} digits" if isinstance(value, int) and abs(value) > _MOST else repr(value)[:60]
-
-
-__all__ = ["DEFAULT_TARGET", "DEVICES", "Device", "closest_device", "device_for", "find_device"]

@@ -240,19 +240,3 @@ def _streamed(block: Graph) -> frozenset[int]:
         for operand in item.operands:
             ends[operand] |= reached
     return frozenset(values[0] for position, (_, values) in enumerate(numbered) if passes_through(position))
-
-
-__all__ = [
-    "LiveTiles",
-    "OrderProblem",
-    "OrderTask",
-    "element_bytes",
-    "is_of_vector",
-    "kernels_problem",
-    "live_bytes",
-    "live_bytes_of",
-    "live_tiles",
-    "needed_before",
-    "phase_problems",
-    "tile_bytes",
-]

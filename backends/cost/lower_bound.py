@@ -38,6 +38,3 @@ def flops_of_product(graph: Graph, item: Node, value: int) -> int:
     # An element of the result sums as many terms as a filter has; an element of a transposed convolution's image is in as many.
     image, weight = value if item.op in CONVOLUTIONS else item.operands[0], item.operands[1]
     return 2 * prod(graph.types[image].shape) * prod(graph.types[weight].shape[1:])
-
-
-__all__ = ["PRODUCTS", "device_lower_bound_us", "flops_of_product", "lower_bound_us", "product_flops"]

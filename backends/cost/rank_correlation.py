@@ -26,6 +26,3 @@ def _ranks(values: Sequence[float]) -> list[float]:
             ranks[position] = (start + end - 1) / 2
         start = end
     return ranks
-
-
-__all__ = ["spearman"]

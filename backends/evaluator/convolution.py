@@ -71,6 +71,3 @@ def pooled(
     _, _, rows, *counts = pool_shape([x.shape[lead:]], attributes, len(window))
     x = framed(xp, x, attributes, outside)
     return reduce(combine, window_elements(x, window, attributes, range(rows), tuple(counts)))
-
-
-__all__ = ["convolved", "pooled"]

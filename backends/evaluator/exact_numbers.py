@@ -156,6 +156,3 @@ def work_of(graph: Graph) -> int:
             terms = graph.types[item.operands[0]].shape[-1] if OPS[item.op].kind is Kind.MATMUL else 1
             work += sum(prod(graph.types[value].shape) for value in values) * terms
     return work
-
-
-__all__ = ["AMPLIFIED", "ExactNumbers", "amplification", "cancels", "exact_outputs", "work_of"]

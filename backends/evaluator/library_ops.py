@@ -91,6 +91,3 @@ def numbers(xp: Any, row: Op, operands: Sequence[Array], lead: int, attributes: 
         value = {"value": float(attributes["value"])} if "value" in attributes else {}
         return moved(xp, row, operands, lead, {**attributes, **value})
     return computed(LibraryNumbers(xp), row, operands, lead, attributes)
-
-
-__all__ = ["LibraryNumbers", "computed", "moved", "numbers", "places_in_order", "whole"]

@@ -203,6 +203,3 @@ def _any_in_window(x: Component, lead: int, attributes: Attributes) -> Array | N
 
 def _any_along(undefined: Array | None, axis: int, like: Array) -> Array | None:
     return None if undefined is None else np.broadcast_to(undefined.any(axis=axis, keepdims=True), like.shape)
-
-
-__all__ = ["component", "is_keyed", "read_components"]

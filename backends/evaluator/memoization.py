@@ -272,6 +272,3 @@ def _nbytes(x: Component) -> int:
 def _without_empty_mask(x: Component) -> Component:
     """x, without its mask if all elements are defined."""
     return x if x.undefined is None or bool(x.undefined.any()) else Component(x.residues)
-
-
-__all__ = ["MEMO_BYTES", "FieldMemo", "Memo", "MemoBudget", "NumericMemo"]

@@ -66,6 +66,3 @@ def install_ops(pickled: bytes) -> None:
     """Add the custom ops of the parent to this process."""
     if pickled:
         REGISTRY.update({spec.name: spec for spec in pickle.loads(pickled)})
-
-
-__all__ = ["begin_worker", "end_processes", "install_ops", "keep_worker", "pickled_ops"]

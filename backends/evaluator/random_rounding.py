@@ -131,6 +131,3 @@ def rounding_spread(
             moved = [abs(x - output) for x, output in zip(sample, outputs, strict=True)]
         spreads = [xp.maximum(one, xp.where(xp.isfinite(x), x, np.nan)) for one, x in zip(spreads, moved, strict=True)]
     return spreads, bool(overflows)
-
-
-__all__ = ["RandomRounding", "rounding_spread"]

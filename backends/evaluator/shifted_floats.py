@@ -236,6 +236,3 @@ def _common_degree(values: Sequence[Shifted]) -> Fraction | None:
 
 def _any_shifted(values: Sequence[Value]) -> bool:
     return any(isinstance(x, Shifted) for x in values)
-
-
-__all__ = ["Logarithm", "Shifted", "ShiftedFloats"]

@@ -100,6 +100,3 @@ def _is_whole(x: Array) -> bool:
 def _wrapped(number: Fraction) -> int:
     """A whole number as one of 64 bits."""
     return (int(number) + 2**63) % 2**64 - 2**63
-
-
-__all__ = ["WithIntegers"]

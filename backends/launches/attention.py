@@ -159,6 +159,3 @@ def _in_four_dims(shapes: list[Shape]) -> tuple[Shape, ...] | None:
             return None
         found.append((*whole, high, wide))
     return tuple(found)
-
-
-__all__ = ["LibraryAttention", "library_attentions"]

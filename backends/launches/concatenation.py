@@ -105,6 +105,3 @@ def launch_order(graph: Graph, joint: Sequence[JointConcat]) -> tuple[int, ...]:
         else:
             times.setdefault(place, (place, 2))
     return tuple(sorted(times, key=lambda place: (times[place], place)))
-
-
-__all__ = ["JointConcat", "copying_nodes", "joint_concats", "launch_order"]

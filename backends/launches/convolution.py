@@ -87,6 +87,3 @@ def _only_readers(graph: Graph, numbered: list[tuple[Node, range]], value: int) 
 
 def _is_per_channel(shape: Shape, channels: int) -> bool:
     return shape in ((channels, 1, 1), (1, channels, 1, 1))
-
-
-__all__ = ["FusedConvolution", "fused_convolutions"]

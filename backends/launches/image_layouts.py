@@ -85,6 +85,3 @@ def _images(graph: Graph) -> set[int]:
         images |= fresh
         left += fresh
     return images
-
-
-__all__ = ["image_layouts", "is_channels_last_convolution", "pools_row_major"]

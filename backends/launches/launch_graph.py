@@ -126,6 +126,3 @@ def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch
         views = it.views if isinstance(it, LibraryAttention) else ()
         nodes, shown = (tuple(map(graph.makers.__getitem__, values)) for values in (it.values, views))
         yield Launch(kind, steps[nodes[-1]], nodes, tuple(dict.fromkeys(it.read)), it.values[-1:], it, shown)
-
-
-__all__ = ["Launch", "LaunchGraph", "LaunchKind", "launches_of"]

@@ -75,6 +75,3 @@ def declared_strides(graph: Graph) -> dict[int, Shape]:
         if value in graph.input_values and any(stride < 0 for stride in strides):
             raise GraphError(f"{where}: got strides {text(strides)}; wanted none below 0")
     return {value: strides for value, (strides, _) in declared.items()}
-
-
-__all__ = ["Placement", "declared_strides", "placement_of"]

@@ -153,6 +153,3 @@ def reshaped_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | Non
         step *= extent
         left //= extent
     return tuple(reversed(strides_of_dims))
-
-
-__all__ = ["View", "joined_values", "reshaped_strides", "shown_at", "transposed_operands", "views_of"]

@@ -50,6 +50,3 @@ def autotune_in_turn() -> None:
 def _in_turn(measure: Callable[..., Any], *args: Any, **options: Any) -> Any:
     with gpu_turn():
         return measure(*args, **options)
-
-
-__all__ = ["autotune_in_turn", "gpu_turn", "lock_file"]

@@ -58,6 +58,3 @@ class EventDriver:
         finally:
             self._recorded = None
         return {handle: median(us) * len(us) / _RUNS for handle, us in times.items()}
-
-
-__all__ = ["EventDriver"]

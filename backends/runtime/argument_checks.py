@@ -90,6 +90,3 @@ def _hint(wanted: ArrayLayout) -> str:
     if wanted.is_dense:
         return "make it contiguous first (torch: x.contiguous(), CuPy: cupy.ascontiguousarray(x))"
     return "copy it into an array of these strides first (torch: torch.empty_strided)"
-
-
-__all__ = ["ArgumentChecker", "check_array"]

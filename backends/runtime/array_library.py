@@ -89,6 +89,3 @@ class Library(Protocol):
 
     def capture(self, run: Callable[[], Any], device: int) -> tuple[Any, Callable[[], None]]:
         """Capture `run` in a CUDA graph: its result, and a function that replays the graph on the current stream."""
-
-
-__all__ = ["ArrayLayout", "ArrayLocation", "Check", "Library"]

@@ -86,6 +86,3 @@ def _torch_for_library_kernels() -> Torch:
             "this µGraph has library kernels, which torch runs, and torch is not installed: pip install torch, or take a "
             "µGraph whose kernels are all generated"
         ) from None
-
-
-__all__ = ["CudaGraph", "call", "capture"]

@@ -218,6 +218,3 @@ def cuda_driver() -> CudaDriver:
         MirageError: this machine has none.
     """
     return CudaDriver()
-
-
-__all__ = ["CudaDriver", "Driver", "Function", "LaunchCall", "cuda_driver"]

@@ -98,6 +98,3 @@ def launch_plan_of(module: ModuleType, shapes: Sequence[Sequence[int]] = ()) -> 
             setattr(module, name, kernel)
     results = returned if isinstance(returned, tuple) else (returned,)
     return LaunchPlan(inputs, buffers, tuple(RecordedLaunch(*record) for record in launches), results, arena, size, sizes)
-
-
-__all__ = ["LaunchPlan", "RecordedLaunch", "launch_plan_of"]

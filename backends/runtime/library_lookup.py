@@ -80,6 +80,3 @@ def any_library() -> Library:
         except ImportError:
             continue
     raise MirageError("neither torch nor CuPy is installed; install one of them, say pip install cupy-cuda12x")
-
-
-__all__ = ["any_library", "cupy_library", "library_of", "torch_library"]

@@ -77,6 +77,3 @@ class MixedStreamState:
         slots = new_argument_slots(arguments)
         self._ready[binary, grid] = slots, self._site.prepare(binary, grid, slots, range(arguments))
         return self._ready[binary, grid]
-
-
-__all__ = ["MixedStreamState", "stand_in"]

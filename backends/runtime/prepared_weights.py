@@ -42,6 +42,3 @@ class PreparedWeights:
         except ImportError:
             raise MirageError("this program computes functions of weights by torch; install torch") from None
         return library.from_torch(self._module.prepared(*tensors))
-
-
-__all__ = ["PreparedWeights"]

@@ -180,6 +180,3 @@ class RunningProgram:
             if self._running is None
             else MixedStreamState(self.plan, site, self._module, self._running)
         )
-
-
-__all__ = ["RunningProgram"]

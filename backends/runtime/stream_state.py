@@ -88,6 +88,3 @@ class StreamState:
             for target, source in self._copied:
                 self._library.copy(values[target], values[source])
         return tuple(out)
-
-
-__all__ = ["LaunchSite", "StreamState", "new_argument_slots"]

@@ -65,6 +65,3 @@ def allocate(module: ModuleType, name: str, types: tuple[str, ...], target: str)
     except (TritonError, RuntimeError):  # its own errors, MLIR's
         return None
     return int(code.get_int_attr("ttg.shared"))
-
-
-__all__ = ["allocate"]

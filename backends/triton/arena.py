@@ -133,6 +133,3 @@ def _pack(lives: Sequence[Life], start: Sequence[int], bound: int) -> tuple[tupl
     solution = tuple(solver.value(offset) for offset in offsets)
     best = solution if _height(lives, solution) < height else tuple(start)
     return best, _height(lives, best) if status == cp_model.OPTIMAL else max(bound, round(solver.best_objective_bound))
-
-
-__all__ = ["ALIGNMENT", "Arena", "Buffer", "first_fit", "largest_live_set", "plan_arena"]

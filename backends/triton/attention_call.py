@@ -52,6 +52,3 @@ def write_attention(file: ProgramFile, attention: LibraryAttention, value: int) 
     order = "" if by_library else ".contiguous()"
     file.body.append(f"    {name} = attention({given}).reshape({file.types[value].shape}){order}")
     file.calls_torch = True
-
-
-__all__ = ["NAMES", "SOURCE", "write_attention"]

@@ -108,6 +108,3 @@ def _after_factors(graph: Graph) -> Graph:
         waiting.remove((item, values))
     nodes += [Node("output", (new_value[item.operands[0]],), item.attributes) for item in graph.outputs]
     return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
-
-
-__all__ = ["prepared"]

@@ -72,6 +72,3 @@ def compile_for(source: str, name: str, target: Target, seconds: int, settings: 
 def not_compiled(name: str, target: str, why: str) -> KernelCompile:
     """The record of a kernel that was not compiled."""
     return KernelCompile(name, target, False, None, None, None, why, 0.0)
-
-
-__all__ = ["compile_for", "compile_within", "compiler_process", "not_compiled"]

@@ -80,6 +80,3 @@ def bounded_ptxas(bound: Bound) -> Iterator[None]:
         yield
     finally:
         _BOUND.reset(token)
-
-
-__all__ = ["SECONDS", "Bound", "at_most", "bounded_ptxas"]

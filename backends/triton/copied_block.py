@@ -89,6 +89,3 @@ def _factor(extent: int) -> str:
 def kernel_source(name: str, arguments: Sequence[str], body: Sequence[str]) -> str:
     """The text of a kernel."""
     return "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *(f"    {line}" for line in body)]) + "\n"
-
-
-__all__ = ["ELEMENTS", "STAGES", "WARPS", "Rows", "StridedMemory", "copied_block", "kernel_source", "written_rows"]

@@ -310,6 +310,3 @@ def _returned(file: ProgramFile) -> str:
         returned.append(file.names[value] if want in (None, str(have)) else f"{file.names[value]}.to(torch.{want})")
     file.calls_torch |= any("torch." in text for text in returned)
     return ", ".join(returned)
-
-
-__all__ = ["emit", "identifier", "memory_of"]

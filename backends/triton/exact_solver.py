@@ -16,6 +16,3 @@ def exact_solver(effort: float) -> Any:
     solver.parameters.max_deterministic_time = effort
     solver.parameters.catch_sigint_signal = False
     return solver
-
-
-__all__ = ["exact_solver"]

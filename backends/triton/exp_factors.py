@@ -151,6 +151,3 @@ def moved_dims(item: Node, position: int, operands: Sequence[Shape], result: Sha
             return {before[0]: after[0] for before, after in kept if len(before) == len(after) == 1}
         case _:
             return {dim: dim + shift for dim in real_dims(shape)}
-
-
-__all__ = ["Origin", "Powers", "moved_dims", "powers_of", "real_dims"]

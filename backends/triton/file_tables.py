@@ -29,6 +29,3 @@ def tables_of(module: ModuleType, shapes: Sequence[Sequence[int]] = ()) -> FileT
     sizes = {name: shapes[place][dim] for name, (place, dim, *_) in module.SIZES.items()}
     inputs, buffers = module.layouts(**sizes)
     return FileTables(inputs, {}, buffers, sizes)
-
-
-__all__ = ["FileTables", "tables_of"]

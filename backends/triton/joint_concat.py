@@ -97,6 +97,3 @@ def _rows(
     rows = Rows(pointers[index], dim, file.types[whole].shape[dim], stride, offsets.get(index, 0))
     source = StridedMemory(pointers[values], file.strides[values], offsets.get(values, 0))
     return written_rows(file.types[values].shape, source, target, rows, program)
-
-
-__all__ = ["write_joint_concat"]

@@ -89,19 +89,3 @@ def binaries_of(kernel: str, types: Sequence[str]) -> list[Binary]:
     aligned, short = ALIGNED_SIZE in types, False if CONSTANT in types else None
     binaries = [Binary(kernel, short), *([Binary(kernel, short, True)] if aligned else [])]
     return [*binaries, Binary(kernel, True, aligned)] if CONSTANT in types else binaries
-
-
-__all__ = [
-    "ALIGNED_SIZE",
-    "ALIGNMENT",
-    "CONSTANT",
-    "FULL",
-    "SIZE",
-    "Binary",
-    "SizedTiles",
-    "binaries_of",
-    "binary_of",
-    "kernel_name",
-    "signature_of_sizes",
-    "sized_tiles_of",
-]

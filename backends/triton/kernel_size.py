@@ -67,6 +67,3 @@ class MeasuredSource(ASTSource):  # type: ignore[misc]  # Triton has no types
         if (count := instructions(str(module), self.warps)) > MOST:
             raise UnsupportedError(f"not compiled: about {count:,} instructions for each thread, wanted at most {MOST:,}")
         return module
-
-
-__all__ = ["MOST", "MeasuredSource", "instructions"]

@@ -131,6 +131,3 @@ def _new_row_maxima(file: ProgramFile, export: ExportedMaximum, values: Sequence
     for position, degree in export.degrees.items():
         file.row_maxima.setdefault(values[position], []).append(RowMaximum(maximum, export.shape, export.dtype, degree))
     return maximum
-
-
-__all__ = ["write_kernel"]

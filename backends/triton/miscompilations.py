@@ -126,6 +126,3 @@ def _misordered(code: str) -> str | None:
             if rows > ROWS and row * bits > 8 * width:
                 return f"Triton reads a tile of {rows} rows of {row * bits // 8} bytes in another order than it writes it"
     return None
-
-
-__all__ = ["ROWS", "find_miscompilation"]

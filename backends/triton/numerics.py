@@ -92,6 +92,3 @@ def as_kernels_compute(
     shifted = ShiftedFloats(FloatAlgebra(xp, working, rounds=True))
     algebra: Algebra[Any] = shifted if shifts_exponentials(graph) else shifted.plain
     return [shifted.number(x) for x in evaluate(as_written(graph), inputs, algebra, slice_elements, rounded=True)]
-
-
-__all__ = ["as_kernels_compute", "as_written", "shifts_exponentials"]

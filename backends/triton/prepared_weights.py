@@ -159,5 +159,3 @@ _PREPARED = f'''def prepared(*weights):
     return results
 
 '''
-
-__all__ = ["NAMES", "add_loop_bounds", "preparation_functions", "preparation_tables", "values_kept", "weights_read"]

@@ -202,6 +202,3 @@ class ProgramFile:
         name = names_used(self.taken, wanted)
         self.taken.add(name)
         return name
-
-
-__all__ = ["TRITON_TYPES", "Block", "LoweredProgram", "ProgramFile"]

@@ -132,6 +132,3 @@ def _judged(trace: Powers, exportable: frozenset[int], shifted: frozenset[int], 
         return factors
     exported = {position: int(degree) for position, degree in trace.exported.items()}
     return SafeExponential(reduced, kept, trace.degrees, trace.origins, exported, factors)
-
-
-__all__ = ["SafeExponential", "judged_exponentials", "judged_in_any_order", "safe_exponentials"]

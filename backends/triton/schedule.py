@@ -67,6 +67,3 @@ def fewer_stages(schedules: Schedules, failed: Sequence[bool]) -> Schedules | No
 def schedule_record(schedules: Schedules) -> dict[str, list[Any]]:
     """Each field with its values of all kernels, in JSON's types."""
     return {entry.name: [getattr(schedule, entry.name) for schedule in schedules] for entry in fields(Schedule)}
-
-
-__all__ = ["Schedule", "Schedules", "changed", "fewer_stages", "per_kernel", "schedule_record"]

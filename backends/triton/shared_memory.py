@@ -101,6 +101,3 @@ def alone(block: Graph) -> Graph:
     inputs = [node("input", shape=item["shape"], dtype=item["dtype"]) for item in block.inputs]
     outputs = [node("output", len(inputs) + number) for number in range(len(block.outputs))]
     return Graph((*inputs, node("block", *range(len(inputs)), graph=block), *outputs), Level.KERNEL)
-
-
-__all__ = ["allocated_bytes", "alone", "bounds", "fits_lower_bound", "needed"]

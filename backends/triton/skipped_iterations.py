@@ -194,6 +194,3 @@ def tile_splits(graph: Graph, position: int) -> list[tuple[list[tuple[int, int]]
         split += [(REPLICATED, graph.loop)] if item.get("fmap", REPLICATED) == dim else []
         found.append(([(place, count) for place, count in split if count > 1], extent))
     return found
-
-
-__all__ = ["SkippedIterations", "UniformTile", "skipped_iterations", "tile_splits"]

@@ -181,6 +181,3 @@ def maxima_of(operands: Sequence[int], row_maxima: Mapping[int, Sequence[RowMaxi
     """The positions of the operands of a block graph that are maxima."""
     maxima = {row_maximum.value for entries in row_maxima.values() for row_maximum in entries}
     return frozenset(position for position, value in enumerate(operands) if value in maxima)
-
-
-__all__ = ["ExportedMaximum", "RowMaximum", "find_exported_maxima", "maxima_of", "row_maximum_tile", "with_row_maxima"]

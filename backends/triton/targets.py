@@ -27,5 +27,3 @@ TARGETS = {
 
 DEPENDENT_LAUNCHES = ("sm_90", "sm_100")
 """The targets on which a kernel may start while the one before it ends."""
-
-__all__ = ["DEPENDENT_LAUNCHES", "TARGETS", "Target"]

@@ -80,6 +80,3 @@ def places(writer: Writer, steps: Sequence[Step]) -> Mapping[int, str]:
                 before[dim] = f"({digit})" if position == 0 else f"({digit} % {extents[position]})"
         where = before
     return where
-
-
-__all__ = ["places", "viewed_loads"]

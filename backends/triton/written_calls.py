@@ -111,6 +111,3 @@ def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> s
     ] or names
     attributes = torch_attributes(item, types[value].dtype)
     return torch_call(item.op, operands, attributes, [types[i].shape for i in item.operands])
-
-
-__all__ = ["FUSED", "FUSED_SOURCE", "write_fused_convolution", "write_library_call"]

@@ -30,6 +30,3 @@ def _shows(graph: Graph, value: int, inputs: Container[int]) -> bool:
     return value in inputs or (
         OPS[item.op].kind is Kind.REARRANGEMENT and any(_shows(graph, it, inputs) for it in item.operands)
     )
-
-
-__all__ = ["write_into_inputs"]

@@ -85,6 +85,3 @@ def _layout_line(file: ProgramFile, name: str, value: int) -> str:
 
 def _dict_text(options: Mapping[str, int]) -> str:
     return "{" + ", ".join(f'"{name}": {value}' for name, value in options.items()) + "}"
-
-
-__all__ = ["written_sized_tables", "written_tables"]

@@ -210,5 +210,3 @@ OPS = (
         onnx=_elu_in_onnx,
     ),
 )
-
-__all__ = ["OPS"]

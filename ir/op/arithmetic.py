@@ -238,5 +238,3 @@ OPS = (
         power=Fraction(1),
     ),
 )
-
-__all__ = ["OPS"]

@@ -192,5 +192,3 @@ OPS = (
     ),
 )
 DERIVED: Mapping[str, DerivedOp] = {op.name: op for op in OPS}
-
-__all__ = ["DERIVED", "OPS", "DerivedOp"]

@@ -54,6 +54,3 @@ def power_of(op: str, attributes: Mapping[str, Any]) -> Fraction | None:
     record = PACKAGED.get(op)
     power = None if record is None else record.power
     return Fraction(power(**attributes)) if callable(power) else power
-
-
-__all__ = ["COMPARISONS", "PACKAGED", "REGISTRY", "OpTable", "elementwise_table", "power_of", "record_of"]

@@ -33,6 +33,3 @@ def erf(xp: Any, x: Any) -> Any:
     filled = xp.nan_to_num(index, nan=0.0).astype(xp.int64) + len(table) // 2
     value = table[filled] + (2 / math.sqrt(math.pi)) * xp.exp(-centre * centre) * series
     return value.astype(x.dtype, copy=False)
-
-
-__all__ = ["erf"]

@@ -119,5 +119,3 @@ OPS = (
     of_one_name("sin", field=KEYED, noun="sine", keeps_zero=True, costly=True),
     of_one_name("cos", field=KEYED, noun="cosine", costly=True),
 )
-
-__all__ = ["EXPM1_HELPER", "LOG1P_HELPER", "OPS"]

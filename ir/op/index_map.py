@@ -107,6 +107,3 @@ def _elements(xp: Any, x: Any, lead: int, piece: Piece, extents: Shape) -> Any:
             if source is not None:
                 index[source] = xp.broadcast_to(digit, extents)
     return x[(slice(None),) * lead + tuple(index)]
-
-
-__all__ = ["Group", "IndexMap", "IndexRule", "Piece", "Span", "moved", "plain", "row_major"]

@@ -281,5 +281,3 @@ OPS = (
     *map(_average, windows.DIMS),
 )
 LIBRARY: Mapping[str, LibraryOp] = {op.name: op for op in OPS}
-
-__all__ = ["LIBRARY", "OPS", "LibraryOp"]

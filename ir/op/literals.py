@@ -16,6 +16,3 @@ def number(value: Fraction | int) -> str:
 def factors(value: Fraction | int) -> list[str]:
     """The literals of a constant factor: several where float32 does not hold it."""
     return [number(value)] if isinstance(value, int | Ratio) else [*map(repr, within_range(value))]
-
-
-__all__ = ["factors", "number"]

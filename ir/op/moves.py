@@ -314,5 +314,3 @@ VIEWS_IN_ORDER = frozenset(name for name in VIEWS if MOVES[name].in_order)  # no
 VIEWS_ONCE = frozenset(name for name in VIEWS if not MOVES[name].repeats)  # as large as what they show, or smaller
 VIEWS_OF_ALL = frozenset(name for name in VIEWS if not MOVES[name].omits)
 PLAIN_VIEWS = VIEWS_IN_ORDER & VIEWS_ONCE  # between kernels in any plan
-
-__all__ = ["MOVES", "PLAIN_VIEWS", "VIEWS", "VIEWS_IN_ORDER", "VIEWS_OF_ALL", "VIEWS_ONCE", "MoveOp"]

@@ -151,10 +151,3 @@ def smaller(mp: Any, x: Any, y: Any) -> Any:
 def holds(attributes: Mapping[str, Any], value: bool | Callable[..., bool]) -> bool:
     """A property that may depend on the attributes."""
     return value if isinstance(value, bool) else bool(value(**attributes))
-
-
-__all__ = [
-    *("FIRST", "IDEMPOTENT", "KEYED", "MONOTONE", "NEXT", "OPERANDS", "SAME"),
-    *("Append", "Constant", "ElementwiseOp", "FieldMeaning", "Helper", "OnNumbers"),
-    *("holds", "larger", "like", "of_one_name", "real", "smaller"),
-]

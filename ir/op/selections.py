@@ -132,5 +132,3 @@ OPS = (
         onnx=lambda append, number, x, low, high: append("Min", append("Max", x, number(low)), number(high)),
     ),
 )
-
-__all__ = ["NAN_MAX", "OPS"]

@@ -72,6 +72,3 @@ def _pooled_image(x: str, attributes: Attributes, value: object) -> tuple[str, S
 def _framed(x: str, attributes: Attributes, value: object) -> str:
     widths = (width for pair in reversed([*zip(*sides(attributes), strict=True)]) for width in pair)
     return f"{_F}.pad({x}, {tuple(widths)}, value={value})"
-
-
-__all__ = ["average", "convolution", "maximum", "transposed"]

@@ -128,9 +128,3 @@ def _value(field: OptionField, given: Any) -> Any:
     if field.option.flag:
         return not given
     return tuple(given or ()) if get_origin(field.types[0]) is tuple else given
-
-
-__all__ = [
-    *("RESULTS", "GraphArgument", "OutOption", "ProgramArgument", "ProgramsArgument"),
-    *("load", "load_model", "load_model_parts", "load_programs", "results_folder", "with_options"),
-]

@@ -48,6 +48,3 @@ def import_entries(
         return int(bool(done.refused))
 
     return job
-
-
-__all__ = ["app"]

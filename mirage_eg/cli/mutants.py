@@ -261,6 +261,3 @@ def _print(name: str, found: int, original: dict[str, Any], rows: list[MutantRow
     faster = [row for row in rows if (row.measured_us or row.predicted_us) < (original.get("measured_us") or us)]
     how = "measured" if timed else "predicted"
     print(f"{name}: {found} mutants, {len(rows)} listed; {how} faster than the program: {len(faster)}")
-
-
-__all__ = ["mutants"]

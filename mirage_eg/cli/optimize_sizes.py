@@ -168,6 +168,3 @@ def run_verify_sizes(
             left = "; ".join(" ".join(f"{name}={size}" for name, size in sizes) for sizes in verdict.left_out)
             print(f"  not tested, for a test takes too long: {left}")
     return 0 if verdict.equal else 1
-
-
-__all__ = ["declared", "ranges_of", "run_optimize_sizes", "run_verify_sizes"]

@@ -39,6 +39,3 @@ def kernel_lines(results: "Sequence[ModelResult]") -> Iterator[str]:
                 launches, us = sum(kernel.launches for kernel in kernels), sum(kernel.us for kernel in kernels)
                 each = "; ".join(f"{kernel.name[:60]} {kernel.launches:g}× {kernel.us:.1f}" for kernel in kernels)
                 yield f"{result.name}, {name}: {launches:g} kernels, {us:.1f} µs: {each}"
-
-
-__all__ = ["kernel_lines", "segment_table"]

@@ -66,6 +66,3 @@ def tune(
         return 0
 
     return job
-
-
-__all__ = ["tune"]

@@ -106,6 +106,3 @@ def _literal(value: Fraction) -> str | None:
     if max(abs(numerator), denominator) >= _LARGEST_LITERAL:
         return None
     return f"(bigrat (bigint {numerator}) (bigint {denominator}))"
-
-
-__all__ = ["THEORIES", "custom_op_rules", "op_rules"]

@@ -142,6 +142,3 @@ def vector(numbers: Sequence[int]) -> bindings.Call:
 def terms(values: Sequence[bindings.Var]) -> bindings.Call:
     """A vector of terms."""
     return call("vec-of", *values) if values else call("vec-empty")
-
-
-__all__ = ["ENode", "OpTerms", "op_node", "read_enodes", "terms", "vector"]

@@ -205,6 +205,3 @@ class _Sorts:
 def _source(pattern: Any) -> str:
     span = pattern.span  # of a parsed file
     return str(span.file.contents.encode()[span.i : span.j].decode())
-
-
-__all__ = ["with_rationals"]

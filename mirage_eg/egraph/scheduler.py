@@ -76,6 +76,3 @@ class BackOff:
 def count_nodes(egraph: bindings.EGraph) -> int:
     """The e-nodes of an e-graph: rows of constructors, whose names begin with a capital."""
     return sum(size for name, size in table_sizes(egraph) if name[0].isupper())
-
-
-__all__ = ["PAUSE", "BackOff", "count_nodes"]

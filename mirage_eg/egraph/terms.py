@@ -94,6 +94,3 @@ def _bigint(value: int) -> bindings.Call:
     for limb in limbs:
         number = call("+", call("<<", number, _LIMB), call("bigint", limb))
     return number
-
-
-__all__ = ["assign", "call", "define", "fact", "literal", "run_once", "table_sizes", "term", "term_name", "union"]

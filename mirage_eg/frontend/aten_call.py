@@ -239,6 +239,3 @@ def _dim(name: str, dim: Any, rank: int) -> int:
     if isinstance(dim, bool) or not isinstance(dim, int) or not -max(rank, 1) <= dim < max(rank, 1):
         raise UnsupportedError(f"{name} = {dim!r}, wanted a dim of {rank}")
     return dim % max(rank, 1)
-
-
-__all__ = ["FLOATING", "Call", "Handled", "Handler", "Lazy", "Lift", "TorchType", "of_scalars", "spelled"]

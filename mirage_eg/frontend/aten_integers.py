@@ -150,6 +150,3 @@ OF_INTEGERS: Mapping[str, Handler] = {
 def by_type(of_floats: Handler, of_integers: Handler) -> Handler:
     """The handler for floating-point operands, or the one for integers where there are some."""
     return lambda call: of_integers(call) if has_integers(call) else of_floats(call)
-
-
-__all__ = ["OF_INTEGERS", "by_type", "has_integers"]

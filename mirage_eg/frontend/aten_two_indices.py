@@ -66,6 +66,3 @@ def _is_range(call: Call, name: str, extent: int) -> bool:
         case _:
             return False
     return bool(counts and node.meta.get(NAMED) == (extent,))
-
-
-__all__ = ["at_rows_and_columns"]

@@ -74,6 +74,3 @@ def coverage(imported: Imported) -> Coverage:
         flops = None if any(it.flops is None for it in nodes) else sum(it.flops or 0 for it in nodes)
         rows.append(CoverageRow(op, 0 if reason == MOVES else len(nodes), flops, sum(it.nbytes for it in nodes), reason))
     return Coverage(tuple(segments), tuple(sorted(rows, key=lambda row: (-(row.flops or 0), -row.nbytes))))
-
-
-__all__ = ["Coverage", "CoverageRow", "coverage"]

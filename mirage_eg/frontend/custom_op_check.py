@@ -183,6 +183,3 @@ def _library_program(spec: ElementwiseOp, attributes: Mapping[str, Fraction]) ->
         kernel.op(spec.name, *(kernel.new_input(_SHAPE, "float32", name) for name in spec.operands), **attributes)
     )
     return kernel.graph()
-
-
-__all__ = ["check_custom_ops"]

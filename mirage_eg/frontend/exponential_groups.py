@@ -81,6 +81,3 @@ def _function(graph: Graph, group: set[int]) -> FunctionValues | None:
 
 def _read_outside(graph: Graph, group: set[int]) -> Sequence[int]:
     return [operand for item, values in graph.numbered() if group.isdisjoint(values) for operand in item.operands]
-
-
-__all__ = ["FunctionValues", "exponential_groups"]

@@ -258,6 +258,3 @@ def escaping(group: Iterable[Fx], found: Analysis) -> list[Fx]:
         for node in group
         if any(user not in inside and found.place.get(user) not in constant for user in users_of(node, found))
     ]
-
-
-__all__ = ["MOVES", "Analysis", "Place", "analyse", "constants_of", "escaping", "segments", "users_of", "writes_argument"]

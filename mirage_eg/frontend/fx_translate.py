@@ -162,6 +162,3 @@ def _check_extents(what: str, shape: Shape) -> None:
 def _is_tensor(value: Any) -> bool:
     """Whether an argument is a node of the graph, but no symbolic size."""
     return hasattr(value, "all_input_nodes") and not is_size(value.meta.get("val"))
-
-
-__all__ = ["Translation"]

@@ -132,6 +132,3 @@ def node_op() -> Any:
     )
     op.register_fake(fake)
     return torch.ops.mirage_eg.onnx_node.default
-
-
-__all__ = ["TARGET", "call_node", "evaluated", "model_of", "node_op", "reads", "reason_of"]

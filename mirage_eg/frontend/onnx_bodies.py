@@ -425,5 +425,3 @@ _WRITERS: Mapping[str, Writer] = {
     **dict.fromkeys(MAX_POOLS, _max_pool),
     **dict.fromkeys(AVG_POOLS, _avg_pool),
 }
-
-__all__ = ["OnnxBody", "OnnxValue", "onnx_type", "write_node"]

@@ -82,6 +82,3 @@ def _as_array(value: Any) -> Any:
 
 def _described(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-
-
-__all__ = ["WRONG_IN_REFERENCE", "computed", "operator_name"]

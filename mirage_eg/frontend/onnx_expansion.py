@@ -132,6 +132,3 @@ def _optional_results(node: Any) -> frozenset[int]:
     results = defs.get_schema(node.op_type, domain).outputs
     kinds = [results[min(place, len(results) - 1)].option for place in range(len(node.output))]
     return frozenset(place for place, kind in enumerate(kinds) if kind == defs.OpSchema.FormalParameterOption.Optional)
-
-
-__all__ = ["body_of", "branch_of", "with_readers"]

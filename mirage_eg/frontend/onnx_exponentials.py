@@ -175,6 +175,3 @@ class ShiftedBody:
 
     def _constant(self, number: float) -> str:
         return self.body.number(number, DType.float32)
-
-
-__all__ = ["Exponential", "ShiftedBody"]

@@ -65,6 +65,3 @@ def _within(nodes: Iterable[Any]) -> Iterator[Any]:
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
                 yield from _within(graph.node)
-
-
-__all__ = ["read_model"]

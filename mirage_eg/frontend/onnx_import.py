@@ -213,6 +213,3 @@ def _place(name: str, place: int) -> str:
 
 def _first(names: Iterable[str]) -> str:
     return next(name for name in names if name)
-
-
-__all__ = ["import_model"]

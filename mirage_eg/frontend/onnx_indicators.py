@@ -65,6 +65,3 @@ def _numbers(item: Node, operands: list[Numbers | None]) -> Numbers | None:
             return frozenset(_JOINED[item.op](x, y) for x, y in product(*given))
         case _:
             return None
-
-
-__all__ = ["returned_indicators"]

@@ -152,6 +152,3 @@ def nodes_of(sources: Sequence[Any]) -> Iterator[OnnxNode]:
     """Nodes in their form in the file, with their attributes read."""
     for source in sources:
         yield OnnxNode(source, {attribute.name: _value(attribute) for attribute in source.attribute})
-
-
-__all__ = ["OnnxNode", "nodes_of"]

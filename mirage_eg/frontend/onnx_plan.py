@@ -173,6 +173,3 @@ def run_steps(steps: Sequence[ModelStep], values: Mapping[str, Value], types: Mo
     for step in steps:
         found |= step.run(found, types)
     return found
-
-
-__all__ = ["LateNode", "ModelStep", "Plan", "run_steps"]

@@ -96,6 +96,3 @@ def _result(value: Any) -> Any:
         return tensor(value)
     except UnsupportedError:
         return value
-
-
-__all__ = ["OnnxRun", "late_model"]

@@ -176,9 +176,3 @@ def shape_of_input(value: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
             f"ONNX: got the shape {tuple(shape)} of input {value.name}, wanted at most {_MOST_ENTRIES:,} entries"
         )
     return tuple(shape)
-
-
-__all__ = [
-    *("DOMAINS", "ModelTypes", "is_complete", "model_types", "shape_of", "shape_of_input", "symbols", "text_of", "type_of"),
-    "with_extents",
-]

@@ -150,9 +150,3 @@ def element_type(value: Value) -> int:
     name = str(value.dtype).removeprefix("torch.")
     number: int = TensorProto.DataType.Value(next(own for own, torchs in _TORCH.items() if torchs == name))
     return number
-
-
-__all__ = [
-    *("ORDINARY", "Operator", "Tensor", "Value", "array", "carried", "element_type", "is_ordinary", "known", "operand"),
-    *("tensor", "torch_type"),
-]

@@ -143,6 +143,3 @@ def is_row_major(tensor: Any) -> bool:
             return False
         step *= expression(extent)
     return True
-
-
-__all__ = ["NAMED", "extent_of", "hinted_sizes", "is_row_major", "is_size", "name_dims", "number_at", "strides_at"]

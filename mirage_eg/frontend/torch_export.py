@@ -299,8 +299,3 @@ def _why_not_exported(error: Exception) -> str:
         f"{message[:300]}; wanted a model that takes and returns tensors, and no cache "
         "(models of transformers: config.use_cache = False)"
     )
-
-
-__all__ = [
-    *("explain", "functional", "import_graph", "import_program", "known_values", "load", "segment_of", "torch_module"),
-]

@@ -226,6 +226,3 @@ def components(edges: Mapping[int, Sequence[int]]) -> list[list[int]]:
             elif child in on_stack:
                 low[place] = min(low[place], index[child])
     return found
-
-
-__all__ = ["EClasses", "components", "read_classes", "result_types"]

@@ -460,8 +460,3 @@ class _Problem:
             for class_, enodes in enumerate(self.classes.enodes)
             if any(it.constructor == "In" for it in enodes)
         ]
-
-
-__all__ = [
-    *("ClassChoice", "Extraction", "ExtractionError", "KernelChoices", "Mode", "PricedKernel", "SearchedKernels", "extract"),
-]

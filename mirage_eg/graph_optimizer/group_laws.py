@@ -99,6 +99,3 @@ def _laws(op: _Op, axis: Literal, common: str, bias: str | None, name: str) -> I
         f" (let p {op.term('c', bias)}) (set (shape p) (vec-set s d n)) (set (dtype p) t) (piece p d ps 0 0)) :ruleset groups"
         f' :name "one term for a group: {name}{suffix}")'
     )
-
-
-__all__ = ["group_laws"]

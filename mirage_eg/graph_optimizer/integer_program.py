@@ -10,6 +10,3 @@ def new_integer_program() -> Any:
     solver = pywraplp.Solver.CreateSolver("SCIP")
     solver.SetSolverSpecificParametersAsString("misc/catchctrlc = FALSE\n")
     return solver
-
-
-__all__ = ["new_integer_program"]

@@ -221,6 +221,3 @@ def _priced(classes: EClasses, program: Graph, terms: Terms, segment: Segment, p
     if not enodes.keys() >= {*outputs}:
         return None
     return PricedKernel(tuple(enodes.items()), tuple(read), outputs, part.kernels.us, part.kernels.count)
-
-
-__all__ = ["Find", "JointExtraction", "JointProgram"]

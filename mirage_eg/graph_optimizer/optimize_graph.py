@@ -258,6 +258,3 @@ def _report(
         kernels=result.kernels,
         seconds=seconds,
     )
-
-
-__all__ = ["GraphReport", "OptimizedGraph", "Prediction", "optimize_graph", "saturated_classes"]

@@ -65,6 +65,3 @@ def _run(graph: Graph, given: dict[str, Any]) -> Sequence[Any]:
 def _stored(dtype: str) -> str:
     """NumPy has no bfloat16: such values are in float32, rounded."""
     return "float32" if dtype == "bfloat16" else dtype
-
-
-__all__ = ["FoldedProgram"]

@@ -50,6 +50,3 @@ def _cheapest(program: Graph, outputs: int, device: Device, seconds: float) -> t
     _, classes = saturated_classes(written, marked_weights(written))
     needed = replace(classes, roots=classes.roots[:outputs])
     return classes, extract(needed, KernelCosts(device), seconds=seconds)
-
-
-__all__ = ["values_to_cut_at"]

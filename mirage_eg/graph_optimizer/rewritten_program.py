@@ -305,6 +305,3 @@ def _cheapest_weights(classes: EClasses) -> dict[int, NumberedENode]:
                     best[class_] = cost, enode
                     changed = True
     return {class_: enode for class_, (_, enode) in best.items()}
-
-
-__all__ = ["PredictedKernel", "RewrittenProgram", "rewritten"]

@@ -121,6 +121,3 @@ def _kernels(program: Graph) -> Counter[object]:
         for position, (item, values) in enumerate(program.numbered())
         if position in computed and OPS[item.op].kind is not Kind.REARRANGEMENT
     )
-
-
-__all__ = ["Substitution", "Substitutions", "substitutions"]

@@ -314,6 +314,3 @@ def _condition(condition: Condition, scalars: frozenset[str]) -> str:
     if any(name in scalars for side in sides for name in variables(side)):
         return ""
     return f"(= {condition.left} {condition.right})" if isinstance(condition, Equal) else str(condition)
-
-
-__all__ = ["GivenLaw", "given_laws", "tensor_laws", "translated"]

@@ -58,6 +58,3 @@ def _takes_weight(program: Graph, value: int, item: Node, place: int, values: ra
             is_row = sum(extent > 1 for extent in shape) <= 1 < len(program.types[values[0]].shape)
             return (is_row and place != largest) or (len(item.operands) == 1 and values[0] in found)
     return False
-
-
-__all__ = ["weights_of"]

@@ -91,6 +91,3 @@ def grouped_bars(groups: Sequence[BarGroup], title: str) -> str:
             parts.append(number(left + length, y, row.words))
             y += _BAR_ROW
     return svg.picture(width, y + 12, "".join(parts), title)
-
-
-__all__ = ["BarGroup", "BarRow", "Curve", "grouped_bars", "line_chart"]

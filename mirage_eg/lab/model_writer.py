@@ -63,6 +63,3 @@ class ModelWriter:
         for output in outputs:
             self.graph.mark_output(output)
         return WrittenModel(self.graph.graph(), tuple(self.weights))
-
-
-__all__ = ["ModelWriter", "WrittenModel"]

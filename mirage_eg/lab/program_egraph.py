@@ -48,6 +48,3 @@ def _word(classes: EClasses, enode: NumberedENode) -> str:
 
 def _constant(value: object) -> str:
     return text(value) if isinstance(value, tuple) else str(value)
-
-
-__all__ = ["program_egraph_svg"]

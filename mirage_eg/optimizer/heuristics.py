@@ -39,5 +39,3 @@ class Effort:
 
 
 EFFORT = Effort()
-
-__all__ = ["EFFORT", "OPTIMIZER", "Effort", "OptimizerHeuristics"]

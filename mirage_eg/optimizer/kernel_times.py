@@ -99,6 +99,3 @@ def merged(base: Schedule, faster: Sequence[Schedule]) -> Schedule:
             result = replace(result, **changes[group])
         taken |= changes.keys()
     return result
-
-
-__all__ = ["Family", "Kernel", "KernelTimes", "PartChoice", "kernels_of", "merged"]

@@ -292,19 +292,3 @@ def with_strides(graph: Graph, strides: Mapping[int, Shape | None]) -> Graph:
             item = node(item.op, *item.operands, **(item.mapping | {"graph": replace(block, nodes=tuple(inner))}))
         nodes.append(item)
     return replace(graph, nodes=tuple(nodes))
-
-
-__all__ = [
-    "Access",
-    "ChosenLayouts",
-    "LayoutChoice",
-    "LayoutProblem",
-    "access_us",
-    "accesses",
-    "choose_layouts",
-    "intermediates",
-    "laid_out",
-    "run_length",
-    "solve",
-    "with_strides",
-]

@@ -64,6 +64,3 @@ class Measurement:
 def fingerprint(source: str) -> str:
     """A short name of a source."""
     return sha256(source.encode()).hexdigest()[:16]
-
-
-__all__ = ["JsonLine", "Measurement", "fingerprint"]

@@ -210,6 +210,3 @@ def _quick(source: str) -> Outcome:
 
 def _full(source: str) -> tuple[Outcome, Timing | None]:
     return _timer().full(source)
-
-
-__all__ = ["Calls", "MultiGpuTimer", "gpus_of_first_kind", "multi_gpu_timer"]

@@ -183,14 +183,3 @@ def order_blocks(graph: Graph) -> tuple[Graph, list[BlockOrder]]:
         attributes = tuple((name, block_of[block] if name == "graph" else value) for name, value in item.attributes)
         nodes.append(Node(item.op, operands, attributes))
     return replace(graph, nodes=tuple(nodes)), orders
-
-
-__all__ = [
-    "BlockOrder",
-    "Order",
-    "best_order",
-    "order_block",
-    "order_blocks",
-    "order_kernels",
-    "reordered",
-]

@@ -37,6 +37,3 @@ def optimize_mugraph(graph: Graph, device: Device) -> OptimizedMuGraph:
     return OptimizedMuGraph(
         optimized, layouts, live_bytes_of(problem, range(len(problem.tasks))), kernels, tuple(blocks), perf_counter() - begin
     )
-
-
-__all__ = ["OptimizedMuGraph", "optimize_mugraph"]

@@ -86,6 +86,3 @@ def thread_graphs(graph: Graph) -> Iterator[Graph]:
     for item in graph.nodes:
         if item.op == "block":
             yield from (inner["graph"] for inner in item["graph"].nodes if inner.op == "thread")
-
-
-__all__ = ["form_threads", "thread_graphs", "thread_groups", "with_threads"]

@@ -396,6 +396,3 @@ def _measurement(run: _Run, stage: str, variant: Variant, outcome: Outcome, timi
     return Measurement(
         stage, variant.structure, grids, loops, variant.schedule, source, outcome, mugraph, graph, predicted, timing, seconds
     )
-
-
-__all__ = ["Timer", "Tuned", "Tuning", "tune"]

@@ -111,6 +111,3 @@ def is_measurement(line: Any) -> bool:
         and all(isinstance(us, int | float) and 0 < us < float("inf") for us in line.get("kernels_us", []))
         and (line.get("problem", ()) is None or isinstance(line.get("problem"), str))
     )
-
-
-__all__ = ["TuningDatabase", "append", "file_of", "is_measurement", "read_lines"]

@@ -149,17 +149,3 @@ def jointly(variant: Variant, jobs: Iterable[Job]) -> Iterator[Job]:
     for together in zip_longest(*choices):
         schedule = tuple(old if new is None else new for old, new in zip(variant.schedule, together, strict=True))
         yield Job(variant.graph, variant.structure, schedule)
-
-
-__all__ = [
-    "Job",
-    "Variant",
-    "details",
-    "distance",
-    "first",
-    "jointly",
-    "launched_dependently",
-    "like",
-    "sample",
-    "schedules",
-]

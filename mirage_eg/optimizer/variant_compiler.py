@@ -106,6 +106,3 @@ def compile_kernel_of(item: tuple[str, str, str, int]) -> KernelCompile:
     source, name, target, seconds = item
     with at_most(seconds):
         return compile_kernel(source, name, target)
-
-
-__all__ = ["Map", "VariantCompiler"]

@@ -161,6 +161,3 @@ class Variables:
 def _first(distance: int, coefficient: int) -> int:
     """The first v from which on coefficient · v is at or above `distance`; below it, for a negative coefficient."""
     return -(-distance // coefficient) if coefficient > 0 else distance // coefficient + 1
-
-
-__all__ = ["Affine", "RangeSplit", "Undecided", "Variables", "affine"]

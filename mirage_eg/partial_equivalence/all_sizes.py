@@ -204,6 +204,3 @@ def _affine(pair: tuple[int, int], name: str, period: int, offset: int) -> str:
     else:
         text, constant = (f"{times} " if times != 1 else "") + name, constant - times * offset
     return text if not constant else f"{text} {'+' if constant > 0 else '−'} {abs(constant)}"
-
-
-__all__ = ["SizedMutant", "SizedRange", "for_all_sizes", "for_named_dim", "symbolic_graph"]

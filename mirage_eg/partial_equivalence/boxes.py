@@ -377,6 +377,3 @@ def _some_meets_no_other(
         if alone:
             return True
     return False
-
-
-__all__ = ["DimRange", "PositionBox", "agree", "agreement", "equal_everywhere", "whole_box"]

@@ -33,6 +33,3 @@ def corrected(program: Graph, mutant: Graph, wrong: Sequence[Rectangle]) -> Grap
     result = with_patches(builder, program, inputs, y, wrong)
     builder.mark_output(result, program.outputs[0].get("name"))
     return builder.graph()
-
-
-__all__ = ["corrected", "with_patches"]

@@ -380,6 +380,3 @@ def _factors(program: Graph) -> tuple[int, ...]:
     first = program.input_types[0].shape[:1] or (1,)
     found.add(next((it for it in (2, 3, 5, 7) if first[0] % it == 0), 1))
     return tuple(sorted(found - {1}))
-
-
-__all__ = ["Mutation", "mutations"]

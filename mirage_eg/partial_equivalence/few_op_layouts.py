@@ -115,6 +115,3 @@ def _is_two_ops(start: Any, moved: Any) -> bool:
         return True
     own = start.ravel()
     return any(np.array_equal(moved.transpose(order).ravel(), own) for order in orders)
-
-
-__all__ = ["layouts_of_few_ops", "windows_of"]

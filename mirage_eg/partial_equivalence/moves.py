@@ -108,6 +108,3 @@ def moves_of(shape: Shape, factors: tuple[int, ...]) -> list[LayoutMove]:
                 if abs(source - target) > 1:  # between neighbours it is one of those above
                     found.append(LayoutMove(source, target, factor, in_order=True))
     return found
-
-
-__all__ = ["EXCHANGED_SIDES", "WHOLE", "LayoutMove", "moves_of"]

@@ -152,6 +152,3 @@ def described(program: Graph, mutation: Mutation) -> str:
         words.append(change.show(program.nodes[number]))
     words += [f"result: {move.show('nchw')}" for move in mutation.after]
     return "; ".join(words)
-
-
-__all__ = ["Mutant", "described", "mutant_of", "mutants"]

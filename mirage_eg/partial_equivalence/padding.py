@@ -77,6 +77,3 @@ def written(program: Graph, mutation: Mutation, padded: bool) -> Graph:
     """
     wide = on_padded_images(program, mutation) if padded else None
     return mutation.write(program) if wide is None else on_own_images(program, mutation.write(wide))
-
-
-__all__ = ["on_own_images", "on_padded_images", "written"]

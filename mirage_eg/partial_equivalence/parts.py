@@ -126,6 +126,3 @@ def _copied(builder: KernelGraph, item: Node, operands: Sequence[Tensor]) -> Ite
     if item.op == "block":
         raise UnsupportedError("got a graph with kernels, wanted a program: give the one that they compute")
     yield builder.op(item.op, *operands, **item.mapping)
-
-
-__all__ = ["LinearPart", "linear_parts", "named_ops", "replaced"]

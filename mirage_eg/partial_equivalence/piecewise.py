@@ -189,6 +189,3 @@ def equal_by_cases(
         return cases.vanishes(plus(cases.form(x), cases.form(y), -1), {}, ())
     except GivenUp:
         return False
-
-
-__all__ = ["equal_by_cases", "possible"]

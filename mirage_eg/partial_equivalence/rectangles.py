@@ -80,6 +80,3 @@ def _joined(x: range, y: range) -> range | None:
     if step > 1 and step % 2 == 0 and len(x) == len(y) > 1 and x.step == y.step == step and y.start == x.start + half:
         return range(x.start, y[-1] + 1, half)
     return None
-
-
-__all__ = ["Rectangle", "merged", "rectangles_of", "size"]

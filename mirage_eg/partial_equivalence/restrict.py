@@ -253,5 +253,3 @@ PARTS: Mapping[str, Part] = {
     "broadcast": _broadcast,
     "reshape": _reshape,
 }
-
-__all__ = ["Restriction", "everything"]

@@ -94,6 +94,3 @@ def at_tried_sizes(program: Graph) -> Graph:
 def _tried(dim: Dim) -> int:
     sizes = range(dim.min, max(min(dim.max, 64), dim.min) + 1, dim.multiple_of)
     return max(sizes, key=lambda size: (size % 12 == 0, size % 4 == 0, size % 2 == 0, size))
-
-
-__all__ = ["InputExtent", "NamedExtent", "at_extent", "at_tried_sizes", "with_fixed_sizes"]

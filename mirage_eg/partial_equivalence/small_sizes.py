@@ -111,6 +111,3 @@ def contractions(program: Graph) -> Sequence[int]:
     """The nodes of a program that mutants can change: those that sum products, or windows."""
     kinds = (Kind.MATMUL, Kind.REDUCTION)
     return [number for number, item in enumerate(program.nodes) if item.op in WINDOWED or OPS[item.op].kind in kinds]
-
-
-__all__ = ["at_small_sizes", "contractions", "is_small", "short", "small"]

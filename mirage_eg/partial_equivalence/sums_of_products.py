@@ -343,6 +343,3 @@ def check_linear(graph: Graph) -> None:
             raise UnsupportedError(
                 f"node {number}: {item.op}: got an op that is no sum of products of elements; wanted {linear}"
             )
-
-
-__all__ = ["Access", "Index", "Product", "Reader", "Sum", "check_linear", "is_linear"]

@@ -152,6 +152,3 @@ def _divided(x: int, y: int, trace: Trace) -> tuple[int, int]:
     elif slope % divisor == 0:
         return symbolic(constant // divisor, slope // divisor, trace), constant % divisor
     raise UnsupportedError(f"got {constant} + {slope} · t over {divisor} + {growth} · t, wanted a quotient that is affine in t")
-
-
-__all__ = ["LARGE", "SymbolicExtent", "Trace", "parts", "read_symbolic", "symbolic"]

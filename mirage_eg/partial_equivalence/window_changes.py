@@ -194,16 +194,3 @@ def _side_changes(stride: int, dilation: int, taps: int, factors: Sequence[int])
         if stride % factor == 0 and (taps == 1 or dilation % factor == 0):
             changes.append(SideChange(stride=narrow, dilation=narrow if taps > 1 else (1, 1), padding=narrow))
     return changes
-
-
-__all__ = [
-    "WINDOWED",
-    "Change",
-    "SideChange",
-    "changes_of",
-    "dilations_of",
-    "following",
-    "inner_factors",
-    "taps_of",
-    "with_changes",
-]

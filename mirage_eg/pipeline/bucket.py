@@ -44,6 +44,3 @@ class Bucket:
     def holds(self, sizes: Sizes) -> bool:
         """Whether the sizes are in the bucket."""
         return all(values.least <= sizes[name] <= values.largest for name, values in self.ranges.items())
-
-
-__all__ = ["Bucket", "Ranges", "Sizes"]

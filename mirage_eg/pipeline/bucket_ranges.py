@@ -74,6 +74,3 @@ def _search_size(dim: Dim, tops: Sequence[int]) -> int:
     most = max((top for top in tops if top <= SEARCHED), default=0)
     fitting = SEARCHED // dim.multiple_of * dim.multiple_of
     return most if most == tops[-1] or most >= SEARCHED // 2 else max(dim.min, min(dim.max, fitting or dim.multiple_of))
-
-
-__all__ = ["SEARCHED", "TOPS", "largest_sizes", "ranges_between", "searched_sizes", "timed_shapes", "timed_sizes"]

@@ -238,6 +238,3 @@ def needed_subprogram(program: Graph, output: int | None, given: int | None = No
                 place[value] = len(place)
     ends = [output] if output is not None else [item.operands[0] for item in program.outputs]
     return Graph((*nodes, *(node("output", place[end]) for end in ends)))
-
-
-__all__ = ["FailedRun", "diagnose"]

@@ -206,6 +206,3 @@ def _summary(
         rewritten_us=best_us,
         seconds=seconds,
     )
-
-
-__all__ = ["EqualPrograms", "search_equal_programs"]

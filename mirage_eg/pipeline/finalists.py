@@ -118,6 +118,3 @@ def _no_kernel_note(search: OneKernelSearch) -> str:
         f"no fused kernel was found: of {counted(len(search.structures), 'structure')} all tiles are larger than a block can "
         "hold or none of their µGraphs passes the filters"
     )
-
-
-__all__ = ["Finalists", "find_finalists"]

@@ -58,6 +58,3 @@ def lower(found: Found, device: Device) -> Lowered:
     """The µGraph after the µGraph optimizer."""
     optimized = found.optimized or optimize_mugraph(found.graph, device)
     return Lowered(found, optimized.graph, optimized)
-
-
-__all__ = ["Found", "Lowered", "TunedSource", "lower"]

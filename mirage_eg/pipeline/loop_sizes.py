@@ -80,6 +80,3 @@ def _declared(program: Graph, inputs: Sequence[Dims], named: Mapping[int, Dim]) 
             item = node("input", **attributes, **({} if text is None else {"dims": text}))
         nodes.append(item)
     return Graph(tuple(nodes))
-
-
-__all__ = ["with_loops"]

@@ -378,6 +378,3 @@ def _unfused(graph: Graph) -> int:
     """Elementwise ops and sums that are kernels of the library."""
     kinds = (Kind.ELEMENTWISE, Kind.REDUCTION)
     return sum(OPS[graph.nodes[position].op].kind in kinds for position in launches_of(graph).computed)
-
-
-__all__ = ["OtherSizes", "library_form", "why_worse"]

@@ -66,6 +66,3 @@ def is_alike(one: Node, other: Node, shape: Shape) -> bool:
         moved = [dim for dim in one["permutation"] if shape[dim] > 1]
         return moved == sorted(moved)
     return outline(one) == outline(other)
-
-
-__all__ = ["form_of", "is_alike", "outline", "vector_products"]

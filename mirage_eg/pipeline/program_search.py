@@ -50,6 +50,3 @@ def search_program(
         one_kernel = search_one_kernel(run, primitive)
     partitioner = Partitioner(run, primitive, one_kernel, found, known)
     return ProgramSearch(primitive, one_kernel, partitioner.plans()), partitioner
-
-
-__all__ = ["ProgramSearch", "search_program"]

@@ -75,6 +75,3 @@ def notes_on(candidates: Sequence[Candidate], options: Options, others: Sequence
             f"the fastest fused µGraph that was found takes {slower:.1f} µs"
         )
     return notes
-
-
-__all__ = ["exceeds", "notes_on", "ordered"]

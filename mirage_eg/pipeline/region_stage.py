@@ -277,6 +277,3 @@ def _joined_simplifications(run: Run, primitive: Graph, searched: Sequence[Searc
         next((entry.stopped for entry in each if entry.stopped), None),
         sum(entry.seconds for entry in each),
     )
-
-
-__all__ = ["divide", "join"]

@@ -113,6 +113,3 @@ def _sizes_of(searched: Graph, shapes: Mapping[int, Shape]) -> tuple[Axes, tuple
             sizes[dim[0]] = extent
     agree = all(prod(sizes[axis] for axis in dim) == extent for dim, extent in pairs)
     return (axes, tuple(sizes)) if agree else None
-
-
-__all__ = ["SizedForms", "primitive_form"]

@@ -95,6 +95,3 @@ def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
         else:
             runs.append((position, position + 1))
     return runs
-
-
-__all__ = ["regions_svg"]

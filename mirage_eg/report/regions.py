@@ -69,6 +69,3 @@ def _extent(region: RegionSummary) -> str:
 
 def _times(region: RegionSummary) -> str:
     return f"{len(region.occurrences)} times " if len(region.occurrences) > 1 else ""
-
-
-__all__ = ["regions_html", "regions_line"]

@@ -47,6 +47,3 @@ def _row(it: RewriteSummary) -> tuple[object, ...]:
         ", ".join(it.laws),
         f"{it.seconds:.1f}",
     )
-
-
-__all__ = ["rewriting_html", "rewriting_lines"]

@@ -32,6 +32,3 @@ def elementwise_structure(program: Graph, axes: Axes) -> Structure | None:
         else:
             return None
     return Structure(Split(), tuple(loads), tuple(steps), tuple(outputs), proved=True)
-
-
-__all__ = ["elementwise_structure"]

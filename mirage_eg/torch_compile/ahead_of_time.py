@@ -72,6 +72,3 @@ def load(path: str | Path) -> Any:
     torch_export.torch_module()
     segment_op()
     return torch_export.load(path, trusted=True)
-
-
-__all__ = ["compile", "load"]

@@ -91,6 +91,3 @@ def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:
 
     for name, program, options, wanted in searches:
         yield optimize(name, program, replace(options, jobs=1), wanted=wanted)
-
-
-__all__ = ["BegunSearches", "Search", "searches_of"]

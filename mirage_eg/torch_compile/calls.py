@@ -127,15 +127,3 @@ def forget_calls() -> None:
     """Forget the calls of this process; those that compiled models use are made again."""
     _CALLS.clear()
     _RUNNING.clear()
-
-
-__all__ = [
-    "KernelCall",
-    "LoadedCall",
-    "add_call",
-    "forget_calls",
-    "run_segment",
-    "run_writing_segment",
-    "run_writing_segment_of_one",
-    "segment_call",
-]

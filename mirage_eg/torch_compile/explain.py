@@ -29,6 +29,3 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage | Compilation:
 def _is_compiled(model: Any) -> bool:
     """Whether torch.compile has made a module or function."""
     return hasattr(model, "_torchdynamo_orig_callable") or type(model).__name__ == "OptimizedModule"
-
-
-__all__ = ["explain"]

@@ -257,6 +257,3 @@ def _chain(each: Fx, inside: Container[Fx]) -> list[Fx]:
     while chain[-1] in inside and (_is_view(chain[-1]) or (chain[-1].target is getitem and _is_view(chain[-1].args[0]))):
         chain.append(chain[-1].args[0])
     return chain
-
-
-__all__ = ["FxRegion", "FxRegions", "fx_regions"]

@@ -160,6 +160,3 @@ def inductor_code(module: Any, tensors: Sequence[Any], config: Mapping[str, Any]
     with torch._guards.tracing(None), torch.no_grad():
         compiled: Callable[..., Any] = compile_fx(module, list(tensors), config_patches=dict(config))
     return compiled
-
-
-__all__ = ["Contest", "can_time", "gated", "inductor_code", "is_too_slow"]

@@ -159,6 +159,3 @@ def with_stable_sorts(nodes: Any) -> Any:
         copied[node] = graph.node_copy(node, copied.__getitem__)
         copied[node].target = stable.get(node.target, node.target)
     return torch.fx.GraphModule(nodes, graph)
-
-
-__all__ = ["coarsest_types", "compared", "largest_errors", "times_allowed", "with_stable_sorts"]

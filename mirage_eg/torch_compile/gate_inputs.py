@@ -133,6 +133,3 @@ def expanded_dims(value: Any, sizes: Mapping[str, int]) -> list[int]:
     """The dims whose elements are one in memory."""
     strides = [stride if type(stride) is int else None for stride in value.stride()]  # torch knows no symbol that may be 0
     return [dim for dim, stride in enumerate(strides) if stride == 0 and number_at(value.shape[dim], sizes) > 1]
-
-
-__all__ = ["DISTRIBUTIONS", "GateInputs", "Weights", "expanded_dims"]

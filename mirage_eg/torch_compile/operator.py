@@ -118,6 +118,3 @@ def call_directly(module: Any) -> None:
             is_one = node.target is writing_segment_op(1)
             node.target = run_writing_segment_of_one if is_one else run_writing_segment
     module.recompile()
-
-
-__all__ = ["call_directly", "is_writing", "segment_op", "writing_segment_op"]

@@ -224,20 +224,3 @@ def forget_records() -> None:
     _BUCKETS.clear()
     _FAILED_CALLS.clear()
     _LOGGED.clear()
-
-
-__all__ = [
-    "Compilation",
-    "Decision",
-    "GraphRecord",
-    "SegmentRecord",
-    "add_bucket",
-    "add_failed_call",
-    "add_record",
-    "buckets_of",
-    "graph_records",
-    "new_number",
-    "noting_calls",
-    "watched_graphs",
-    "withdraw_records",
-]

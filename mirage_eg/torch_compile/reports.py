@@ -25,6 +25,3 @@ def write_reports(folder: Path, record: GraphRecord, found: Sequence[FoundSegmen
         write_atomically(folder / f"{short}.json", report + "\n")
         if segment.candidate is not None:
             write_atomically(folder / f"{short}.py", segment.candidate.source)
-
-
-__all__ = ["write_reports"]

@@ -275,6 +275,3 @@ def _sort(graph: Any) -> None:
     assert len(ordered) == len(nodes) - 1, "the segments of a graph depend on each other in a circle"
     for node in ordered:
         output.prepend(node)
-
-
-__all__ = ["region_module", "replace_regions", "writing_module"]

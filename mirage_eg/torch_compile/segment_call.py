@@ -217,6 +217,3 @@ def _interpreter() -> Callable[..., list[Any]]:
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(interpreter())
-
-
-__all__ = ["Results", "SegmentCall", "Sizes", "own_results", "run_interpreted"]

@@ -164,23 +164,3 @@ def _has_sizes(value: Any, dims: Mapping[str, Dim]) -> bool:
             for sizes in value.values()
         )
     )
-
-
-__all__ = [
-    "Key",
-    "at_searched_sizes",
-    "check_entry",
-    "form_of_key",
-    "hash_of",
-    "is_good",
-    "key_in",
-    "key_of_segment",
-    "longer_of",
-    "named_buckets",
-    "options_of",
-    "programs_of",
-    "request_for",
-    "title_of",
-    "wanted_by",
-    "without_program",
-]

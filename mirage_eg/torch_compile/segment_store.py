@@ -451,6 +451,3 @@ def _search(name: str, program: Graph, settings: Settings, options: Options, obs
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:
     good = next(filter(is_good(key), result.candidates), None)
     return FoundSegment(hash_of(key), key, program, result, good, device, from_cache, key.get("largest") or {})
-
-
-__all__ = ["FoundSegment", "GateTimes", "SegmentStore", "forget", "segment_by_key", "store_of"]

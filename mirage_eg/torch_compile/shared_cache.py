@@ -135,6 +135,3 @@ def _cache(folder: Path | None) -> ResultCache:
     if cache is None:
         raise OptionError("MIRAGE_EG_CACHE: got off, wanted a folder; or name one with --dir")
     return cache
-
-
-__all__ = ["CacheImport", "export_cache", "import_cache"]

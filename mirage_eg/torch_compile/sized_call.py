@@ -128,6 +128,3 @@ def _is_captured(tensors: Sequence[Any]) -> bool:
     import torch
 
     return bool(tensors[0].is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-__all__ = ["SizedCall"]

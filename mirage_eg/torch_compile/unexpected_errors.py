@@ -30,6 +30,3 @@ def reason_of_torch(error: Exception) -> str | None:
 
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-__all__ = ["VARIABLE", "reason_of", "reason_of_torch"]

@@ -109,6 +109,3 @@ class _NarrowProgram:
             y = self.append(node("sum", y, dim=len(self.shape(y)) - 2))
         product = self.append(node("mul", x, y))
         return self.times(product, contracted) if all(is_broadcast) else product
-
-
-__all__ = ["with_late_broadcasts"]

@@ -66,6 +66,3 @@ class CheapestTerms:
                     nodes.append(op_node(enode.constructor, enode.constants, operands, names))
             outputs.append(Node("output", (values[root],), item.attributes))
         return Graph((*nodes, *outputs))
-
-
-__all__ = ["CheapestTerms"]

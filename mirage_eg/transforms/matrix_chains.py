@@ -96,6 +96,3 @@ def _rewritten(program: Graph, cheaper: Mapping[int, tuple[_Chain, Tree]]) -> Gr
         elif replaced.isdisjoint(values):
             copy.copy(item, values)
     return copy.graph()
-
-
-__all__ = ["associate"]

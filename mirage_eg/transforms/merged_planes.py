@@ -187,6 +187,3 @@ class _Merging:
     def _permutation(self, item: Node, value: int) -> tuple[int, ...]:
         order: Sequence[int] = item["permutation"]
         return tuple(self._group_of(item.operands[0], tuple(order[dim] for dim in group)) for group in self._groups[value])
-
-
-__all__ = ["MergedPlanes", "merged_planes"]

@@ -34,6 +34,3 @@ def with_pointwise_products(program: Graph) -> Graph:
 
 def _is_pointwise(item: Node, weight: Shape) -> bool:
     return {*weight[2:], *item["strides"], item["groups"]} == {1} and not any(item["pads"])
-
-
-__all__ = ["with_pointwise_products"]

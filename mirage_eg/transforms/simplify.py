@@ -153,6 +153,3 @@ def _saturate(egraph: bindings.EGraph, start: float) -> tuple[Counter[str], str 
         if perf_counter() - start > _SECONDS:
             return matches, f"stopped after {_SECONDS:g} s"
     return matches, f"stopped after {_ITERATIONS} iterations"
-
-
-__all__ = ["Simplification", "simplify", "weight"]

@@ -177,6 +177,3 @@ class _Rewriting:
         for dim in dims:
             x = self._written.mean(x, dim)
         return x
-
-
-__all__ = ["with_split_statistics"]

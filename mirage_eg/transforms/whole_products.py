@@ -67,6 +67,3 @@ def _merged(groups: list[frozenset[int]]) -> list[frozenset[int]]:
         apart = [other for other in merged if other.isdisjoint(group)]
         merged = [*apart, group.union(*(other for other in merged if other not in apart))]
     return merged
-
-
-__all__ = ["whole_products"]

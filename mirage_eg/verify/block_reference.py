@@ -180,6 +180,3 @@ def _composed(verdicts: Sequence[Verdict], trials: int, seed: int) -> Verdict:
         return Verdict(Equality.EQUAL, trials, *PRIMES[:2], seed, 0.0, "the kernels are the ops of the program", 1.0)
     reason = f"the largest bound of {len(verdicts)} different kernels, each checked on inputs of its own"
     return replace(compose_verdicts(verdicts), evidence=("tested",), bound_reason=reason)
-
-
-__all__ = ["BlockReference"]

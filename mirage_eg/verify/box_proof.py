@@ -128,6 +128,3 @@ def _is_read(graph: Graph) -> bool:
 
 def _is_whole(kind: DType) -> bool:
     return kind in (DType.int32, DType.int64, DType.bool)
-
-
-__all__ = ["SizesProved", "proved_by_boxes", "proved_sizes"]

@@ -144,6 +144,3 @@ def part_of(graph: Graph, reads: Sequence[int], makes: Sequence[int]) -> Graph |
         given = {} if dtype is None else {"dtype": dtype}
         nodes.append(node("output", places[value], name=f"out{number}", **given))
     return Graph(tuple(nodes))
-
-
-__all__ = ["Pair", "pairs_of", "part_of"]

@@ -104,6 +104,3 @@ def mask(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
     ones = uniform < odds[:, None]
     ones[0, generator.integers(columns)] = True
     return ones.astype(np.float32).reshape(shape)
-
-
-__all__ = ["FAR", "NOT_A_NUMBER", "Far", "far_names", "mask", "mask_inputs"]

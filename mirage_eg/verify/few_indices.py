@@ -151,6 +151,3 @@ def _changed(axes: Axes, sizes: Sequence[int], dim: Dim) -> bool:
 def _lost(axes: Axes, sizes: Sequence[int], dim: Dim) -> int:
     """So many indices of a dim are not kept."""
     return _extent(axes.sizes, dim) - _extent(sizes, dim)
-
-
-__all__ = ["fewest_indices", "sizes_that_fit", "told_apart"]

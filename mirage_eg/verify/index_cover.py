@@ -137,6 +137,3 @@ def _work(graph: Graph, indices: Iterable[int]) -> int:
             if not wanted.isdisjoint(sources[value])
         )
     return work
-
-
-__all__ = ["IndexCover", "counts_places", "index_cover", "moves_by_indices"]

@@ -220,6 +220,3 @@ class _Rebuilt:
                 raise UnsupportedError("one grid dim splits dims of different sizes")
             counts[place] = varying.pop() if varying else count
         return counts
-
-
-__all__ = ["ELEMENTS", "KEPT", "JointAxes", "Restricted", "restricted"]

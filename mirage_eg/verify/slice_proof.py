@@ -136,6 +136,3 @@ def _appended(flat: Flat, graph: Graph) -> list[int]:
         elif item.op != "output":
             values.append(flat.apply(item.op, *operands, **item.mapping))
     return values
-
-
-__all__ = ["LIMITS", "laws_of_parting", "parting_claims", "partition_is_proved"]

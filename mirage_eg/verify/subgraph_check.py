@@ -91,6 +91,3 @@ def _field(part: Subgraph, trial: FieldTrial, by_value: Mapping[int, FieldValue]
     values = [by_value[i] for i in part.makes]
     unfaithful = frozenset[str]().union(*(value.unfaithful for value in values))
     return replace(trial, inputs=[by_value[i] for i in part.reads], outputs=trial.algebra.read(values), unfaithful=unfaithful)
-
-
-__all__ = ["Subgraph", "SubgraphCheck"]

@@ -138,6 +138,3 @@ def _missing(law: Law, verdict: TensorVerdict) -> list[Lint]:
     if verdict.truth is TensorTruth.REFUTED:
         return [Lint(Severity.NOTE, law.place, f"the law holds with {added}")]
     return [Lint(Severity.WARNING, law.place, f"narrows: the law also matches where its right side has no value; add {added}")]
-
-
-__all__ = ["check_rule_file", "check_tensor_file", "equal_for_all_shapes", "proving_laws"]

@@ -115,6 +115,3 @@ def set_zeros(x: Array, name: str, generator: np.random.Generator) -> None:
             if extent > 1 and (name == "zeros" or dim == x.ndim - 2):
                 chosen = generator.permutation(extent)[: max(1, int(extent * odds))]
                 x[(slice(None),) * dim + (chosen,)] = 0
-
-
-__all__ = ["ZEROS", "domain_of", "has_case_at_zero", "has_ties", "set_zeros"]

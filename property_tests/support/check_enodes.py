@@ -81,6 +81,3 @@ def _close(got: Any, wanted: Any) -> bool:
     finite = np.isfinite(wanted) & np.isfinite(got)
     size = np.abs(wanted) + np.sqrt(np.mean(np.square(wanted[finite]))) if finite.any() else 1.0
     return got.shape == wanted.shape and bool(np.all(~finite | (np.abs(got - wanted) <= _TOLERANCE * size)))
-
-
-__all__ = ["EnodeCheck", "check_enodes"]

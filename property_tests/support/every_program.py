@@ -165,6 +165,3 @@ def listed_kinds(program: Graph, least: float) -> dict[Kind, float]:
                 kind = kind_of(x, w, item["strides"], item["dilations"], item["pads"][:2], item["groups"])
                 found[kind] = max(it.equal_fraction, found.get(kind, 0.0))
     return found
-
-
-__all__ = ["EveryProgram", "kind_of", "listed_kinds"]

@@ -34,6 +34,3 @@ def resnet18(batch: int = 1, width: int = 64, side: int = 224, dtype: str = "flo
     means = graph.reshape(graph.avg_pool2d(x, x.shape[2]), (batch, 8 * width))
     graph.mark_output(means @ graph.new_input((8 * width, 1000), dtype))
     return graph.graph()
-
-
-__all__ = ["csrnet_back_end", "resnet18"]

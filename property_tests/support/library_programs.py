@@ -262,6 +262,3 @@ def arrays_for(graph: Graph, seed: int) -> list[Any]:
         else generator.standard_normal(kind.shape).astype(str(kind.dtype))
         for place, kind in enumerate(graph.input_types)
     ]
-
-
-__all__ = ["LIBRARY_PROGRAMS", "LibraryProgram", "arrays_for"]

@@ -138,6 +138,3 @@ def values(program: Graph, seed: int = 0) -> np.ndarray:
     inputs = [generator.integers(0, 1 << 20, kind.shape).astype(float) for kind in program.input_types]
     [result] = evaluate(program, inputs, FloatAlgebra())
     return np.asarray(result)
-
-
-__all__ = ["convolution", "moved", "random_pair", "values"]

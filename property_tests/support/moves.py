@@ -135,5 +135,3 @@ MEANINGS: Mapping[str, Callable[..., Any]] = {
     "pad": lambda x, before, after, value: np.pad(x, [*zip(before, after, strict=True)], constant_values=value),
     "flip": lambda x, dims: np.flip(x, dims),
 }
-
-__all__ = ["APPLICATIONS", "MEANINGS", "Application"]

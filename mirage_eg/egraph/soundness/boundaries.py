@@ -384,6 +384,3 @@ def _rationals(number: float) -> Iterator[Fraction]:
             yield simple
             break
     yield exact
-
-
-__all__ = ["Boundaries", "Line", "Pair", "grid_of", "has_boundaries", "number_at", "signs_of", "unmodelled_ops"]

@@ -92,6 +92,3 @@ def _value(pattern: Pattern, names: Mapping[str, str]) -> str | None:
             return value
         case _:
             return None
-
-
-__all__ = ["PARTS", "fitting", "uses_indices"]

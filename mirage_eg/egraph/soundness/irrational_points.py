@@ -128,6 +128,3 @@ def _exact(number: Any) -> Fraction:
     """A number of mpmath as a rational."""
     numerator, denominator = mpmath.libmp.to_rational(number._mpf_)
     return Fraction(int(numerator), int(denominator))
-
-
-__all__ = ["irrational_points"]

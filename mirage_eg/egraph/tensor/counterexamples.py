@@ -239,6 +239,3 @@ def with_dims(term: TypedTerm) -> Written:
     if isinstance(term.term, str):
         return Written(term.term, is_variable=True)
     return Written(term.op, tuple(map(with_dims, term.operands)), term.slots)
-
-
-__all__ = ["Tried", "tried", "tried_equation", "with_dims"]

@@ -201,6 +201,3 @@ def _names(condition: Condition) -> Iterator[str]:
 
 def _with(term: Written, part: Written, by: Written) -> Written:
     return by if term == part else replace(term, operands=tuple(_with(it, part, by) for it in term.operands))
-
-
-__all__ = ["Laws", "TensorTruth", "TensorVerdict", "attributes_of", "compare", "decide", "scope"]

@@ -140,6 +140,3 @@ def _function(graph: KernelGraph, name: str, operands: Sequence[Tensor]) -> Tens
 def values(graph: Graph, inputs: Sequence[Any]) -> Any:
     """The output of a program."""
     return evaluate(graph, [np.asarray(it, np.float64) for it in inputs], FloatAlgebra())[0]
-
-
-__all__ = ["Sizes", "Window", "program", "values"]

@@ -209,6 +209,3 @@ def _head(head: str, tokens: list[str], wrong: Any) -> str:
         named = {"add": "Add", "mul": "Mul", "relu": "Relu"}.get(head)
         return named or f"{_FUNCTIONS[row.arity == (2, 2)]} {head}"
     raise wrong(f"the op {head}", f"{', '.join(BASES)}, or an elementwise op of one operand or two, such as exp")
-
-
-__all__ = ["SAME", "Written", "WrittenLaw", "read_term", "written_laws"]

@@ -80,6 +80,3 @@ def rows_normalized(normalized: bool, q: Any, k: Any) -> Norms:
     compiled: Norms = torch.compile(norms, dynamic=False)
     compiled(q, k)
     return compiled
-
-
-__all__ = ["attention_libraries", "rows_normalized"]

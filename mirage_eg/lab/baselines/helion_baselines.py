@@ -125,6 +125,3 @@ _BASELINES: dict[str, dict[str, Make]] = {
     "causal_attention_prefill": _CAUSAL,
     "wide_causal_attention_prefill": _CAUSAL,
 }
-
-
-__all__ = ["helion_baselines", "parts_of"]

@@ -176,6 +176,3 @@ def _agreement(name: str, lines: Sequence[Measured], device: Device) -> Agreemen
     guesses = [predicted(line, device) for line in lines]
     off = [abs(log(guess / line.us)) for guess, line in zip(guesses, lines, strict=True)]
     return Agreement(name, len(lines), spearman(guesses, [line.us for line in lines]), exp(sum(off) / len(off)))
-
-
-__all__ = ["FITTED", "Agreement", "Measured", "agreements", "fit", "predicted", "read_lines"]

@@ -70,15 +70,3 @@ def read_rows(path: Path) -> Iterator[Row]:
     for line in lines(path):
         values = {_OLD_NAMES.get(name, name): value for name, value in line.items()}
         yield Row(**{name: value for name, value in values.items() if name in names})
-
-
-__all__ = [
-    "DEVICE_LOST",
-    "MEASUREMENTS",
-    "ROWS",
-    "Row",
-    "append",
-    "append_row",
-    "lines",
-    "read_rows",
-]

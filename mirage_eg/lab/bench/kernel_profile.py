@@ -41,6 +41,3 @@ def kernel_times(averages: Iterable[Any], calls: int) -> tuple[KernelTime, ...]:
         if event.device_type == DeviceType.CUDA and not event.is_user_annotation
     ]
     return tuple(sorted(kernels, key=lambda kernel: -kernel.us))
-
-
-__all__ = ["KernelTime", "kernel_times", "profile_kernels"]

@@ -259,6 +259,3 @@ def summary(rows: Sequence[ImportRow]) -> list[tuple[str, ...]]:
 def as_json(row: ImportRow) -> dict[str, Any]:
     """The row in JSON's types."""
     return asdict(row)
-
-
-__all__ = ["Import", "ImportRow", "Problem", "as_json", "find_problems", "import_problem", "import_rows", "summary"]

@@ -116,6 +116,3 @@ def layer_of(row: ModelRow, device: str, dtype: Any) -> tuple[nn.Module, tuple[A
     angles = torch.cat([angles, angles], dim=-1)
     x = torch.randn(row.batch, row.tokens, row.shape.width, device=device, dtype=dtype)
     return layer, (x, places, angles.cos().to(dtype), angles.sin().to(dtype))
-
-
-__all__ = ["ROWS", "Layer", "LayerShape", "ModelRow", "layer_of"]

@@ -142,6 +142,3 @@ def _times(
     with gpu_turn():
         kernels = {name: profile_kernels(partial(run, *arguments)) for name, run in runs.items() if name != "eager"}
     return warm, {name: timing.cold_us for name, timing in timings.items()}, kernels
-
-
-__all__ = ["BASELINES", "OURS", "ModelResult", "ModelSegment", "chosen_rows", "model_results"]

@@ -154,6 +154,3 @@ def csv_text(cells: Sequence[SearchTime]) -> str:
         figures = (f"{cell.seconds:.3f}", cell.complete, cell.visited, cell.structures, cell.published or "")
         writer.writerow((cell.block_ops, cell.method, cell.processes, *figures))
     return text.getvalue()
-
-
-__all__ = ["DIFFERENCES", "METHODS", "SearchTime", "column_name", "columns", "csv_text", "measure", "published", "search_each"]

@@ -150,6 +150,3 @@ def _without(common: _Common, law: Law, worker: Worker | None) -> LawAblation:
     side, examples = found.side, tuple(map(describe, lost[:SHOWN]))
     counts = baseline.matched(law), len(lost), len(gained), side.visited, side.nodes, side.milliseconds
     return LawAblation(law.name, law.place, *counts, best_us, examples)
-
-
-__all__ = ["Ablation", "LawAblation", "ProgramAblation", "ablation", "equations", "without_each"]

@@ -93,6 +93,3 @@ def comparison(
         only = [tuple(map(describe, one.only(other))) for one, other in ((first, second), (second, first))]
         rows.append(ProgramComparison(part.name, first.side, second.side, best[0], best[1], only[0], only[1]))
     return Comparison(a[0], b[0], limits.max_block_ops, device.name, tuple(rows))
-
-
-__all__ = ["Comparison", "ProgramComparison", "comparison", "rule_set"]

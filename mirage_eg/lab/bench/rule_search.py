@@ -162,16 +162,3 @@ class Pricing:
 def default_device() -> Device:
     """The device that µs are predicted for where none is named."""
     return device_for(DEFAULT_TARGET)
-
-
-__all__ = [
-    "Pricing",
-    "RuleSearch",
-    "Side",
-    "canonical",
-    "default_device",
-    "describe",
-    "lines",
-    "rule_search",
-    "worker_for",
-]

@@ -69,6 +69,3 @@ def _sizes(statement: ast.stmt) -> list[ast.Constant]:
         for node in ast.walk(statement.value)
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value > _SMALL
     ]
-
-
-__all__ = ["SHRINKINGS", "run_source"]

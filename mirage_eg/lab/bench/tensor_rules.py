@@ -91,6 +91,3 @@ def _side(report: GraphReport, laws: Sequence[GivenLaw]) -> TensorSide:
 def rule_set_of(name: str) -> tuple[str, ...]:
     """The rules that a name on the command line stands for; `tensor` is the rewriter without laws of the user."""
     return () if name == TENSOR else (name,)
-
-
-__all__ = ["TensorComparison", "TensorRow", "TensorSide", "is_tensor_rules", "rule_set_of", "tensor_comparison"]

@@ -110,6 +110,3 @@ def _many_warps(entries: Sequence[tuple[JsonLine, float]]) -> Iterator[tuple[str
         many, few = ([us for warps, us in group if (warps >= 16) is wanted] for wanted in (True, False))
         if many and few:
             yield MANY_WARPS, min(many), min(few)
-
-
-__all__ = ["FLAGS", "MANY_WARPS", "RENAMED", "Gain", "gains"]

@@ -91,6 +91,3 @@ def _tuning_time(row: Row, measured: Sequence[JsonLine]) -> TuningTime:
 def _compared(tuning: TuningTime, longest: TuningTime) -> TuningTime:
     shorter = tuning.asked < longest.asked
     return replace(tuning, over_longest=tuning.warm_us / longest.warm_us) if shorter else tuning
-
-
-__all__ = ["AFTER", "TuningTime", "medians", "tuning_times"]

@@ -174,6 +174,3 @@ def holds_results(path: Path) -> bool:
     with contextlib.suppress(OSError), path.open("rb") as file:
         return sum(1 for line, _ in zip(file, range(2), strict=False) if line.endswith(b"\n")) == 2
     return False
-
-
-__all__ = ["NAME", "Checkpoint", "CheckpointError", "holds_results", "key_of"]

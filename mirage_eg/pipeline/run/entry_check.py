@@ -76,6 +76,3 @@ def _fault_of(program: Graph, candidates: Mapping[int, Candidate], ranges: Mappi
         if candidate.float_check.ok and not check.ok:
             return f"number {rank} does not compute the program as its types round: {check.problem}"
     return None
-
-
-__all__ = ["fault_of", "is_marked", "set_mark"]

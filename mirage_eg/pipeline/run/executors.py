@@ -421,6 +421,3 @@ def split_evenly(positions: Sequence[int], most: int) -> list[list[int]]:
     """Neighbours together, in at most so many chunks of nearly equal size."""
     count = min(len(positions), most)
     return [list(positions[i * len(positions) // count : (i + 1) * len(positions) // count]) for i in range(count)]
-
-
-__all__ = ["Workers", "check_executor", "run_chunk", "shared_processes"]

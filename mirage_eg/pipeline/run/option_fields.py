@@ -82,6 +82,3 @@ def check_int(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name}: got {value!r}, wanted an int of at least {least}")
     return value
-
-
-__all__ = ["Option", "OptionField", "check_fields", "check_int", "option_fields"]

@@ -36,6 +36,3 @@ def end_stopped(message: str = "") -> NoReturn:
     code, word = (TERMINATED, "terminated") if signal.SIGTERM in _received else (INTERRUPTED, "interrupted")
     print(f"mirage-eg: {' '.join(message.split()) or word}", file=sys.stderr)
     sys.exit(code)
-
-
-__all__ = ["INTERRUPTED", "TERMINATED", "end_stopped", "handle_signals", "raise_if_stopped"]

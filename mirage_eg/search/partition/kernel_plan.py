@@ -54,6 +54,3 @@ class KernelPlan:
     def kernels(self) -> int:
         """Kernels of the parts; each concatenation counts, also several that one launch computes."""
         return sum(part.kernels.count for part in self.parts)
-
-
-__all__ = ["KernelPlan", "KnownSegment", "PlanPart", "SegmentKernels"]

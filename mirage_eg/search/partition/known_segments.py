@@ -95,6 +95,3 @@ def bound_of_known(finder: KernelFinder, known: Sequence[KnownSegment]) -> Lower
         return min(library, finder.lower_bound(segment)) if is_known else library
 
     return lower_bound
-
-
-__all__ = ["bound_of_known", "find_known", "plan_again", "plans_of_known"]

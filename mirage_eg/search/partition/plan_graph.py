@@ -320,6 +320,3 @@ class PlanGraph:
         for number, target in self.states[place]:
             for part in self.searched.get(number, ()):
                 yield part.kernels.us, target, part
-
-
-__all__ = ["Find", "LowerBound", "PartitionLimits", "PlanGraph"]

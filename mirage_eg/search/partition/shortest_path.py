@@ -142,6 +142,3 @@ def _search(
 
 def _order(plan: KernelPlan) -> tuple[float, int]:
     return plan.us, plan.kernels
-
-
-__all__ = ["Partition", "few_kernels", "partition"]

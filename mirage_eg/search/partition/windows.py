@@ -80,6 +80,3 @@ def _crossing(program: Graph, levels: list[int]) -> list[float]:
         for level in range(levels[maker], max(levels[reader] for reader in later)):
             cost[level] += SEARCH.elementwise_boundary * price if alone else price
     return cost
-
-
-__all__ = ["windows"]

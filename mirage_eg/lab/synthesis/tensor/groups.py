@@ -57,6 +57,3 @@ def groups(merges: Iterable[Merge]) -> tuple[TermGroup, ...]:
         if wanted == [merge.first, merge.second] and all(it and {it[1], it[3]} == {one, other} for it in conditions):
             found[TermGroup(merge.first, one, axis, merge.axis, tuple(it[2] for it in conditions if it))] = None
     return tuple(found)
-
-
-__all__ = ["TermGroup", "groups"]

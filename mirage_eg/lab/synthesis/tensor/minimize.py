@@ -65,6 +65,3 @@ def _size(law: Law) -> int:
 def _line(law: Law) -> str:
     """The law in the ruleset whose name the session replaces."""
     return f"{_RULESET.sub('', law.text).rstrip().removesuffix(')')} :ruleset tensor)"
-
-
-__all__ = ["derived_tensor_laws"]
