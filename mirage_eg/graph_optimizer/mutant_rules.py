@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.graph_optimizer.eclasses import EClasses
-from mirage_eg.graph_optimizer.program_terms import ProgramTerms
+from mirage_eg.graph_optimizer.program_terms import ProgramTerms, made_terms, vector_text
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node
-from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.all_sizes import for_all_sizes
 from mirage_eg.partial_equivalence.correct import with_patches
 from mirage_eg.partial_equivalence.mutants import Mutant, mutants
@@ -98,7 +97,7 @@ def _rule(op: LinearOp, biased: bool, mutant: Mutant, terms: ProgramTerms, title
     actions, result = _actions(mutant, terms)
     attributes = "" if op.name is None else f'"{op.name}" '
     conditions = " ".join(
-        f'(= (shape v{place}_) {_vector(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
+        f'(= (shape v{place}_) {vector_text(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
         for place, kind in enumerate(op.operands)
     )
     constructor, operands = op.constructor, f"{attributes}v0_ v1_"
@@ -119,24 +118,16 @@ def _actions(mutant: Mutant, terms: ProgramTerms) -> tuple[str, str]:
     for item, values in graph.numbered():
         if item.op not in ("input", "output"):
             [value] = values
-            lines += _made(f"v{value}_", own.text(item, value), graph.types[value])
+            lines += made_terms(f"v{value}_", own.text(item, value), graph.types[value])
             if item.op in ("conv2d", "matmul"):
                 lines.append(f"(set (mutated v{value}_) 1)")
     result = f"v{graph.outputs[0].operands[0]}_"
     if mutant.rectangles:
         name = f"correction {len(terms.ops.names)}"
         terms.ops.names[name] = Node("patch", (), (("graph", correction(mutant)),))
-        lines += _made("patched", f'(Patched "{name}" (vec-of {result} v0_ v1_))', graph.output_types[0])
+        lines += made_terms("patched", f'(Patched "{name}" (vec-of {result} v0_ v1_))', graph.output_types[0])
         result = "patched"
     return " ".join(lines), result
-
-
-def _made(name: str, text: str, kind: TensorType) -> list[str]:
-    return [f"(let {name} {text})", f"(set (shape {name}) {_vector(kind.shape)})", f'(set (dtype {name}) "{kind.dtype}")']
-
-
-def _vector(shape: Shape) -> str:
-    return f"(vec-of {' '.join(map(str, shape))})"
 
 
 def correction(mutant: Mutant) -> Graph:

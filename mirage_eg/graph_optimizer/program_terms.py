@@ -11,8 +11,9 @@ from egglog import bindings
 from mirage_eg.egraph.op_terms import OpTerms, op_node, terms, vector
 from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union, variable
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node, result_count
+from mirage_eg.ir.node import Node, TensorType, node, result_count
 from mirage_eg.ir.pointwise_convolution import POINTWISE, pointwise_convolution
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 Kernel = tuple[int, int]  # extents of the window of a convolution
@@ -131,6 +132,16 @@ class ProgramTerms:
                     yield fact("enlarged", name, *kernel, other, *wide, enlarge)
 
 
+def made_terms(name: str, text: str, kind: TensorType) -> list[str]:
+    """The actions of a rule that make a term, with its shape and type."""
+    return [f"(let {name} {text})", f"(set (shape {name}) {vector_text(kind.shape)})", f'(set (dtype {name}) "{kind.dtype}")']
+
+
+def vector_text(shape: Shape) -> str:
+    """A shape in egglog's text."""
+    return f"(vec-of {' '.join(map(str, shape))})"
+
+
 def append_enode(
     enode: NumberedENode, operands: Sequence[int], names: Mapping[str, Node], append: Callable[[Node], range]
 ) -> tuple[int, ...]:
@@ -190,4 +201,4 @@ def _is_enlarged(small: Node, kernel: Kernel, large: Node, wide: Kernel) -> bool
     )
 
 
-__all__ = ["NumberedENode", "ProgramTerms", "append_enode"]
+__all__ = ["NumberedENode", "ProgramTerms", "append_enode", "made_terms", "vector_text"]

@@ -87,6 +87,16 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Write, Write]] = {
         lambda g, x, w, b: g.mean(g.conv_transpose3d(x, w, 2, pads=1) + b, 1),
         lambda g, x, w, b: g.mean(g.conv_transpose3d(x, w, 2, pads=1), 1) - g.mean(b, 0),
     ),
+    "a mean over the positions of a convolution": (
+        ((16, 64, 48, 48), (256, 64, 3, 3), (256, 1, 1)),
+        lambda g, x, w, b: g.mean(g.mean(g.conv2d(x, w, (1, 2), (1, 0, 2, 1), (1, 2)) * 2 + b, 3), 2),
+        lambda g, x, w, b: g.mean(g.mean(g.conv2d(x, w, (1, 2), (1, 0, 2, 1), (2, 1)) * 2 + b, 3), 2),
+    ),
+    "problem 44: means over the positions of a transposed convolution": (
+        ((16, 64, 32, 32), (64, 128, 3, 3), (128, 1, 1)),
+        lambda g, x, w, b: g.mean(g.mean((g.conv_transpose2d(x, w, 2, 1, 1) + b) * 0.5, 2), 3),
+        lambda g, x, w, b: g.mean(g.mean((g.conv_transpose2d(x, w, 2, (0, 0, 1, 1), 0) + b) * 0.5, 2), 3),
+    ),
     "neighbours of one tensor": (
         ((8192, 512), (512, 512), (8192, 512), (512, 512)),
         lambda g, x, w, y, u: x @ w + x @ u,
@@ -98,7 +108,7 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Write, Write]] = {
         lambda g, x, w, y: x @ w - y @ w,
     ),
 }
-SMALL = {4096: 6, 8192: 6, 512: 4, 1024: 8, 256: 8, 128: 6, 32: 3, 16: 3, 12: 2}
+SMALL = {4096: 6, 8192: 6, 512: 4, 1024: 8, 256: 8, 128: 6, 32: 3, 16: 3, 12: 2, 64: 3, 48: 6}
 """Extents at which all positions are decided at once."""
 
 
