@@ -3,7 +3,7 @@
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.ir.graph import Graph
 
-_LINEAR = frozenset({"scale", "shift", "add", "sub", "mul"})
+_LINEAR = frozenset({"scale", "shift", "add", "sub", "mul", "reshape", "slice"})
 
 
 def may_collapse(program: Graph) -> bool:

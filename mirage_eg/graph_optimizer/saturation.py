@@ -19,6 +19,7 @@ from egglog import bindings
 from mirage_eg.egraph.rule_commands import core_of, in_ruleset, ruleset_of
 from mirage_eg.egraph.terms import run_once, table_sizes
 from mirage_eg.graph_optimizer.group_laws import group_laws
+from mirage_eg.graph_optimizer.pooled_convolutions import pooled_rules
 from mirage_eg.graph_optimizer.position_means import position_mean_rules
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.tensor_laws import tensor_laws
@@ -60,7 +61,8 @@ def saturate(
     start = perf_counter()
     egraph = bindings.EGraph()
     egraph.run_program(*_commands(), *(command for pair in _tensor_laws(rules) for command in pair))
-    laws = egraph.parse_program("\n".join(position_mean_rules(terms)), "positions") if with_laws else []
+    own = "\n".join((*position_mean_rules(terms), *pooled_rules(terms))) if with_laws else ""
+    laws = egraph.parse_program(own, "convolutions")
     egraph.run_program(*terms.commands(), *laws)
     matches: Counter[str] = Counter()
     stopped = _Saturation(egraph, rules, matches, limits or SaturationLimits()).run() if with_laws else None

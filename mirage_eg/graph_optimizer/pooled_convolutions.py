@@ -1,0 +1,102 @@
+"""Average pools of convolutions: a convolution whose filters are averaged, and whose strides are those of the pool.
+
+(1/m) Σ_{r < m} Σᵢ x[m·p + r + d·i] w[i] = Σⱼ x[m·p + j] v[j]        v[j] = (1/m) Σ_r w[j − r], for stride 1 and dilation 1
+
+One dim after the other: `rules/graph/50_collapses.egg` says which terms are means over windows of m along a dim. A side that
+windows do not fill is cut before: the convolution of an image with fewer pads or elements at the end.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mirage_eg.graph_optimizer.program_terms import ProgramTerms, made_terms, vector_text
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, TensorType
+from mirage_eg.ir.windows import CONVOLUTIONS, sides
+
+
+def pooled_rules(terms: ProgramTerms) -> Iterator[str]:
+    """Laws of `rules/graph` for each convolution of a program, each of its dims, and each width of a mean of the program."""
+    program = terms.program
+    read = ((item["dim"], program.nodes[program.makers[item.operands[0]]]) for item in program.nodes if item.op == "mean")
+    writer = _Writer(terms, sorted({maker["shape"][dim] for dim, maker in read if maker.op == "reshape"} - {1}))
+    for item in program.nodes if writer.widths else ():
+        if item.op in CONVOLUTIONS:
+            x, w = (program.types[operand] for operand in item.operands)
+            yield from writer.rules(item, x, w)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes laws, each once."""
+
+    terms: ProgramTerms
+    widths: list[int]
+    seen: set[object] = field(default_factory=set)
+
+    def rules(self, item: Node, x: TensorType, w: TensorType) -> Iterator[str]:
+        """The laws of a convolution, and those of the convolutions that they make."""
+        for dim, steps in enumerate(zip(item["strides"], item["dilations"], strict=True)):
+            count = x.shape[2 + dim] + sum(side[dim] for side in sides(item.mapping)) - w.shape[2 + dim] + 1
+            for width in self.widths if steps == (1, 1) else ():
+                if width > count:
+                    continue
+                if kept := count % width:
+                    match, graph = f"(= e (Slice {2 + dim} 0 {count - kept} p))", _cut(item, x, w, dim, kept)
+                else:
+                    match, graph = f"(pooled e p {2 + dim} {width} r q)", _pooled(item, x, w, dim, width)
+                if (key := (item.op, item.attributes, x, w, match)) in self.seen:
+                    continue
+                self.seen.add(key)
+                yield self._rule(item, match, graph)
+                convolved, value = graph.nodes[-2], len(graph.types) - 1
+                yield from self.rules(convolved, *(graph.types[i] for i in graph.nodes[graph.makers[value]].operands))
+
+    def _rule(self, item: Node, match: str, graph: Graph) -> str:
+        own = ProgramTerms(graph, frozenset(), self.terms.ops)
+        lines = [
+            line
+            for made, values in graph.numbered()
+            if made.op not in ("input", "output")
+            for line in made_terms(f"v{values[0]}_", own.text(made, values[0]), graph.types[values[0]])
+        ]
+        names = self.terms.ops.name(item), self.terms.ops.name(graph.nodes[-2])
+        self.terms.filtered.update(names)
+        constructor = f'Conv "{names[0]}"' if item.op == "conv2d" else f'Filtered "{names[0]}" 0'
+        kinds = " ".join(
+            f'(= (shape v{place}_) {vector_text(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
+            for place, kind in enumerate(graph.input_types)
+        )
+        return (
+            f"(rule ({match} (= p ({constructor} v0_ v1_)) {kinds})"
+            f" ({' '.join(lines)} (union e v{graph.outputs[0].operands[0]}_))"
+            f' :ruleset laws :name "average pool of convolution {len(self.seen)}: {match}")'
+        )
+
+
+def _pooled(item: Node, x: TensorType, w: TensorType, dim: int, width: int) -> Graph:
+    """The convolution and its pool by `width` along a dim, of image and filter."""
+    graph, dims = KernelGraph(), len(item["strides"])
+    image, weight = (graph.new_input(kind.shape, kind.dtype) for kind in (x, w))
+    window = tuple(width if place == dim else 1 for place in range(dims))
+    average = {"window": window, "strides": (1,) * dims, "pads": tuple(it - 1 for it in window) * 2, "count_include_pad": 1}
+    averaged = graph.op(f"avg_pool{dims}d", weight, **average)
+    strides = tuple(width if place == dim else stride for place, stride in enumerate(item["strides"]))
+    graph.mark_output(graph.op(item.op, image, averaged, **item.mapping | {"strides": strides}))
+    return graph.graph()
+
+
+def _cut(item: Node, x: TensorType, w: TensorType, dim: int, less: int) -> Graph:
+    """The convolution without its last positions along a dim, of image and filter."""
+    graph, (before, after) = KernelGraph(), sides(item.mapping)
+    image, weight = (graph.new_input(kind.shape, kind.dtype) for kind in (x, w))
+    taken = min(after[dim], less)
+    if less > taken:
+        image = graph.slice(image, 2 + dim, 0, x.shape[2 + dim] - (less - taken))
+    pads = (*before, *(pad - taken * (place == dim) for place, pad in enumerate(after)))
+    graph.mark_output(graph.op(item.op, image, weight, **item.mapping | {"pads": pads}))
+    return graph.graph()
+
+
+__all__ = ["pooled_rules"]
