@@ -29,10 +29,10 @@ def position_mean_rules(terms: ProgramTerms) -> Iterator[str]:
         graph = None if key in seen else position_mean(item, x, w, program.types[values[0]].shape)
         seen.add(key)
         if graph is not None:
-            yield _rule(item, graph, terms)
+            yield _rule(item, graph, terms, len(seen))
 
 
-def _rule(item: Node, graph: Graph, terms: ProgramTerms) -> str:
+def _rule(item: Node, graph: Graph, terms: ProgramTerms, number: int) -> str:
     own = ProgramTerms(graph, frozenset(), terms.ops)
     lines = [
         line
@@ -50,7 +50,7 @@ def _rule(item: Node, graph: Graph, terms: ProgramTerms) -> str:
     return (
         f"(rule ((positions e p {dims}) (= p ({constructor} {attributes} v0_ v1_)) {kinds})"
         f" ({' '.join(lines)} (union e v{graph.outputs[0].operands[0]}_))"
-        f' :ruleset laws :name "mean over the positions of a convolution {vector_text(graph.input_types[0].shape)}")'
+        f' :ruleset laws :name "mean over the positions of convolution {number}")'
     )
 
 
