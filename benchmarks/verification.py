@@ -102,6 +102,7 @@ def figures(name: str, budget: float | None, count: int) -> dict[str, Any]:
         "equal": sum(it.equal for it in verdicts),
         "floats": sum(it.ok for it in checks),
         "proved": sum(proved),
+        "best µs": round(found.report["best"]["predicted_us"], 2),
         "elements": sum(prod(it.shape) for it in expand(program).types),
         **{f"{it} s": round(b - a, 2) for it, a, b in zip(("fields", "floats", "proofs"), seconds, seconds[1:], strict=False)},
         "peak GiB": round(_gigabytes(), 2),

@@ -145,7 +145,8 @@ def _grow(draw: st.DrawFn, checker: Checker, nodes: list[Node], ops: frozenset[s
             nodes.append(item)
 
 
-_EXTENTS = st.sampled_from([2, 2, 3, 1])
+_FEW = (2, 2, 3, 1)
+_EXTENTS = st.sampled_from(_FEW)
 
 
 def programs(ops: Collection[str] = EVERY, attempts: int = 6) -> st.SearchStrategy[Graph]:
@@ -171,15 +172,15 @@ def _programs(draw: st.DrawFn, ops: frozenset[str], attempts: int) -> Graph:
     return Graph((*nodes, *(node("output", position) for position in sorted(outputs))))
 
 
-def block_graphs(ops: Collection[str] = EVERY, attempts: int = 8) -> st.SearchStrategy[Graph]:
+def block_graphs(ops: Collection[str] = EVERY, attempts: int = 8, extents: Sequence[int] = _FEW) -> st.SearchStrategy[Graph]:
     """Block graphs with any grid, loop, maps and accumulators, often with a rest in the last part; one or two outputs.
 
-    `as_program` makes the kernel graph that runs one.
+    `extents` are those of grid, loop and tiles. `as_program` makes the kernel graph that runs one.
 
     Raises:
         GraphError: an op is not in the op table.
     """
-    return _block_graphs(_known("block_graphs", ops), attempts)
+    return _block_graphs(_known("block_graphs", ops), attempts, st.sampled_from([*extents]))
 
 
 def _known(strategy: str, ops: Collection[str]) -> frozenset[str]:
@@ -191,13 +192,13 @@ def _known(strategy: str, ops: Collection[str]) -> frozenset[str]:
 
 
 @st.composite
-def _block_graphs(draw: st.DrawFn, ops: frozenset[str], attempts: int) -> Graph:
+def _block_graphs(draw: st.DrawFn, ops: frozenset[str], attempts: int, extents: st.SearchStrategy[int]) -> Graph:
     rest = draw(st.integers(0, 1))
-    grid = tuple(draw(st.lists(_EXTENTS, min_size=1, max_size=3)))
-    loop = draw(_EXTENTS)
+    grid = tuple(draw(st.lists(extents, min_size=1, max_size=3)))
+    loop = draw(extents)
     checker, nodes = Checker(Level.BLOCK, grid, loop), list[Node]()
     for _ in range(draw(st.integers(1, 3))):
-        tile = draw(st.one_of(st.just([2, 2]), st.lists(_EXTENTS, min_size=2, max_size=3)))
+        tile = draw(st.one_of(st.just([2, 2]), st.lists(extents, min_size=2, max_size=3)))
         targets = st.integers(-1, len(tile) - 1)
         imap, fmap = tuple(draw(targets) for _ in grid), draw(targets)
         parts = list(tile)

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from math import prod
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
 
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.ragged import LOOP, Cut
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
-from mirage_eg.testing import TAME, as_program, block_graphs
-from mirage_eg.verify import few_indices
+from mirage_eg.testing import TAME, as_program, block_graphs, every_mutant
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
@@ -148,20 +151,42 @@ def test_a_kernel_that_has_the_number_of_a_part_alone_keeps_its_parts() -> None:
     assert small is not None and [kind.shape for kind in small.graph.input_types] == [(100, 2), (7, 2)]
 
 
+BLOCKS = block_graphs(TAME, attempts=6, extents=(2, 3, 5, 7, 1))
+
+
+def _is_small(mugraph: Graph) -> bool:
+    return sum(prod(kind.shape) for kind in mugraph.types) < 20_000
+
+
 @settings(max_examples=30)
-@given(block=block_graphs(TAME, attempts=6))
+@given(block=BLOCKS)
 def test_random_ragged_blocks_are_the_same_function_at_fewer_indices(block: Graph) -> None:
-    assume(block.cuts)
     mugraph = as_program(block)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few_indices, "PARTS", 2)
-        small = few(mugraph, mugraph)
+    assume(block.cuts and _is_small(mugraph))
+    small = few(mugraph, mugraph)
     event("restricted" if small else "not restricted")
     if small is not None:
         arrays = inputs_of(mugraph)
         kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
         for got, whole, places in zip(values(small.graph, kept), values(mugraph, arrays), small.outputs, strict=True):
             np.testing.assert_allclose(got, at_places(whole, places), rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@settings(max_examples=10)
+@given(block=BLOCKS, random=st.randoms(use_true_random=False))
+def test_random_mutants_of_ragged_blocks_have_the_verdict_of_the_whole(block: Graph, random: Random) -> None:
+    mugraph = as_program(block)
+    found = every_mutant(block) if block.cuts and _is_small(mugraph) else []
+    assume(found)
+    mutant = as_program(random.choice(found))
+    small = few(mugraph, mutant)
+    event("restricted" if small else "not restricted")
+    if small is not None:
+        try:
+            wanted = Reference(mugraph).check(mutant).verdict
+        except UnsupportedError:  # it divides by zero everywhere
+            return
+        assert (Reference(small.program).check(small.graph).verdict is Equality.EQUAL) == (wanted is Equality.EQUAL)
 
 
 def test_a_kernel_with_a_thread_graph_is_checked_at_few_indices() -> None:
