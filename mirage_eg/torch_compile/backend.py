@@ -85,6 +85,7 @@ def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings, c
         if keywords.get("is_inference"):
             weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
             compile_graph(module, weights, settings, _sizes_may_change(), call=call)
+        keywords.pop("get_decomp_fn", None)  # our table, for which Inductor's cache has no key; the graph needs it no longer
         with _constants_have_values(inputs):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
 

@@ -204,6 +204,24 @@ def test_offline_never_searches_and_takes_what_the_cache_has() -> None:
     assert store_of(Settings()).searches == 0
 
 
+def test_inductors_cache_has_a_key_for_a_graph_with_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._inductor import codecache, compile_fx
+
+    keys = []
+
+    def without_code(module: Any, inputs: Any, **keywords: Any) -> Any:
+        keys.append(codecache.compiled_fx_graph_hash(module, inputs, keywords, [])[0])  # raises where it would not be kept
+        return make_boxed_func(module.forward)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", without_code)
+    for _ in range(2):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            torch.compile(projected, backend=backend, options={"budget": 20.0, "gate": "cost"})(tensor())
+    assert keys[0] == keys[1] and graph_records()[-1].used == 1
+
+
 def test_explain_of_a_compiled_model_has_the_gates_decisions() -> None:
     model = Projection()
     shown = mi.torch.explain(compiled(model), tensor())

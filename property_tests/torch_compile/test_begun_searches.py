@@ -80,7 +80,9 @@ def test_segments_that_workers_search_are_those_of_a_search_here(monkeypatch: py
         torch._dynamo.reset()
         with torch.no_grad():
             compiled = torch.compile(
-                model, backend=backend, options={"rest": "eager", "gate": "cost", "cache": "off", "executed_by_torch": ["sort"]}
+                model,
+                backend=backend,
+                options={"rest": "eager", "gate": "cost", "cache": "off", "executed_by_torch": ["sort"], "budget": 300.0},
             )
             torch.testing.assert_close(compiled(x, w, v), model(x, w, v), atol=1e-4, rtol=1e-4)
         found.append(graph_records()[-1].segments)
