@@ -40,13 +40,12 @@ def optimize(
     own or with custom ops, which the cache does not identify; where not everything is `wanted`, turn it off. The report says
     `cache`: hit, miss or off.
     """
-    until = options.until()
     request = _request(name, program, options if tuning is None else replace(options, cache=False))
     if not resume and tracer is None and (earlier := cached_result(request)) is not None:
         return earlier
     from mirage_eg.pipeline.stages import run_stages  # loads egglog and Triton
 
-    result = run_stages(request, observer, until, tuning, checkpoint, resume, tracer, wanted=wanted)
+    result = run_stages(request, observer, tuning, checkpoint, resume, tracer, wanted=wanted)
     if request.cache is None:
         return reported(result, name, "off")
     computed = now()
@@ -67,9 +66,8 @@ def optimize_known(
     """The µGraphs of segments that a search found for the same program at other sizes; nothing is searched or cached."""
     from mirage_eg.pipeline.stages import run_stages
 
-    until = options.until()
     request = _request(name, program, replace(options, cache=False))
-    result = run_stages(request, observer, until, tuning, None, resume=False, tracer=None, known=known, wanted=wanted)
+    result = run_stages(request, observer, tuning, None, resume=False, tracer=None, known=known, wanted=wanted)
     return reported(result, name, "off")
 
 

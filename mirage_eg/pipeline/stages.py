@@ -63,7 +63,6 @@ from mirage_eg.verify.verdict import Observer
 def run_stages(
     request: RunRequest,
     observer: Observer | None,
-    until: Deadline,
     tuning: Tuning | None,
     checkpoint: Path | None,
     resume: bool,
@@ -71,7 +70,7 @@ def run_stages(
     known: Sequence[KnownSegment] = (),
     wanted: Wanted = EVERYTHING,
 ) -> Result:
-    """Run all stages, which end `until`; finished work items are written to the file `checkpoint`, with `resume` read from it.
+    """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it.
 
     `known`: segments of a search for the same program at other sizes, which takes the place of the search.
     """
@@ -86,7 +85,9 @@ def run_stages(
         device = options.device_record
         with watch.stage("laws"):
             rulebook, notes = without_false_laws(rulebook)
-        run = Run(request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer, wanted, until)
+        run = Run(
+            request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer, wanted, request.until
+        )
         return _run(run, tuning, known, [*notes])
 
 

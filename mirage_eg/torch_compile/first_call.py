@@ -36,8 +36,8 @@ _LATEST = local()  # `calls`: of each function that Dynamo has compiled a part o
 def call_of(settings: Settings) -> FirstCall:
     """The call of the graph that Dynamo passes on: after a graph break that of the same function's graph before."""
     calls: dict[tuple[str, str], FirstCall] = _LATEST.__dict__.setdefault("calls", {})
-    function, goes_on = _function()
-    call = calls.get(function) if goes_on else None
+    function, continues = _function()
+    call = calls.get(function) if continues else None
     if call is None or call.is_over:
         call = calls[function] = FirstCall(settings.budget)
     return call
@@ -53,8 +53,8 @@ def _function() -> tuple[tuple[str, str], bool]:
         return ("", ""), False
     code = translator.f_code
     rest = code.co_name.removeprefix(f"{TORCH_DYNAMO_RESUME_IN_PREFIX}_")
-    goes_on = rest != code.co_name
-    return (code.co_filename, rest.rpartition("_at_")[0] if goes_on else rest), goes_on
+    continues = rest != code.co_name
+    return (code.co_filename, rest.rpartition("_at_")[0] if continues else rest), continues
 
 
 __all__ = ["FirstCall", "call_of"]

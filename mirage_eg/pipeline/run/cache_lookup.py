@@ -9,6 +9,7 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import closest_device
 from mirage_eg.egraph.rule_files import chosen_files, text_hash
+from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import REGISTRY
@@ -26,7 +27,7 @@ _FREE = {"jobs", "executor", "budget", "device", "cache"}  # options that change
 class RunRequest:
     """A program, options with the device of this machine, the identity of the run, and the cache with the key of its result.
 
-    `cache` is None where it is off.
+    `cache` is None where it is off. The run ends `until`.
     """
 
     name: str
@@ -36,14 +37,15 @@ class RunRequest:
     identity: Mapping[str, Any]
     cache: ResultCache | None
     key: Mapping[str, Any]
+    until: Deadline
 
 
 def run_request(name: str, program: Graph, options: Options, on_gpu: bool) -> RunRequest:
-    """The request for a run; the cache is off where there are custom ops."""
-    run = identity(name, program, options)
+    """The request for a run that begins now; the cache is off where there are custom ops."""
+    until, run = options.until(), identity(name, program, options)
     cache = chosen_cache() if options.cache and not REGISTRY else None
     key = {} if cache is None else key_of(run, on_gpu=on_gpu, budget=options.budget)
-    return RunRequest(name, program, options, on_gpu, run, cache, key)
+    return RunRequest(name, program, options, on_gpu, run, cache, key, until)
 
 
 def cached_result(request: RunRequest) -> Result | None:

@@ -1,6 +1,5 @@
 """What ends the command from outside: one line, no traceback, an exit code, and what was found is kept."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -9,11 +8,13 @@ from pathlib import Path
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.backends.triton import bounded_compile
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.checkpoint import holds_results
 from mirage_eg.pipeline.run.options import Options
+from property_tests.support.full_disk import on_a_full_disk
 from property_tests.support.parameters import few
 
 PROGRAM = """import mirage_eg as mi
@@ -142,14 +143,10 @@ def test_a_home_that_takes_no_files_is_one_line_before_the_work(tmp_path: Path) 
 
 
 def test_a_full_triton_cache_is_one_line_and_the_results_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    triton = pytest.importorskip("triton")
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    pytest.importorskip("triton")
     checkpoint, options = tmp_path / "checkpoint.jsonl", Options(device="cpu", jobs=1, cache=False, top=1)
     with monkeypatch.context() as patched:
-        patched.setattr(triton, "compile", full)
+        patched.setattr(bounded_compile, "compile_for", on_a_full_disk)
         with pytest.raises(OptionError, match=r"No space left on device; try: another TRITON_CACHE_DIR"):
             optimize("p", small(), options, checkpoint=checkpoint)
     assert holds_results(checkpoint)
