@@ -6,7 +6,7 @@ bound on.
 """
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, prod
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -52,8 +52,11 @@ def counting_bounds(program: Graph) -> dict[int, int]:
     return _bounds(program, counts) | index_bounds(program)
 
 
-def _bounds(program: Graph, counts: Mapping[int, int]) -> dict[int, int]:
-    """The bounds of inputs that index, or are compared with values in `counts`."""
+def _bounds(program: Graph, counts: Mapping[int, int], sums: bool = False) -> dict[int, int]:
+    """The bounds of inputs that index, or are compared with values in `counts`.
+
+    With `sums`, two terms of an index share its bound; one of them may be 0, 1, 2, … for each of its elements.
+    """
     bounds: dict[int, int] = {}
 
     def bound(value: int, below: int) -> None:
@@ -72,6 +75,10 @@ def _bounds(program: Graph, counts: Mapping[int, int]) -> dict[int, int]:
                 for place, operand in enumerate(item.operands) if value in bounds else ():
                     if place != row.indices and place >= row.conditions:
                         bound(operand, bounds[value])
+        elif sums and item.op == "add" and values[0] in bounds:
+            spare = max(0, bounds[values[0]] - prod(program.types[values[0]].shape))
+            for operand in item.operands:
+                bound(operand, spare // 2 + 1)
         elif item.op in ("scale", "shift") and values[0] in bounds and item.get("factor") != 0:
             factor, offset = item.get("factor", 1), item.get("offset", 0)
             bound(item.operands[0], max(1, ceil((bounds[values[0]] - offset) / factor)) if factor > 0 else 1)
@@ -80,9 +87,14 @@ def _bounds(program: Graph, counts: Mapping[int, int]) -> dict[int, int]:
 
 
 def whole_inputs(program: Graph) -> dict[int, int]:
-    """The positions of the inputs that are whole numbers, with the bound for random ones."""
-    integers = {place: _FREE for place, kind in enumerate(program.input_types) if kind.dtype.is_integer}
-    return integers | counting_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
+    """The positions of the inputs that are whole numbers, with the bound for random ones.
+
+    The length of a cache, to which 0, 1, 2, … are added, leaves the sum within the cache.
+    """
+    terms = _bounds(program, {}, sums=True)
+    integers = [place for place, kind in enumerate(program.input_types) if kind.dtype.is_integer]
+    free = {place: min(_FREE, terms.get(place, _FREE)) for place in integers}
+    return free | counting_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
 
 
 def causal_inputs(program: Graph) -> dict[int, int]:

@@ -48,6 +48,15 @@ def test_indices_are_below_what_they_index_through_views_and_multiples() -> None
     assert whole_inputs(program).keys() == {2, 3, 4, 5}
 
 
+def test_the_length_of_a_cache_leaves_new_rows_within_it() -> None:
+    graph = new_kernel_graph()
+    cache, length, rows = graph.new_input((8, 4)), graph.new_input((), "int64"), graph.new_input((3, 4))
+    graph.index_write(cache, graph.op("add", graph.new_input((3,), "int64"), length), rows)
+    program = graph.graph()
+    assert index_bounds(program) == {} and whole_inputs(program) == {1: 3, 3: 3}
+    assert 2 + (whole_inputs(program)[1] - 1) < 8  # the last of 0, 1, 2 after the longest length
+
+
 def test_a_multiple_by_zero_bounds_no_index() -> None:
     graph = new_kernel_graph()
     table, i = graph.new_input((40, 8)), graph.new_input((4,), "int64")
