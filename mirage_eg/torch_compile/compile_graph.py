@@ -123,6 +123,7 @@ def _gated(
                 by_program[same] = SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))
             ops.pop(same, None)
             until = until.later(_tuning_since(begun, settings, same[1]))
+    store.begun = None
     records = [by_program[region.program, _device(region)] for region in found.regions]
     pairs = zip(found.regions, records, strict=True)
     return records, [(region, record.key) for region, record in pairs if record.decision is Decision.USED], until
