@@ -5,10 +5,12 @@ A search here uses all workers, and waits for them most of the time: what it ask
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future
+from contextlib import suppress
 from dataclasses import replace
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.deadline import NEVER, Deadline
+from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.options import Options
@@ -69,19 +71,18 @@ def searches_of(
     """
     found: dict[str, Search] = {}
     forms = set[str]()
-    for program, weights in asked:
-        options, on_gpu, key, searched = request_for(program, settings, until)
-        if on_gpu and settings.tune:
-            continue
-        form = form_of_key(key, program, weights)
-        if form in forms or (settings.search != "always" and may_have(key, form)):
-            continue
-        forms.add(form)
-        longer = longer_of(searched, settings, weights) if other_sizes else None
-        if longer is not None:
-            searched = longer
-            options, _, key, _ = request_for(longer, settings, until)
-        found[hash_of(key)] = title_of(hash_of(key)), searched, options, wanted_by(settings)
+    for program, weights in asked if settings.search != "offline" else ():
+        with suppress(MirageError):  # which the search here will say
+            options, on_gpu, key, searched = request_for(program, settings, until)
+            form = form_of_key(key, program, weights)
+            if (on_gpu and settings.tune) or form in forms or (settings.search != "always" and may_have(key, form)):
+                continue
+            forms.add(form)
+            longer = longer_of(searched, settings, weights) if other_sizes else None
+            if longer is not None:
+                searched = longer
+                options, _, key, _ = request_for(longer, settings, until)
+            found[hash_of(key)] = title_of(hash_of(key)), searched, options, wanted_by(settings)
     return found
 
 

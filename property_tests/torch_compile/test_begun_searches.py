@@ -62,6 +62,7 @@ def test_programs_of_one_form_and_those_that_are_there_need_one_search() -> None
     asked = [(product(rows), [1]) for rows in (32, 64)]
     assert len(searches_of(asked, Settings(), NEVER, False, lambda key, form: False)) == 1
     assert searches_of(asked, Settings(), NEVER, False, lambda key, form: True) == {}
+    assert searches_of(asked, Settings(search="offline"), NEVER, False, lambda key, form: False) == {}
 
 
 @pytest.mark.slow
