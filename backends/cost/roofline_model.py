@@ -15,6 +15,7 @@ from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
+from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
@@ -108,7 +109,7 @@ def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
 def _product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork:
     steps = 0 if item.op == "matmul" else convolution_steps(graph.types[item.operands[1]].shape)
     dtype = graph.types[item.operands[0]].dtype
-    return KernelWork(item.op, dram, flops_of_product(graph, item, value), slowdown(dtype), steps=steps)
+    return KernelWork(item.op, dram, flops_of_product(graph, item, value), library_slowdown(dtype), steps=steps)
 
 
 def convolution_steps(weight: Shape) -> int:
@@ -167,8 +168,21 @@ def tile_flops(batch: int, m: int, n: int, k: int) -> int:
 
 
 def slowdown(dtype: DType) -> float:
-    """How much slower matrix units are than in float16."""
-    return 1.0 if dtype.itemsize == 2 else 8.0
+    """How much slower the products of generated kernels are than in float16; those in float32 are sums of six in bfloat16."""
+    return 1.0 if dtype.itemsize == 2 else 10.6
+
+
+def library_slowdown(dtype: DType) -> float:
+    """How much slower the library's products are than in float16: in float32 it does not use matrix units."""
+    return 1.0 if dtype.itemsize == 2 else 13.4
+
+
+def split_bytes(elements: int) -> int:
+    """Bytes that a product of generated kernels in float32 moves through registers for its operands of so many elements.
+
+    Each is three of bfloat16, in shared memory; beyond `REGISTERS` they spill, out and in again.
+    """
+    return 6 * elements + 2 * max(0, 4 * elements - REGISTERS)
 
 
 def _cost(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:
@@ -203,6 +217,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     return _cost(times, dram, blocks * work.flops, device.launch_us)
 
 
+REGISTERS = 1 << 15  # bytes of registers that a block has for the operands of a product
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
 
@@ -305,16 +320,19 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                 n = right[-1]
                 match matmul_form(left, right):
                     case MatmulForm.DOT:
-                        dtype = block.types[item.operands[0]].dtype
+                        dtype = product_dtype(block, item, block.types[value].dtype)
                         flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                         ahead |= looped
-                        staged += sum(
-                            padded_elements(shapes[i])
-                            * block.types[i].dtype.itemsize
-                            * (iterations if block.phases[i] is Phase.LOOP else 1)
-                            for i in item.operands
-                            if op_of[i] != "input" or prod(batch) > 1
-                        )
+                        if is_narrow(dtype):
+                            staged += sum(
+                                padded_elements(shapes[i])
+                                * min(block.types[i].dtype.itemsize, dtype.itemsize)
+                                * (iterations if block.phases[i] is Phase.LOOP else 1)
+                                for i in item.operands
+                                if op_of[i] != "input" or prod(batch) > 1
+                            )
+                        else:
+                            staged += split_bytes(sum(padded_elements(shapes[i]) for i in item.operands)) * times
                     case _:
                         arithmetic += padded_elements((*batch, m, k, n)) * times
                         steps[looped] += k > 1

@@ -30,7 +30,7 @@ from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judge
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.skipped_iterations import SkippedIterations
 from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
-from mirage_eg.backends.triton.storage import accumulates, needs_copy, reads_stored
+from mirage_eg.backends.triton.storage import accumulates, is_widening, needs_copy, reads_stored
 from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
 from mirage_eg.backends.triton.viewed_loads import Step, places, viewed_loads
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
@@ -257,7 +257,7 @@ def _write_load(
     if early:
         writer.early_loads.append(f"{name} = {load}")
         load = name
-    if dtype is not DType.bool and any(reads_stored(graph, consumer) for consumer in consumers):
+    if dtype is not DType.bool and any(reads_stored(graph, consumer, value) for consumer in consumers):
         load = cast(load, stored, dtype)
     else:
         load = cast(load, stored, writer.compute_dtype(value))
@@ -356,6 +356,9 @@ def _write_cast(writer: Writer, item: Node, value: int, tile: Tile) -> None:
     """A value rounded to its new type, in the type of arithmetic; a wider type keeps the value."""
     graph, dtype, name = writer.graph, writer.compute_dtype(value), tile.name
     wanted = graph.types[value].dtype
+    if is_widening(graph, item):  # its readers convert it, if they must
+        writer.new_tile(value, name, tile.dtype, tile.zero, tile.finite)
+        return
     text = cast(tile.name, tile.dtype, dtype)
     if wanted is not dtype and wanted is not graph.types[item.operands[0]].dtype:
         text = cast(cast(text, dtype, wanted), wanted, dtype)

@@ -83,6 +83,7 @@ def serve(run: RunProgram) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of a program must not mix with the answers
     _mend_bfloat16()
+    _allow_precisions()
     _reduce_maxima_at_once()
 
     def answer(message: object) -> None:
@@ -149,6 +150,13 @@ def _mend_bfloat16() -> None:
 
     InterpreterBuilder.create_dot = create_dot
     interpreter._convert_float = convert_float
+
+
+def _allow_precisions() -> None:
+    """Triton's interpreter (3.6 to 3.9) refuses some names of precisions; whatever the name, it multiplies in float32."""
+    from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
+
+    interpreter_builder.options = InterpreterOptions(allowed_dot_input_precisions=("tf32", "tf32x3", "ieee", "bf16x6"))
 
 
 def _reduce_maxima_at_once() -> None:

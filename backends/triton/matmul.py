@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
+from mirage_eg.backends.triton.storage import product_dtype
 from mirage_eg.backends.triton.tiles import DOT_EXTENT, MatmulForm, Tile, is_skinny, matmul_form
 from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked
 from mirage_eg.ir.dtypes import DType
@@ -88,12 +89,12 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
     left, right = (writer.tiles[i] for i in item.operands)
     result = writer.graph.types[value]
     tile_shape = tuple(extent for extent, real in zip(writer.padded[value], result.shape, strict=True) if real > 1)
-    texts = []
+    dtype, texts = product_dtype(writer.graph, item, result.dtype), []
     for tile, contracted in ((left, len(left.shape) - 1), (right, len(right.shape) - 2)):
         expression = tile.name
         if contracted not in tile.zero:
             expression = masked(writer, expression, tile, [contracted], "0.0")
-        texts.append(cast(expression, tile.dtype, result.dtype))
+        texts.append(cast(expression, tile.dtype, dtype))
     x, y = texts
     *batch, m, n = tile_shape
     k = left.padded[-1]
@@ -109,9 +110,9 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
     assert all(extent >= DOT_EXTENT for extent in shape[-2:])
     if swapped:
         x, y, shape = f"tl.trans({y})", f"tl.trans({x})", shape[::-1]
-    match result.dtype:
+    match dtype:
         case DType.float32:
-            precision = ', input_precision="ieee"'
+            precision = ', input_precision="bf16x6"'  # matrix units, and smaller errors than those of "ieee"
         case DType.float64:
             precision = ", out_dtype=tl.float64"
         case DType.float16 | DType.bfloat16:

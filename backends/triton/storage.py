@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from mirage_eg.backends.triton.tiles import MatmulForm, is_skinny, matmul_form, power_of_two
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.ops import OPS, Kind
@@ -21,15 +22,43 @@ def accumulates(graph: Graph, value: int, consumers: Sequence[Node]) -> bool:
     return is_dot(graph, next(item for item, values in graph.numbered() if value in values))
 
 
-def reads_stored(graph: Graph, consumer: Node) -> bool:
-    """Does this op take its operand in the element type of memory?"""
+def reads_stored(graph: Graph, consumer: Node, value: int) -> bool:
+    """Does this op take a value in the element type of memory?"""
     match OPS[consumer.op].kind:
         case Kind.MATMUL:
             return is_dot(graph, consumer)
         case Kind.REARRANGEMENT | Kind.BOUNDARY:
             return True
         case _:
-            return False
+            products = [it for it in _readers(graph, value) if OPS[it.op].kind is Kind.MATMUL and is_dot(graph, it)]
+            return consumer.op == "cast" and any(is_narrow(product_dtype(graph, it, DType.float32)) for it in products)
+
+
+def product_dtype(graph: Graph, product: Node, result: DType) -> DType:
+    """The type of the operands of a matmul: that of the result, or the half from which both were cast to float32.
+
+    Products of halves are exact in float32, in which matrix units add them.
+    """
+    [dtype, *others] = {_before_cast(graph, operand) for operand in product.operands}
+    return dtype if not others and is_narrow(dtype) else result
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Whether a type is one of the halves, whose products are exact in float32."""
+    return dtype in (DType.float16, DType.bfloat16)
+
+
+def _before_cast(graph: Graph, value: int) -> DType:
+    """The type of a value before it was cast to float32, whether its elements were moved since or not."""
+    maker = graph.nodes[graph.makers[value]]
+    if OPS[maker.op].kind is Kind.REARRANGEMENT and len(maker.operands) == 1:
+        return _before_cast(graph, maker.operands[0])
+    return graph.types[maker.operands[0] if is_widening(graph, maker) else value].dtype
+
+
+def is_widening(graph: Graph, item: Node) -> bool:
+    """Whether an op casts a half to float32, which keeps every number."""
+    return item.op == "cast" and item["dtype"] == str(DType.float32) and is_narrow(graph.types[item.operands[0]].dtype)
 
 
 def needs_copy(graph: Graph, value: int, swapped: bool) -> bool:
@@ -47,10 +76,10 @@ def needs_copy(graph: Graph, value: int, swapped: bool) -> bool:
 
 
 def _readers(graph: Graph, value: int) -> Iterator[Node]:
-    """The readers of a value, or of its moved elements."""
+    """The readers of a value, or of its elements moved or in float32."""
     for item, values in graph.numbered():
         if value in item.operands:
-            if OPS[item.op].kind is Kind.REARRANGEMENT:
+            if OPS[item.op].kind is Kind.REARRANGEMENT or is_widening(graph, item):
                 yield from _readers(graph, values[0])
             else:
                 yield item
@@ -71,4 +100,4 @@ def is_dot(graph: Graph, product: Node) -> bool:
     return matmul_form(graph.types[left].shape, graph.types[right].shape) is MatmulForm.DOT
 
 
-__all__ = ["WGMMA_ROWS", "accumulates", "is_dot", "needs_copy", "reads_stored"]
+__all__ = ["WGMMA_ROWS", "accumulates", "is_dot", "is_narrow", "is_widening", "needs_copy", "product_dtype", "reads_stored"]

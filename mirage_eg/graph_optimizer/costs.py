@@ -10,7 +10,7 @@ from enum import StrEnum
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import convolution_steps, cost_of, kernel_works, slowdown
+from mirage_eg.backends.cost.roofline_model import convolution_steps, cost_of, kernel_works, library_slowdown
 from mirage_eg.graph_optimizer.eclasses import Types
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.graph import Graph
@@ -118,7 +118,7 @@ class KernelCosts:
         flops = 2 * prod((left if is_transposed else out).shape) * terms
         waits = convolution_steps(right.shape) * self.device.iteration_us if is_convolution and not self.least else 0.0
         biases = 0.0 if self.least else self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
-        return max(reads, waits, flops / self.device.matrix_rate * slowdown(left.dtype) * 1e6) + biases
+        return max(reads, waits, flops / self.device.matrix_rate * library_slowdown(left.dtype) * 1e6) + biases
 
     def correction(self, graph: Graph) -> float:
         """The kernels of a program that patches its first input."""

@@ -18,6 +18,7 @@ from mirage_eg.backends.cost.lower_bound import flops_of_product
 from mirage_eg.backends.cost.roofline_model import predict, predict_us, slowdown
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
+from mirage_eg.backends.triton.storage import product_dtype
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import Limits, oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
@@ -437,7 +438,9 @@ class KernelFinder:
         for position in sorted(segment.nodes):
             item, values = numbered[position]
             if item.op == "matmul" and followed.isdisjoint(values):
-                rate = self.device.matrix_rate / slowdown(self.program.types[values[0]].dtype)
+                rate = self.device.matrix_rate / slowdown(
+                    product_dtype(self.program, item, self.program.types[values[0]].dtype)
+                )
                 seconds.append(flops_of_product(self.program, item, values[0]) / rate)
             if item.op == "matmul" or not made.isdisjoint(item.operands):
                 made.update(values)
