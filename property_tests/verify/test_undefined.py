@@ -181,6 +181,7 @@ def imported() -> Graph:
     return found
 
 
+@pytest.mark.slow
 def test_an_imported_program_keeps_what_is_undefined_unless_told_otherwise() -> None:
     options: dict[str, Any] = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 8.0}
     whole = imported()

@@ -415,7 +415,7 @@ from property_tests.support.programs import product
 cache, key, PROGRAM = ResultCache(Path(sys.argv[1])), {"a": 1}, product()
 report = optimize("p", PROGRAM, Options(device="cpu", jobs=1, top=1, max_block_ops=5, cache=False)).report
 seen = set()
-for i in range(150):
+for i in range(50):
     cache.keep(key, Result((), replace(report, program=sys.argv[2], source=sys.argv[2] * 50000)), str(i))
     found = cache.find(key, PROGRAM)
     assert found is not None and found.result.report.source == found.result.report.program * 50000
