@@ -32,7 +32,7 @@ VERSION = 1
 LARGEST_FILE = 16 * 2**20  # bytes; a graph of a thousand nodes has a quarter of a megabyte
 
 _MAPS = {"imap", "fmap", "omap", "tile"}  # attributes of block graphs alone
-_SPARSE = (("input", "dims"), ("input", "tile"), ("input", "weight"))  # attributes that are written only where they are given
+_SPARSE = (("input", "dims"), ("input", "tile"), ("input", "weight"), ("output", "into"))  # written only where they are given
 _RATIONAL = re.compile(r"-?[0-9]{1,1000}(/[0-9]{1,1000})?")
 
 
