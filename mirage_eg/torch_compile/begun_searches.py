@@ -25,7 +25,7 @@ class BegunSearches:
     """Searches by their names: of the first one here, and of others by workers; half of these stay with the search here."""
 
     def __init__(self, workers: Workers, searches: dict[str, Search]) -> None:
-        self._workers, self._most = workers, workers.count // 2 - 1
+        self._workers, self._most = workers, may_begin(workers)
         self._waiting = dict([*searches.items()][1:])
         self._running: dict[str, Future[list[Result]]] = {}
         self._go_on()
@@ -55,6 +55,11 @@ class BegunSearches:
                 self._running[name] = self._workers.submit(_searched, None, self._waiting.pop(name))
             except BrokenExecutor:
                 self._waiting.clear()
+
+
+def may_begin(workers: Workers) -> int:
+    """The most searches that workers begin at once: half of them stay with the search here."""
+    return max(0, workers.count // 2 - 1)
 
 
 def searches_of(
@@ -92,3 +97,6 @@ def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:
 
     for name, program, options, wanted in searches:
         yield optimize(name, program, replace(options, jobs=1), wanted=wanted)
+
+
+__all__ = ["BegunSearches", "Search", "may_begin", "searches_of"]

@@ -16,7 +16,7 @@ from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
-from mirage_eg.torch_compile.begun_searches import BegunSearches, searches_of
+from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.first_call import FirstCall
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
@@ -106,7 +106,8 @@ def _gated(
             for (_, device), region in in_order
             if _left_to_torch(region, settings, device) is None
         ]
-        searches = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
+        several = asked if len(asked) > 1 and may_begin(workers) else []
+        searches = searches_of(several, settings, _until_gate(until, settings), other_sizes, store.may_have)
         store.begun = BegunSearches(workers, searches)
         for same, region in in_order:
             begun = time.monotonic()
