@@ -109,7 +109,7 @@ def _avg_pool(dims: int) -> Handler:
         before, after = spread(windows.before, 0), spread(windows.after, 0)
         if divisor is None and counted and windows.clipped:
             images = call.graph.pad(images, ((0, 0), (0, 0), *((one, one) for one in before)))
-            after, before = tuple(b - a for a, b in zip(before, after, strict=True)), (0, 0)
+            after, before = tuple(b - a for a, b in zip(before, after, strict=True)), (0,) * len(before)
             counted = False
         z = call.graph.op(
             f"avg_pool{max(dims, 2)}d",

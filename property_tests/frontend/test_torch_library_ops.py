@@ -107,6 +107,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
         (IMAGE,),
         "avg_pool3d",
     ),
+    "avg_pool3d with ceil_mode": (
+        lambda x: f.avg_pool3d(x[None], (2, 3, 2), 2, 1, ceil_mode=True),
+        (IMAGE[:, :, :5],),
+        "avg_pool3d",
+    ),
     "avg_pool3d with a divisor": (lambda x: f.avg_pool3d(x[None], 2, 1, 1, divisor_override=3), (IMAGE,), "avg_pool3d"),
     "max_pool2d that overlaps": (lambda x: f.max_pool2d(x, 3, 2, 1), (IMAGE,), "max_pool2d"),
     "max_pool2d with dilation and ceil_mode": (
