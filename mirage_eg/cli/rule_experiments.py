@@ -13,6 +13,7 @@ from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.egraph.laws import readable
 from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
@@ -219,7 +220,7 @@ def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], title: str)
 
 
 def _print_line(text: str) -> None:
-    console().print(text, soft_wrap=True, highlight=False, markup=False)
+    console().print(readable(text), soft_wrap=True, highlight=False, markup=False)
 
 
 @with_options(Options, "batch", "domain", "max_block_ops", "target", "gpu", "jobs", "rules", "without", *_SATURATION)

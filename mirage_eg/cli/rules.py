@@ -13,6 +13,7 @@ from rich.table import Table
 from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.egraph.laws import readable
 from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
@@ -58,7 +59,7 @@ def list_rules(
             table.add_row(theory.path, str(len(theory.laws)), "on" if theory.path in on else "off", theory.sha256[:12])
         console().print(table)
         for law in (law for theory in theories if laws for law in theory.laws):
-            console().print(f"{law.place}: {law.text}", soft_wrap=True, highlight=False, markup=False)
+            console().print(f"{law.place}: {readable(law.text)}", soft_wrap=True, highlight=False, markup=False)
         return 0
 
     return job
@@ -115,7 +116,7 @@ def _print_report(report: "Report") -> None:
     from mirage_eg.egraph.soundness.check_law import Truth
 
     def write(text: str) -> None:
-        out.print(text, soft_wrap=True, highlight=False, markup=False)
+        out.print(readable(text), soft_wrap=True, highlight=False, markup=False)
 
     out = console()
     refuted = [finding for finding in report.findings if finding.truth in (Truth.REFUTED, Truth.ILL_TYPED)]

@@ -3,19 +3,23 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.egraph.laws import readable
 from mirage_eg.egraph.rule_files import LAW_DOMAINS
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
+from mirage_eg.lab.synthesis.progress_file import NOTHING, Arguments, Begun, BudgetSpent, read_state, state_path, state_text
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.pipeline.run.run_report import plain
+from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
     from mirage_eg.lab.synthesis.synthesize import Synthesis
@@ -66,7 +70,7 @@ def minimize(
         lines = console()
 
         def write(text: str) -> None:
-            lines.print(text, soft_wrap=True, highlight=False, markup=False)
+            lines.print(readable(text), soft_wrap=True, highlight=False, markup=False)
 
         follow = "follows" if len(found.derived) == 1 else "follow"
         write(
@@ -104,9 +108,18 @@ def synthesize(
     only_enumerate: Annotated[
         bool, typer.Option("--only-enumerate", help="Count terms, classes and equal pairs of the domain tensor; find no law.")
     ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which the laws found so far are written, marked incomplete.", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the synthesis that --out was stopped at.")] = False,
     as_json: JsonOption = False,
 ) -> Job:
-    """Find laws over OPS by enumeration and equality saturation, check each, and write them with their evidence to --out."""
+    """Find laws over OPS by enumeration and equality saturation, check each, and write them with their evidence to --out.
+
+    Stopped by --budget or Ctrl-C, it leaves its state beside --out (OUT.state.json), and --resume goes on from there to the
+    laws that a run without a stop finds.
+    """
 
     def job() -> int:
         from mirage_eg.lab.synthesis.rule_text import rule_text
@@ -123,10 +136,25 @@ def synthesize(
         names = [op for name in names for op in (register_ops(Path(name)) if name.endswith(".py") else (name,))]
         if out is None:
             return _enumerate_tensor_terms(names, size, seed, as_json)
+        if budget is not None and not budget > 0:
+            raise OptionError(f"--budget: got {budget:g}, wanted seconds above 0")
         if domain == "tensor":
-            return _synthesize_tensor_laws(names, size, seed, out, as_json)
-        with progress() as observer, _left_if_stopped(out, domain) as keep:
-            found = run(names, size, domain, seed, observer, keep)
+            if resume:
+                raise OptionError("--resume: got it with the domain tensor, wanted the domain indexed")
+            return _synthesize_tensor_laws(names, size, seed, out, as_json, budget)
+        arguments, state = Arguments(tuple(names), size, seed), state_path(out)
+        begun = read_state(state, arguments) if resume else NOTHING
+
+        def keep_state(begun: Begun) -> None:
+            write_atomically(state, state_text(arguments, begun))
+
+        found = None
+        with progress() as observer, _left_if_stopped(out, domain, budget) as keep:
+            watched = _within(observer, budget)
+            found = run(names, size, domain, seed, watched, keep, begun, keep_state)
+        if found is None:
+            return 0
+        state.unlink(missing_ok=True)
         write_atomically(out, rule_text(found))
         if as_json:
             print(json_line(plain(found) | {"out": out}))
@@ -135,6 +163,19 @@ def synthesize(
         return 0
 
     return job
+
+
+def _within(observe: Observer, budget: float | None) -> Observer:
+    """The observer, which ends the work once the budget is spent."""
+    start = perf_counter()
+
+    def watched(stage: str, done: int, total: int | None, note: str) -> None:
+        observe(stage, done, total, note)
+        if budget is not None and perf_counter() - start > budget:
+            of = "" if total is None else f" of {total:,}"
+            raise BudgetSpent(f"the budget of {budget:g} s ended during {stage}, {done:,}{of}")
+
+    return watched
 
 
 def _enumerate_tensor_terms(ops: list[str], size: int, seed: int, as_json: bool) -> int:
@@ -153,8 +194,11 @@ def _enumerate_tensor_terms(ops: list[str], size: int, seed: int, as_json: bool)
 
 
 @contextmanager
-def _left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
-    """A function that adds laws to the file OUT.partial.egg, which is removed at the end and left by a stopped synthesis."""
+def _left_if_stopped(out: Path, domain: str, budget: float | None = None) -> Iterator[Callable[[str], None]]:
+    """A function that adds laws to the file OUT.partial.egg, which is removed at the end and left by a stopped synthesis.
+
+    Where the budget is spent the file is OUT itself, and the block ends without an error.
+    """
     partial = out.with_name(f"{out.stem}.partial.egg")
     lines: dict[str, None] = {}
 
@@ -165,6 +209,16 @@ def _left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
 
     try:
         yield add
+    except BudgetSpent as spent:
+        head = [f"; domain: {domain}", f"; incomplete: {spent}.", "; Some of these laws follow from others."]
+        write_atomically(out, "\n".join([*head, "", *lines]) + "\n")
+        again = f"; --resume goes on ({state_path(out)})" if state_path(out).exists() else ""
+        console().print(
+            f"{out}: incomplete, {counted(len(lines), 'law')} so far: {spent}{again}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
     except KeyboardInterrupt:
         if lines:
             raise KeyboardInterrupt(f"{partial} has the {counted(len(lines), 'law')} found so far") from None
@@ -172,13 +226,16 @@ def _left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
     partial.unlink(missing_ok=True)
 
 
-def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_json: bool) -> int:
+def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_json: bool, budget: float | None = None) -> int:
     from mirage_eg.egraph.tensor.term import text
     from mirage_eg.lab.synthesis.tensor.rule_file import tensor_rule_text
     from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
 
-    with progress() as observer, _left_if_stopped(out, "tensor") as keep:
-        found = synthesize_tensor_laws(ops, size, seed, observer, keep)
+    found = None
+    with progress() as observer, _left_if_stopped(out, "tensor", budget) as keep:
+        found = synthesize_tensor_laws(ops, size, seed, _within(observer, budget), keep)
+    if found is None:
+        return 0
     write_atomically(out, tensor_rule_text(found))
     refuted = [f"{text(it.equation[0])} = {text(it.equation[1])}: {it.counterexample}" for it in found.refuted]
     ill_typed, tested = ([f"{text(left)} = {text(right)}" for left, right in it] for it in (found.ill_typed, found.tested))
@@ -203,7 +260,7 @@ def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_
 
 def _print_synthesis(found: "Synthesis", out: Path) -> None:
     def write(text: str) -> None:
-        lines.print(text, soft_wrap=True, highlight=False, markup=False)
+        lines.print(readable(text), soft_wrap=True, highlight=False, markup=False)
 
     lines = console()
     funnel = plain(found.funnel)

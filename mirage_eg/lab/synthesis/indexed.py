@@ -15,7 +15,19 @@ import numpy as np
 
 from mirage_eg.backends.evaluator import floating_point
 from mirage_eg.egraph.expression import constructor, op_of
-from mirage_eg.egraph.laws import Action, Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, variables
+from mirage_eg.egraph.laws import (
+    Action,
+    Apply,
+    Condition,
+    Equal,
+    Law,
+    Literal,
+    Pattern,
+    Variable,
+    applications,
+    readable,
+    variables,
+)
 from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.lints import matches
@@ -205,8 +217,8 @@ def new_law(left: Pattern, right: Pattern, conditions: Sequence[Condition], both
     title = f"{left} {'=' if both else '→'} {right}"
     title += f" if {', '.join(map(shown, conditions))}" if conditions else ""
     when = f" :when ({' '.join(map(shown, conditions))})" if conditions else ""
-    text = f'({form} {left} {right}{when} :ruleset equivalence :name "{title}")'
-    return Law(title, "synthesis", text, form, "equivalence", tuple(conditions), (Action("union", (left, right)),))
+    text = f'({form} {left} {right}{when} :ruleset equivalence :name "{readable(title)}")'
+    return Law(readable(title), "synthesis", text, form, "equivalence", tuple(conditions), (Action("union", (left, right)),))
 
 
 def shown(condition: Condition) -> str:

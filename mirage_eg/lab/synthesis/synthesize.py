@@ -22,7 +22,8 @@ from mirage_eg.lab.synthesis.derivation import (
 )
 from mirage_eg.lab.synthesis.domain import OnLaw, Progress, no_progress
 from mirage_eg.lab.synthesis.enumeration import enumerate_terms, equations
-from mirage_eg.lab.synthesis.indexed import IndexedDomain, chosen_ops
+from mirage_eg.lab.synthesis.indexed import IndexedDomain, chosen_ops, new_law
+from mirage_eg.lab.synthesis.progress_file import NOTHING, Begun, OnChunk
 from mirage_eg.lab.synthesis.term_pair import TermPair, ops, rank
 
 DOMAINS = ("indexed",)
@@ -72,8 +73,12 @@ def synthesize(
     seed: int = 0,
     on_progress: Progress = no_progress,
     on_law: OnLaw = lambda line: None,
+    begun: Begun = NOTHING,
+    on_chunk: OnChunk = lambda begun: None,
 ) -> Synthesis:
     """Find laws over `ops` whose sides have up to `size` ops each.
+
+    `on_chunk` gets the state after each chunk of candidates, from which `begun` goes on to the same result.
 
     Raises:
         OptionError: an unknown op or domain, or a size out of range; with Pow or LeakyRelu it is at most 2.
@@ -93,7 +98,7 @@ def synthesize(
     found = enumerate_terms(language, size, seed, on_progress)
     pairs = sorted(equations(found, on_progress), key=lambda it: rank(it, language.specials(it)))
     candidates, unwritable = _candidates(language, pairs)
-    known, failures = _kept(language, candidates, on_progress, on_law)
+    known, failures = _kept(language, candidates, on_progress, on_law, begun, on_chunk)
     kept = _backward(language, known, on_progress)
     shipped = tuple(law for law in language.rulebook.laws if _is_over(law, language.ops, size))
     laws = tuple(it.law for it in kept)
@@ -135,13 +140,22 @@ def _questions(law: Law, language: IndexedDomain) -> tuple[Question, ...]:
 
 
 def _kept(
-    language: IndexedDomain, candidates: Sequence[tuple[TermPair, Law]], on_progress: Progress, on_law: OnLaw
+    language: IndexedDomain,
+    candidates: Sequence[tuple[TermPair, Law]],
+    on_progress: Progress,
+    on_law: OnLaw,
+    begun: Begun,
+    on_chunk: OnChunk,
 ) -> tuple[list[FoundLaw], list[RejectedLaw]]:
     """The laws that hold and that the laws kept before them do not derive."""
-    known: list[FoundLaw] = []
-    failures: list[RejectedLaw] = []
     kept, every = (Meetings(language.rulebook, language.ops, SMALL) for _ in range(2))
-    for start in range(0, len(candidates), CHUNK):
+    known, failures = _again(language, candidates, begun, on_progress)
+    for it in known:
+        every.add(it.law)
+        if not it.cancels:
+            on_law(it.law.text)
+            kept.add(it.law)
+    for start in range(begun.decided, len(candidates), CHUNK):
         chunk = candidates[start : start + CHUNK]
         while chunk:
             derivable = Derivable(language, known, [law for _, law in chunk])
@@ -167,7 +181,35 @@ def _kept(
                     derivable.add(checked.law)
                     decided = [old or new for old, new in zip(decided, derivable.answers(), strict=True)]
             chunk = [it for it, done in zip(chunk, decided, strict=True) if not done]
+        texts = [tuple(it.law.text for it in side) for side in (known, failures)]
+        on_chunk(Begun(min(start + CHUNK, len(candidates)), *texts))
     return known, failures
+
+
+def _again(
+    language: IndexedDomain, candidates: Sequence[tuple[TermPair, Law]], begun: Begun, on_progress: Progress
+) -> tuple[list[FoundLaw], list[RejectedLaw]]:
+    """The decided laws of a synthesis that goes on, tested again."""
+    wanted = {*begun.known, *begun.refuted}
+    results: dict[str, FoundLaw | RejectedLaw] = {}
+    for pair, law in candidates[: begun.decided] if wanted else ():
+        if wanted.isdisjoint(_texts(law)):
+            continue
+        on_progress("laws of before", len(results), len(wanted), "")
+        checked = check(law, pair, language)
+        if checked.law.text in wanted:
+            results[checked.law.text] = checked
+    known = [it for text in begun.known if isinstance(it := results.get(text), FoundLaw)]
+    failures = [it for text in begun.refuted if isinstance(it := results.get(text), RejectedLaw)]
+    return known, failures
+
+
+def _texts(law: Law) -> set[str]:
+    """The texts that a candidate may have once it is tested: its own, or that of one direction."""
+    if law.form != "birewrite" or law.sides is None:
+        return {law.text}
+    left, right = law.sides
+    return {law.text, *(new_law(one, other, law.conditions, False).text for one, other in ((left, right), (right, left)))}
 
 
 class Derivable:

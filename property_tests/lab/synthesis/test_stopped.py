@@ -6,10 +6,14 @@ import pytest
 
 import mirage_eg as mi
 from mirage_eg.cli.synthesis import _left_if_stopped
+from mirage_eg.egraph.laws import readable
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.op.elementwise import REGISTRY
+from mirage_eg.lab.synthesis.progress_file import Begun, BudgetSpent, state_path
+from mirage_eg.lab.synthesis.rule_text import rule_text
 from mirage_eg.lab.synthesis.synthesize import synthesize
 from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
+from property_tests.support.command import run_command
 
 
 def test_a_stopped_synthesis_leaves_a_rule_file_that_loads(tmp_path: Path) -> None:
@@ -44,3 +48,50 @@ def test_laws_of_a_registered_op_are_found_beside_packaged_ops(beside: str) -> N
         assert found.funnel.refuted + found.funnel.kept + found.funnel.derived > 0
     finally:
         REGISTRY.pop("softsign_here", None)
+
+
+def test_a_synthesis_that_goes_on_ends_with_the_laws_of_one_that_never_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_eg.lab.synthesis.synthesize.CHUNK", 1)
+    states: list[Begun] = []
+
+    def stop(state: Begun) -> None:
+        states.append(state)
+        if len(states) == 2:
+            raise BudgetSpent
+
+    whole = synthesize(["Relu"], 2)
+    with pytest.raises(BudgetSpent):
+        synthesize(["Relu"], 2, on_chunk=stop)
+    assert states[-1].decided == 2 and states[-1].known
+    again = synthesize(["Relu"], 2, begun=states[-1])
+    assert rule_text(again) == rule_text(whole) and again.funnel == whole.funnel
+
+
+def test_a_spent_budget_leaves_a_file_marked_incomplete_and_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mirage_eg.lab.synthesis.synthesize.CHUNK", 1)
+    out = tmp_path / "found.egg"
+    words = ["rules", "synthesize", "--ops", "Relu", "--size", "2", "--out", out]
+    seen: list[str] = []
+
+    def clock() -> float:  # the budget ends once a state is there
+        seen.append("")
+        return 100.0 if state_path(out).exists() else 0.0
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mirage_eg.cli.synthesis.perf_counter", clock)
+        code, printed, _ = run_command(capsys, *words, "--budget", "60")
+    assert code == 0 and seen and "incomplete" in printed
+    assert "; incomplete: the budget of 60 s ended during" in out.read_text()
+    assert load_rules("indexed", [out]).theories[-1].laws
+    code, _, error = run_command(capsys, *words[:5], "3", *words[6:], "--resume")
+    assert code == 2 and "--size 2" in error
+    code, printed, _ = run_command(capsys, *words, "--resume")
+    assert code == 0 and "incomplete" not in out.read_text() and not state_path(out).exists()
+    assert load_rules("indexed", [out]).theories[-1].laws
+
+
+def test_rationals_are_printed_as_rule_files_have_them() -> None:
+    assert readable("(Scale (bigrat (bigint -1) (bigint 2)) x)") == "(Scale -1/2 x)"
+    assert readable("(Pow (bigrat (bigint 3) (bigint 1)) x)") == "(Pow 3 x)"
