@@ -67,10 +67,12 @@ def proving_laws(equation: TypedEquation) -> str | None:
             return None
         if joint.parting is not None:
             return None
-        proofs.append(Prover(left).prove(right))
+        proofs.append(Prover(left).prove_by_all_means(right))
         terms.append(replace(joint.both, extents=()))
     if terms[0] != terms[1] or not all(it.proved for it in proofs):
         return None
+    if any(it.boxes for it in proofs):
+        return "cases of all elements" if all(it.boxes == 1 for it in proofs) else None  # one box: no extent divides it
     where = ", where both sides are defined" if proofs[0].partial else ""
     return f"laws of elements{': ' if proofs[0].laws else ''}{', '.join(proofs[0].laws)}{where}"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirage_eg.egraph.laws import Apply, Equal, Literal, Pattern, Variable
 from mirage_eg.egraph.soundness.check_law import Counterexample
-from mirage_eg.egraph.tensor.extents import ONE, Equations, Extents, Unread
+from mirage_eg.egraph.tensor.extents import ONE, Equations, Extents, Unread, plus
 from mirage_eg.egraph.tensor.programs import Sizes, Window, program, values
 from mirage_eg.egraph.tensor.refute import chosen_extents
 from mirage_eg.egraph.tensor.term import Equation as TermEquation
@@ -88,16 +88,34 @@ class _Numbers:
         return self.size(pattern)
 
 
-def tried(law: WrittenLaw, left: TypedTerm, ranks: Mapping[str, int], seed: int = 0) -> Tried:
-    """Compute both sides at random shapes that fit the left one, with random small whole numbers.
+def tried_law(law: WrittenLaw, rank: int, ranks: Mapping[str, int], seed: int = 0) -> Tried:
+    """Compute both sides of a law at random shapes that fit the left one, with random small whole numbers.
 
     Raises:
         Unread: a size or condition of the law cannot be computed.
     """
-    random = Random(seed)
     extents = Extents(ranks)
-    extents.match(law.left, left)
+    extents.match(law.left, rank)
     extents.assume(law.conditions)
+    return _tried(law, extents, Random(seed))
+
+
+def tried_where_both_fit(left: Written, right: Written, rank: int, ranks: Mapping[str, int], seed: int = 0) -> Tried:
+    """Compute two terms at random shapes that fit both; no trial where there are none.
+
+    Raises:
+        Unread: a size cannot be computed.
+    """
+    extents = Extents(ranks)
+    for one, other in zip(*(extents.match(it, rank) for it in (left, right)), strict=True):
+        extents.equations.add(plus(one, other, -1))
+    return _tried(WrittenLaw(left, right, ()), extents, Random(seed))
+
+
+def _tried(law: WrittenLaw, extents: Extents, random: Random) -> Tried:
+    if ONE in extents.equations.rows:
+        return Tried(None, 0)
+    ranks = extents.ranks
     trials, misfit, found = 0, None, list[Counterexample]()
     groups = any(it.groups != Literal(1) for it in law.left.parts())
     for attempt in range(ATTEMPTS):

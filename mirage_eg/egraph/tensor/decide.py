@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import count
 
 from mirage_eg.egraph.laws import Condition, Equal, Law, Literal, variables
 from mirage_eg.egraph.soundness.check_law import Counterexample
-from mirage_eg.egraph.tensor.counterexamples import Tried, tried, tried_equation
+from mirage_eg.egraph.tensor.counterexamples import Tried, tried_equation, tried_law, tried_where_both_fit
 from mirage_eg.egraph.tensor.extents import Unread, missing_conditions
 from mirage_eg.egraph.tensor.normal_form import NoNormalForm, equal, proved
 from mirage_eg.egraph.tensor.ops import MOVES
 from mirage_eg.egraph.tensor.term import Equation, ops, text
-from mirage_eg.egraph.tensor.typing import Attributes, IllTyped, TypedEquation, TypedTerm, term_ranks, typed
-from mirage_eg.egraph.tensor.written import SAME, Written, WrittenLaw, written_laws
+from mirage_eg.egraph.tensor.typing import RANK_OF_ANY, Attributes, IllTyped, TypedEquation, term_ranks, typed
+from mirage_eg.egraph.tensor.written import SAME, Written, WrittenLaw, with_open_sizes, written_laws
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.plurals import counted
 
@@ -64,10 +65,30 @@ def compare(equation: Equation, by_laws: Laws) -> TensorVerdict:
         found = tried_equation(equation)
         laws = None if found.counterexample else by_laws(typed(equation))
     except IllTyped as error:
-        return TensorVerdict(TensorTruth.ILL_TYPED, str(error))
+        return _without_types(equation, str(error))
     if laws is not None:
         return TensorVerdict(TensorTruth.PROVED, laws, found.trials)
     return _without_proof(found, "the normal forms differ")
+
+
+def _without_types(equation: Equation, clash: str) -> TensorVerdict:
+    """Types have one most general answer and refuse some terms that have shapes: shapes are looked for."""
+    numbers = count()
+    left, right = (with_open_sizes(side, numbers) for side in equation)
+    try:
+        ranks = term_ranks(equation)
+        rank = ranks[""] if ranks[""] is not None else max([RANK_OF_ANY, *(it + 2 for it in _axes(equation))])
+        known = {name: rank if it is None else it for name, it in ranks.items() if name}
+        found = tried_where_both_fit(left, right, rank, known)
+    except (IllTyped, Unread, IndexError):
+        return TensorVerdict(TensorTruth.ILL_TYPED, clash)
+    if not found.trials:
+        return TensorVerdict(TensorTruth.ILL_TYPED, clash)
+    return _without_proof(found, "cuts at different places")
+
+
+def _axes(equation: Equation) -> list[int]:
+    return [int(name.split()[1]) for side in equation for name in ops(side) if name.split()[0] in MOVES]
 
 
 def decide(law: Law, by_laws: Laws) -> TensorVerdict:
@@ -115,7 +136,7 @@ def _at_all_shapes(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
     shown |= {name: rank for name, rank in ranks.items() if rank is not None}
     found = None
     if not proof:
-        found = _tried(law, known.left, shown)
+        found = _tried(law, len(known.left.dims), shown)
         if found.counterexample is None and known is not own:
             proof = by_laws(known) or ""
     missing: tuple[str, ...] = ()
@@ -127,15 +148,15 @@ def _at_all_shapes(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
         else:
             if not missing:
                 return TensorVerdict(TensorTruth.PROVED, proof)
-    found = found or _tried(law, known.left, shown)
+    found = found or _tried(law, len(known.left.dims), shown)
     if proof and found.counterexample is None:
         return TensorVerdict(TensorTruth.PROVED, f"{proof}, where the shapes fit both sides", found.trials, None, missing)
     return replace(_without_proof(found, because), missing=missing)
 
 
-def _tried(law: WrittenLaw, left: TypedTerm, ranks: dict[str, int]) -> Tried:
+def _tried(law: WrittenLaw, rank: int, ranks: dict[str, int]) -> Tried:
     try:
-        return tried(law, left, ranks)
+        return tried_law(law, rank, ranks)
     except Unread:
         return Tried(None, 0)
 
@@ -147,7 +168,9 @@ def _without_proof(found: Tried, because: str) -> TensorVerdict:
         return TensorVerdict(TensorTruth.ILL_TYPED, found.misfit.right.removeprefix("ill-typed: "), 0, found.misfit)
     if not found.trials:
         raise RuleError("no shapes were found at which both sides have a value, so nothing was tested")
-    return TensorVerdict(TensorTruth.TESTED, f"{because}; equal at {counted(found.trials, 'shape')}", found.trials)
+    elsewhere = "; at others only the left side has a value" if found.misfit is not None else ""
+    shapes = counted(found.trials, "shape")
+    return TensorVerdict(TensorTruth.TESTED, f"{because}; equal at {shapes}{elsewhere}", found.trials)
 
 
 def attributes_of(law: WrittenLaw) -> Attributes | None:
@@ -166,7 +189,7 @@ def attributes_of(law: WrittenLaw) -> Attributes | None:
 
 
 def _by_normal_form(equation: Equation, attributes: Attributes) -> str:
-    axes = [int(name.split()[1]) for side in equation for name in ops(side) if name.split()[0] in MOVES]
+    axes = _axes(equation)
     rank = [f"every rank from {max(axes) + 1}"] if axes and set(term_ranks(equation).values()) == {None} else []
     return " and ".join(["normal form", *scope(equation, attributes), *rank]).replace("normal form and", "normal form, for", 1)
 

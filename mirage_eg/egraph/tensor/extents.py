@@ -73,7 +73,7 @@ class Extents:
     equations: Equations = field(default_factory=Equations)
     known: list[Linear] = field(default_factory=list)  # not negative
     vectors: dict[str, list[Linear]] = field(default_factory=dict)
-    dims: dict[int, tuple[Linear, ...]] = field(default_factory=dict)  # of a part of the left side, by its id
+    dims: dict[Written, tuple[Linear, ...]] = field(default_factory=dict)  # of the parts of the left side
 
     def number(self, pattern: Pattern) -> Linear:
         """A size as a linear form.
@@ -142,11 +142,13 @@ class Extents:
             for one, other in zip(self.vector(left), self.vector(right), strict=False):
                 self.equations.add(plus(one, other, -1))
 
-    def match(self, term: Written, typed: TypedTerm) -> tuple[Linear, ...]:
-        """The extents of a term of the left side; what its op says of them is assumed."""
-        operands = [self.match(*it) for it in zip(term.operands, typed.operands, strict=True)]
-        dims = self._result(term, typed, operands)
-        self.dims[id(typed)] = dims
+    def match(self, term: Written, rank: int) -> tuple[Linear, ...]:
+        """The extents of a term of this rank; what its op says of them is assumed."""
+        ranks = () if term.is_variable else op(term.name).ranks
+        wanted = [rank if it is None else it for it in ranks]
+        operands = [self.match(*it) for it in zip(term.operands, wanted, strict=True)]
+        dims = self._result(term, rank, operands)
+        self.dims[term] = dims
         self.known += dims
         return dims
 
@@ -155,15 +157,15 @@ class Extents:
             if axis != but:
                 self.equations.add(plus(left, right, -1))
 
-    def _result(self, term: Written, typed: TypedTerm, operands: Sequence[tuple[Linear, ...]]) -> tuple[Linear, ...]:
+    def _result(self, term: Written, rank: int, operands: Sequence[tuple[Linear, ...]]) -> tuple[Linear, ...]:
         if term.is_variable:
-            return tuple(symbol("dim", term.name, axis) for axis in range(len(typed.dims)))
+            return tuple(symbol("dim", term.name, axis) for axis in range(rank))
         if term.name == "One":
             try:
                 return tuple(self.vector(term.sizes[0]))
             except Unread:
                 assert isinstance(term.sizes[0], Variable)
-                dims: list[Linear] = [symbol("vec", term.sizes[0].name, axis) for axis in range(len(typed.dims))]
+                dims: list[Linear] = [symbol("vec", term.sizes[0].name, axis) for axis in range(rank)]
                 self.vectors[term.sizes[0].name] = dims
                 return tuple(dims)
         sizes = [self.number(it) for it in term.sizes]
@@ -231,7 +233,7 @@ def missing_conditions(law: WrittenLaw, equation: TypedEquation) -> list[str]:
         if name and rank is not None and alone.get(name) is None
     ]
     extents = Extents({name: free if rank is None else rank for name, rank in joint.items() if name})
-    extents.match(law.left, equation.left)
+    extents.match(law.left, free)
     extents.assume(law.conditions)
     if ONE in extents.equations.rows:
         return []  # no shapes: the law never matches
@@ -269,7 +271,7 @@ def _wanted(law: WrittenLaw, equation: TypedEquation, extents: Extents) -> list[
 
     def walk(term: Written, typed: TypedTerm, left: bool) -> None:
         if term.name == "One":
-            sizes = list(extents.dims[id(typed)]) if left else extents.vector(term.sizes[0])
+            sizes = list(extents.dims[term]) if left else extents.vector(term.sizes[0])
             if len(sizes) != len(typed.slots):
                 raise Unread
         else:
@@ -277,7 +279,7 @@ def _wanted(law: WrittenLaw, equation: TypedEquation, extents: Extents) -> list[
         for size, slot in zip(sizes, typed.slots, strict=True):
             tie(size, slot)
         if left and term.window != SAME:
-            for extent, dim in zip(extents.dims[id(typed)][2:], typed.dims[2:], strict=True):
+            for extent, dim in zip(extents.dims[term][2:], typed.dims[2:], strict=True):
                 tie(extent, dim)
                 tied.update(equation.shapes.word(dim))
         for operand, known in zip(term.operands, typed.operands, strict=True):

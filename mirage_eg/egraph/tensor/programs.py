@@ -76,10 +76,11 @@ def _value(graph: KernelGraph, term: Written, inputs: Mapping[str, Tensor], size
             return graph.transpose(operands[0], (1, 0))
         case "Concat":
             return graph.concat(operands, row.axis)
-        case "Split0":
-            return graph.slice(operands[0], row.axis, 0, numbers[0])
-        case "Split1":
-            return graph.slice(operands[0], row.axis, numbers[0], operands[0].shape[row.axis])
+        case "Split0" | "Split1":
+            [x], [position], extent = operands, numbers, operands[0].shape[row.axis]
+            if not 0 < position < extent:
+                raise GraphError(f"{term.name}: got position {position} of axis {row.axis} of {x.shape}, wanted one within")
+            return graph.slice(x, row.axis, *((0, position) if row.base == "Split0" else (position, extent)))
         case "Enlarge":
             return graph.enlarge(operands[0], tuple(numbers))
         case "One":
@@ -89,9 +90,7 @@ def _value(graph: KernelGraph, term: Written, inputs: Mapping[str, Tensor], size
         case "Iconv":
             return graph.delta_kernel(numbers[0], (numbers[1], numbers[2]), 1, FLOAT64)
         case "Cpool":
-            eye = graph.reshape(graph.eye(numbers[0], FLOAT64), (numbers[0], numbers[0], 1, 1))
-            spread = graph.broadcast(eye, (numbers[0], numbers[0], numbers[1], numbers[2]))
-            return graph.mul(spread, graph.full(spread.shape, 1 / (numbers[1] * numbers[2]), FLOAT64))
+            return _average_kernel(graph, numbers)
         case "Conv2d":
             x, w = operands
             window = _window(term, w.shape[2:], sizes)
@@ -104,9 +103,18 @@ def _value(graph: KernelGraph, term: Written, inputs: Mapping[str, Tensor], size
         case "AvgPool":
             window = _window(term, numbers, sizes)
             if window.dilations != (1, 1):
-                raise GraphError("AvgPool: got a dilation, wanted none")
+                [x], kernel = operands, _average_kernel(graph, [operands[0].shape[1], *numbers])
+                return graph.conv2d(x, kernel, window.strides, window.pads, window.dilations)
             return graph.avg_pool2d(operands[0], numbers, window.strides, window.pads)
     raise AssertionError(row.base)
+
+
+def _average_kernel(graph: KernelGraph, numbers: Sequence[int]) -> Tensor:
+    """The kernel (channels, channels, height, width) of an average in each channel."""
+    channels, height, width = numbers
+    eye = graph.reshape(graph.eye(channels, FLOAT64), (channels, channels, 1, 1))
+    spread = graph.broadcast(eye, (channels, channels, height, width))
+    return graph.mul(spread, graph.full(spread.shape, 1 / (height * width), FLOAT64))
 
 
 def _alike(name: str, operands: Sequence[Tensor]) -> None:

@@ -192,6 +192,15 @@ def read_term(source: str) -> Term:
     return found
 
 
+def with_open_sizes(term: Term, numbers: Iterator[int]) -> Written:
+    """A term without sizes, with a variable for each size."""
+    if isinstance(term, str):
+        return Written(term, is_variable=True)
+    row = op(term[0])
+    operands = tuple(with_open_sizes(it, numbers) for it in term[1:])
+    return Written(term[0], operands, tuple(Variable(f"n{next(numbers)}") for _ in range(_SIZES.get(row.base, 0))))
+
+
 def _head(head: str, tokens: list[str], wrong: Any) -> str:
     """The op with its attributes, which are taken from the tokens."""
     if head in MOVES:
