@@ -199,7 +199,7 @@ def test_cuts_at_different_places_are_not_called_ill_typed() -> None:
 def test_no_changed_law_is_proved_and_false() -> None:
     """Laws with a variable, an op or a condition changed: what is still proved everywhere has no counterexample."""
     draw, proved = random.Random(0), 0
-    for line, conditions in 3 * lines():
+    for line, conditions in lines():
         words = re.findall(r'[()]|"[^"]*"|[^\s()]+', line)
         names = [place for place, word in enumerate(words) if re.fullmatch(r"[xyzuijn]\d?|[01]", word)]
         words[draw.choice(names)] = words[draw.choice(names)]
@@ -217,4 +217,4 @@ def test_no_changed_law_is_proved_and_false() -> None:
             tried = tried_law(written, len(known.left.dims), ranks, seed=1)
             assert tried.counterexample is None and tried.misfit is None, source
             proved += 1
-    assert proved > 20
+    assert proved > 8

@@ -56,6 +56,8 @@ def _value(graph: KernelGraph, term: Written, inputs: Mapping[str, Tensor], size
         return inputs[term.name]
     operands = [_value(graph, it, inputs, sizes) for it in term.operands]
     numbers = [number for it in term.sizes for number in sizes.size(it)]
+    if any(it < 1 for it in numbers):
+        raise GraphError(f"{term.name}: got sizes {numbers}, wanted numbers from 1")
     row = op(term.name)
     match row.base:
         case "Add" | "Mul":
