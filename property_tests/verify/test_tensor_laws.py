@@ -218,3 +218,10 @@ def test_no_changed_law_is_proved_and_false() -> None:
             assert tried.counterexample is None and tried.misfit is None, source
             proved += 1
     assert proved > 8
+
+
+def test_kernels_of_even_extents_are_not_called_odd() -> None:
+    """A centred kernel has odd extents: those of a kernel of the left side, or an odd number."""
+    law = '(rewrite (Conv2d (Same) 1 "relu" x (Iconv c p q)) (Conv2d (Same) 1 "relu" x (Iconv c {} 1)))'
+    assert verdict(law.format("p")) and verdict(law.format("3"))
+    assert not verdict(law.format("c")) and not verdict(law.format("2"))

@@ -255,7 +255,45 @@ def missing_conditions(law: WrittenLaw, equation: TypedEquation) -> list[str]:
         rest = extents.equations.residue(value)
         if rest and rest not in limits and any(number < 0 for number in rest.values()):
             missing.append(_as_text(rest, "<="))
+    _check_kernels(law, equation, extents, solved)
     return missing
+
+
+def _check_kernels(law: WrittenLaw, equation: TypedEquation, extents: Extents, solved: Equations) -> None:
+    """The right side's kernels that must have odd extents have those of kernels of the left side, or odd numbers.
+
+    Raises:
+        Unread: an extent that may be even.
+    """
+
+    def forms(term: Written, typed: TypedTerm) -> list[Linear]:
+        found = []
+        for dim in _odd(term, typed):
+            form: Linear = {}
+            for segment in equation.shapes.word(dim):
+                form = plus(form, symbol("seg", segment))
+            found.append(extents.equations.residue(solved.residue(form)))
+        return found + [it for pair in zip(term.operands, typed.operands, strict=True) for it in forms(*pair)]
+
+    known = forms(law.left, equation.left)
+    for form in forms(law.right, equation.right):
+        number = form.get(ONE, Fraction(0))
+        if form not in known and not (set(form) == {ONE} and number.denominator == 1 and number % 2 == 1):
+            raise Unread
+
+
+def _odd(term: Written, typed: TypedTerm) -> list[Dim]:
+    """The extents of a term that are odd: those of centred windows, of identity kernels, and of kernels that grow."""
+    match term.name.split()[0]:
+        case "Conv2d" if term.window == SAME:
+            return [*typed.operands[1].dims[2:]]
+        case "AvgPool" | "MaxPool" if term.window == SAME:
+            return [*typed.slots]
+        case "Enlarge":
+            return [*typed.operands[0].dims[2:], *typed.slots]
+        case "Iconv":
+            return [*typed.slots[1:]]
+    return []
 
 
 def _wanted(law: WrittenLaw, equation: TypedEquation, extents: Extents) -> list[Linear]:
