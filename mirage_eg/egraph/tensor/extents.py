@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Literal, Pattern, Variable
-from mirage_eg.egraph.tensor.ops import CONSTANTS, op
+from mirage_eg.egraph.tensor.ops import op
 from mirage_eg.egraph.tensor.typing import Dim, IllTyped, TypedEquation, TypedTerm, term_ranks
 from mirage_eg.egraph.tensor.written import SAME, Written, WrittenLaw
 
@@ -371,6 +371,3 @@ def _total(words: Sequence[str]) -> str:
     for word in words[1:]:
         total = f"(+ {total} {word})"
     return total
-
-
-__all__ = ["CONSTANTS", "ONE", "Equations", "Extents", "Unread", "missing_conditions", "plus", "symbol"]

@@ -71,6 +71,3 @@ def read_state(path: Path, arguments: Arguments) -> Begun:
             f"--ops {','.join(arguments.ops)} --size {arguments.size} --seed {arguments.seed}"
         )
     return state
-
-
-__all__ = ["NOTHING", "Arguments", "Begun", "BudgetSpent", "OnChunk", "read_state", "state_path", "state_text"]
