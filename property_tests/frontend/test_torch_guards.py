@@ -10,6 +10,7 @@ import torch.nn.functional as f
 import mirage_eg as mi
 import mirage_eg.torch
 from mirage_eg.torch_compile.records import graph_records
+from property_tests.support.torch_cases import AMPLE
 
 INF, NAN = float("inf"), float("nan")
 Function = Callable[..., Any]
@@ -53,7 +54,7 @@ def test_an_imported_guard_gives_what_torch_gives(name: str) -> None:
 def test_a_compiled_guard_gives_what_torch_gives(name: str) -> None:
     function, arguments = GUARDS[name]
     torch._dynamo.reset()
-    options = {"gate": "off", "min_ops": 1, "cache": "off", "rest": "eager"}
+    options = {"budget": AMPLE, "gate": "off", "min_ops": 1, "cache": "off", "rest": "eager"}
     with torch.no_grad():
         got = torch.compile(function, backend="mirage_eg", options=options)(*arguments)
     assert graph_records()[-1].used

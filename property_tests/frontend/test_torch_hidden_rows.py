@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as f
 
 from mirage_eg.torch_compile.records import graph_records
+from property_tests.support.torch_cases import AMPLE
 from property_tests.support.torch_import import imported
 
 INF = float("inf")
@@ -73,7 +74,7 @@ def test_a_softmax_of_a_hidden_row_stays_undefined() -> None:
 def test_compiled_attention_has_zeros_in_hidden_rows(form: str) -> None:
     function, given = ATTENTIONS["behind an addition"], (Q, K, V, FORMS[form](ROWS))
     torch._dynamo.reset()
-    options = {"gate": "off", "min_ops": 1, "cache": "off", "rest": "eager"}
+    options = {"budget": AMPLE, "gate": "off", "min_ops": 1, "cache": "off", "rest": "eager"}
     with torch.no_grad():
         got = torch.compile(function, backend="mirage_eg", options=options)(*given)
     assert graph_records()[-1].used

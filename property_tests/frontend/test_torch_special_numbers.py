@@ -10,6 +10,7 @@ import torch.nn.functional as f
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import graph_records
 from property_tests.support.parameters import few
+from property_tests.support.torch_cases import AMPLE
 from property_tests.support.torch_import import imported
 
 NAN, INF = float("nan"), float("inf")
@@ -118,7 +119,7 @@ def test_imported_models_take_special_numbers_as_torch_does(name: str, function:
 @pytest.mark.parametrize(("name", "function", "x"), few([pytest.param(*case, id=case[0]) for case in CASES][::4], 6))
 def test_compiled_models_take_special_numbers_as_torch_does(name: str, function: Function, x: Any) -> None:
     torch._dynamo.reset()
-    options = {"gate": "off", "min_ops": 1, "cache": "off", "rest": "eager"}
+    options = {"budget": AMPLE, "gate": "off", "min_ops": 1, "cache": "off", "rest": "eager"}
     wide = x.repeat(1, 16)
     with torch.no_grad():
         got = torch.compile(with_more(function), backend=backend, options=options)(wide)

@@ -16,9 +16,9 @@ from mirage_eg.torch_compile.operator import segment_op
 from mirage_eg.torch_compile.records import Decision, graph_records
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
 from mirage_eg.torch_compile.settings import Settings
-from property_tests.support.torch_cases import WIDTH, norm, projected
+from property_tests.support.torch_cases import AMPLE, WIDTH, norm, projected
 
-QUICK = {"rest": "eager", "gate": "cost"}
+QUICK = {"budget": AMPLE, "rest": "eager", "gate": "cost"}
 
 
 def compiled(function: Any, **options: Any) -> Any:

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, graph_records
 from property_tests.support.parameters import few
-from property_tests.support.torch_cases import CASES, projected
+from property_tests.support.torch_cases import AMPLE, CASES, projected
 
 
 def leaves(*values: Any) -> list[Any]:
@@ -42,7 +42,7 @@ def test_a_case_gives_eager_results_and_effects_with_our_kernels(name: str, rest
     torch.manual_seed(0)
     plain = case.make()
     torch.manual_seed(0)
-    compiled = torch.compile(case.make(), backend=backend, options={"rest": rest, "gate": "cost"})
+    compiled = torch.compile(case.make(), backend=backend, options={"budget": AMPLE, "rest": rest, "gate": "cost"})
     buffers = [list(it.buffers()) if isinstance(it, torch.nn.Module) else [] for it in (plain, compiled)]
     with torch.no_grad():
         for seed in range(2):
@@ -78,7 +78,7 @@ def halves_of_columns(x: Any) -> Any:
 @torch.no_grad()
 def test_a_result_with_gaps_has_the_views_that_it_has_in_eager_torch() -> None:
     x = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
-    compiled = torch.compile(halves_of_columns, backend=backend, options={"rest": "eager", "gate": "off"})
+    compiled = torch.compile(halves_of_columns, backend=backend, options={"budget": AMPLE, "rest": "eager", "gate": "off"})
     first, product = compiled(x)
     wanted, other = halves_of_columns(x)
     assert sum(record.used for record in graph_records()) >= 1

@@ -12,7 +12,7 @@ from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, SegmentRecord, graph_records
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.library_segments import library_segments
-from property_tests.support.torch_cases import WIDTH, projected
+from property_tests.support.torch_cases import AMPLE, WIDTH, projected
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def decided(**options: Any) -> SegmentRecord:
     torch._dynamo.reset()
     x = torch.randn(8, WIDTH)
     with torch.no_grad():
-        got = torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "inductor", **options})(x)
+        got = torch.compile(projected, backend=backend, options={"budget": AMPLE, "rest": "inductor", **options})(x)
     torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
     [segment] = graph_records()[-1].segments
     assert segment.measured

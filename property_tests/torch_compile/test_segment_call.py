@@ -16,12 +16,12 @@ from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import segment_by_key
 from property_tests.support.library_segments import library_segments
 from property_tests.support.parameters import few
-from property_tests.support.torch_cases import WIDTH, projected
+from property_tests.support.torch_cases import AMPLE, WIDTH, projected
 
 
 def test_the_file_of_a_source_stays_as_long_as_its_call() -> None:
     with torch.no_grad():
-        torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "eager", "gate": "off"})(
+        torch.compile(projected, backend=backend, options={"budget": AMPLE, "rest": "eager", "gate": "off"})(
             torch.zeros(8, WIDTH)
         )
     [segment] = graph_records()[-1].segments

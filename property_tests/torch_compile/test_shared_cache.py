@@ -26,7 +26,7 @@ from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.operator import segment_op
 from mirage_eg.torch_compile.records import Decision, graph_records
 from mirage_eg.torch_compile.shared_cache import export_cache, import_cache
-from property_tests.support.torch_cases import WIDTH, projected
+from property_tests.support.torch_cases import AMPLE, WIDTH, projected
 
 ROOT = Path(__file__).parents[2]
 SECOND = """
@@ -36,7 +36,7 @@ from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.records import graph_records
 from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings
-from property_tests.support.torch_cases import projected
+from property_tests.support.torch_cases import AMPLE, projected
 x = torch.randn(8, 16)
 with torch.no_grad():
     start = time.process_time()
@@ -52,7 +52,7 @@ def find() -> str:
     """The key of the kernel of the one segment, compiled here."""
     torch._dynamo.reset()
     with torch.no_grad():
-        torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "eager", "gate": "cost"})(
+        torch.compile(projected, backend=backend, options={"budget": AMPLE, "rest": "eager", "gate": "cost"})(
             torch.zeros(8, WIDTH)
         )
     [segment] = graph_records()[-1].segments
@@ -155,7 +155,7 @@ def test_a_wrong_kernel_is_refused_by_the_import_and_at_its_first_use(
     x = torch.randn(8, WIDTH)
     torch._dynamo.reset()
     with torch.no_grad():
-        got = torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "eager", "gate": "off"})(x)
+        got = torch.compile(projected, backend=backend, options={"budget": AMPLE, "rest": "eager", "gate": "off"})(x)
     [segment] = graph_records()[-1].segments
     assert not segment.from_cache and "is wrong: number 1 does not compute the program" in caplog.text
     torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
@@ -227,7 +227,7 @@ def test_a_wrong_kernel_in_the_cache_is_refused_by_the_gate(cache: Path) -> None
     with wrong_kernel(cache), torch.no_grad():
         for gate in ("cost", "off"):
             torch._dynamo.reset()
-            got = torch.compile(projected, backend=backend, options={"budget": 20.0, "rest": "eager", "gate": gate})(x)
+            got = torch.compile(projected, backend=backend, options={"budget": AMPLE, "rest": "eager", "gate": gate})(x)
             [segment] = graph_records()[-1].segments
             assert segment.from_cache
             assert segment.decision is (Decision.USED if gate == "off" else Decision.WRONG)

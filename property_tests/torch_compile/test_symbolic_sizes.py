@@ -20,13 +20,15 @@ from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.compiled_zoo import compiled_model
 from property_tests.support.library_segments import library_segments
-from property_tests.support.torch_cases import WEIGHT, WIDTH, projected
+from property_tests.support.torch_cases import AMPLE, WEIGHT, WIDTH, projected
 
 PAIRS = ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 3), (2, 70))
 
 
 def compiled(function: Any, dynamic: bool | None = None, **options: Any) -> Any:
-    return torch.compile(function, backend=backend, options={"rest": "eager", "gate": "cost"} | options, dynamic=dynamic)
+    return torch.compile(
+        function, backend=backend, options={"budget": AMPLE, "rest": "eager", "gate": "cost"} | options, dynamic=dynamic
+    )
 
 
 def marked(rows: int, most: int = 64) -> Any:
@@ -159,7 +161,7 @@ def token(function: Any, batch: int, length: int) -> tuple[Any, ...]:
 @pytest.mark.parametrize("function", [cached, written])
 def test_caches_that_grow_take_one_search_for_a_region(function: Any, tmp_path: Path) -> None:
     """And one for batch 1, which has a product with a vector; the third: for a cache of one token, or a second region."""
-    fast = compiled(function, cache=str(tmp_path), budget=20.0)
+    fast = compiled(function, cache=str(tmp_path), budget=AMPLE)
     with torch.no_grad():
         for batch, length in PAIRS:
             mine = token(function, batch, length)
@@ -370,7 +372,7 @@ class Normed(torch.nn.Module):
 def test_ahead_of_time_with_dynamic_shapes_and_after_save_and_load(tmp_path: Path) -> None:
     model, x = Normed().eval(), torch.randn(8, WIDTH)
     shapes = {"x": {0: torch.export.Dim("rows", min=2, max=64)}}
-    settings = mi.torch.Settings(rest="eager", gate="cost", min_ops=2)
+    settings = mi.torch.Settings(budget=AMPLE, rest="eager", gate="cost", min_ops=2)
     made = mi.torch.compile(model, (x,), dynamic_shapes=shapes, settings=settings)
     assert [record.used for record in graph_records()] == [1]
     check(made, model, [torch.randn(rows, WIDTH) for rows in (8, 13, 40)])

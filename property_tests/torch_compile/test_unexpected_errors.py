@@ -16,10 +16,10 @@ from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore
 from property_tests.support.library_segments import library_segments
-from property_tests.support.torch_cases import WIDTH, projected
+from property_tests.support.torch_cases import AMPLE, WIDTH, projected
 
 PLACES = {"graph": (compile_graph, "fx_regions"), "segment": (SegmentStore, "find"), "rest": (backend_module, "_decomposed")}
-OPTIONS: dict[str, Any] = {"rest": "eager", "gate": "cost"}
+OPTIONS: dict[str, Any] = {"budget": AMPLE, "rest": "eager", "gate": "cost"}
 LIBRARY = OPTIONS | {"gate": "off", "cache": "off"}  # for segments as library kernels
 
 
@@ -60,7 +60,7 @@ def test_ahead_of_time_an_unexpected_error_leaves_the_module_as_exported(monkeyp
     monkeypatch.setenv("MIRAGE_EG_STRICT", "0")
     monkeypatch.setattr(compile_graph, "replace_regions", refuse)
     model, x = torch.nn.Sequential(torch.nn.RMSNorm(WIDTH), torch.nn.Linear(WIDTH, WIDTH)), torch.randn(8, WIDTH)
-    made = mi.torch.compile(model, (x,), settings=mi.torch.Settings(rest="eager", gate="off", min_ops=1))
+    made = mi.torch.compile(model, (x,), settings=mi.torch.Settings(budget=AMPLE, rest="eager", gate="off", min_ops=1))
     with torch.no_grad():
         torch.testing.assert_close(made(x), model(x))
     assert [record.unexpected for record in graph_records()] == [True]
