@@ -21,6 +21,7 @@ from mirage_eg.ir.errors import GraphError, RuleError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.proof import Prover, express_both
 
+_OF_ELEMENTS = frozenset({"Add", "Mul", "Smul", "Relu", "Unary", "Binary", "Transpose"})
 NO_WINDOW = Window((1, 1), (0, 0, 0, 0), (1, 1))
 _TRUTHS = {
     TensorTruth.PROVED: Truth.PROVED,
@@ -71,8 +72,9 @@ def proving_laws(equation: TypedEquation) -> str | None:
         terms.append(replace(joint.both, extents=()))
     if terms[0] != terms[1] or not all(it.proved for it in proofs):
         return None
-    if any(it.boxes for it in proofs):
-        return "cases of all elements" if all(it.boxes == 1 for it in proofs) else None  # one box: no extent divides it
+    if any(it.boxes for it in proofs):  # which are of these extents, but for ops that know none
+        names = {part.name.split()[0] for side in sides for part in side.parts() if not part.is_variable}
+        return "cases of all elements" if names <= _OF_ELEMENTS and all(it.boxes == 1 for it in proofs) else None
     where = ", where both sides are defined" if proofs[0].partial else ""
     return f"laws of elements{': ' if proofs[0].laws else ''}{', '.join(proofs[0].laws)}{where}"
 

@@ -225,3 +225,9 @@ def test_kernels_of_even_extents_are_not_called_odd() -> None:
     law = '(rewrite (Conv2d (Same) 1 "relu" x (Iconv c p q)) (Conv2d (Same) 1 "relu" x (Iconv c {} 1)))'
     assert verdict(law.format("p")) and verdict(law.format("3"))
     assert not verdict(law.format("c")) and not verdict(law.format("2"))
+
+
+def test_minima_and_comparisons_are_decided_by_cases() -> None:
+    found = mi.equal_for_all_shapes("(maximum x (minimum x y))", "(Add x (Mul x (less x x)))")
+    assert found and "cases" in found.because
+    assert mi.equal_for_all_shapes("(less x y)", "(less_equal x y)").truth is TensorTruth.REFUTED  # at ties
