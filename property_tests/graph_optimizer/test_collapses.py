@@ -108,6 +108,11 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Write, Write]] = {
         lambda g, x, w, b: g.mean(g.mean((g.conv_transpose2d(x, w, 2, 1, 1) + b) * 0.5, 2), 3),
         lambda g, x, w, b: g.mean(g.mean((g.conv_transpose2d(x, w, 2, (0, 0, 1, 1), 0) + b) * 0.5, 2), 3),
     ),
+    "an adaptive pool of a transposed convolution": (
+        ((16, 64, 48, 48), (64, 128, 3, 3), (128, 1, 1)),
+        lambda g, x, w, b: _pooled(g, g.conv_transpose2d(x, w, 2, 1, 1) + b, *(2 * side for side in x.shape[2:])),
+        lambda g, x, w, b: g.mean(g.mean(g.conv_transpose2d(x, w, 2, (0, 0, 1, 1), 0) + b, 2), 3),
+    ),
     "problem 65: an average pool of a convolution, which leaves a rest": (
         ((16, 8, 129, 130), (64, 8, 3, 3), (64, 1, 1)),
         lambda g, x, w, b: g.sigmoid(_pooled(g, g.conv2d(x, w, pads=(0, 1, 0, 0)) + b, 2, 4)),
