@@ -49,6 +49,8 @@ class TensorVerdict:
         return self.truth is TensorTruth.PROVED
 
     def __str__(self) -> str:
+        if self.truth is TensorTruth.REFUTED:
+            return f"{self.truth}: {self.counterexample}"
         lines = [f"{self.truth}: {self.because}" if self.because else str(self.truth)]
         return "\n".join([*lines, *(str(self.counterexample).splitlines() if self.counterexample else ())])
 
