@@ -153,7 +153,7 @@ def _mend_bfloat16() -> None:
 
 
 def _allow_precisions() -> None:
-    """Triton's interpreter (3.6 to 3.9) refuses some names of precisions; whatever the name, it multiplies in float32."""
+    """Triton's interpreter (3.6 to 3.9) refuses some names of precisions; it multiplies in float32 under each of them."""
     from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 
     interpreter_builder.options = InterpreterOptions(allowed_dot_input_precisions=("tf32", "tf32x3", "ieee", "bf16x6"))

@@ -106,8 +106,8 @@ def _laws(file: RuleFile) -> Iterator[Law]:
             yield law
             if law.form == "birewrite":
                 [union] = law.actions
-                turned = replace(union, arguments=union.arguments[::-1])
-                yield replace(law, name=f"{law.name}, backward", actions=(turned,))
+                swapped = replace(union, arguments=union.arguments[::-1])
+                yield replace(law, name=f"{law.name}, backward", actions=(swapped,))
 
 
 def translated(law: Law) -> GivenLaw:

@@ -113,7 +113,7 @@ def _only_copy(each: Fx, found: Analysis) -> Fx | None:
 
 
 def _is_read_by(nodes: Container[Fx], copy: Fx, found: Analysis) -> bool:
-    """Whether these nodes alone read an argument, as it lies in memory, before it is written."""
+    """Whether these nodes alone read an argument before it is written."""
     [argument, _] = copy.args
     equal = (user for user in argument.users if user is not copy and user not in nodes)
     return is_row_major(argument.meta["val"]) and all(found.same.get(user, argument) is not argument for user in equal)

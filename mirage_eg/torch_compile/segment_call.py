@@ -54,7 +54,7 @@ class Results:
         own, others, places = iter(written), iter(inputs), sorted(self.written.values())
         return [next(own if place in places else others) for place in range(len(inputs) + len(written))]
 
-    def settled(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    def written_back(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """Copy results into the inputs whose memory receives them, if they are elsewhere; the other results."""
         for place, given in self.written.items():
             if results[place] is not inputs[given]:
@@ -108,7 +108,7 @@ class SegmentCall:
         given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
         if given != (wanted := self._wanted_at(self.results.sizes_of(tensors), given)):
             raise MirageError(f"segment {self.found.key[:12]}: got tensors {given}, wanted {wanted}")
-        return self.results.settled(tensors, self._on_cpu([_dense(tensor) for tensor in tensors]))
+        return self.results.written_back(tensors, self._on_cpu([_dense(tensor) for tensor in tensors]))
 
     def as_function(self, tensors: Sequence[Any]) -> list[Any]:
         """All results; the inputs keep their values."""
@@ -142,7 +142,7 @@ class SegmentCall:
         except GraphError:
             given = [_dense(tensor) for tensor in tensors]
             results = running(given, torch_library())
-        returned = self.results.settled(tensors, results)
+        returned = self.results.written_back(tensors, results)
         return returned if are_own else _own(given, returned)
 
     def _started(self, shapes: Sequence[Shape]) -> tuple[RunningProgram, bool]:
@@ -163,7 +163,7 @@ class SegmentCall:
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
         """The results that are not written into inputs, by torch's ops; in float64 where only the program is known."""
         results = own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
-        return self.results.settled(tensors, results)
+        return self.results.written_back(tensors, results)
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """All results by torch's own ops in float64, which autograd can differentiate."""

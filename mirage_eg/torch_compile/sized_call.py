@@ -116,7 +116,7 @@ class SizedCall:
         if self._torchs is None:
             LOGGER.info("segment %s: no kernels for sizes %s: float64", self.found.key[:12], self.results.sizes_of(tensors))
         results = own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
-        return self.results.settled(tensors, results)
+        return self.results.written_back(tensors, results)
 
 
 def _span(name: str, values: SizeRange) -> str:

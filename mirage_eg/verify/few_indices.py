@@ -42,7 +42,7 @@ def fewest_indices(axes: Axes) -> Counter[int]:
     return least
 
 
-def told_apart(axes: Axes) -> frozenset[int]:
+def distinguished(axes: Axes) -> frozenset[int]:
     """The axes whose indices may mean different things: reduced ones, those that an op tells apart, and ragged or joined dims
     of which a value has a part of the index alone, or which it has twice."""
     occurrences = [*map(_occurrences, axes.dims)]

@@ -28,7 +28,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.verify.few_indices import fewest_indices, sizes_that_fit, told_apart
+from mirage_eg.verify.few_indices import distinguished, fewest_indices, sizes_that_fit
 from mirage_eg.verify.verdict import Difference
 
 KEPT = (16, 8, 4, 2)
@@ -101,7 +101,7 @@ class JointAxes:
     def kept(self) -> list[int]:
         """The kept number of indices of each axis."""
         axes, sizes = self.axes, [*self.axes.sizes]
-        fixed, least = told_apart(axes), fewest_indices(axes)
+        fixed, least = distinguished(axes), fewest_indices(axes)
         for count in KEPT:
             wanted = [min(size, max(count, least[axis])) for axis, size in enumerate(axes.sizes)]
             sizes = sizes_that_fit(axes, wanted, fixed, least)

@@ -9,6 +9,7 @@ ALLOWED = {
     "mirage_eg.api.superoptimize",  # the parameters of mirage-project/mirage
     "mirage_eg.frontend.custom_op.register_op",  # the parts of an op, by name
     "mirage_eg.frontend.onnx_windows._conv",  # the operands and attributes of an operator
+    "mirage_eg.frontend.onnx_windows._conv_transpose",
 }
 
 

@@ -122,7 +122,7 @@ def _program() -> Graph:
     return graph.graph()
 
 
-def test_a_kernel_is_checked_on_three_parts_of_each_ragged_grid_dim_and_all_of_its_loop() -> None:
+def test_a_kernel_has_three_parts_of_each_ragged_grid_dim_and_its_whole_loop() -> None:
     right = _means(lambda p, x, y: (x, y))
     small = few(_program(), right)
     assert small is not None and (small.graph.blocks[0].grid, small.graph.blocks[0].loop) == ((2, 3), 3)

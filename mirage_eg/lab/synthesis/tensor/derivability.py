@@ -41,8 +41,8 @@ def questions(equation: Equation) -> tuple[TensorQuestion, ...]:
     assert attributes is not None
     known = typed(equation, attributes)
     asked = question(known)
-    turned = TensorQuestion(asked.goal, asked.start, asked.shapes)
-    return tuple(turned if it.backward else asked for it in rewrites(equation))
+    swapped = TensorQuestion(asked.goal, asked.start, asked.shapes)
+    return tuple(swapped if it.backward else asked for it in rewrites(equation))
 
 
 def question(known: TypedEquation) -> TensorQuestion:
