@@ -76,7 +76,7 @@ def test_segments_that_workers_search_are_those_of_a_search_here(monkeypatch: py
     of_this_process = segment_store._search
     monkeypatch.setattr(segment_store, "_search", lambda name, *rest: here.append(name) or of_this_process(name, *rest))
     for cores in (2, 4):
-        monkeypatch.setattr(executors.os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(executors, "usable_cores", lambda cores=cores: cores)
         segment_store.forget()
         torch._dynamo.reset()
         with torch.no_grad():

@@ -20,6 +20,7 @@ from typing import IO
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, ROWS, Row, append, read_rows
+from mirage_eg.pipeline.run.executors import usable_cores
 from mirage_eg.pipeline.run.gpu_options import GpuOptions
 from mirage_eg.report.bars import Bar, bars
 
@@ -67,7 +68,7 @@ def run_rows(
     folder.mkdir(parents=True, exist_ok=True)
     together = min(len(free), len(rows))
     if options.jobs is None and together > 1:
-        options = replace(options, jobs=max(2, 2 * (os.cpu_count() or 1) // together))
+        options = replace(options, jobs=max(2, 2 * usable_cores() // together))
     running: list[_Running] = []
     failures: list[Failure] = []
     done = 0
@@ -130,7 +131,7 @@ def _start(row: Key, folder: Path, options: GpuOptions, device: str, attempt: in
         str(folder),
         json.dumps(asdict(options)),
     ]
-    threads = str(max(1, (os.cpu_count() or 1) // 4))
+    threads = str(max(1, usable_cores() // 4))
     root = str(Path(__file__).parents[3])  # where the package is, installed or not
     environment = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | os.environ
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -14,7 +13,7 @@ from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.lab.bench.search import PUBLISHED
 from mirage_eg.lab.bench.search_programs import SearchProgram
 from mirage_eg.lab.search.exhaustive import Exhaustive, alphabet_of
-from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.executors import Workers, usable_cores
 from mirage_eg.search.structure_search import SearchLimits, search, split_choices
 
 METHODS = ("indexed", "abstract", "without pruning")
@@ -75,7 +74,7 @@ def measure(
 
     `processes`: one, and one a core, where not given.
     """
-    counts = tuple(dict.fromkeys(processes or (1, os.cpu_count() or 1)))
+    counts = tuple(dict.fromkeys(processes or (1, usable_cores())))
     wanted = [(method, count, ops) for method in methods for count in counts for ops in sorted(block_ops)]
     cells: list[SearchTime] = []
     over = set[tuple[str, int]]()

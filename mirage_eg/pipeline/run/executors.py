@@ -41,6 +41,11 @@ CONNECT_SECONDS = 10
 _LOGGER = logging.getLogger(__name__)
 
 
+def usable_cores() -> int:
+    """The cores that this process may use, which are fewer than the machine's under `taskset` or a batch system."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def check_executor(value: Any) -> None:
     """Raise an OptionError unless `value` says where items may run."""
     if value is None or isinstance(value, Executor) or (isinstance(value, str) and DASK.fullmatch(value)):
@@ -84,7 +89,7 @@ class Workers:
     """The workers of one run; `run` gives the results of items as they are finished. Use it as a context."""
 
     def __init__(self, executor: Executor | str | None = None, jobs: int | None = None) -> None:
-        self.count = jobs or os.cpu_count() or 1
+        self.count = jobs or usable_cores()
         self._shared = _SHARED.get() or _SharedProcesses()
         self._given, self._local = executor, False
         self._late: list[Future[list[Any]]] = []  # begun, and no longer waited for

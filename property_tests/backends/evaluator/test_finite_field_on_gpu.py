@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mirage_eg.backends.evaluator import array_module
 from mirage_eg.backends.evaluator.array_module import evaluator_device
 from mirage_eg.backends.evaluator.field_semantics import Randomness
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus
@@ -44,8 +45,9 @@ def test_library_programs_on_the_gpu_are_those_of_the_cpu(name: str) -> None:
     assert float_checks(on_gpu, [program])[0].ok is float_checks(on_cpu, [program])[0].ok
 
 
-def test_full_size_verification_runs_on_the_gpu() -> None:
+def test_verification_of_a_large_program_runs_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = pytest.importorskip("cupy")
+    monkeypatch.setattr(array_module, "FEW", 0)
     result = optimize("norm", normed_linear(), Options(device="cpu", jobs=1, top=2))
     assert result.report.verify.computed_on == evaluator_device(cupy) != "CPU"
 

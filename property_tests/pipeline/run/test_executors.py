@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -245,3 +246,9 @@ def test_processes_end_in_the_middle_of_work_of_which_some_was_cancelled() -> No
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no affinity of processes")
+def test_workers_are_as_many_as_the_cores_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 7})
+    assert Workers().count == 3 and Workers(jobs=2).count == 2
