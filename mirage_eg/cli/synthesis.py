@@ -112,12 +112,12 @@ def synthesize(
         float | None,
         typer.Option(help="Seconds after which the laws found so far are written, marked incomplete.", show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the synthesis that --out was stopped at.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the synthesis that --out was stopped at.")] = False,
     as_json: JsonOption = False,
 ) -> Job:
     """Find laws over OPS by enumeration and equality saturation, check each, and write them with their evidence to --out.
 
-    Stopped by --budget or Ctrl-C, it leaves its state beside --out (OUT.state.json), and --resume goes on from there to the
+    Stopped by --budget or Ctrl-C, it leaves its state next to --out (OUT.state.json), and --resume continues from there to the
     laws that a run without a stop finds.
     """
 
@@ -212,7 +212,7 @@ def _left_if_stopped(out: Path, domain: str, budget: float | None = None) -> Ite
     except BudgetSpent as spent:
         head = [f"; domain: {domain}", f"; incomplete: {spent}.", "; Some of these laws follow from others."]
         write_atomically(out, "\n".join([*head, "", *lines]) + "\n")
-        again = f"; --resume goes on ({state_path(out)})" if state_path(out).exists() else ""
+        again = f"; --resume continues ({state_path(out)})" if state_path(out).exists() else ""
         console().print(
             f"{out}: incomplete, {counted(len(lines), 'law')} so far: {spent}{again}",
             soft_wrap=True,

@@ -28,7 +28,7 @@ class BegunSearches:
         self._workers, self._most = workers, may_begin(workers)
         self._waiting = dict([*searches.items()][1:])
         self._running: dict[str, Future[list[Result]]] = {}
-        self._go_on()
+        self._continue()
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
         """The result of a search, when it is there; None if it was not begun, and will not be.
@@ -44,10 +44,10 @@ class BegunSearches:
             raise OverdueError from None
         except (BrokenExecutor, CancelledError):  # a worker died: the search here may say why
             found = None
-        self._go_on()
+        self._continue()
         return found
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Begin as many of the waiting ones as may run."""
         while self._waiting and sum(not future.done() for future in self._running.values()) < self._most:
             name = next(iter(self._waiting))

@@ -1,6 +1,6 @@
-"""A synthesis that is stopped and goes on: which candidates are decided, and the laws that hold or are refuted so far.
+"""A synthesis that is stopped and continued: which candidates are decided, and the laws that hold or are refuted so far.
 
-The state is that at the end of a chunk of candidates. A run that goes on from it ends with the laws of a run that never
+The state is that at the end of a chunk of candidates. A run that continues from it ends with the laws of a run that never
 stopped: terms are enumerated again, laws are tested again, and derivations are those of the chunks that are left.
 """
 
@@ -39,7 +39,7 @@ class Arguments:
 
 
 def state_path(out: Path) -> Path:
-    """The file beside a rule file that has the state of its synthesis."""
+    """The file next to a rule file that has the state of its synthesis."""
     return out.with_name(f"{out.stem}.state.json")
 
 
@@ -61,7 +61,7 @@ def read_state(path: Path, arguments: Arguments) -> Begun:
         state = Begun(begun["decided"], tuple(begun["known"]), tuple(begun["refuted"]))
     except OSError:
         raise OptionError(
-            f"--resume: got no {path}, wanted the state that a stopped synthesis leaves beside its --out"
+            f"--resume: got no {path}, wanted the state that a stopped synthesis leaves next to its --out"
         ) from None
     except (ValueError, KeyError, TypeError):
         raise OptionError(f"--resume: {path} is no state of a synthesis; start it again without --resume") from None

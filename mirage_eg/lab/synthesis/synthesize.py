@@ -78,7 +78,7 @@ def synthesize(
 ) -> Synthesis:
     """Find laws over `ops` whose sides have up to `size` ops each.
 
-    `on_chunk` gets the state after each chunk of candidates, from which `begun` goes on to the same result.
+    `on_chunk` gets the state after each chunk of candidates, from which `begun` continues to the same result.
 
     Raises:
         OptionError: an unknown op or domain, or a size out of range; with Pow or LeakyRelu it is at most 2.
@@ -189,7 +189,7 @@ def _kept(
 def _again(
     language: IndexedDomain, candidates: Sequence[tuple[TermPair, Law]], begun: Begun, on_progress: Progress
 ) -> tuple[list[FoundLaw], list[RejectedLaw]]:
-    """The decided laws of a synthesis that goes on, tested again."""
+    """The decided laws of a synthesis that continues, tested again."""
     wanted = {*begun.known, *begun.refuted}
     results: dict[str, FoundLaw | RejectedLaw] = {}
     for pair, law in candidates[: begun.decided] if wanted else ():
