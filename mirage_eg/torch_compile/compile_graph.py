@@ -294,7 +294,7 @@ _OF_ROWS = frozenset({"aten.index_copy.default", "aten.index_put.default"})
 
 
 def _written_by_torch(graph: Any, in_place: bool) -> set[Fx]:
-    """Functional writes whose result is copied into an input at the end, such as those of a cache of keys and values.
+    """Functional writes into an input into which the result is copied at the end, such as those of a cache of keys and values.
 
     With `in_place`, segments write rows if nothing else reads the input, or the rows before the last write.
     """
@@ -306,9 +306,11 @@ def _written_by_torch(graph: Any, in_place: bool) -> set[Fx]:
         while str(node.target).rpartition(".")[0] in _WRITES:
             writes.append(node)
             node = node.args[0]
+        if node is not copy.args[0]:  # of a value that is computed, such as a window that moves on
+            continue
         of_rows = all(str(it.target) in _OF_ROWS for it in writes) and not copy.users
         alone = [*node.users] in ([*writes[-1:], copy], [copy, *writes[-1:]]) and all(len(it.users) == 1 for it in writes[1:])
-        if not (in_place and of_rows and alone and node is copy.args[0] and is_row_major(node.meta["val"])):
+        if not (in_place and of_rows and alone and is_row_major(node.meta["val"])):
             found.update(writes)
     return found
 

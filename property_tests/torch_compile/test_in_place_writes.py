@@ -53,6 +53,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rows and nothing else": lambda x, y: (x.index_copy_(0, torch.tensor([3]), projected(y)[:1]), ())[1],
     "rows that another segment reads": lambda x, y: projected(torch.cumsum(projected(x.index_copy_(0, PLACE, norm(y)[:1])), 0)),
     "a rolled window": lambda x, y: norm(x.copy_(torch.cat([x[1:], norm(y)[:1]]))) * 2,
+    "a rolled window with a row from the end": lambda x, y: norm(
+        x.copy_(x.roll(-1, 0).index_put((torch.tensor([-1]),), norm(y)[:1]))
+    ),
     "returned": lambda x, y: x.add_(torch.sigmoid(y) * y + 1),
     "returned with a view and a function of it": lambda x, y: (x.mul_(projected(y)), x[1:], torch.exp(x) * 2),
     "returned twice": lambda x, y: (x.add_(projected(y)), x),

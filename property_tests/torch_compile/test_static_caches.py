@@ -1,12 +1,13 @@
 """Generation with a static cache: segments write keys and values, and the tokens are those of eager."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.records import Compilation, graph_records
+from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
 from property_tests.support.library_segments import library_segments
 from property_tests.support.parameters import few
 
@@ -61,3 +62,40 @@ def test_prefill_and_steps_are_in_segments_with_the_tokens_of_eager(name: str, p
     for graph in found.graphs:
         assert len(graph.segments) <= 2 * LAYERS + 1 and graph.used == len(graph.segments)
         assert {it.op for it in graph.outside} <= {"aten.copy_.default"}  # of the counters of tokens
+
+
+class Attention(torch.nn.Module):
+    """One step of attention over caches of keys and values, with a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = {"query": 32, "key": 16, "value": 16}
+        self.products = torch.nn.ModuleDict({name: torch.nn.Linear(32, size, bias=False) for name, size in sizes.items()})
+        self.output = torch.nn.Linear(32, 32, bias=False)
+        self.register_buffer("keys", torch.zeros(1, 1, 16, 16))
+        self.register_buffer("values", torch.zeros(1, 1, 16, 16))
+
+    def forward(self, x: Any, place: Any) -> Any:
+        query, key, value = (product(x).view(1, 1, -1, 16).transpose(1, 2) for product in self.products.values())
+        self.keys.index_copy_(2, place, key * 0.5)
+        self.values.index_copy_(2, place, value)
+        later = (torch.arange(16) > place)[None, None, None]
+        weights = (query @ self.keys.transpose(2, 3) / 4).masked_fill(later, float("-inf")).softmax(-1)
+        return x + self.output((weights @ self.values).transpose(1, 2).reshape(1, 1, 32))
+
+
+@pytest.mark.slow
+def test_the_kernels_of_a_search_write_the_caches() -> None:
+    torch.manual_seed(0)
+    model = Attention().eval()
+    plain = copy.deepcopy(model)
+    with torch.no_grad():
+        fast = torch.compile(model, backend=backend, options=OPTIONS | {"budget": 240.0}, dynamic=False)
+        for place in range(3):
+            x = torch.randn(1, 1, 32)
+            torch.testing.assert_close(fast(x, torch.tensor([place])), plain(x, torch.tensor([place])), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close([*model.buffers()], [*plain.buffers()], atol=1e-5, rtol=1e-5)
+    [graph] = graph_records()
+    [segment] = graph.segments
+    assert segment.decision is Decision.USED and not graph.outside
+    assert "index_write" not in segment.summary  # by the library it would be a copy of the cache
