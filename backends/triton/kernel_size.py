@@ -1,4 +1,4 @@
-"""How large a kernel becomes: a tile op is unrolled into instructions for each element of a thread, a product in float32 too.
+"""How large a kernel becomes: a tile op is unrolled into instructions for each element of a thread, products too.
 
 LLVM and ptxas take more than linearly long for unrolled code: 8,192 multiplications a thread took 6 s of two processors, 16,384
 took 20 s, and with 35,000 ptxas was not done after eight minutes. The estimate is read from Triton's IR before any pass.
@@ -14,6 +14,7 @@ from mirage_eg.ir.errors import UnsupportedError
 
 MOST = 1 << 14  # instructions of a thread; an instruction cache holds about half as many
 _MATRIX_UNIT = 1 << 10  # multiplications of a thread that one instruction of a matrix unit does, about
+_MATRIX_UNIT_OF_DOUBLES = 8  # likewise: 8 by 8 by 4 of a warp
 _FUNCTION = re.compile(r"tt\.func .*?@([^\s(]+)")
 _CALL = re.compile(r"tt\.call @([^\s(]+)")
 _ARITHMETIC = re.compile(r"arith\.\w+f |math\.|tt\.dot |tt\.reduce|tt\.extern_elementwise")  # not of addresses and masks
@@ -47,8 +48,11 @@ def _elements(line: str) -> int:
     if "tt.dot " in line:
         (left, kind), (right, _), *_ = tensors
         count = prod(left) * right[-1]
-        by_threads = kind == "f64" or (kind == "f32" and "tf32" not in line)
-        return count if by_threads else count // _MATRIX_UNIT
+        if kind == "f64":
+            return count // _MATRIX_UNIT_OF_DOUBLES
+        if kind == "f32" and "ieee" in line:
+            return count
+        return count * (6 if "bf16x6" in line else 1) // _MATRIX_UNIT
     return max(prod(dims) for dims, _ in tensors)
 
 
