@@ -13,8 +13,7 @@ from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.egraph.laws import readable
-from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR
+from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR, readable
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError

@@ -13,8 +13,7 @@ from rich.table import Table
 from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.egraph.laws import readable
-from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS
+from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS, readable
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.plurals import counted

@@ -10,8 +10,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
-from mirage_eg.egraph.laws import readable
-from mirage_eg.egraph.rule_files import LAW_DOMAINS
+from mirage_eg.egraph.rule_files import LAW_DOMAINS, readable
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted

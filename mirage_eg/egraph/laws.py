@@ -5,7 +5,6 @@ A rewrite `l -> r :when c` is the rule that l and r are one class if c holds.
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,13 +50,6 @@ class Apply:
 
 
 Pattern = Variable | Literal | Apply
-
-_RATIONAL = re.compile(r"\(bigrat \(bigint (-?\d+)\) \(bigint (\d+)\)\)")
-
-
-def readable(text: str) -> str:
-    """A text with plain numbers, as rule files may have them, in place of egglog's rationals."""
-    return _RATIONAL.sub(lambda it: it[1] if it[2] == "1" else f"{it[1]}/{it[2]}", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ LAW_DOMAINS = (*DOMAINS, TENSOR)
 LARGEST_FILE = 100_000  # characters
 UNDEFINED = ("free", "keep")  # what laws may do with a value that is undefined: give it one, or nothing
 
+_RATIONAL_NUMBER = re.compile(r"\(bigrat \(bigint (-?\d+)\) \(bigint (\d+)\)\)")
 _LAW_NAME = re.compile(r':name\s+"([^"]*)"')
 _HEADER = re.compile(r"^;+\s*(?P<key>domain|default|undefined)\s*:\s*(?P<value>\w+)\s*$", re.IGNORECASE)
 
@@ -51,6 +52,11 @@ def chosen_files(
     derived = custom_op_rules(domain, (file.text for file in own))
     files += [*(RuleFile(path, text, True) for path, text in derived), *own]
     return list(dict.fromkeys(files))
+
+
+def readable(text: str) -> str:
+    """A text with plain numbers, as rule files may have them, in place of egglog's rationals."""
+    return _RATIONAL_NUMBER.sub(lambda it: it[1] if it[2] == "1" else f"{it[1]}/{it[2]}", text)
 
 
 def text_hash(text: str) -> str:

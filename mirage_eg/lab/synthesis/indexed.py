@@ -25,10 +25,10 @@ from mirage_eg.egraph.laws import (
     Pattern,
     Variable,
     applications,
-    readable,
     variables,
 )
 from mirage_eg.egraph.primitives import PRIMITIVES
+from mirage_eg.egraph.rule_files import readable
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.lints import matches
 from mirage_eg.ir.errors import OptionError
