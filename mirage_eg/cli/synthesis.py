@@ -14,13 +14,13 @@ from mirage_eg.egraph.rule_files import LAW_DOMAINS, readable
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
-from mirage_eg.lab.synthesis.progress_file import NOTHING, Arguments, Begun, BudgetSpent, read_state, state_path, state_text
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
+    from mirage_eg.lab.synthesis.progress_file import Begun
     from mirage_eg.lab.synthesis.synthesize import Synthesis
 
 MOST_SHOWN = 5  # refuted, ill-typed and tested candidates each, in the text output
@@ -121,6 +121,7 @@ def synthesize(
     """
 
     def job() -> int:
+        from mirage_eg.lab.synthesis.progress_file import NOTHING, Arguments, read_state, state_path, state_text
         from mirage_eg.lab.synthesis.rule_text import rule_text
         from mirage_eg.lab.synthesis.synthesize import synthesize as run
 
@@ -144,7 +145,7 @@ def synthesize(
         arguments, state = Arguments(tuple(names), size, seed), state_path(out)
         begun = read_state(state, arguments) if resume else NOTHING
 
-        def keep_state(begun: Begun) -> None:
+        def keep_state(begun: "Begun") -> None:
             write_atomically(state, state_text(arguments, begun))
 
         found = None
@@ -166,6 +167,8 @@ def synthesize(
 
 def _within(observe: Observer, budget: float | None) -> Observer:
     """The observer, which ends the work once the budget is spent."""
+    from mirage_eg.lab.synthesis.progress_file import BudgetSpent
+
     start = perf_counter()
 
     def watched(stage: str, done: int, total: int | None, note: str) -> None:
@@ -198,6 +201,8 @@ def _left_if_stopped(out: Path, domain: str, budget: float | None = None) -> Ite
 
     Where the budget is spent the file is OUT itself, and the block ends without an error.
     """
+    from mirage_eg.lab.synthesis.progress_file import BudgetSpent, state_path
+
     partial = out.with_name(f"{out.stem}.partial.egg")
     lines: dict[str, None] = {}
 

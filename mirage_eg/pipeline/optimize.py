@@ -28,7 +28,6 @@ def optimize(
     checkpoint: Path | None = None,
     resume: bool = False,
     tracer: "Tracer | None" = None,
-    wanted: Wanted = EVERYTHING,
 ) -> Result:
     """Superoptimize `program`.
 
@@ -37,21 +36,35 @@ def optimize(
     `tracer` receives every candidate of the search with the stage at which it ended.
 
     A result in the cache on disk is given back at once, and a finished one is written there; not so with a `tuning` of one's
-    own or with custom ops, which the cache does not identify; where not everything is `wanted`, turn it off. The report says
-    `cache`: hit, miss or off.
+    own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
     """
     request = _request(name, program, options if tuning is None else replace(options, cache=False))
     if not resume and tracer is None and (earlier := cached_result(request)) is not None:
         return earlier
     from mirage_eg.pipeline.stages import run_stages  # loads egglog and Triton
 
-    result = run_stages(request, observer, tuning, checkpoint, resume, tracer, wanted=wanted)
+    result = run_stages(request, observer, tuning, checkpoint, resume, tracer)
     if request.cache is None:
         return reported(result, name, "off")
     computed = now()
     if options.budget is None or result.report.search.complete:  # what the clock cut may be better next time
         request.cache.keep(request.key, result, computed)
     return reported(result, name, "miss", computed)
+
+
+def optimize_wanted(
+    name: str,
+    program: Graph,
+    options: Options,
+    wanted: Wanted,
+    observer: Observer | None = None,
+    tuning: "Tuning | None" = None,
+) -> Result:
+    """As `optimize`, with those parts of its report that are wanted; nothing is cached."""
+    from mirage_eg.pipeline.stages import run_stages
+
+    request = _request(name, program, replace(options, cache=False))
+    return reported(run_stages(request, observer, tuning, None, resume=False, tracer=None, wanted=wanted), name, "off")
 
 
 def optimize_known(

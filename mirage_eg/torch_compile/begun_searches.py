@@ -93,10 +93,10 @@ def searches_of(
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:
     """The results of searches, each by one process."""
-    from mirage_eg.pipeline.optimize import optimize
+    from mirage_eg.pipeline.optimize import optimize_wanted
 
     for name, program, options, wanted in searches:
-        yield optimize(name, program, replace(options, jobs=1), wanted=wanted)
+        yield optimize_wanted(name, program, replace(options, jobs=1), wanted)
 
 
 __all__ = ["BegunSearches", "Search", "may_begin", "searches_of"]

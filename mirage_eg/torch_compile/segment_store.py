@@ -443,9 +443,9 @@ def _tuning(settings: Settings) -> "Tuning | None":
 
 
 def _search(name: str, program: Graph, settings: Settings, options: Options, observer: Callable[..., None]) -> Result:
-    from mirage_eg.pipeline.optimize import optimize
+    from mirage_eg.pipeline.optimize import optimize_wanted
 
-    return optimize(title_of(name), program, options, observer, _tuning(settings), wanted=wanted_by(settings))
+    return optimize_wanted(title_of(name), program, options, wanted_by(settings), observer, _tuning(settings))
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:

@@ -50,7 +50,7 @@ def test_laws_of_a_registered_op_are_found_beside_packaged_ops(beside: str) -> N
         REGISTRY.pop("softsign_here", None)
 
 
-def test_a_synthesis_that_goes_on_ends_with_the_laws_of_one_that_never_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_synthesis_that_goes_on_ends_as_one_that_never_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_eg.lab.synthesis.synthesize.CHUNK", 1)
     states: list[Begun] = []
 
