@@ -1,9 +1,11 @@
 """Worker processes: they leave Ctrl-C to their parent, die with it, and have its custom ops."""
 
 import ctypes
+import os
 import pickle
 import signal
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from types import FunctionType
 from typing import Any
@@ -15,7 +17,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def begin_worker() -> None:
-    """Called by a worker process when it begins: ignore SIGINT, take SIGTERM, die with the parent (Linux)."""
+    """Called by a worker process when it begins: ignore SIGINT, take SIGTERM, die with the parent (Linux), have a group of its
+    own with its children."""
+    if os.getpgrp() != os.getpid():  # which a session of its own has
+        os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # which the parent's thread may have blocked
     if sys.platform == "linux":
@@ -33,13 +38,14 @@ def end_processes(executor: Any, kill: bool) -> None:
     """End an executor of loky, with `kill` in the middle of its work; its processes are waited for, and leave nothing.
 
     loky's own `shutdown(kill_workers=True)` raises InvalidStateError in its thread for a future that was cancelled, and leaves
-    the processes alive (3.7.0).
+    the processes alive (3.7.0). Its `kill_process_tree` begins a process for each worker to ask for its children, one after
+    the other, where psutil is not installed.
     """
-    from loky.backend.utils import kill_process_tree
-
     if kill:
         for process in [*executor._processes.values()]:
-            kill_process_tree(process)
+            for kill_one in (os.killpg, os.kill):  # a worker that has not begun has no group
+                with suppress(ProcessLookupError):
+                    kill_one(process.pid, signal.SIGKILL)
     executor.shutdown(wait=True)
 
 

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -246,6 +247,23 @@ def test_processes_end_in_the_middle_of_work_of_which_some_was_cancelled() -> No
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def _with_a_child(written: Path) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    written.write_text(str(child.pid))
+    child.wait()
+
+
+def test_processes_end_with_those_that_they_began(tmp_path: Path) -> None:
+    executor, written = loky.ProcessPoolExecutor(1, initializer=begin_worker), tmp_path / "pid"
+    executor.submit(_with_a_child, written)
+    while not written.exists() or not written.read_text():
+        time.sleep(0.01)
+    end_processes(executor, kill=True)
+    state = Path("/proc", written.read_text(), "stat")
+    while state.exists() and state.read_text().split()[2] != "Z":  # nobody may wait for it here
+        time.sleep(0.01)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no affinity of processes")
