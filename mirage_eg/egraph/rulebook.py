@@ -309,7 +309,8 @@ class _Loading:
             self.egraph.run_program(with_rationals(command, self.signatures, place))
         except bindings.EggSmolError as error:
             raise RuleError(located(error, file.path) + hint(str(error), self.signatures)) from None
-        self.rulesets |= {command.name} if isinstance(command, bindings.AddRuleset) and not file.packaged else set()
+        if isinstance(command, bindings.AddRuleset) and not file.packaged and command.name not in RULESETS:
+            self.rulesets.add(command.name)
         declared = read_signatures(command)
         _check_declared(declared, place)
         self.signatures.update(declared)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 RECORDS = (  # displayed as tables of their fields
+    "egraph.tensor.decide.TensorVerdict",
     "partial_equivalence.all_sizes.SizedMutant",
     "partial_equivalence.boxes.PositionBox",
     "backends.cost.devices.Device",

@@ -6,7 +6,7 @@ import pytest
 
 import mirage_eg as mi
 from mirage_eg.cli.synthesis import _left_if_stopped
-from mirage_eg.egraph.laws import readable
+from mirage_eg.egraph.rule_files import readable
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.lab.synthesis.progress_file import Begun, BudgetSpent, state_path
