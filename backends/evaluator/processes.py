@@ -38,8 +38,8 @@ def end_processes(executor: Any, kill: bool) -> None:
     """End an executor of loky, with `kill` in the middle of its work; its processes are waited for, and leave nothing.
 
     loky's own `shutdown(kill_workers=True)` raises InvalidStateError in its thread for a future that was cancelled, and leaves
-    the processes alive (3.7.0). Its `kill_process_tree` begins a process for each worker to ask for its children, one after
-    the other, where psutil is not installed.
+    the processes alive (3.7.0). Its `kill_process_tree` begins a process for each worker, to ask for its children,
+    where psutil is not installed.
     """
     if kill:
         for process in [*executor._processes.values()]:
