@@ -49,7 +49,7 @@ def rows_in_place(graph: Graph) -> Mapping[int, int]:
 
 
 def _written_before(graph: Graph, value: int) -> Iterator[int]:
-    """A value that a write of rows makes, and those that are written before in the same memory; the last write is first."""
+    """The value of a write of rows, and those of the writes before it into the same memory, the last one first."""
     while (item := graph.nodes[graph.makers[value]]).op == "index_write":
         yield value
         value = item.operands[0]

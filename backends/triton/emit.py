@@ -297,7 +297,7 @@ def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
 
 
 def _returned(file: ProgramFile) -> str:
-    """The text of the returned values, which the caller keeps; those that are written into inputs are written by then."""
+    """The text of the returned values, which the caller keeps; the copies into inputs are written before it."""
     write_into_inputs(file)
     returned = []
     for item in file.graph.outputs:

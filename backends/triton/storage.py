@@ -98,6 +98,3 @@ def is_dot(graph: Graph, product: Node) -> bool:
     """Whether a matmul is written as a tl.dot."""
     left, right = product.operands
     return matmul_form(graph.types[left].shape, graph.types[right].shape) is MatmulForm.DOT
-
-
-__all__ = ["WGMMA_ROWS", "accumulates", "is_dot", "is_narrow", "is_widening", "needs_copy", "product_dtype", "reads_stored"]

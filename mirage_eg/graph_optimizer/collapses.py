@@ -23,6 +23,3 @@ def may_collapse(program: Graph) -> bool:
         if (item.op in PRODUCTS or (item.op in _LINEAR and known)) and len(program.readers[values[0]]) == 1:
             linear[values[0]] = item.op in PRODUCTS
     return False
-
-
-__all__ = ["may_collapse"]

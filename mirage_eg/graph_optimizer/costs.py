@@ -123,6 +123,3 @@ class KernelCosts:
     def correction(self, graph: Graph) -> float:
         """The kernels of a program that patches its first input."""
         return sum(cost_of(work, self.device).us for work in kernel_works(graph))
-
-
-__all__ = ["FusionRole", "KernelCosts", "role_of"]

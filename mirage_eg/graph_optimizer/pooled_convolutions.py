@@ -97,6 +97,3 @@ def _cut(item: Node, x: TensorType, w: TensorType, dim: int, less: int) -> Graph
     pads = (*before, *(pad - taken * (place == dim) for place, pad in enumerate(after)))
     graph.mark_output(graph.op(item.op, image, weight, **item.mapping | {"pads": pads}))
     return graph.graph()
-
-
-__all__ = ["pooled_rules"]

@@ -89,6 +89,3 @@ def _mean(graph: KernelGraph, x: Tensor, dim: int, places: range, count: int) ->
         x = graph.slice(x, dim, places[0], places[-1] + 1, places.step)
     mean = graph.mean(x, dim) if len(places) > 1 else x
     return mean if len(places) == count else mean * Fraction(len(places), count)
-
-
-__all__ = ["position_mean", "position_mean_rules"]

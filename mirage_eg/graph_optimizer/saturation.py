@@ -159,6 +159,3 @@ def directed_laws(text: str) -> tuple[bindings._Command, ...]:
 
 def _parsed(text: str, path: str) -> list[bindings._Command]:
     return bindings.EGraph().parse_program(text, path)
-
-
-__all__ = ["ProgramSaturation", "SaturationLimits", "directed_laws", "extended", "saturate"]

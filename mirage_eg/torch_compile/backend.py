@@ -184,6 +184,3 @@ def _constants_have_values(inputs: Sequence[Any]) -> Iterator[None]:
     finally:
         if fake is not None:
             fake.allow_non_fake_inputs = before
-
-
-__all__ = ["backend"]

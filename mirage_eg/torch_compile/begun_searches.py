@@ -97,6 +97,3 @@ def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:
 
     for name, program, options, wanted in searches:
         yield optimize_wanted(name, program, replace(options, jobs=1), wanted)
-
-
-__all__ = ["BegunSearches", "Search", "may_begin", "searches_of"]

@@ -343,6 +343,3 @@ def _fake_mode(module: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 node.meta["val"] = fake.from_tensor(value, static_shapes=True)
     return fake
-
-
-__all__ = ["compile_graph"]

@@ -55,6 +55,3 @@ def _function() -> tuple[tuple[str, str], bool]:
     rest = code.co_name.removeprefix(f"{TORCH_DYNAMO_RESUME_IN_PREFIX}_")
     continues = rest != code.co_name
     return (code.co_filename, rest.rpartition("_at_")[0] if continues else rest), continues
-
-
-__all__ = ["FirstCall", "call_of"]
