@@ -415,7 +415,6 @@ def optimize_graph(
     weights: Sequence[str] | None = None,
     gpu: str | None = None,
     seconds: float = 10.0,
-    with_mutants: bool = False,
     name: str = "program",
     rules: Sequence[str] = (),
     verbose: bool = False,
@@ -425,9 +424,8 @@ def optimize_graph(
     The result has the `graph` that runs each time, the `prologue` with the parts of weights alone, the `report`, and
     `runner()` for NumPy arrays; `superoptimize(result.graph)` searches its kernels. `weights`: names of inputs that stay the
     same from run to run, as ["w*"]; without it they are inputs that the program reads as weights alone. `gpu` is a name or a
-    file of `mirage-eg bench cost`. `seconds` limits each extraction. `with_mutants`: mutants of linear
-    ops, corrected, are weighed too; finding them takes seconds for each op. `rules`: files of laws of whole tensors besides
-    the packaged ones, as `mirage-eg rules synthesize --domain tensor` writes them.
+    file of `mirage-eg bench cost`. `seconds` limits each extraction. `rules`: files of laws of whole
+    tensors besides the packaged ones, as `mirage-eg rules synthesize --domain tensor` writes them.
 
     Raises:
         OptionError: weights that no input has, an unknown GPU, a program with named dims.
@@ -440,7 +438,7 @@ def optimize_graph(
 
     device = Options(gpu=gpu).device_record
     observe, files = _log if verbose else None, tuple(map(str, rules))
-    return run(program, device, weights, seconds, name=name, observe=observe, with_mutants=with_mutants, rules=files)
+    return run(program, device, weights, seconds, name=name, observe=observe, rules=files)
 
 
 _LOGGER = logging.getLogger("mirage_eg")

@@ -38,9 +38,6 @@ def rewrite(
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Limit of each extraction.")] = 10.0,
-    with_mutants: Annotated[
-        bool, typer.Option("--mutants", help="Weigh mutants of linear ops, corrected; finding them takes seconds for each op.")
-    ] = False,
     rules: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,7 +88,6 @@ def rewrite(
                     seconds,
                     name=label,
                     observe=observe,
-                    with_mutants=with_mutants,
                 )
                 found.append(run(rules=rules or ()))
                 without += [run().report] if laws else []

@@ -10,10 +10,9 @@ from enum import StrEnum
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import convolution_steps, cost_of, kernel_works, library_slowdown
+from mirage_eg.backends.cost.roofline_model import convolution_steps, library_slowdown
 from mirage_eg.graph_optimizer.eclasses import Types
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
-from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
 from mirage_eg.ir.ops import OPS, Kind
@@ -38,7 +37,6 @@ _ROLES = {
     **dict.fromkeys(("Matmul", "Linear", "Conv", "BiasedConv", "Filtered"), FusionRole.PRODUCT),
     **dict.fromkeys(("Sum", "Mean"), FusionRole.REDUCTION),
     "Concat": FusionRole.LIBRARY,
-    "Patched": FusionRole.LIBRARY,
     "In": FusionRole.INPUT,
 }
 
@@ -119,7 +117,3 @@ class KernelCosts:
         waits = convolution_steps(right.shape) * self.device.iteration_us if is_convolution and not self.least else 0.0
         biases = 0.0 if self.least else self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
         return max(reads, waits, flops / self.device.matrix_rate * library_slowdown(left.dtype) * 1e6) + biases
-
-    def correction(self, graph: Graph) -> float:
-        """The kernels of a program that patches its first input."""
-        return sum(cost_of(work, self.device).us for work in kernel_works(graph))

@@ -265,8 +265,6 @@ class _Problem:
         cost = _FOLDED * sum(self._is_folded(child) for child in children)
         if choice.role is FusionRole.VIEW:
             return cost
-        if enode.constructor == "Patched":
-            return cost + self.costs.correction(self.classes.names[enode.constants[0]]["graph"])
         if choice.mode is Mode.STORED:
             cost += self.costs.moved(types[choice.class_])
         if choice.role is FusionRole.ELEMENTWISE:

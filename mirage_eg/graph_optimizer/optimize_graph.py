@@ -13,11 +13,10 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.graph_optimizer.costs import KernelCosts
 from mirage_eg.graph_optimizer.eclasses import EClasses, read_classes
 from mirage_eg.graph_optimizer.extraction import Extraction, ExtractionError, extract
-from mirage_eg.graph_optimizer.mutant_rules import mutant_rules
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.prologue import FoldedProgram
 from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, RewrittenProgram, rewritten
-from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, extended, saturate
+from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, saturate
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.choices import has_choices
@@ -111,15 +110,13 @@ def optimize_graph(
     seconds: float = 10.0,
     name: str = "program",
     observe: Observer | None = None,
-    with_mutants: bool = False,
     rules: Sequence[str] = (),
 ) -> OptimizedGraph:
     """Rewrite a whole program: graph substitutions and kernel boundaries are chosen together.
 
     `weights`: names of inputs that stay the same from run to run, with `*` and `?`; see `weights_of` for the default.
-    `seconds` limits each extraction. `with_mutants`: mutants of linear ops and corrections are weighed, too. `rules`: further
-    laws, of whole tensors: files, or names of theories of `rules/tensor` (10_found). The result is never predicted
-    slower than the program as written.
+    `seconds` limits each extraction. `rules`: further laws, of whole tensors: files, or names of theories of `rules/tensor`
+    (10_found). The result is never predicted slower than the program as written.
 
     Raises:
         OptionError: weights that the program does not have, or a program with named dims.
@@ -133,12 +130,9 @@ def optimize_graph(
     written_out = expand_ops(program, WRITTEN_OUT)
     constant = weights_of(written_out, weights)
     watch("saturate", 0, len(STEPS), name)
-    mutants_for = device if with_mutants else None
     saturation, classes = saturated_classes(
         written_out,
         constant,
-        mutants_for=mutants_for,
-        observe=watch,
         rules=tuple(rules),
         keeps=program.keeps_undefined or has_choices(program),
     )
@@ -163,23 +157,15 @@ def saturated_classes(
     program: Graph,
     weights: frozenset[int],
     limits: SaturationLimits | None = None,
-    mutants_for: Device | None = None,
-    observe: Observer | None = None,
     rules: tuple[str, ...] = (),
     keeps: bool = False,
 ) -> tuple[ProgramSaturation, EClasses]:
-    """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes; `weights` are inputs.
+    """The saturated e-graph of a program whose ops in WRITTEN_OUT are written out, and its classes.
 
-    With `mutants_for` the e-graph has the mutants of linear ops that are predicted to be the fastest on this device; `keeps` as
-    in `ProgramTerms`.
+    `weights` are inputs; `keeps` as in `ProgramTerms`.
     """
     terms = ProgramTerms(program, weight_only(program, weights), keeps=keeps)
     saturation = saturate(terms, limits, rules=rules)
-    classes = read_classes(saturation.egraph, terms)
-    if mutants_for is None:
-        return saturation, classes
-    found = list(mutant_rules(classes, terms, mutants_for, observe or (lambda *_: None)))
-    saturation = extended(saturation, terms, found)
     return saturation, read_classes(saturation.egraph, terms)
 
 

@@ -160,8 +160,6 @@ def append_enode(
             return tuple(append(node("add", convolved, bias)))
         case ("Sum" | "Mean") as name, (dim,):
             return tuple(append(node(name.lower(), *operands, dim=dim)))
-        case "Patched", (name,):
-            return _append_graph(names[name]["graph"], operands, append)
         case (("Conv" | "Filtered"), (name, *_)):
             return tuple(append(Node(names[name].op, tuple(operands), names[name].attributes)))
     return tuple(append(op_node(enode.constructor, enode.constants, operands, names)))
@@ -177,15 +175,6 @@ def nodes_of(enode: NumberedENode, names: Mapping[str, Node]) -> list[Node]:
 
     append_enode(enode, range(len(enode.children)), names, append)
     return nodes
-
-
-def _append_graph(graph: Graph, operands: Sequence[int], append: Callable[[Node], range]) -> tuple[int, ...]:
-    """Append the nodes of a program with one output, of these inputs."""
-    values = list(operands)  # a program's inputs come first
-    for item in graph.nodes[len(operands) :]:
-        if item.op != "output":
-            values += append(Node(item.op, tuple(values[operand] for operand in item.operands), item.attributes))
-    return (values[graph.outputs[0].operands[0]],)
 
 
 def _is_enlarged(small: Node, kernel: Kernel, large: Node, wide: Kernel) -> bool:

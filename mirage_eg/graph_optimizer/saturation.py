@@ -8,7 +8,6 @@ after each ruleset, and an iteration of many laws may take minutes.
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -67,17 +66,6 @@ def saturate(
     matches: Counter[str] = Counter()
     stopped = _Saturation(egraph, rules, matches, limits or SaturationLimits()).run() if with_laws else None
     return ProgramSaturation(egraph, tuple(sorted(matches.items())), stopped, perf_counter() - start, rules)
-
-
-def extended(found: ProgramSaturation, terms: ProgramTerms, rules: Iterable[str]) -> ProgramSaturation:
-    """The e-graph saturated again with more laws; `terms` know the ops that these name."""
-    start = perf_counter()
-    text = "\n".join(rules)
-    found.egraph.run_program(*terms.ops.permutations(), *found.egraph.parse_program(text, "mutants"))
-    matches = Counter(dict(found.laws))
-    stopped = _Saturation(found.egraph, found.rules, matches, SaturationLimits()).run()
-    seconds = found.seconds + perf_counter() - start
-    return ProgramSaturation(found.egraph, tuple(sorted(matches.items())), stopped or found.stopped, seconds, found.rules)
 
 
 class _StoppedError(Exception):

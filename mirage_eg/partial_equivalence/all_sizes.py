@@ -16,12 +16,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.sizes import SizeRange
-from mirage_eg.partial_equivalence.boxes import DimRange, PositionBox, agreement
+from mirage_eg.partial_equivalence.boxes import agreement
 from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.mutants import Mutant
 from mirage_eg.partial_equivalence.padding import written
-from mirage_eg.partial_equivalence.parts import LinearPart
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of
 from mirage_eg.partial_equivalence.size_families import InputExtent, NamedExtent, at_tried_sizes
 from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicExtent, Trace, parts, read_symbolic
@@ -77,17 +76,6 @@ class SizedMutant:
         """The program at a size, and its corrected mutant."""
         wrong, program = self.wrong(size), self.family.at(size)
         return program, corrected(program, written(program, self.mutation, self.padded), wrong)
-
-    def mutant(self, program: Graph, size: int) -> Mutant:
-        """The mutant of `program`, the one at a size.
-
-        Raises:
-            OptionError: not one of the sizes.
-        """
-        wrong, changed = self.wrong(size), written(program, self.mutation, self.padded)
-        boxes = tuple(PositionBox(tuple(DimRange(it.start, ((len(it), it.step),)) for it in rectangle)) for rectangle in wrong)
-        part, patched = LinearPart(program), corrected(program, changed, wrong)
-        return Mutant(program, part, self.mutation, changed, boxes, tuple(wrong), patched, self.padded)
 
     def show(self, name: str) -> str:
         """The rectangles as text, with `name` for the size."""

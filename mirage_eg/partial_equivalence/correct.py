@@ -11,7 +11,7 @@ from mirage_eg.partial_equivalence.rectangles import Rectangle
 from mirage_eg.partial_equivalence.restrict import Restriction
 
 
-def with_patches(
+def _with_patches(
     builder: KernelGraph, program: Graph, inputs: Sequence[Tensor], y: Tensor, wrong: Sequence[Rectangle]
 ) -> Tensor:
     """`y`, but within the rectangles the value of `program`'s only output, computed there from `inputs`."""
@@ -30,6 +30,6 @@ def corrected(program: Graph, mutant: Graph, wrong: Sequence[Rectangle]) -> Grap
     builder = KernelGraph()
     inputs = [builder.op("input", **item.mapping) for item in program.inputs]
     y = Restriction(mutant, builder, inputs).whole(mutant.outputs[0].operands[0])
-    result = with_patches(builder, program, inputs, y, wrong)
+    result = _with_patches(builder, program, inputs, y, wrong)
     builder.mark_output(result, program.outputs[0].get("name"))
     return builder.graph()

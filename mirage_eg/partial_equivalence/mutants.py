@@ -75,11 +75,6 @@ class Mutant:
         """The predicted time of the program with the corrected mutant."""
         return predict_us(self.graph, device)
 
-    def predicted_loss_us(self, device: Device) -> float:
-        """How much slower the part by itself becomes, by prediction, everywhere where it is; below 0 where faster."""
-        loss = predict_us(self.corrected, device) - predict_us(self.part.program, device)
-        return loss * max(1, len(self.part.nodes))
-
 
 def mutants(program: Graph | KernelGraph, *, least: float = 0.5, on_part: OnPart | None = None) -> list[Mutant]:
     """The mutants of a program's linear parts that are right on `least` of their positions, corrected; the most equal first.
