@@ -1,9 +1,11 @@
 """Notebook display: IPython formatters for the package's classes.
 
-Formatters are registered by the name of the class, so that a class is imported by its user alone.
+Formatters are registered by the name of the class, so that a class is imported by its user alone. A record of the package
+without a formatter is displayed as the table of its fields.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from mirage_eg.ir.plurals import counted
@@ -28,126 +30,6 @@ if TYPE_CHECKING:
     from mirage_eg.search.structure import SplitReduction, Structure
     from mirage_eg.search.structure_search import SearchResult
     from mirage_eg.verify.verdict import FloatCheck, Verdict
-
-RECORDS = (  # displayed as tables of their fields
-    "egraph.tensor.decide.TensorVerdict",
-    "partial_equivalence.all_sizes.SizedMutant",
-    "partial_equivalence.boxes.PositionBox",
-    "backends.cost.devices.Device",
-    "backends.cost.roofline_model.Cost",
-    "backends.cost.roofline_model.KernelWork",
-    "backends.cost.roofline_model.BlockWork",
-    "backends.evaluator.field_semantics.Randomness",
-    "backends.evaluator.finite_field.FieldAlgebra",
-    "backends.measure.timing.Timing",
-    "backends.measure.candidate_timer.Outcome",
-    "backends.runtime.calls.CudaGraph",
-    "backends.triton.arena.Arena",
-    "backends.triton.arena.Buffer",
-    "backends.triton.compile.KernelCompile",
-    "backends.triton.targets.Target",
-    "backends.triton.schedule.Schedule",
-    "lab.bench.gpu.Summary",
-    "lab.bench.rule_ablation.LawAblation",
-    "lab.bench.rule_ablation.ProgramAblation",
-    "lab.bench.rule_comparison.ProgramComparison",
-    "lab.bench.rule_impact.LawImpact",
-    "lab.bench.rule_impact.NewMuGraph",
-    "lab.bench.rule_impact.ProgramImpact",
-    "lab.bench.rule_search.Side",
-    "lab.bench.gpu_row_records.Row",
-    "egraph.expression.Split",
-    "egraph.expression.Term",
-    "egraph.laws.Signature",
-    "egraph.proof_chain.ProofStep",
-    "egraph.saturation_history.LawGrowth",
-    "egraph.soundness.check_law.Counterexample",
-    "egraph.soundness.check_law.Finding",
-    "egraph.soundness.growth.Size",
-    "egraph.soundness.lints.Lint",
-    "frontend.coverage.CoverageRow",
-    "frontend.imported.CausalMask",
-    "frontend.imported.Constant",
-    "frontend.imported.Imported",
-    "frontend.imported.Outside",
-    "frontend.imported.ImportedSegment",
-    "frontend.onnx_nodes.OnnxNode",
-    "graph_optimizer.costs.KernelCosts",
-    "graph_optimizer.eclasses.EClasses",
-    "graph_optimizer.extraction.Extraction",
-    "graph_optimizer.rewritten_program.RewrittenProgram",
-    "graph_optimizer.saturation.ProgramSaturation",
-    "ir.deadline.Deadline",
-    "ir.node.Node",
-    "ir.node.TensorType",
-    "ir.sizes.SizeRange",
-    "lab.minimize.DerivedLaw",
-    "lab.minimize.Minimization",
-    "lab.synthesis.synthesize.Funnel",
-    "lab.synthesis.synthesize.Synthesis",
-    "lab.synthesis.tensor.synthesize.TensorSynthesis",
-    "testing.Assignment",
-    "torch_compile.records.Compilation",
-    "torch_compile.records.GraphRecord",
-    "torch_compile.records.SegmentRecord",
-    "torch_compile.segment_store.FoundSegment",
-    "torch_compile.settings.Settings",
-    "optimizer.heuristics.Effort",
-    "optimizer.heuristics.OptimizerHeuristics",
-    "optimizer.layouts.Access",
-    "optimizer.layouts.LayoutChoice",
-    "optimizer.measurement.Measurement",
-    "optimizer.op_order.BlockOrder",
-    "optimizer.op_order.Order",
-    "pipeline.partition_stage.PlanSearch",
-    "pipeline.run.heuristics.Heuristics",
-    "pipeline.run.options.Options",
-    "pipeline.run.report_sections.BeforeAfter",
-    "pipeline.run.report_sections.Best",
-    "pipeline.run.report_sections.BufferSummary",
-    "pipeline.run.report_sections.CompileSummary",
-    "pipeline.run.report_sections.Diagnosis",
-    "pipeline.run.report_sections.EGraphSize",
-    "pipeline.run.report_sections.EGraphs",
-    "pipeline.run.report_sections.FloatSummary",
-    "pipeline.run.report_sections.LayoutSummary",
-    "pipeline.run.report_sections.LayoutsSummary",
-    "pipeline.run.report_sections.LiveBytes",
-    "pipeline.run.report_sections.Memory",
-    "pipeline.run.report_sections.MuGraphSummary",
-    "pipeline.run.report_sections.OptimizerSummary",
-    "pipeline.run.report_sections.OrderSummary",
-    "pipeline.run.report_sections.PartSummary",
-    "pipeline.run.report_sections.PartitionSummary",
-    "pipeline.run.report_sections.PassSummary",
-    "pipeline.run.report_sections.PredictedCost",
-    "pipeline.run.report_sections.RegionSummary",
-    "pipeline.run.report_sections.RewriteSummary",
-    "pipeline.run.report_sections.Search",
-    "pipeline.run.report_sections.SimplificationSummary",
-    "pipeline.run.report_sections.ThreadGraphsSummary",
-    "pipeline.run.report_sections.TuningSummary",
-    "pipeline.run.report_sections.Verification",
-    "pipeline.run.run_report.RunReport",
-    "search.partition.segment_search.Instantiated",
-    "report.bars.Bar",
-    "report.roofline.RooflinePoint",
-    "search.heuristics.SearchHeuristics",
-    "search.partition.segments.SegmentLimits",
-    "search.partition.plan_graph.PartitionLimits",
-    "search.instantiate.limits.TileLimits",
-    "search.partition.shortest_path.Partition",
-    "search.partition.segments.Segment",
-    "search.partition.kernel_plan.KnownSegment",
-    "search.partition.kernel_plan.PlanPart",
-    "search.partition.kernel_plan.SegmentKernels",
-    "search.partition.kernel_plan.KernelPlan",
-    "search.structure_search.SearchLimits",
-    "search.structure_search.SplitRecord",
-    "search.structure.Load",
-    "search.structure.Step",
-    "verify.verdict.Difference",
-)
 
 
 def result_html(report: "RunReport") -> str:
@@ -302,7 +184,7 @@ SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "partial_equivalence.mutants.Mutant": regions_svg,
     "verify.reference.Reference": lambda reference: to_svg(reference.program),
 }
-HTML_FORMATTERS: dict[str, Callable[[Any], str]] = dict.fromkeys(RECORDS, record) | {
+HTML_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "api.SizedMuGraph": lambda it: table(("bucket",), [(line,) for line in str(it).splitlines()]),
     "ir.axes.Axes": _axes,
     "ir.sizes.Dim": lambda dim: table(("dim", "least", "most", "multiple of"), [(dim.name, dim.min, dim.max, dim.multiple_of)]),
@@ -342,3 +224,21 @@ def register_formatters(display: Any = None) -> None:
         for kind, show in kinds.items():
             module, _, name = f"mirage_eg.{kind}".rpartition(".")
             display.formatters[mime].for_type_by_name(module, name, show)
+    display.formatters["text/html"].for_type(object, _of_no_formatter)
+
+
+def is_shown_by_fields(kind: type) -> bool:
+    """Whether objects of a class are displayed as the table of their fields."""
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("mirage_eg.")
+    drawn = name in SVG_FORMATTERS or hasattr(kind, "_repr_svg_") or hasattr(kind, "_repr_html_")
+    return is_dataclass(kind) and kind.__module__.startswith("mirage_eg.") and not drawn
+
+
+def _of_no_formatter(it: Any) -> str | None:
+    """A record of the package as a table; any other object by its own method, as IPython does it."""
+    from IPython.utils.dir2 import get_real_method
+
+    if is_shown_by_fields(type(it)):
+        return record(it)
+    own = get_real_method(it, "_repr_html_")
+    return None if own is None else own()
