@@ -20,7 +20,6 @@ from mirage_eg.cli.bench_cost import bench_cost
 from mirage_eg.cli.bench_gpu import bench_gpu
 from mirage_eg.cli.bench_kernelbench import bench_kernelbench
 from mirage_eg.cli.bench_models import bench_models
-from mirage_eg.cli.bench_paper import bench_paper
 from mirage_eg.cli.bench_search import bench_search
 from mirage_eg.cli.bench_verify import bench_verify
 from mirage_eg.cli.egraph import egraph
@@ -58,7 +57,6 @@ bench.command("verify")(bench_verify)
 bench.command("gpu")(bench_gpu)
 bench.command("cost")(bench_cost)
 bench.command("search")(bench_search)
-bench.command("paper")(bench_paper)
 bench.command("kernelbench")(bench_kernelbench)
 bench.command("models")(bench_models)
 app.add_typer(bench, name="bench")
