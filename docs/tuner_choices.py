@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from mirage_eg.frontend.workloads import WORKLOADS
-from mirage_eg.lab.bench.tuning_pairs import RENAMED
 
 PAIRS = Path(__file__).parent / "measurements" / "choice_pairs_h100.jsonl"
 
@@ -30,9 +29,8 @@ tuning a row by `mirage-eg bench gpu`):
 
 
 def gains_of_choices() -> str:
-    """The table of `benchmarks/choices.py`, and the choices that it lacks."""
+    """The table of pairs, and the choices that it lacks."""
     lines = [json.loads(it) for it in PAIRS.read_text(encoding="utf-8").splitlines()]
-    lines = [line | {"choice": RENAMED.get(line["choice"], line["choice"])} for line in lines]
     cells = {(it["choice"], it["workload"], it["batch"]): it for it in lines}
     columns = sorted({key[1:] for key in cells}, key=lambda column: (list(WORKLOADS).index(column[0]), column[1]))
     head = ["choice", *(f"{name}, b = {batch}" for name, batch in columns)]
@@ -42,9 +40,9 @@ def gains_of_choices() -> str:
         rows.append([choice, *("" if it is None else f"{it['ratio']:.2f} ({it['on_us']:.1f})" for it in found)])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"""The table compares pairs of schedules among the tuner's measurements on an H100 for the paper's workloads
-(`python benchmarks/choices.py MEASUREMENTS`). The two schedules of a pair belong to one µGraph and differ in one choice of
-one kernel; of several pairs the table has the one with the fastest member. A cell is the warm time with the choice off over
-the time with it on, and (µs with it on). Above 1 the choice gains. An empty cell was not tried.
+(commit `2a214fc` has the script, `benchmarks/choices.py`). The two schedules of a pair belong to one µGraph and differ in
+one choice of one kernel; of several pairs the table has the one with the fastest member. A cell is the warm time with the
+choice off over the time with it on, and (µs with it on). Above 1 the choice gains. An empty cell was not tried.
 
 {table}
 

@@ -1,10 +1,7 @@
 """benchmarks/backtracking.py: its programs are equal to the given one, and extraction is never worse."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -17,21 +14,13 @@ from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.lab.published_models import PUBLISHED_MODELS
 from mirage_eg.verify.reference import verify
+from property_tests.support.scripts import script
 
-
-def backtracking() -> ModuleType:
-    """The script, which is in no package."""
-    path = Path(__file__).parents[2] / "benchmarks/backtracking.py"
-    spec = importlib.util.spec_from_file_location("backtracking", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = "benchmarks/backtracking.py"
 
 
 def test_extraction_is_never_worse_than_backtracking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert backtracking().main(["--small", "--budget", "30", "--json", str(tmp_path / "rows.json"), "bert", "squeezenet"]) == 0
+    assert script(SCRIPT).main(["--small", "--budget", "30", "--json", str(tmp_path / "rows.json"), "bert", "squeezenet"]) == 0
     for row in json.loads((tmp_path / "rows.json").read_text(encoding="utf-8")):
         assert row["substitution_us"] <= row["backtracking_us"] * 1.0001 < row["start_us"]
         assert row["joint_us"] <= row["backtracking_fused_us"] * 1.0001
@@ -43,7 +32,7 @@ def test_the_program_that_backtracking_finds_is_equal() -> None:
     model = PUBLISHED_MODELS["nasrnn"](steps=2, width=16)
     program, costs = expand_ops(model.program, WRITTEN_OUT), KernelCosts(find_device("h200"))
     _, classes = saturated_classes(program, weights_of(program, model.weights))
-    search = backtracking().Backtracking(program, classes, costs)
+    search = script(SCRIPT).Backtracking(program, classes, costs)
     best, best_us, *_ = search.search(1.05, 30, 60.0)
     found = extract(search.alone(best), costs, fused=False)
     assert found.us == pytest.approx(best_us, rel=1e-3)
@@ -52,5 +41,5 @@ def test_the_program_that_backtracking_finds_is_equal() -> None:
 
 def test_unknown_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        backtracking().main(["vgg"])
+        script(SCRIPT).main(["vgg"])
     assert caught.value.code == 2 and "got 'vgg', wanted one of nasrnn" in capsys.readouterr().err

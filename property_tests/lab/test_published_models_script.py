@@ -1,36 +1,23 @@
 """benchmarks/published_models.py: every way to run a model is a row, and ours are compared with the fastest as written."""
 
-import importlib.util
 import json
 import sys
 from argparse import Namespace
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from mirage_eg.backends.triton.emit import emit
+from property_tests.support.scripts import script
 
-ROOT = Path(__file__).parents[2]
+SCRIPT = "benchmarks/published_models.py"
 REPORTED = ("rewritten, torch.compile", "as written, torch.compile", "as written, eager")
 
 
-@cache
-def script() -> ModuleType:
-    """The script, which is in no package."""
-    spec = importlib.util.spec_from_file_location("published_models_script", ROOT / "benchmarks/published_models.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_each_program_and_kernel_file_of_a_search_is_a_way(tmp_path: Path) -> None:
-    module, name = script(), "bert_attention"
+    module, name = script(SCRIPT), "bert_attention"
     predicted = module.found_programs(name, Namespace(small=True, gpu="h200", search=tmp_path))
     (tmp_path / f"{name}.json").write_text(json.dumps(predicted | {module.OURS: 3.0}))
     (tmp_path / f"{name}.py").write_text(emit(module.written(name, True).program))
@@ -54,13 +41,13 @@ def test_the_summary_compares_with_the_fastest_as_written_and_compiled() -> None
     us = {"as written, eager": 9.0, "as written, torch.compile": 8.0, "as written, our kernels": 6.0, "our kernels": 3.0}
     us |= {"backtracking, torch.compile": 1.0}
     wanted = "2.00 of as written, our kernels 6.0; torch.compile: 2.67 of as written, torch.compile 8.0; at most 1.02: held"
-    assert script().summary("m", us).endswith(wanted)
-    assert script().summary("m", us | {"our kernels": 6.2}).endswith("missed")
-    assert "nothing to compare" in script().summary("m", {"our kernels": 3.0})
+    assert script(SCRIPT).summary("m", us).endswith(wanted)
+    assert script(SCRIPT).summary("m", us | {"our kernels": 6.2}).endswith("missed")
+    assert "nothing to compare" in script(SCRIPT).summary("m", {"our kernels": 3.0})
 
 
 def test_ranks_compare_predicted_with_measured_times() -> None:
-    module = script()
+    module = script(SCRIPT)
     assert module.spearman([(1.0, 10.0), (2.0, 20.0), (3.0, 90.0)]) == pytest.approx(1.0)
     assert module.spearman([(1.0, 90.0), (2.0, 20.0), (3.0, 10.0)]) == pytest.approx(-1.0)
     rows = [module.PublishedRow("m", f"way {i}", float(i), float(us)) for i, us in enumerate((2, 1, 3))]
@@ -73,7 +60,7 @@ def test_ranks_compare_predicted_with_measured_times() -> None:
 def test_a_search_that_fails_leaves_the_other_models(
     names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = script()
+    module = script(SCRIPT)
 
     def fails(*_: Any) -> None:
         raise RuntimeError("no compiler")
@@ -89,5 +76,5 @@ def test_models_that_were_not_searched_are_refused(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["published_models.py", "--found", str(tmp_path), "bert"])
     with pytest.raises(SystemExit):
-        script().main()
+        script(SCRIPT).main()
     assert "has no bert.json; try: --search" in capsys.readouterr().err

@@ -1,32 +1,19 @@
 """benchmarks/mutants.py: every mutant of a case is in one file of each layout, and the files are whole programs."""
 
-import importlib.util
 import sys
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.partial_equivalence.mutants import mutants
+from property_tests.support.scripts import script
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "mutants.py"
-
-
-@cache
-def script() -> ModuleType:
-    """The script, which is in no package."""
-    spec = importlib.util.spec_from_file_location("mutants_script", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = "benchmarks/mutants.py"
 
 
 def test_every_mutant_is_in_one_file_of_each_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = script()
+    module = script(SCRIPT)
     monkeypatch.setattr(sys, "argv", ["mutants.py", "--search", str(tmp_path), "--small", "--least", "0.7"])
     assert module.main() == 0
     [case] = module.SMALL.values()
@@ -51,5 +38,5 @@ def test_a_folder_that_was_not_searched_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["mutants.py", "--found", str(tmp_path)])
     with pytest.raises(SystemExit):
-        script().main()
+        script(SCRIPT).main()
     assert "has no index.json; try: --search" in capsys.readouterr().err

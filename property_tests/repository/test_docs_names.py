@@ -17,12 +17,16 @@ import typer
 from mirage_eg.cli.main import app
 from property_tests.support.command import run_command
 from property_tests.support.pages import GIVEN, NAMES, ROOT, read
+from property_tests.support.scripts import script
 
 
 @cache
 def known_options() -> dict[tuple[str, ...], set[str]]:
     """The options of every command."""
-    return {path: {option for it in command.params for option in it.opts} for path, command in build().commands(_group(), ())}
+    return {
+        path: {option for it in command.params for option in it.opts}
+        for path, command in script("docs/build.py").commands(_group(), ())
+    }
 
 
 def _group() -> Any:
@@ -56,23 +60,14 @@ def _help(script: str) -> str:
     return done.stdout
 
 
-def build() -> ModuleType:
-    """docs/build.py, which is in no package."""
-    spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_what_is_generated_is_what_is_committed() -> None:
-    for name, text in build().pages().items():
+    for name, text in script("docs/build.py").pages().items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name} is old: python docs/build.py"
 
 
 @pytest.mark.slow
 def test_the_figures_show_what_optimize_finds_today() -> None:
-    for name, text in build().recorded().items():
+    for name, text in script("docs/build.py").recorded().items():
         assert read(f"docs/figures/{name}") == text, f"docs/figures/{name} is old: python docs/build.py --optimize"
 
 

@@ -1,26 +1,17 @@
 """notebooks/: each runs from start to end without a GPU, and is committed with outputs that a repository page can show."""
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from property_tests.support.scripts import script
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SHOWN = {"text/plain", "text/html", "image/svg+xml"}
-
-
-def build() -> ModuleType:
-    """notebooks/build.py, which is in no package."""
-    spec = importlib.util.spec_from_file_location("notebooks_build", FOLDER / "build.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -43,9 +34,9 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the Jupyter client's
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_any_folder_and_shows_what_is_committed(path: Path) -> None:
-    ran = build().execute(path)
+    ran = script("notebooks/build.py").execute(path)
     assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in outputs(ran))
-    stale = [*build().stale(build().read(path), ran)]
+    stale = [*script("notebooks/build.py").stale(script("notebooks/build.py").read(path), ran)]
     assert stale == [], f"outputs older than the code: python notebooks/build.py {path.name}"
 
 
@@ -61,17 +52,17 @@ def test_a_notebook_is_small_and_has_outputs_but_no_state_of_widgets(path: Path)
 
 
 def test_an_output_that_is_older_than_the_code_is_found() -> None:
-    committed, ran = (build().read(NOTEBOOKS[0]) for _ in range(2))
-    assert [*build().stale(committed, ran)] == []
+    committed, ran = (script("notebooks/build.py").read(NOTEBOOKS[0]) for _ in range(2))
+    assert [*script("notebooks/build.py").stale(committed, ran)] == []
     cell = next(cell for cell in ran.cells if any("text" in output for output in cell.get("outputs", ())))
     cell.outputs[0].text += "1"
-    [said] = build().stale(committed, ran)
+    [said] = script("notebooks/build.py").stale(committed, ran)
     assert cell.source.splitlines()[-1][:80] in said
 
 
 def test_columns_of_times_are_not_compared() -> None:
     page = "<table><tr><th>law</th><th>ms</th></tr><tr><td>a</td><td>{}</td></tr></table>"
-    without = build().without_times
+    without = script("notebooks/build.py").without_times
     assert without(page.format(1)) == without(page.format(2)) != without(page.format(1).replace(">a<", ">b<"))
     plain = page.replace("ms", "e-nodes")
     assert without(plain.format(1)) == plain.format(1)

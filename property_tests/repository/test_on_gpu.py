@@ -1,6 +1,5 @@
 """One script runs all that needs a GPU: each step under a limit, with a line and a log, whatever the one before did."""
 
-import importlib.util
 import shlex
 import sys
 from pathlib import Path
@@ -12,17 +11,14 @@ from mirage_eg.frontend.load import BUILT_IN
 from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import PAPER
+from property_tests.support.scripts import script
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "on_gpu.py"
 
 
 @pytest.fixture(scope="module")
 def on_gpu() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("on_gpu", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["on_gpu"] = importlib.util.module_from_spec(spec)  # its dataclass asks for it
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks/on_gpu.py")
 
 
 def listed(on_gpu: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:

@@ -25,7 +25,6 @@ from mirage_eg.lab.bench import gpu_row
 from mirage_eg.lab.bench.gpu import FAILURES, geometric_mean, newest, ratio_chart, rows_path, run_rows, summarize
 from mirage_eg.lab.bench.gpu_row import RememberingTimer, run_row
 from mirage_eg.lab.bench.gpu_row_records import Row, append, lines, read_rows
-from mirage_eg.lab.bench.tuning_time import tuning_times
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine
 from mirage_eg.optimizer.tune import Tuning
@@ -74,8 +73,7 @@ def test_a_row_is_a_line_with_a_choice_that_runs_again(
     assert [*read_rows(tmp_path / "rows.jsonl")] == [Row(**json.loads(json.dumps(asdict(row))))]
     assert "@triton.jit" in line["ours"]["source"] or line["ours"]["kernels"] > 1
     assert line["ours"]["verified"] == "equal"
-    [tuning] = tuning_times([tmp_path])
-    assert (tuning.asked, tuning.took, tuning.known[90]) == (options.seconds, line["ours"]["stages"]["tune"], 1.0)
+    assert line["ours"]["tuning_seconds"] == options.seconds and line["ours"]["stages"]["tune"] > 0
     assert not [*gpu_row.scratch(tmp_path).glob("*.jsonl")], "a later tuning would find the times of this one"
     assert line["ours"]["measured"] == sum(1 for _ in lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
     clock = Clock()

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from mirage_eg.lab.bench.gpu_row_records import MEASUREMENTS, ROWS, append
-from mirage_eg.lab.bench.tuning_time import AFTER, TuningTime, medians, tuning_times
+from property_tests.support.scripts import script
+
+SCRIPT = script("benchmarks/tuning_time.py")
 
 LINES = [(5.0, None), (12.0, 8.0), (25.0, 5.0), (40.0, 6.0), (80.0, 4.0)]  # seconds and microseconds
 
@@ -30,7 +32,7 @@ def tuned(
 
 
 def test_the_figure_is_the_best_known_so_far_over_the_best_of_all(tmp_path: Path) -> None:
-    [found] = tuning_times([tuned(tmp_path, 90.0, 4.0)])
+    [found] = SCRIPT.tuning_times([tuned(tmp_path, 90.0, 4.0)])
     assert found.known == {10: None, 20: 2.0, 30: 1.25, 45: 1.25, 60: 1.25, 90: 1.0}
     assert (found.asked, found.took, found.over_longest) == (90.0, 94.5, None)
 
@@ -38,7 +40,7 @@ def test_the_figure_is_the_best_known_so_far_over_the_best_of_all(tmp_path: Path
 def test_a_result_is_compared_with_the_longest_tuning_of_its_row(tmp_path: Path) -> None:
     short, long = tuned(tmp_path / "30", 30.0, 4.1), tuned(tmp_path / "90", 90.0, 4.0)
     tuned(tmp_path / "30", 30.0, 9.0, batch=8)
-    found = {(it.asked, it.batch): it.over_longest for it in tuning_times([short, long])}
+    found = {(it.asked, it.batch): it.over_longest for it in SCRIPT.tuning_times([short, long])}
     assert found == {(30.0, 1): pytest.approx(1.025), (30.0, 8): None, (90.0, 1): None}
 
 
@@ -47,16 +49,16 @@ def test_a_row_tuned_again_in_its_folder_or_without_its_seconds_is_left_out(tmp_
     tuned(tmp_path / "old", 90.0, 4.0)
     [line] = (tmp_path / "old" / ROWS).read_text().splitlines()
     (tmp_path / "old" / ROWS).write_text(line.replace("tuning_seconds", "other"))
-    assert tuning_times([tmp_path / "twice", tmp_path / "old"]) == []
+    assert SCRIPT.tuning_times([tmp_path / "twice", tmp_path / "old"]) == []
 
 
 def test_medians_count_a_row_without_a_candidate_as_the_worst() -> None:
-    def row(figure: float | None, over: float | None) -> TuningTime:
-        return TuningTime("gqa", 1, "none", 90.0, 90.0, 99.0, 4.0, dict.fromkeys(AFTER, figure), over)
+    def row(figure: float | None, over: float | None) -> Any:
+        return SCRIPT.TuningTime("gqa", 1, "none", 90.0, 90.0, 99.0, 4.0, dict.fromkeys(SCRIPT.AFTER, figure), over)
 
-    known, over_longest = medians([row(None, 1.5), row(1.2, None), row(1.0, 1.0)])
-    assert known == dict.fromkeys(AFTER, 1.2) and over_longest == 1.25
-    assert medians([row(None, None)]) == (dict.fromkeys(AFTER, float("inf")), None)
+    known, over_longest = SCRIPT.medians([row(None, 1.5), row(1.2, None), row(1.0, 1.0)])
+    assert known == dict.fromkeys(SCRIPT.AFTER, 1.2) and over_longest == 1.25
+    assert SCRIPT.medians([row(None, None)]) == (dict.fromkeys(SCRIPT.AFTER, float("inf")), None)
 
 
 def test_the_script_prints_each_tuning_and_names_a_folder_without_lines(tmp_path: Path) -> None:
