@@ -40,7 +40,7 @@ def gains_of_choices() -> str:
         rows.append([choice, *("" if it is None else f"{it['ratio']:.2f} ({it['on_us']:.1f})" for it in found)])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"""The table compares pairs of schedules among the tuner's measurements on an H100 for the paper's workloads
-(commit `2a214fc` has the script, `benchmarks/choices.py`). The two schedules of a pair belong to one µGraph and differ in
+(by a script of commit `2a214fc`). The two schedules of a pair belong to one µGraph and differ in
 one choice of one kernel; of several pairs the table has the one with the fastest member. A cell is the warm time with the
 choice off over the time with it on, and (µs with it on). Above 1 the choice gains. An empty cell was not tried.
 
