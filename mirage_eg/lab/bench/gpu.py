@@ -5,20 +5,16 @@ lent for minutes add up.
 """
 
 import json
-import os
-import subprocess
-import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from math import exp, log
 from pathlib import Path
-from tempfile import TemporaryFile
-from time import perf_counter, sleep
-from typing import IO
 
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import MirageError
+from mirage_eg.lab.bench.gpu_processes import End, run_on_gpus, visible_gpus
 from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, ROWS, Row, append, read_rows
 from mirage_eg.pipeline.run.executors import usable_cores
 from mirage_eg.pipeline.run.gpu_options import GpuOptions
@@ -27,7 +23,6 @@ from mirage_eg.report.bars import Bar, bars
 BATCHES = (1, 8, 16)
 FAILURES = "failures.jsonl"
 _ATTEMPTS = 4  # of a row whose GPU context is lost
-_TAIL = 1500  # characters of what a failed row said
 
 Key = tuple[str, int]  # workload and batch
 
@@ -39,16 +34,6 @@ class Failure:
     workload: str
     batch: int
     reason: str
-
-
-@dataclass(slots=True)
-class _Running:
-    row: Key
-    process: "subprocess.Popen[bytes]"
-    said: IO[bytes]
-    started: float
-    device: str
-    attempt: int
 
 
 def run_rows(
@@ -63,88 +48,33 @@ def run_rows(
     """
     if find_spec("torch") is None:
         raise MirageError("bench gpu: needs torch, with which it times and compares; pip install torch")
-    waiting = [(row, 1) for row in rows]
-    free = [device for _ in range(options.parallel) for device in visible_gpus()]
+    devices = [device for _ in range(options.parallel) for device in visible_gpus()]
     folder.mkdir(parents=True, exist_ok=True)
-    together = min(len(free), len(rows))
+    together = min(len(devices), len(rows))
     if options.jobs is None and together > 1:
         options = replace(options, jobs=max(2, 2 * usable_cores() // together))
-    running: list[_Running] = []
     failures: list[Failure] = []
+    attempts = Counter[Key]()
     done = 0
-    try:
-        while waiting or running:
-            while waiting and free:
-                row, attempt = waiting.pop(0)
-                running.append(_start(row, folder, options, free.pop(0), attempt))
-            sleep(0.1)
-            for entry in list(running):
-                late = perf_counter() - entry.started > options.row_seconds
-                if entry.process.poll() is None and not late:
-                    continue
-                running.remove(entry)
-                free.append(entry.device)
-                if late:
-                    entry.process.kill()
-                code = entry.process.wait()
-                message = _tail(entry.said)
-                if code == DEVICE_LOST and entry.attempt < _ATTEMPTS:
-                    waiting.insert(0, (entry.row, entry.attempt + 1))
-                    continue
-                done += 1
-                if code != 0:
-                    why = f"took over {options.row_seconds:g} s" if late else f"ended with code {code}"
-                    failures.append(Failure(*entry.row, f"{why}: {message}"))
-                    append(folder / FAILURES, asdict(failures[-1]))
-                on_progress(done, len(rows), f"{entry.row[0]} b{entry.row[1]}")
-    finally:
-        for entry in running:
-            entry.process.kill()
-            entry.process.wait()
-            entry.said.close()
+
+    def command(row: Key) -> list[str]:
+        attempts[row] += 1
+        return ["-m", "mirage_eg.lab.bench.gpu_row", row[0], str(row[1]), str(folder), json.dumps(asdict(options))]
+
+    def ended(row: Key, end: End) -> bool:
+        nonlocal done
+        if end.code == DEVICE_LOST and attempts[row] < _ATTEMPTS:
+            return True
+        done += 1
+        if end.code != 0:
+            why = f"took over {options.row_seconds:g} s" if end.late else f"ended with code {end.code}"
+            failures.append(Failure(*row, f"{why}: {end.said}"))
+            append(folder / FAILURES, asdict(failures[-1]))
+        on_progress(done, len(rows), f"{row[0]} b{row[1]}")
+        return False
+
+    run_on_gpus(rows, command, devices, options.row_seconds, ended)
     return failures
-
-
-def visible_gpus() -> list[str]:
-    """Names by which CUDA_VISIBLE_DEVICES selects the GPUs that this process may use."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name for name in given.split(",") if name]
-    try:
-        listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True)
-    except FileNotFoundError:
-        raise MirageError("bench gpu: no GPU here: there is no nvidia-smi; run it on a machine with a CUDA GPU") from None
-    names = listed.stdout.split() if listed.returncode == 0 else []
-    if not names:
-        raise MirageError("bench gpu: nvidia-smi lists no GPU; run it on a machine with a CUDA GPU")
-    return names
-
-
-def _start(row: Key, folder: Path, options: GpuOptions, device: str, attempt: int) -> _Running:
-    said = TemporaryFile()  # noqa: SIM115 – read once the process has ended
-    command = [
-        sys.executable,
-        "-m",
-        "mirage_eg.lab.bench.gpu_row",
-        row[0],
-        str(row[1]),
-        str(folder),
-        json.dumps(asdict(options)),
-    ]
-    threads = str(max(1, usable_cores() // 4))
-    root = str(Path(__file__).parents[3])  # where the package is, installed or not
-    environment = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | os.environ
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    environment["CUDA_VISIBLE_DEVICES"] = device
-    process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
-    return _Running(row, process, said, perf_counter(), device, attempt)
-
-
-def _tail(said: IO[bytes]) -> str:
-    """The end of what a process said; nothing more is read from it."""
-    with said:
-        said.seek(0)
-        return " ".join(said.read().decode(errors="replace")[-_TAIL:].split())
 
 
 @dataclass(frozen=True, slots=True)

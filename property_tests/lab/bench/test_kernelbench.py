@@ -131,14 +131,15 @@ def test_a_folder_without_problems_and_an_unknown_problem_are_refused(tmp_path: 
 def test_the_command_prints_a_line_a_problem_and_writes_json_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mirage_eg.cli.bench_kernelbench import bench_kernelbench
+    from mirage_eg.cli.main import app
 
     out = tmp_path / "rows.jsonl"
-    assert bench_kernelbench(["level1/50", "level2/66"], FOLDER, shrink=True, seconds=60.0, out=out)() == 0
+    command = ["bench", "kernelbench", "--shrink", "--seconds", "60", "--out", str(out), "level1/50", "level2/66"]
+    assert app([*command, "--dir", str(FOLDER)], standalone_mode=False)() == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("level1/50_conv_standard_2D__square_input__square_kernel: right: error")
     assert printed[1].startswith("level2/66_Matmul_Dropout_Softmax: outside: aten.dropout")
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["result"] for line in lines] == ["right", "outside"]
     with pytest.raises(OptionError, match="--dir: wanted the folder of a KernelBench checkout"):
-        bench_kernelbench(None, None)()
+        app(command, standalone_mode=False)()
