@@ -11,7 +11,7 @@ from mirage_eg.cli.arguments import with_options
 from mirage_eg.cli.bench_verify import append_line
 from mirage_eg.cli.terminal import Job, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.lab.bench.kernelbench_options import KernelBenchOptions
+from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 
 if TYPE_CHECKING:
     from mirage_eg.lab.bench.kernelbench import Problem
@@ -115,18 +115,18 @@ def _on_gpus(found: "Sequence[Problem]", options: KernelBenchOptions, seconds: f
     from mirage_eg.lab.bench.kernelbench_gpu import FAST, GpuRow, gpu_rows, run_problems, scores, without_rows
 
     if out is None:
-        raise OptionError("--out: wanted a file for the rows, from which the next run goes on")
+        raise OptionError("--out: wanted a file for the rows, from which the next run continues")
     waiting = without_rows(found, out, options.dtype)
     done = 0
     with progress() as observe:
 
-        def told(row: GpuRow) -> None:
+        def report(row: GpuRow) -> None:
             nonlocal done
             done += 1
             print(_line(row), flush=True)
             observe("problems", done, len(waiting), row.problem)
 
-        run_problems(waiting, options, visible_gpus() if waiting else [], seconds, out, told)
+        run_problems(waiting, options, visible_gpus() if waiting else [], seconds, out, report)
     rows = gpu_rows(out, found, options.dtype)
     table = Table("level", "against", "", "problems", "right", *(f"fast_{p:g}" for p in FAST), "mean", "< 0.98", "≥ 2")
     for score in scores(rows):

@@ -18,7 +18,7 @@ from mirage_eg.lab.bench.gpu import geometric_mean
 from mirage_eg.lab.bench.gpu_processes import End, run_on_gpus
 from mirage_eg.lab.bench.gpu_row_records import append, lines
 from mirage_eg.lab.bench.kernelbench import Problem
-from mirage_eg.lab.bench.kernelbench_options import KernelBenchOptions
+from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 
 OURS, EAGER = "mirage_eg", "eager"
 BASELINES: Mapping[str, Mapping[str, Any]] = {
@@ -127,7 +127,7 @@ def run_problems(
     devices: Sequence[str],
     seconds: float,
     out: Path,
-    told: Callable[[GpuRow], None],
+    on_row: Callable[[GpuRow], None],
 ) -> None:
     """Run each problem on a free GPU, at most for `seconds`, and append its row to the file."""
     with TemporaryDirectory(prefix="mirage_eg-kernelbench-") as folder:
@@ -148,7 +148,7 @@ def run_problems(
                 row = replace(row, reason=f"{why}, after stage {row.stage}" if end.late else why)
             row = replace(row, seconds=end.seconds)
             append(out, asdict(row))
-            told(row)
+            on_row(row)
             return False
 
         run_on_gpus(problems, command, devices, seconds, ended, own_cores=True)

@@ -24,8 +24,8 @@ from mirage_eg.backends.measure.timing import captured, gpu_available, timing_st
 from mirage_eg.lab.bench.gpu_row_records import append
 from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE
 from mirage_eg.lab.bench.kernelbench_gpu import BASELINES, EAGER, MOST, NO_REFERENCE, OURS, GpuRow, Stage
-from mirage_eg.lab.bench.kernelbench_options import KernelBenchOptions
 from mirage_eg.lab.bench.shrinking import run_source
+from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 
 SEED, TRIALS = 42, 5  # KernelBench's
 THEIR_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}  # absolute and relative
@@ -89,7 +89,7 @@ def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[
     )
     yield row
     loaded = load(path, options)
-    contest = Contest(loaded, {EAGER: loaded.model})
+    contest = Contestants(loaded, {EAGER: loaded.model})
     row = replace(row, stage=Stage.EAGER, call_seconds=contest.called(EAGER))
     yield row
     settings = {name: getattr(options, name) for name in ("budget", "tune", "min_ops")}
@@ -120,7 +120,7 @@ def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[
 
 
 @dataclass(slots=True)
-class Contest:
+class Contestants:
     """The contestants of a problem by name, and what their first calls took."""
 
     loaded: Loaded
@@ -195,7 +195,7 @@ def times(runs: Mapping[str, Call], inputs: Sequence[Any]) -> tuple[dict[str, fl
     return {name: median(us) for name, us in plain.items()}, {name: median(us) for name, us in graphs.items() if us}
 
 
-def _checked(row: GpuRow, contest: Contest) -> GpuRow:
+def _checked(row: GpuRow, contest: Contestants) -> GpuRow:
     """The row with both tests."""
     import torch
 
@@ -225,7 +225,7 @@ def _passes(runs: Mapping[str, Call], inputs: list[Any], tolerance: float) -> bo
     )
 
 
-def _with_errors(row: GpuRow, contest: Contest, reference: Call, plain: Call, name: str) -> GpuRow:
+def _with_errors(row: GpuRow, contest: Contestants, reference: Call, plain: Call, name: str) -> GpuRow:
     """The row with the errors on their inputs or on normal ones, whichever are more of what is allowed.
 
     Inputs of which torch's own result is not finite say nothing.
@@ -297,7 +297,6 @@ def main() -> None:
     if options.device == "cuda" and not gpu_available():
         sys.exit("no CUDA GPU is usable here")
     for row in run_problem(Path(path), name, options):
-        print(f"{name}: {row.stage}", flush=True)
         append(Path(stages), asdict(row))
 
 

@@ -1,4 +1,4 @@
-"""`bench kernelbench --device cuda` without a GPU: rows that go on, both tests, KernelBench's figures."""
+"""`bench kernelbench --device cuda` without a GPU: rows of several runs, both tests, KernelBench's figures."""
 
 import json
 import math
@@ -24,13 +24,13 @@ from mirage_eg.lab.bench.kernelbench_gpu import (
     scores,
     without_rows,
 )
-from mirage_eg.lab.bench.kernelbench_options import KernelBenchOptions
+from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 from property_tests.lab.bench.test_kernelbench import FOLDER, _problem
 
 torch = pytest.importorskip("torch")
 
 from mirage_eg.lab.bench import kernelbench_gpu_row  # noqa: E402
-from mirage_eg.lab.bench.kernelbench_gpu_row import Contest, Loaded, largest_error, run_problem  # noqa: E402
+from mirage_eg.lab.bench.kernelbench_gpu_row import Contestants, Loaded, largest_error, run_problem  # noqa: E402
 
 ROW = GpuRow(
     problem="level1/1_A", dtype="float32", theirs=True, reference="float64", error=1e-6, torch_error=1e-6, allowed=1e-5
@@ -42,7 +42,7 @@ def timed(name: str, ours: float, eager: float, compiled: float, **changes: obje
     return replace(ROW, problem=name, us=times, graph_us=times, **changes)
 
 
-def test_fast_p_is_the_share_of_all_problems_that_are_right_and_more_than_p_times_as_fast() -> None:
+def test_fast_p_is_the_share_of_right_problems_above_p() -> None:
     rows = [
         timed("level1/1_A", 10.0, 20.0, 16.0),
         timed("level1/2_B", 10.0, 10.0, 9.0),
@@ -59,7 +59,7 @@ def test_fast_p_is_the_share_of_all_problems_that_are_right_and_more_than_p_time
     assert found["level2", EAGER].fast == (1 / 3, 1 / 3, 1 / 3, 1 / 3)
 
 
-def test_a_row_without_times_is_not_fast_and_torch_without_finite_results_is_no_reference() -> None:
+def test_a_row_without_times_is_not_fast() -> None:
     assert scores([ROW])[0].fast == (0.0, 0.0, 0.0, 0.0) and scores([ROW])[0].mean is None
     unknown = replace(ROW, reference=NO_REFERENCE, error=None, torch_error=None, allowed=None)
     assert unknown.right and not replace(unknown, reference="").right and not replace(unknown, theirs=None).right
@@ -105,9 +105,9 @@ def test_results_that_vanish_in_their_tolerance_are_wrong_by_ours() -> None:
     loaded = Loaded(
         model, lambda seed: [1e-5 * torch.rand(8, 8, generator=torch.Generator().manual_seed(seed))], torch.float32, "cpu"
     )
-    row = kernelbench_gpu_row._checked(ROW, Contest(loaded, {EAGER: model, OURS: torch.zeros_like}))
+    row = kernelbench_gpu_row._checked(ROW, Contestants(loaded, {EAGER: model, OURS: torch.zeros_like}))
     assert row.theirs and not row.ours_right and row.error == 1.0
-    row = kernelbench_gpu_row._checked(ROW, Contest(loaded, {EAGER: model, OURS: model}))
+    row = kernelbench_gpu_row._checked(ROW, Contestants(loaded, {EAGER: model, OURS: model}))
     assert row.right and row.reference == "float64"
 
 
@@ -120,7 +120,7 @@ def test_a_model_without_a_float64_copy_is_held_against_eager() -> None:
 
     model = Model()
     loaded = Loaded(model, lambda seed: [torch.rand(8, 8)], torch.float32, "cpu")
-    row = kernelbench_gpu_row._checked(ROW, Contest(loaded, {EAGER: model, OURS: lambda x: (x @ weight) * 1.001}))
+    row = kernelbench_gpu_row._checked(ROW, Contestants(loaded, {EAGER: model, OURS: lambda x: (x @ weight) * 1.001}))
     assert row.reference == EAGER and "float64" in row.problems and not row.ours_right
 
 
@@ -141,11 +141,11 @@ def test_processes_are_stopped_after_their_limit_and_may_run_again() -> None:
 
 @pytest.mark.skipif(gpu_available(), reason="here the problem would run")
 def test_a_problem_whose_process_fails_has_a_row_that_says_why(tmp_path: Path) -> None:
-    told: list[GpuRow] = []
+    rows: list[GpuRow] = []
     out = tmp_path / "rows.jsonl"
-    run_problems(find_problems(FOLDER, ["level1/19"]), KernelBenchOptions(), ["0"], 60.0, out, told.append)
-    assert told == gpu_rows(out, find_problems(FOLDER), "float32") and not told[0].right
-    assert told[0].stage == Stage.STARTED and "code 1: no CUDA GPU is usable here" in told[0].reason
+    run_problems(find_problems(FOLDER, ["level1/19"]), KernelBenchOptions(), ["0"], 60.0, out, rows.append)
+    assert rows == gpu_rows(out, find_problems(FOLDER), "float32") and not rows[0].right
+    assert rows[0].stage == Stage.STARTED and "code 1: no CUDA GPU is usable here" in rows[0].reason
 
 
 @pytest.mark.slow
