@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import prod, sqrt
+from math import inf, isnan, prod, sqrt
 from typing import Any
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy, named
@@ -15,10 +15,13 @@ from mirage_eg.ir.sizes import SizeExpression
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y by the rules of torch.matmul: a vector is a row on the left and a column on the right, and its dim is dropped."""
+    """x @ y by the rules of torch.matmul: a vector is a row on the left and a column on the right, and its dim is dropped.
+
+    A sum over one element is none: such a product, as of frequencies and positions, is elementwise.
+    """
     left = reshaped(x, (1, *x.shape)) if len(x.shape) == 1 else x
     right = reshaped(y, (*y.shape, 1)) if len(y.shape) == 1 else y
-    z = left @ right
+    z = left * right if left.shape[-1] == right.shape[-2] == 1 else left @ right
     shape = list(z.shape)
     if len(y.shape) == 1:
         del shape[-1]
@@ -217,7 +220,8 @@ def _safe_softmax(call: Call) -> Tensor:
     dim = call.dim("dim", len(x.shape))
     added = scores.args if str(scores.target) == "aten.add.Tensor" and not scores.kwargs else ()
     masks = [call.known(it) for it in added if hasattr(it, "target") and dim == len(x.shape) - 1]
-    is_shown = any(mask is not None and (mask.max(-1) > float("-inf")).all() for mask in masks)
+    is_shown = any(mask is not None and (mask.max(-1) > -inf).all() for mask in masks)
+    is_shown |= any(_least(call, it) > -inf for it in added)
     if is_shown or str(scores.target) in ("aten.bmm.default", "aten.mm.default"):
         return result
     return g.where(_is_hidden(call, x, dim), 0, result)
@@ -225,7 +229,37 @@ def _safe_softmax(call: Call) -> Tensor:
 
 def _is_hidden(call: Call, x: Tensor, dim: int) -> Tensor:
     """Where all of x along a dim is −∞."""
-    return call.graph.equal(call.graph.max(x, dim), number_input(call, float("-inf"), str(x.dtype)))
+    return call.graph.equal(call.graph.max(x, dim), number_input(call, -inf, str(x.dtype)))
+
+
+_MOVES = frozenset(
+    {"view", "_unsafe_view", "expand", "unsqueeze", "squeeze", "permute", "transpose", "slice", "select", "clone"}
+)
+
+
+def _least(call: Call, given: Any) -> float:
+    """A lower bound of a number or of an FX node's values: of a mask chosen between numbers the smaller one; −∞ if unknown."""
+    import torch
+
+    if not hasattr(given, "target"):
+        return float(given)
+    if (known := call.known(given)) is not None:
+        least = float(known.min(initial=inf))
+        return -inf if isnan(least) else least
+    name, args = str(given.target), given.args
+    match name.rpartition(".")[0]:
+        case "aten.where" if len(args) == 3:
+            return min(_least(call, args[1]), _least(call, args[2]))
+        case "aten.masked_fill":
+            return min(_least(call, args[0]), _least(call, args[2]))
+        case "aten.full" | "aten.scalar_tensor":
+            return float(args[-1])
+        case "aten._to_copy":
+            least, kind = _least(call, args[0]), given.meta["val"].dtype
+            return least if kind.is_floating_point and least >= torch.finfo(kind).min else -inf
+        case move if move.removeprefix("aten.") in _MOVES:
+            return _least(call, args[0])
+    return -inf
 
 
 def _behind_views(node: Any) -> Any:
@@ -280,10 +314,11 @@ def _mask(call: Call, name: str, rows: int, columns: int) -> _Mask | None:
         return None if columns == 1 else _Mask(call.causal_mask(rows, columns), True, True)
     if given is None:
         return None
-    known, least = call.known_array(name), float("-inf")
+    known = call.known_array(name)
     if call.is_indicator(name):
         return _Mask(call.indicator(name), True, known is not None and bool(known.any(-1).all()))
-    return _Mask(call.tensor(name), False, known is not None and bool((known.max(-1) > least).all()))
+    shown = _least(call, given) > -inf or (known is not None and bool((known.max(-1) > -inf).all()))
+    return _Mask(call.tensor(name), False, shown)
 
 
 def _attended(call: Call, scores: Tensor, mask: _Mask | None, v: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Which nodes of an FX graph form one segment of the backend: the regions of the imported programs.
 
 A region ends at an articulation value (`search.partition.regions`), such as the residual stream, so that equal layers give
-equal programs. A view is computed in the region that reads it, by more than one region if it is a view of an argument. A view
-that only others read stays with torch, so that it shares memory with its source; so do views of which others read the source or
-another view.
+equal programs. Small functions of arguments that several regions read, such as the angles of rotary embeddings, are a region of
+their own, before the others. A view is computed in the region that reads it, by more than one region if it is a view of an
+argument. A view that only others read stays with torch, so that it shares memory with its source; so do views of which others
+read the source or another view.
 """
 
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments, users_of, writes_argument
 from mirage_eg.frontend.fx_translate import Translation
-from mirage_eg.frontend.fx_values import Fx
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant, ImportedSegment
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.frontend.torch_export import known_values, segment_of
@@ -119,6 +120,9 @@ def _is_read_by(nodes: Container[Fx], copy: Fx, found: Analysis) -> bool:
     return is_row_major(argument.meta["val"]) and all(found.same.get(user, argument) is not argument for user in equal)
 
 
+_FIRST = -1  # the number of the region of small functions of arguments
+_SMALL = 1 << 20  # bytes
+
 Part = tuple[list[Fx], list[Fx], list[Fx]]  # nodes, outputs and views of a region
 
 
@@ -204,7 +208,10 @@ def _is_view(each: Fx) -> bool:
 
 
 def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int], repeated: Container[Fx]) -> list[Part]:
-    """The nodes of each region; views go where they are read, functions of arguments alone to each region that reads them."""
+    """The nodes of each region; views go where they are read, functions of arguments alone to each region that reads them.
+
+    But those that are small, and are not only moved, are computed once.
+    """
     inside = set(group)
     readers: dict[Fx, list[Fx]] = {each: [] for each in group}
     region: dict[Fx, int] = {}
@@ -220,7 +227,9 @@ def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int], r
     placed: dict[Fx, set[int]] = {}
     for each in reversed(group):
         wanted = {place for reader in readers[each] for place in placed[reader]}
-        if each in free:
+        if each in free and len(wanted) > 1 and each not in found.moves and _is_small(each):
+            placed[each] = {_FIRST}
+        elif each in free:
             placed[each] = {min(wanted, default=0)} if each in outputs else wanted
         else:
             moves = each in found.views and each not in outputs and each.target is not getitem
@@ -231,6 +240,11 @@ def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int], r
         part = _without_last_views([each for each in group if place in placed[each]], found)
         parts.append((part, *_in_memory(part, [each for each in escaping(part, found) if each not in several], found)))
     return [(part, results, views) for part, results, views in parts if results]
+
+
+def _is_small(each: Fx) -> bool:
+    """Whether a value, with its operands, is read in less time than a kernel's launch takes."""
+    return has_fixed_sizes(each) and nbytes_of(each) <= _SMALL
 
 
 def _in_memory(part: Sequence[Fx], results: Sequence[Fx], found: Analysis) -> tuple[list[Fx], list[Fx]]:

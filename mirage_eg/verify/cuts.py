@@ -7,8 +7,9 @@ nothing here is trusted but the composition itself.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.ir.errors import GraphError, UnsupportedError
@@ -33,8 +34,9 @@ def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
     """The pairs whose composition are program and µGraph; one pair where no value between is known to both."""
     primitive = expand(program)
     same = _same_values(primitive, candidate, seed)
+    parts = _Parts(cache(partial(part_of, primitive)), cache(partial(part_of, candidate)))
     while same:
-        found = _cut(primitive, candidate, same)
+        found = _cut(primitive, candidate, same, parts)
         if not isinstance(found, int):
             return found
         del same[found]
@@ -77,7 +79,15 @@ def _exponents(program: Graph) -> set[int]:
     return found
 
 
-def _cut(program: Graph, candidate: Graph, same: dict[int, int]) -> tuple[Pair, ...] | int:
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """`part_of` program and µGraph: without one of the cuts most parts are as they were."""
+
+    program: Callable[[tuple[int, ...], tuple[int, ...]], Graph | None]
+    candidate: Callable[[tuple[int, ...], tuple[int, ...]], Graph | None]
+
+
+def _cut(program: Graph, candidate: Graph, same: dict[int, int], parts: _Parts) -> tuple[Pair, ...] | int:
     """The pairs, or a value that is no cut: what the µGraph computes from it the program computes from others."""
     ends = dict(zip(_ends(candidate), _ends(program), strict=True))
     known = dict(zip(candidate.input_values, program.input_values, strict=True)) | same
@@ -90,10 +100,12 @@ def _cut(program: Graph, candidate: Graph, same: dict[int, int]) -> tuple[Pair, 
         if place in done or item.op == "input":
             continue
         done.add(place)
-        makes = [value for value in values if value in ends or value in known]
-        reads = sorted(_read_by(candidate, place, known))
-        kernels = part_of(candidate, reads, makes)
-        own = part_of(program, [known[value] for value in reads], [known.get(value, ends.get(value, -1)) for value in makes])
+        makes = tuple(value for value in values if value in ends or value in known)
+        reads = tuple(sorted(_read_by(candidate, place, known)))
+        kernels = parts.candidate(reads, makes)
+        own = parts.program(
+            tuple(known[value] for value in reads), tuple(known.get(value, ends.get(value, -1)) for value in makes)
+        )
         if own is None or kernels is None or own.output_types != kernels.output_types:
             return next(value for value in (*reads, *makes, *same) if value in same)
         left += reads
@@ -108,12 +120,13 @@ def _ends(graph: Graph) -> list[int]:
 
 def _read_by(graph: Graph, place: int, known: Collection[int]) -> set[int]:
     """The known values from which a node's are computed."""
-    reads, left = set[int](), [*graph.nodes[place].operands]
+    reads, seen, left = set[int](), set[int](), [*graph.nodes[place].operands]
     while left:
         value = left.pop()
         if value in known:
             reads.add(value)
-        else:
+        elif value not in seen:
+            seen.add(value)
             left += graph.nodes[graph.makers[value]].operands
     return reads
 

@@ -45,6 +45,18 @@ def test_a_row_that_a_mask_hides_whole_is_zero(mask: str, form: str, attention: 
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_a_mask_of_finite_numbers_hides_no_row_whole() -> None:
+    least = torch.finfo(torch.float32).min
+
+    def attend(q: Any, k: Any, v: Any, seen: Any) -> Any:
+        mask = torch.where(seen, torch.zeros(()), torch.full((), least)).expand(2, 1, 6, 6)
+        return f.scaled_dot_product_attention(q, k, v, attn_mask=mask) * 2
+
+    program, given = imported(attend, Q, K, V, EACH), (Q, K, V, EACH)
+    assert all(item.op != "equal" for segment in program.segments for item in segment.program.nodes)
+    torch.testing.assert_close(program.run(*given), attend(*given), rtol=1e-4, atol=1e-5)
+
+
 def test_the_kernel_of_attention_on_a_cpu_has_zeros_there() -> None:
     def attend(q: Any, k: Any, v: Any, m: Any) -> Any:
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=m)[0] * 2
