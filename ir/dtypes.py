@@ -12,13 +12,19 @@ class DType(StrEnum):
     float32 = "float32"
     float64 = "float64"
     bool = "bool"  # an indicator: 0 or 1
+    int8 = "int8"
+    uint8 = "uint8"
     int32 = "int32"
     int64 = "int64"
 
     @property
     def is_integer(self) -> builtins.bool:
         """Whether its numbers are whole: indices; indicators are not counted."""
-        return self in (DType.int32, DType.int64)
+        return self in _INTEGERS
+
+    def keeps(self, other: "DType") -> builtins.bool:
+        """Whether each number of another type is one of this type; so a cast to this type rounds none."""
+        return other is self or other in _KEPT.get(self, ())
 
     @property
     def itemsize(self) -> int:
@@ -36,21 +42,30 @@ class DType(StrEnum):
         return _LARGEST[self]
 
 
+_INTEGERS = (DType.int8, DType.uint8, DType.int32, DType.int64)
 _ITEMSIZE = {
     DType.float16: 2,
     DType.bfloat16: 2,
     DType.float32: 4,
     DType.float64: 8,
     DType.bool: 1,
+    DType.int8: 1,
+    DType.uint8: 1,
     DType.int32: 4,
     DType.int64: 8,
+}
+_BYTES = (DType.bool, DType.int8, DType.uint8)
+_KEPT = {
+    **dict.fromkeys((DType.float16, DType.bfloat16, DType.int32, DType.int64), _BYTES),
+    DType.float32: (*_BYTES, DType.float16, DType.bfloat16),
+    DType.float64: (*_BYTES, DType.float16, DType.bfloat16, DType.float32, DType.int32),
 }
 _UNIT_ROUNDOFF = {
     DType.float16: 2.0**-11,
     DType.bfloat16: 2.0**-8,
     DType.float32: 2.0**-24,
     DType.float64: 2.0**-53,
-    **dict.fromkeys((DType.bool, DType.int32, DType.int64), 0.0),
+    **dict.fromkeys((DType.bool, *_INTEGERS), 0.0),
 }
 _LARGEST = {
     DType.float16: 65504.0,
@@ -58,6 +73,8 @@ _LARGEST = {
     DType.float32: (2 - 2.0**-23) * 2.0**127,
     DType.float64: (2 - 2.0**-52) * 2.0**1023,
     DType.bool: 1.0,
+    DType.int8: 2.0**7 - 1,
+    DType.uint8: 2.0**8 - 1,
     DType.int32: 2.0**31 - 1,
     DType.int64: 2.0**63,
 }

@@ -87,13 +87,14 @@ def _bounds(program: Graph, counts: Mapping[int, int], sums: bool = False) -> di
 
 
 def whole_inputs(program: Graph) -> dict[int, int]:
-    """The positions of the inputs that are whole numbers, with the bound for random ones.
+    """The positions of the inputs that are whole numbers, with the bound for random ones; those of 8 bits have all, and wrap.
 
     The length of a cache, to which 0, 1, 2, … are added, leaves the sum within the cache.
     """
     terms = _bounds(program, {}, sums=True)
     integers = [place for place, kind in enumerate(program.input_types) if kind.dtype.is_integer]
-    free = {place: min(_FREE, terms.get(place, _FREE)) for place in integers}
+    most = {place: 2**8 if program.input_types[place].dtype.itemsize == 1 else _FREE for place in integers}
+    free = {place: min(most[place], terms.get(place, most[place])) for place in integers}
     return free | counting_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
 
 

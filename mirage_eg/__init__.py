@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mirage_eg.report.draw import picture
     from mirage_eg.verify.tensor_laws import equal_for_all_shapes
 
-    float16, bfloat16, float32, float64, _, int32, int64 = DType
+    float16, bfloat16, float32, float64, _, int8, uint8, int32, int64 = DType
 
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
     "egraph_api": ("EGraph", "egraph"),
@@ -52,7 +52,7 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
 }
 _MODULES = {"onnx": "onnx", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
-_DTYPES = ("bfloat16", "float16", "float32", "float64", "int32", "int64")
+_DTYPES = ("bfloat16", "float16", "float32", "float64", "int8", "uint8", "int32", "int64")
 
 
 class _CallablePackage(ModuleType):
@@ -114,6 +114,7 @@ __all__ = [
     "float32",
     "float64",
     "from_json",
+    "int8",
     "int32",
     "int64",
     "minimize",
@@ -128,4 +129,5 @@ __all__ = [
     "synthesize",
     "to_json",
     "torch",
+    "uint8",
 ]

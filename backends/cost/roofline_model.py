@@ -168,8 +168,11 @@ def tile_flops(batch: int, m: int, n: int, k: int) -> int:
 
 
 def slowdown(dtype: DType) -> float:
-    """How much slower the products of generated kernels are than in float16; those in float32 are sums of six in bfloat16."""
-    return 1.0 if dtype.itemsize == 2 else 10.6
+    """How much slower the products of generated kernels are than in float16; those in float32 are sums of six in bfloat16.
+
+    Numbers of 8 bits become halves.
+    """
+    return 1.0 if dtype.itemsize <= 2 else 10.6
 
 
 def library_slowdown(dtype: DType) -> float:
@@ -187,7 +190,7 @@ def split_bytes(elements: int) -> int:
 
 def _cost(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:
     slowest = max(times, key=times.__getitem__)
-    return Cost(times[slowest] * 1e6 + launch_us, slowest, dram, flops)
+    return Cost(times[slowest] * 1e6 + launch_us + sum(times.values()), slowest, dram, flops)  # of equal ones the least work
 
 
 def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Device) -> Cost:

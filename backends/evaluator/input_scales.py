@@ -17,7 +17,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import ELEMENTWISE
+from mirage_eg.backends.evaluator.floating_point import ELEMENTWISE, FloatAlgebra
 from mirage_eg.backends.evaluator.library_ops import computed
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
@@ -76,7 +76,8 @@ def _run(program: Graph, scales: Sequence[float], fitting: bool = False) -> "_Sa
     for place, (kind, scale) in enumerate(zip(program.input_types, scales, strict=True)):
         numbers = generator.standard_normal(SAMPLES)
         if place in whole:
-            inputs.append(_Sample(kind.shape, np.floor(whole[place] * generator.random(SAMPLES))))
+            drawn = np.floor(whole[place] * generator.random(SAMPLES))
+            inputs.append(_Sample(kind.shape, FloatAlgebra(rounds=kind.dtype.is_integer).cast(drawn, kind.dtype)))
         elif place in roots:
             inputs.append(_Sample(kind.shape, 0.5 + generator.random(SAMPLES)))
         else:

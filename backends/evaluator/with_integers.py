@@ -94,7 +94,7 @@ class WithIntegers:
 
 
 def _is_whole(x: Array) -> bool:
-    return bool(x.dtype.kind == "i")
+    return bool(x.dtype.kind in "iu")
 
 
 def _wrapped(number: Fraction) -> int:

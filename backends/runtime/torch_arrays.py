@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Check
 from mirage_eg.backends.triton.addressing import ALIGNMENT
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 
 
@@ -43,9 +44,7 @@ class Torch:
         import torch
 
         self._torch = torch
-        self._names = {
-            getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "bool", "int32", "int64")
-        }
+        self._names = {getattr(torch, name): str(name) for name in DType}
         self._grad_enabled = torch.is_grad_enabled
         # The function of torch's own generated code: a handle, without an object around it.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)

@@ -25,6 +25,8 @@ TRITON_TYPES = {
     DType.float32: "fp32",
     DType.float64: "fp64",
     DType.bool: "i1",
+    DType.int8: "i8",
+    DType.uint8: "u8",
     DType.int32: "i32",
     DType.int64: "i64",
 }

@@ -35,12 +35,13 @@ def reads_stored(graph: Graph, consumer: Node, value: int) -> bool:
 
 
 def product_dtype(graph: Graph, product: Node, result: DType) -> DType:
-    """The type of the operands of a matmul: that of the result, or the half from which both were cast to float32.
+    """The type of the operands of a matmul: that of the result, or a half that has all their numbers before they were widened.
 
     Products of halves are exact in float32, in which matrix units add them.
     """
-    [dtype, *others] = {_before_cast(graph, operand) for operand in product.operands}
-    return dtype if not others and is_narrow(dtype) else result
+    stored = {_before_cast(graph, operand) for operand in product.operands}
+    halves = (half for half in (DType.float16, DType.bfloat16) if all(map(half.keeps, stored)))
+    return result if is_narrow(result) else next(halves, result)
 
 
 def is_narrow(dtype: DType) -> bool:
@@ -49,16 +50,19 @@ def is_narrow(dtype: DType) -> bool:
 
 
 def _before_cast(graph: Graph, value: int) -> DType:
-    """The type of a value before it was cast to float32, whether its elements were moved since or not."""
+    """The type of a value before it was widened, whether its elements were moved since or not."""
     maker = graph.nodes[graph.makers[value]]
-    if OPS[maker.op].kind is Kind.REARRANGEMENT and len(maker.operands) == 1:
+    if (OPS[maker.op].kind is Kind.REARRANGEMENT and len(maker.operands) == 1) or is_widening(graph, maker):
         return _before_cast(graph, maker.operands[0])
-    return graph.types[maker.operands[0] if is_widening(graph, maker) else value].dtype
+    return graph.types[value].dtype
 
 
 def is_widening(graph: Graph, item: Node) -> bool:
-    """Whether an op casts a half to float32, which keeps every number."""
-    return item.op == "cast" and item["dtype"] == str(DType.float32) and is_narrow(graph.types[item.operands[0]].dtype)
+    """Whether an op casts to a floating-point type that has every number of the operand's type."""
+    if item.op != "cast" or (wanted := DType(item["dtype"])).is_integer:
+        return False
+    have = graph.types[item.operands[0]].dtype
+    return have is not DType.bool and wanted is not DType.float64 and have is not wanted and wanted.keeps(have)
 
 
 def needs_copy(graph: Graph, value: int, swapped: bool) -> bool:

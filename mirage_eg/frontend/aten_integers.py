@@ -6,9 +6,10 @@ from fractions import Fraction
 from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named, spelled
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 
-INTEGERS = ("int32", "int64")
+INTEGERS = tuple(str(dtype) for dtype in DType if dtype.is_integer)
 Operand = Tensor | Fraction
 
 

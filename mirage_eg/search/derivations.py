@@ -7,6 +7,8 @@ are plain ints. The bit of a value is that of its class and axes: no block has t
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from mirage_eg.egraph.expression import Constant
 from mirage_eg.ir.ops import OPS, Kind
@@ -23,6 +25,7 @@ class Derivation:
     reduced: tuple[int, ...]
     result: int
     swappable: bool  # whether exchanging the operands gives the same op
+    work: int = 0  # combinations of elements of the operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,8 @@ def close(space: Space, log: PruneLog) -> Closure:
             if result not in positions:
                 positions[result] = len(values)
                 values.append(result)
-            derivations.append(Derivation(op, operands, constants, reduced, positions[result], _is_swappable(op)))
+            work = space.elements(reduce(or_, (values[operand][1] for operand in operands)))
+            derivations.append(Derivation(op, operands, constants, reduced, positions[result], _is_swappable(op), work))
         position += 1
     return Closure(tuple(values), len(space.loads), optional, tuple(derivations))
 

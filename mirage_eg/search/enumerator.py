@@ -203,7 +203,7 @@ class Enumerator:
         The union of the outputs' graphs: they fit together if they derive their common values alike.
         """
         choices = [
-            sorted((i for value in self.graph.goals[goal] for i in self.of_value[value]), key=self._size) for goal in goals
+            sorted((i for value in self.graph.goals[goal] for i in self.of_value[value]), key=self._order) for goal in goals
         ]
         if not all(choices):
             return
@@ -225,8 +225,16 @@ class Enumerator:
                 joined += 1
                 yield combination
 
-    def _size(self, number: int) -> int:
-        return self.sets[number][0]
+    def _order(self, number: int) -> tuple[int, int]:
+        """Ops of a partial block graph, and of equally many the work."""
+        size, _, bits, _ = self.sets[number]
+        work, derivations = 0, self.graph.derivations
+        while bits:
+            place = (bits & -bits).bit_length() - 1
+            bits &= bits - 1
+            derivation = place if self.indexed else self.nodes[place][1]
+            work += derivations[derivation].work if 0 <= derivation < len(derivations) else 0  # else a load
+        return size, work
 
     def _join(self, choices: Sequence[Sequence[int]], size: int, sets: Sets, chosen: tuple[int, ...]) -> Iterator[Combination]:
         """Unions of exactly `size` ops."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import combinations, product
+from math import prod
 
 from mirage_eg.egraph.expression import REDUCTIONS, Constant, Parts, Split, op_of, parts_of
 from mirage_eg.egraph.oracle import UNUSED, Oracle
@@ -105,6 +106,7 @@ class Space:
         self.grid_axis = 0 if split.grid_axis is None else 1 << split.grid_axis
         self.tile = 1 << len(axes.sizes)
         self.grid = 1 << len(axes.sizes) + 1
+        self._sizes = (*axes.sizes, 1 if split.looped is None else axes.sizes[split.looped], 1)
         self.partials_axis = len(axes.sizes)  # in `Step.reduced`: the dim of partial results
         self.program_axes = _maximal({_bits(axes.of(value)) for value in range(len(program.types))})
         self.rereads = self._rereads_split_axis(program, axes)
@@ -142,6 +144,10 @@ class Space:
     def is_optional(self, load: int) -> bool:
         """Whether a block may omit a load (their number is limited): partial results, inputs with the looped axis whole."""
         return load < self.partials or bool(self.loads[load][1][1] & self.looped)
+
+    def elements(self, axes: int) -> int:
+        """The number of elements with these axes, all parts over the grid and the loop together."""
+        return prod(size for axis, size in enumerate(self._sizes) if axes >> axis & 1)
 
     def fits_program(self, axes: int) -> bool:
         """Whether some value of the program has all these axes."""

@@ -81,8 +81,8 @@ class CostBound:
         self._dram: dict[
             tuple[int, ...], tuple[int, int]
         ] = {}  # for sizes: bytes read, and written of one part of the split axis
-        floats = [dtype for dtype in dtypes if dtype is not DType.bool]  # products of masks have the other operand's type
-        self._coarse = min(floats or dtypes, key=lambda dtype: dtype.itemsize)
+        numbered = [dtype for dtype in dtypes if dtype is not DType.bool]  # products of masks have the other operand's type
+        self._coarse = min(numbered or dtypes, key=lambda dtype: dtype.itemsize)
         self._products: list[_Product] = []
         self._counted: list[_Counted] = []
         self._masks = [
