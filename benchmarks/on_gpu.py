@@ -78,7 +78,8 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
     published = (PYTHON, "benchmarks/published_models.py")
     mutants = (PYTHON, "benchmarks/mutants.py")
-    models = (*COMMAND, "bench", "models", *given.layers, "--tune", "25", "--out", str(out / "layers.jsonl"))
+    layers = ("--models", ",".join(given.layers), "--tune", "25", "--out", str(out / "layers.jsonl"))
+    models = (*COMMAND, "bench", "models", *layers)
     return [
         Step(
             "field",

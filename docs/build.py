@@ -10,7 +10,7 @@ funnel in figures/, from `mirage-eg optimize WORKLOAD --top 4`; a test fails whe
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
-from mirage_eg.lab.bench.gpu import geometric_mean
+from mirage_eg.lab.bench import models_page
+from mirage_eg.lab.bench.model_row_records import read_rows
 from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.moves import LayoutMove
 from mirage_eg.partial_equivalence.mutants import mutant_of
@@ -209,31 +210,8 @@ def models_table() -> str:
 
 def layers_table() -> str:
     """Layers through torch.compile on a GPU, from the lines of `bench models`, of which the newest of each row counts."""
-    lines = {line["name"]: line for line in map(json.loads, LAYERS.read_text(encoding="utf-8").splitlines())}
-    rows, ratios = [], dict[str, tuple[float, float]]()
-    for name, line in lines.items():
-        warm, cold = line["warm_us"], line["cold_us"]
-        ours, ours_cold = warm.pop("mirage_eg"), cold.pop("mirage_eg")
-        ratios[name] = min(warm.values()) / ours, min(cold.values()) / ours_cold
-        cells = [f"{ours:.1f} ({ours_cold:.1f})", *(f"{us:.1f} ({cold[name]:.1f})" for name, us in warm.items())]
-        cells += [" / ".join(f"{ratio:.2f}" for ratio in ratios[name]), _launches(line.get("kernels", {}))]
-        rows.append(f"| {name} | {line['used']} of {line['segments']} | {' | '.join(cells)} |\n")
-    head = "| layer | segments used | ours | eager | compile | max-autotune | best baseline / ours | kernels |\n"
-    head += f"|{' --- |' * 8}\n"
-    warms, colds = zip(*ratios.values(), strict=True)
-    decoding = [warm for name, (warm, _) in ratios.items() if "decode" in name]
-    means = f"{geometric_mean(decoding):.2f} on rows of decoding, {geometric_mean(warms):.2f} on all"
-    summary = f"Geometric mean of the ratio, warm: {means}; the least is {min(warms):.2f} warm, {min(colds):.2f} cold."
-    return f"{line['device']}, torch {line['torch']}.\n\n{head}{''.join(rows)}\n{summary}\n"
-
-
-def _launches(kernels: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The kernels that the profiler saw in ours and in `compile`, in words; memory that is set to zero is none."""
-    counts = {
-        name: sum(it["launches"] for it in kernels.get(name, ()) if not it["name"].startswith("Mem"))
-        for name in ("mirage_eg", "compile")
-    }
-    return f"{counts['mirage_eg']:.0f} / {counts['compile']:.0f}" if all(counts.values()) else "–"
+    [(title, models, summary)] = models_page.tables(read_rows(LAYERS))
+    return f"{title}.\n\n{models_page.markdown(models)}\n{models_page.markdown(summary)}"
 
 
 def verification() -> str:

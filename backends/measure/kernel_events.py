@@ -1,7 +1,7 @@
 """The time of each generated kernel in a run of a program, by events between the launches.
 
 The events are captured in a CUDA graph with the kernels. Torch's profiler gives the same times without the gaps between
-events and kernels, but took seconds for each program of `bench models` (H200, torch 2.11).
+events and kernels, but took seconds for each layer of `bench models` (H200, torch 2.11).
 """
 
 from collections.abc import Callable

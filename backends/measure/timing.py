@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from math import nan
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -27,7 +28,8 @@ class Timing:
     """Median time of one run of all kernels of a program, in microseconds.
 
     `warm`: back to back on the same data; `cold`: the L2 cache flushed before each. The spreads are interquartile ranges.
-    `method` says how kernels were launched: by replaying a CUDA graph, or one by one where capture fails.
+    `method` says how kernels were launched: by replaying a CUDA graph, or one by one where capture fails. Cold times that were
+    not asked for are NaN.
     """
 
     warm_us: float
@@ -150,10 +152,15 @@ def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:
     return time_alternately([run], repeats)[0]
 
 
-def time_alternately(runs: Sequence[Callable[[], object]], repeats: int = 20) -> list[Timing]:
-    """Time each of `runs`, in alternating rounds: clocks that rise with the load favour none of them."""
+def time_alternately(
+    runs: Sequence[Callable[[], object]], repeats: int = 20, *, graphs: bool = True, cold: bool = True
+) -> list[Timing]:
+    """Time each of `runs`, in alternating rounds: clocks that rise with the load favour none of them.
+
+    Without `graphs` the runs are called, so that the time has what the host does between kernels.
+    """
     with gpu_turn(), timing_stream():
-        return _timed([_ready(run) for run in runs], repeats)
+        return _timed([_ready(run, graphs) for run in runs], repeats, cold)
 
 
 def time_in_turn(run: Callable[[], object], repeats: int = 20) -> Timing:
@@ -171,17 +178,17 @@ class _Ready:
     method: str
 
 
-def _ready(run: Callable[[], object]) -> _Ready:
+def _ready(run: Callable[[], object], graphs: bool = True) -> _Ready:
     import torch
 
     for _ in range(3):  # compiles the kernels, warms the allocator
         run()
     torch.cuda.synchronize()
-    once = captured(run, 1)
+    once = captured(run, 1) if graphs else None
     launch, method = (run, "events") if once is None else (once, "graph")
     rough = median(event_us(launch, repeats=3))
     batch = max(1, min(1000, round(_BATCH_US / max(rough, 0.5))))
-    many = captured(run, batch) if once is not None else None
+    many = captured(run, batch) if once is not None and batch > 1 else None
     if many is None:
 
         def many() -> None:
@@ -191,22 +198,23 @@ def _ready(run: Callable[[], object]) -> _Ready:
     return _Ready(launch, many, batch, method)
 
 
-def _timed(runs: Sequence[_Ready], repeats: int) -> list[Timing]:
+def _timed(runs: Sequence[_Ready], repeats: int, cold: bool = True) -> list[Timing]:
     import torch
 
-    flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
-    warm: list[list[float]] = [[] for _ in runs]
-    cold: list[list[float]] = [[] for _ in runs]
+    warms: list[list[float]] = [[] for _ in runs]
+    colds: list[list[float]] = [[] for _ in runs]
     for measured in _in_rounds(repeats):
-        for run, times in zip(runs, warm, strict=True):
+        for run, times in zip(runs, warms, strict=True):
             times += [total / run.batch for total in event_us(run.many, measured)]
-    for measured in _in_rounds(_COLD * repeats):
-        for run, times in zip(runs, cold, strict=True):
-            times += event_us(run.once, measured, before=flushed.zero_)
+    if cold:
+        flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
+        for measured in _in_rounds(_COLD * repeats):
+            for run, times in zip(runs, colds, strict=True):
+                times += event_us(run.once, measured, before=flushed.zero_)
     device = gpu_name()
     return [
-        Timing(median(warms), _spread(warms), median(colds), _spread(colds), run.method, device)
-        for run, warms, colds in zip(runs, warm, cold, strict=True)
+        Timing(*_middle(warm), *_middle(colds_of_run), run.method, device)
+        for run, warm, colds_of_run in zip(runs, warms, colds, strict=True)
     ]
 
 
@@ -215,9 +223,12 @@ def _in_rounds(repeats: int) -> list[int]:
     return [len(range(first, repeats, _ROUNDS)) for first in range(min(_ROUNDS, repeats))]
 
 
-def _spread(times: list[float]) -> float:
-    low, _, high = quantiles(times, n=4)
-    return high - low
+def _middle(times: list[float]) -> tuple[float, float]:
+    """The median and the interquartile range; NaN of no times."""
+    if not times:
+        return nan, nan
+    low, middle, high = quantiles(times, n=4)
+    return middle, high - low
 
 
 def captured(run: Callable[[], object], times: int) -> Callable[[], None] | None:

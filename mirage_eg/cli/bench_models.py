@@ -1,7 +1,8 @@
-"""`mirage-eg bench models`: transformer layers by the backend of torch.compile, eager torch and Inductor."""
+"""`mirage-eg bench models`: models by eager torch, torch.compile and our backend, with the metrics of PyTorch's dashboard."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -9,51 +10,126 @@ from rich.table import Table
 from mirage_eg.cli.bench_verify import append_line
 from mirage_eg.cli.terminal import Job, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
+
+if TYPE_CHECKING:
+    from mirage_eg.lab.bench.model_row_records import ModelJob, ModelRow
 
 
 def bench_models(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME…", help="Beginnings of rows, such as llama or bert-base; all without.")
+    suite: Annotated[str, typer.Option(help="decode, huggingface, timm, torchbench or layers.")] = "layers",
+    models: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Models, or beginnings of their names; all without.")
     ] = None,
-    budget: Annotated[float, typer.Option(help="Seconds of a first call, shared by the segments of a row.")] = 60.0,
+    modes: Annotated[
+        str, typer.Option(metavar="A,B", help="Contestants; ours:MODE has Inductor's MODE for the rest. eager is always there.")
+    ] = "eager,default,max-autotune,ours",
+    device: Annotated[str | None, typer.Option(help="cuda or cpu.", show_default="cuda where there is a GPU")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float16, bfloat16 or float32.", show_default="the suite's; float32 on a CPU")
+    ] = None,
+    shrink: Annotated[bool, typer.Option("--shrink", help="Small models, for accuracy alone.")] = False,
+    budget: Annotated[float, typer.Option(help="Seconds of a first call, shared by the segments of a model.")] = 60.0,
     tune: Annotated[float, typer.Option(help="Seconds of tuning for each distinct segment.")] = 0.0,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Append one JSON line a row.")] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds after which a model is given up.")] = 900.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Append a JSON line a model; what has a line is not measured again."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure what has a line, too.")] = False,
+    page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the tables of all lines there.")] = None,
+    only_report: Annotated[bool, typer.Option("--report", help="Measure nothing: the tables of the lines there are.")] = False,
 ) -> Job:
-    """Time layers of published shapes against eager torch, torch.compile and max-autotune, in CUDA graphs, warm and cold.
+    """Time models against eager torch and torch.compile: accuracy, speedup, compilation, memory, segments, errors.
 
-    A second table has each segment: the gate's decision, and times of our kernels and of Inductor's code for it. Without a GPU
-    nothing is timed: a row says how many segments run our kernels, in Triton's interpreter, and their error.
+    Models have random weights and need no downloads. Each has a process and a time limit of its own, and the visible GPUs
+    work side by side. Times are of calls and of CUDA graphs, with the inputs copied in. On a CPU nothing is timed: kernels
+    run in Triton's interpreter.
     """
 
     def job() -> int:
-        if not budget > 0 or tune < 0:
-            raise OptionError(f"got --budget {budget} and --tune {tune}, wanted seconds above 0, and seconds")
         try:
-            from mirage_eg.cli.segment_table import kernel_lines, segment_table
-            from mirage_eg.lab.bench.models import BASELINES, ModelResult, chosen_rows, model_results
+            from mirage_eg.lab.bench.model_row_records import read_rows
+            from mirage_eg.lab.bench.models import measure_models
+            from mirage_eg.lab.bench.models_page import page as page_of
+            from mirage_eg.lab.bench.models_page import tables
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
             raise OptionError("torch is not installed; try: pip install 'mirage-eg[torch]'") from None
+        for path in (out, page):
+            if path is not None:
+                check_writable(path.parent)
+        before = read_rows(out) if out is not None else []
+        rows = {row.job: row for row in before}
+        if not only_report:
+            if not budget > 0 or tune < 0 or not 0 < seconds < float("inf"):
+                raise OptionError(
+                    f"got --budget {budget}, --tune {tune} and --seconds {seconds}, wanted seconds above 0; tune from 0"
+                )
+            jobs = _jobs(suite, _split(models), _split(modes), device, dtype, shrink, budget, tune)
+            rows = {asked: rows[asked] for asked in jobs if asked in rows and not again}
 
-        chosen = chosen_rows(names or ())
-        table = Table("model", "segments used", "error", "compile s", "ours µs (cold)", *BASELINES, "best baseline / ours")
-        results: list[ModelResult] = []
-        with progress() as observe:
-            observe("models", 0, len(chosen), chosen[0])
-            for done, row in enumerate(model_results(chosen, budget, tune), 1):
-                results.append(row)
+            def keep(row: "ModelRow") -> None:
+                rows[row.job] = row
                 if out is not None:
                     append_line(out, json_line(row))
-                times = [f"{row.warm_us[it]:.1f} ({row.cold_us[it]:.1f})" for it in row.warm_us] or ["–"] * (1 + len(BASELINES))
-                speedup = "–" if row.speedup is None else f"{row.speedup:.2f}"
-                used = f"{row.used} of {row.segments}"
-                table.add_row(row.name, used, f"{row.error:.1e}", f"{row.compile_seconds:.1f}", *times, speedup)
-                observe("models", done, len(chosen), row.name)
-        console().print(table)
-        console().print(segment_table(results))
-        for line in kernel_lines(results):
-            print(line)
-        return 0
+
+            with progress() as observe:
+                missing = [asked for asked in jobs if asked not in rows]
+                measure_models(missing, seconds, keep, partial(observe, "models"))
+            rows = {asked: rows[asked] for asked in jobs}
+        for title, *both in tables(rows.values()):
+            console().print(title, markup=False, highlight=False)
+            for head, lines in both:
+                table = Table(*head)
+                for line in lines:
+                    table.add_row(*line)
+                console().print(table)
+        if page is not None:
+            write_atomically(page, page_of(read_rows(out) if out is not None else rows.values()))
+        wrong = any(row.problem or not all(it.passes for it in row.contestants.values()) for row in rows.values())
+        return int(wrong or any(sum(row.unexpected.values()) for row in rows.values()))
 
     return job
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _jobs(
+    suite: str,
+    names: list[str],
+    modes: list[str],
+    device: str | None,
+    dtype: str | None,
+    small: bool,
+    budget: float,
+    tune: float,
+) -> "list[ModelJob]":
+    from mirage_eg.backends.measure.timing import gpu_available
+    from mirage_eg.lab.bench.model_row_records import EAGER, MODES, OURS, ModelJob
+    from mirage_eg.lab.bench.model_suites import DTYPES, SUITES, chosen_models, with_package
+    from mirage_eg.torch_compile.settings import settings_of
+
+    if suite not in SUITES:
+        raise OptionError(f"--suite: got {suite!r}, wanted one of {', '.join(SUITES)}")
+    found, lines = with_package(suite, chosen_models(suite, names))
+    for mode in modes:
+        name, colon, of_rest = mode.partition(":")
+        if name not in MODES or (colon and name != OURS):
+            raise OptionError(f"--modes: got {mode!r}, wanted one of {', '.join(MODES)}, {OURS}:MODE")
+        settings_of({"mode": of_rest or None})
+    chosen = device or ("cuda" if gpu_available() else "cpu")
+    if chosen not in ("cuda", "cpu") or (chosen == "cuda" and not gpu_available()):
+        raise OptionError(f"--device: got {chosen!r}, wanted cpu, or cuda where torch finds a GPU")
+    kind = dtype or (DTYPES[suite] if chosen == "cuda" else "float32")
+    if kind not in ("float16", "bfloat16", "float32"):
+        raise OptionError(f"--dtype: got {kind!r}, wanted float16, bfloat16 or float32")
+    if chosen == "cpu" and not small:
+        raise OptionError("--device cpu: whole models take hours in Triton's interpreter; try: --shrink")
+    for line in lines:
+        print(line)
+    wanted = tuple(dict.fromkeys([EAGER, *modes]))
+    return [ModelJob(suite, model, wanted, chosen, kind, small, budget, tune) for model in found]

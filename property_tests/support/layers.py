@@ -30,7 +30,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "torch_compile": ("ir", "backends", "frontend", "optimizer", "search", "pipeline"),
     "lab": (
         *("ir", "backends", "frontend", "transforms", "egraph", "verify", "optimizer", "graph_optimizer", "search"),
-        *("pipeline", "torch_compile", "report"),
+        *("pipeline", "torch_compile", "report", "version"),
     ),
     "api": (
         *("version", "ir", "backends", "frontend", "egraph", "verify", "partial_equivalence", "graph_optimizer", "report"),

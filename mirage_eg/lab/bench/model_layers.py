@@ -35,7 +35,7 @@ TINY = LayerShape(32, 4, 2, 8, 48)
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRow:
+class LayerRow:
     """One row of the table: a layer, its batch and tokens, and the length of its cache where it decodes."""
 
     shape: LayerShape
@@ -44,15 +44,15 @@ class ModelRow:
     cached: int = 0
 
 
-ROWS: Mapping[str, ModelRow] = {
-    **{f"llama-8b decode b={batch}": ModelRow(LLAMA_8B, batch, 1, 4096) for batch in (1, 16)},
-    **{f"llama-8b prefill {tokens}": ModelRow(LLAMA_8B, 1, tokens) for tokens in (128, 1024)},
-    **{f"qwen3-8b decode b={batch}": ModelRow(QWEN3_8B, batch, 1, 4096) for batch in (1, 16)},
-    **{f"qwen3-8b prefill {tokens}": ModelRow(QWEN3_8B, 1, tokens) for tokens in (128, 1024)},
-    **{f"bert-base b={batch}": ModelRow(BERT_BASE, batch, 128) for batch in (1, 32)},
-    "vit-b": ModelRow(BERT_BASE, 1, 197),
-    "gpt2": ModelRow(GPT2, 1, 128),
-    "tiny": ModelRow(TINY, 1, 8),
+ROWS: Mapping[str, LayerRow] = {
+    **{f"llama-8b decode b={batch}": LayerRow(LLAMA_8B, batch, 1, 4096) for batch in (1, 16)},
+    **{f"llama-8b prefill {tokens}": LayerRow(LLAMA_8B, 1, tokens) for tokens in (128, 1024)},
+    **{f"qwen3-8b decode b={batch}": LayerRow(QWEN3_8B, batch, 1, 4096) for batch in (1, 16)},
+    **{f"qwen3-8b prefill {tokens}": LayerRow(QWEN3_8B, 1, tokens) for tokens in (128, 1024)},
+    **{f"bert-base b={batch}": LayerRow(BERT_BASE, batch, 128) for batch in (1, 32)},
+    "vit-b": LayerRow(BERT_BASE, 1, 197),
+    "gpt2": LayerRow(GPT2, 1, 128),
+    "tiny": LayerRow(TINY, 1, 8),
 }
 
 
@@ -106,7 +106,7 @@ def _half_swapped(x: Any) -> Any:
     return torch.cat([-right, left], dim=-1)
 
 
-def layer_of(row: ModelRow, device: str, dtype: Any) -> tuple[nn.Module, tuple[Any, ...]]:
+def layer_of(row: LayerRow, device: str, dtype: Any) -> tuple[nn.Module, tuple[Any, ...]]:
     """The layer in evaluation mode, and its arguments."""
     torch.manual_seed(0)
     layer = Layer(row.shape, row.batch, row.cached).eval().to(device, dtype)
