@@ -84,6 +84,7 @@ def measured(job: ModelJob, caches: Path) -> Iterator[ModelRow]:
             row = _with_segments(row, mode, Compilation(graph_records()[before:]))
         row = replace(row, seconds=perf_counter() - started)
         yield row
+    reference.clear()
     if on_gpu and not job.small:
         for graphs in (True, False):
             row = replace(_with_times(row, runs, graphs), seconds=perf_counter() - started)

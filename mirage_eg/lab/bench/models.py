@@ -35,7 +35,7 @@ def measure_models(
     on_row: Callable[[ModelRow], None],
     on_progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> None:
-    """Give `on_row` the row of each job as it ends; a process that takes more than `seconds` has what it found, and the problem."""
+    """Give `on_row` the row of each job as it ends; one that takes more than `seconds` has what was found, and the problem."""
     done = 0
     on_progress(0, len(jobs), jobs[0].model if jobs else "")
 
@@ -46,7 +46,7 @@ def measure_models(
             work.row = _row_after(row_of(found) if found is not None else ModelRow(work.job), end, seconds)
             if work.row.problem is None and len(work.job.modes) > 1:
                 return True
-            warm = {}
+            warm: dict[str, float] = {}
         else:
             warm = work.found("warm.json") or {}
             work.row = _row_after(work.row, end, seconds)
