@@ -8,7 +8,7 @@ import numpy as np
 from mirage_eg.ir.graph import Graph
 
 BYTES_PER_ELEMENT = 64  # of the tensors of a program: residues of several components, float64, and temporaries
-FEW = 1 << 22  # elements that NumPy evaluates sooner than CuPy compiles its kernels
+FEW = 1 << 26  # elements that NumPy evaluates sooner than CuPy compiles its kernels
 
 
 def usable_cupy() -> Any:

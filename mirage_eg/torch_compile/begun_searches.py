@@ -62,6 +62,12 @@ def may_begin(workers: Workers) -> int:
     return max(0, workers.count // 2 - 1)
 
 
+def start(workers: Workers) -> None:
+    """Start the processes, which import what searches need while this one prepares its own."""
+    for _ in range(workers.count):
+        workers.submit(_prepared, None, None)
+
+
 def searches_of(
     asked: Sequence[tuple[Graph, Collection[int]]],
     settings: Settings,
@@ -89,6 +95,12 @@ def searches_of(
                 options, _, key, _ = request_for(longer, settings, until)
             found[hash_of(key)] = title_of(hash_of(key)), searched, options, wanted_by(settings)
     return found
+
+
+def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
+    import mirage_eg.pipeline.optimize  # noqa: F401 - for the searches to come
+
+    return items
 
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:

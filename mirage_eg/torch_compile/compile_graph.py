@@ -16,7 +16,7 @@ from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
-from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of
+from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.first_call import FirstCall
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
@@ -32,6 +32,7 @@ from mirage_eg.torch_compile.sized_call import SizedCall
 from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 _EVERY = 2.0  # seconds between lines of progress
+_SHARES = 2.0  # of the budget: the most that a segment takes, in shares by ops
 _UNTIL_GATE = 0.8  # of a segment's share of the budget; then its search ends
 
 
@@ -89,8 +90,8 @@ def _gated(
 
     Equal regions on one device are gated once.
 
-    Different regions share what is left of the budget by their ops. The largest is searched here, with all workers, and others
-    meanwhile, each by one worker.
+    Each of the different regions has at most twice its share of what is left of the budget, by its ops: few need it.
+    The largest is searched here, with all workers, and others meanwhile, each by one worker.
     """
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
@@ -106,12 +107,14 @@ def _gated(
             for (_, device), region in in_order
             if _left_to_torch(region, settings, device) is None
         ]
+        if asked and may_begin(workers):
+            start(workers)
         several = asked if len(asked) > 1 and may_begin(workers) else []
         searches = searches_of(several, settings, _until_gate(until, settings), other_sizes, store.may_have)
         store.begun = BegunSearches(workers, searches)
         for same, region in in_order:
             begun = time.monotonic()
-            share = after(until.left() * region.ops / max(1, sum(ops.values())))
+            share = after(until.left() * min(1.0, _SHARES * region.ops / max(1, sum(ops.values()))))
             try:
                 by_program[same] = _record(module, found, weights, region, settings, share, store, other_sizes)
             except OverdueError:
