@@ -9,18 +9,22 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.op.index_map import Span
 from mirage_eg.ir.shapes import Attributes, Shape, text
 
 
-def written_ranges(rank: int, blocks: Sequence[Shape], attributes: Attributes) -> Iterator[tuple[range, ...]]:
-    """For each block the positions that it is written at, a range for each dim."""
+def written_spans(rank: int, blocks: Sequence[Shape], attributes: Attributes) -> Iterator[tuple[Span, ...]]:
+    """For each block the positions that it is written at, a span for each dim."""
     starts, steps = attributes["starts"], attributes.get("steps") or (1,) * len(attributes["starts"])
     for place, shape in enumerate(blocks):
         own = slice(place * rank, (place + 1) * rank)
-        yield tuple(
-            range(start, start + step * extent, step)
-            for start, step, extent in zip(starts[own], steps[own], shape, strict=True)
-        )
+        yield tuple(Span(*it) for it in zip(starts[own], shape, steps[own], strict=True))
+
+
+def written_ranges(rank: int, blocks: Sequence[Shape], attributes: Attributes) -> Iterator[tuple[range, ...]]:
+    """`written_spans` as ranges."""
+    for spans in written_spans(rank, blocks, attributes):
+        yield tuple(range(start, start + step * extent, step) for start, extent, step in spans)
 
 
 def patch_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
@@ -37,11 +41,15 @@ def patch_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
             raise GraphError(f"got a block {text(shape)} for {text(y)}, wanted one of {len(y)} dims")
     if any(step < 1 for step in attributes.get("steps") or ()):
         raise GraphError(f"got steps {text(attributes['steps'])}, wanted 1 or more")
+    for shape, spans in zip(blocks, written_spans(len(y), blocks, attributes), strict=True):
+        if any(start < 0 or start + (own - 1) * step >= extent for extent, (start, own, step) in zip(y, spans, strict=True)):
+            at = ", ".join(
+                f"{start} + {step} · 0…{own - 1}" if step > 1 else f"{start}:{start + own}" for start, own, step in spans
+            )
+            raise GraphError(f"got a block {text(shape)} at [{at}], wanted it inside {text(y)}")
+    if len(blocks) == 1:
+        return y
     written = list(written_ranges(len(y), blocks, attributes))
-    for shape, ranges in zip(blocks, written, strict=True):
-        for extent, taken in zip(y, ranges, strict=True):
-            if taken[0] < 0 or taken[-1] >= extent:
-                raise GraphError(f"got a block {text(shape)} at {_places(ranges)}, wanted it inside {text(y)}")
     for first, second in combinations(written, 2):
         if all(set(one).intersection(other) for one, other in zip(first, second, strict=True)):
             raise GraphError(

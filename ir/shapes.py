@@ -44,6 +44,9 @@ def broadcast(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in operands]
     result = []
     for extents in zip(*padded, strict=True):
+        if all(extent == extents[0] for extent in extents):
+            result.append(extents[0])
+            continue
         wide = {extent for extent in extents if extent != 1}
         if len(wide) > 1:
             raise GraphError(f"got {' and '.join(map(text, operands))}; aligned at the last dim, extents must be equal or 1")
@@ -121,10 +124,12 @@ def taken_by_slice(extent: int, start: int, stop: int, step: int) -> range:
     """The indices that Python's slice takes of a dim; the stop is 1 above the last index."""
     if step < 1:
         raise GraphError(f"slice: got step {step}, wanted at least 1")
-    taken = range(extent)[slice(start, stop, step)]
-    if not taken:
+    start, stop = (it if it >= 0 else max(0, it + extent) for it in (start, stop))
+    stop = stop if stop <= extent else extent
+    if stop <= start:
         raise GraphError(f"slice: got {start}:{stop}:{step} of a dim of {extent}, wanted at least one element")
-    return range(taken[0], taken[-1] + 1, step if len(taken) > 1 else 1)
+    last = (stop - start - 1) // step * step
+    return range(start, start + last + 1, step if last else 1)
 
 
 def slice_dim(operands: Sequence[Shape], attributes: Attributes) -> Shape:
@@ -136,7 +141,7 @@ def slice_dim(operands: Sequence[Shape], attributes: Attributes) -> Shape:
             f"got start {start}, stop {stop}, step {step} for dim {dim} of {text(shape)}; "
             f"wanted 0 ≤ start < stop ≤ {shape[dim]} and step ≥ 1"
         )
-    return shape[:dim] + (len(range(start, stop, step)),) + shape[dim + 1 :]
+    return shape[:dim] + ((stop - start + step - 1) // step,) + shape[dim + 1 :]
 
 
 def split(operands: Sequence[Shape], attributes: Attributes) -> Shape:
@@ -172,7 +177,7 @@ def pad(operands: Sequence[Shape], attributes: Attributes) -> Shape:
     """Each dim grows by its numbers before and after."""
     [x] = operands
     before, after = attributes["before"], attributes["after"]
-    if len(before) != len(x) or len(after) != len(x) or min((*before, *after), default=0) < 0:
+    if len(before) != len(x) or len(after) != len(x) or any(it < 0 for it in (*before, *after)):
         raise GraphError(f"got before {text(before)} and after {text(after)} for {text(x)}; wanted {len(x)} numbers ≥ 0 each")
     return tuple(a + extent + b for a, extent, b in zip(before, x, after, strict=True))
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mirage_eg.ir.errors import GraphError, MirageError, OptionError, ProgramError, RuleError, UnsupportedError
     from mirage_eg.ir.graph import Graph
     from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node
+    from mirage_eg.ir.pair import LawPair
     from mirage_eg.ir.serialize import from_json, to_json
     from mirage_eg.ir.sizes import Dim
     from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
@@ -41,6 +42,7 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
     "ir.errors": ("GraphError", "MirageError", "OptionError", "ProgramError", "RuleError", "UnsupportedError"),
     "ir.graph": ("Graph",),
     "ir.node": ("NEW_DIM", "REPLICATED", "Node"),
+    "ir.pair": ("LawPair",),
     "ir.serialize": ("from_json", "to_json"),
     "ir.sizes": ("Dim",),
     "ir.threadblock_graph": ("ThreadblockGraph", "new_threadblock_graph"),
@@ -94,6 +96,7 @@ __all__ = [
     "Graph",
     "GraphError",
     "KernelGraph",
+    "LawPair",
     "MirageError",
     "MuGraph",
     "MuGraphs",

@@ -7,7 +7,7 @@ from typing import Any
 from mirage_eg.ir import shapes
 from mirage_eg.ir.op.index_map import Attributes, Group, IndexMap, IndexRule, Piece, Span, moved, plain, row_major
 from mirage_eg.ir.op.literals import number
-from mirage_eg.ir.patch import patch_shape, written_ranges
+from mirage_eg.ir.patch import patch_shape, written_ranges, written_spans
 from mirage_eg.ir.shapes import Shape, reshape_groups
 
 Rearrange = Callable[[Any, Sequence[Any], int, Attributes], Any]
@@ -119,8 +119,7 @@ def _pad(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
 
 def _patch(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
     y, *blocks = operands
-    written = written_ranges(len(y), blocks, attributes)
-    boxes = (tuple(Span(it.start, len(it), it.step) for it in ranges) for ranges in written)
+    boxes = written_spans(len(y), blocks, attributes)
     pieces = [Piece(operand, plain(shape), box) for operand, (shape, box) in enumerate(zip(blocks, boxes, strict=True), 1)]
     return (*pieces, Piece(0, plain(y), (None,) * len(y)))
 

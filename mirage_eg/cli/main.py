@@ -19,6 +19,7 @@ from mirage_eg.cli.arguments import GraphArgument, ProgramArgument, load, with_o
 from mirage_eg.cli.bench_cost import bench_cost
 from mirage_eg.cli.bench_gpu import bench_gpu
 from mirage_eg.cli.bench_kernelbench import bench_kernelbench
+from mirage_eg.cli.bench_laws import bench_laws
 from mirage_eg.cli.bench_models import bench_models
 from mirage_eg.cli.bench_search import bench_search
 from mirage_eg.cli.bench_verify import bench_verify
@@ -59,6 +60,7 @@ bench.command("cost")(bench_cost)
 bench.command("search")(bench_search)
 bench.command("kernelbench")(bench_kernelbench)
 bench.command("models")(bench_models)
+bench.command("laws")(bench_laws)
 app.add_typer(bench, name="bench")
 
 

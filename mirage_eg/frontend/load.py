@@ -23,6 +23,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.pair import LawPair
 from mirage_eg.ir.plurals import counted
 
 Result = TypeVar("Result")
@@ -129,6 +130,18 @@ def register_ops(path: Path) -> tuple[str, ...]:
     if not names:
         raise ProgramError(f"{path}: got a file that registers no new op, wanted mi.register_op(…) in it")
     return names
+
+
+def load_pairs(path: Path) -> tuple[LawPair, ...]:
+    """The pairs of a Python file: its `PAIRS`.
+
+    Raises:
+        ProgramError: a file that is not readable, does not import, or whose `PAIRS` are none.
+    """
+    found = _executed(path, lambda module: vars(module).get("PAIRS"))
+    if not isinstance(found, Sequence) or not found or not all(isinstance(it, LawPair) for it in found):
+        raise ProgramError(f"{path}: got PAIRS {_kind(found)}, wanted a list of mi.LawPair(…)")
+    return tuple(found)
 
 
 def _from_python(path: Path, batch: int) -> Graph:

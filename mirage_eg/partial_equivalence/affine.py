@@ -11,13 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.partial_equivalence.symbolic_extent import exceeds, is_same, surely_at_least
 
-@dataclass(frozen=True, slots=True, order=True)
+
+@dataclass(frozen=True, slots=True)
 class Affine:
     """constant + Σ coefficient · variable; `terms` are sorted by variable, without coefficients of 0."""
 
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """A place in some order of all expressions."""
+        return (int(self.constant), *(int(number) for pair in self.terms for number in pair))
 
     def plus(self, other: "Affine", times: int = 1) -> "Affine":
         """self + times · other."""
@@ -88,7 +96,7 @@ class Variables:
         lo = hi = x.constant
         for variable, coefficient in x.terms:
             reach = coefficient * (self.extents[variable] - 1)
-            lo, hi = (lo, hi + reach) if reach > 0 else (lo + reach, hi)
+            lo, hi = (lo, hi + reach) if coefficient > 0 else (lo + reach, hi)
         return lo, hi
 
     def at_least(self, x: Affine, threshold: int) -> bool:
@@ -98,8 +106,10 @@ class Variables:
             Undecided: somewhere.
         """
         lo, hi = self.bounds(x)
-        if lo >= threshold or hi < threshold:
-            return lo >= threshold
+        if surely_at_least(lo, threshold):
+            return True
+        if surely_at_least(threshold - 1, hi):
+            return False
         raise Undecided(self._cut(x, threshold, lo, hi))
 
     def inside(self, x: Affine, extent: int) -> bool:
@@ -107,7 +117,11 @@ class Variables:
         return self.at_least(x, 0) and not self.at_least(x, extent)
 
     def _cut(self, x: Affine, threshold: int, lo: int, hi: int) -> RangeSplit:
-        """A cut of a variable of x that helps to decide x ≥ threshold, the most useful one."""
+        """A cut of a variable of x that helps to decide x ≥ threshold, the most useful one.
+
+        Raises:
+            UnsupportedError: sizes alone decide it, and none is known to be the larger one.
+        """
         best: tuple[int, int] = (9, 0)
         found: RangeSplit | None = None
         for variable, coefficient in x.terms:
@@ -119,15 +133,15 @@ class Variables:
             # From which value on x may reach the threshold, and from which on it surely does (reversed where it falls).
             maybe, surely = (_first(threshold - it, coefficient) for it in (high, low))
             free = variable < self.free
-            if maybe == surely and 0 < maybe < extent:
-                order, cut = (1 if free else 0), maybe
-            elif 0 < surely < extent or 0 < maybe < extent:
-                order, cut = (2 if free else 3), (surely if 0 < surely < extent else maybe)
-            else:
+            inside = [it for it in (surely, maybe) if exceeds(it, 0) and exceeds(extent, it)]
+            if not inside:
                 order, cut = (4 if free else 5), extent // 2
-            if (order, -extent) < best:
-                best, found = (order, -extent), RangeSplit(variable, cut)
-        assert found is not None, "an expression of constants is decided"
+            else:
+                order, cut = (1 if free else 0) if is_same(maybe, surely) else (2 if free else 3), inside[0]
+            if (order, -int(extent)) < best:
+                best, found = (order, -int(extent)), RangeSplit(variable, cut)
+        if found is None:  # numbers alone
+            raise UnsupportedError(f"got a place {x.constant}, whose order to {threshold} depends on several sizes")
         return found
 
     def quotient(self, x: Affine, divisor: int) -> tuple[Affine, Affine]:

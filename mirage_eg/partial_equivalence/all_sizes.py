@@ -6,6 +6,7 @@ from a least one on, and boxes are called equal by the normal form alone. No siz
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from math import gcd, lcm, prod
 
 from mirage_eg.ir.at_sizes import dims_of
@@ -23,7 +24,14 @@ from mirage_eg.partial_equivalence.mutants import Mutant
 from mirage_eg.partial_equivalence.padding import written
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of
 from mirage_eg.partial_equivalence.size_families import InputExtent, NamedExtent, at_tried_sizes
-from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicExtent, Trace, parts, read_symbolic
+from mirage_eg.partial_equivalence.symbolic_extent import (
+    LARGE,
+    SymbolicExtent,
+    Trace,
+    parts,
+    read_constant,
+    read_symbolic,
+)
 from mirage_eg.partial_equivalence.window_changes import WINDOWED, dilations_of
 
 LARGEST = 1 << 20  # size of a dim
@@ -142,7 +150,7 @@ def _for_period(family: InputExtent | NamedExtent, mutation: Mutation, padded: b
     boxes = [box for box in agreement(wanted, mutant) if not box.equal]
     if any(sum(isinstance(extent, SymbolicExtent) for extent, _ in dim.digits) > 1 for box in boxes for dim in box.dims):
         raise UnsupportedError("got positions with two digits that depend on the size")
-    rectangles = tuple(tuple(_sized(taken, trace) for taken in rectangle) for rectangle in rectangles_of(boxes))
+    rectangles = tuple(tuple(_sized(taken) for taken in rectangle) for rectangle in rectangles_of(boxes))
     first = max(trace.least, 0 if rest else 1)
     if rest + period * first > LARGEST:
         raise UnsupportedError(f"got no size below {LARGEST:,} from which on comparisons do not depend on it")
@@ -161,17 +169,25 @@ def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
 
 
 def symbolic_graph(graph: Graph, trace: Trace) -> Graph:
-    """A program at t = LARGE with symbolic extents."""
+    """A program at tᵢ = LARGEⁱ with symbolic extents.
+
+    Raises:
+        UnsupportedError: a constant that is a quotient of sizes, where several are open.
+    """
     checker = Checker(Level.KERNEL)
     for item in expand_all(graph).nodes:
-        checker.append(Node(item.op, item.operands, tuple((key, read_symbolic(it, trace)) for key, it in item.attributes)))
+        attributes = (
+            (key, read_constant(it, trace) if isinstance(it, Fraction) else read_symbolic(it, trace))
+            for key, it in item.attributes
+        )
+        checker.append(Node(item.op, item.operands, tuple(attributes)))
     return Graph.of_checked(checker)
 
 
-def _sized(taken: range, trace: Trace) -> SizedRange:
+def _sized(taken: range) -> SizedRange:
     """A range at t = LARGE; one position has step 1."""
     numbers = (taken.start, taken[-1] + 1, taken.step if len(taken) > 1 else 1)
-    return SizedRange(*(parts(read_symbolic(it, trace)) for it in numbers))
+    return SizedRange(*((constant, sum(slope for _, slope in slopes)) for constant, slopes in map(parts, numbers)))
 
 
 def _text(one: SizedRange, name: str, period: int, offset: int) -> str:

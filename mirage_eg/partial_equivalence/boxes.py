@@ -32,7 +32,17 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.affine import Affine, RangeSplit, Undecided, Variables
 from mirage_eg.partial_equivalence.piecewise import equal_by_cases
-from mirage_eg.partial_equivalence.sums_of_products import Access, Product, Reader, Sum, check_linear
+from mirage_eg.partial_equivalence.sums_of_products import (
+    Access,
+    Product,
+    Reader,
+    Sum,
+    check_linear,
+    multiply,
+    number_of,
+    scaled,
+)
+from mirage_eg.partial_equivalence.symbolic_extent import SymbolicExtent, is_same
 
 MAX_MONOMIALS = 1 << 22  # of one box, before a difference is given up
 MAX_BOXES = 1 << 14
@@ -96,7 +106,7 @@ class PositionBox:
         extent, stride = dim.digits[variable]
         boxes = []
         for first, digits in split.parts(extent):
-            wide = tuple((length, stride * step) for length, step in digits if length > 1)
+            wide = tuple((length, stride * step) for length, step in digits if length != 1)
             one = DimRange(dim.start + first * stride, (*dim.digits[:variable], *wide, *dim.digits[variable + 1 :]))
             boxes.append(PositionBox((*self.dims[:place], one, *self.dims[place + 1 :])))
         return boxes
@@ -104,7 +114,7 @@ class PositionBox:
 
 def whole_box(shape: Shape) -> PositionBox:
     """All positions of a tensor."""
-    return PositionBox(tuple(DimRange(0, ((extent, 1),) if extent > 1 else ()) for extent in shape))
+    return PositionBox(tuple(DimRange(0, ((extent, 1),) if extent != 1 else ()) for extent in shape))
 
 
 def agreement(program: Graph, mutant: Graph, output: int = 0) -> list[PositionBox]:
@@ -131,11 +141,11 @@ def agreement(program: Graph, mutant: Graph, output: int = 0) -> list[PositionBo
     return decided
 
 
-def equal_everywhere(program: Graph, candidate: Graph, most: int = MAX_BOXES) -> int | None:
+def equal_everywhere(program: Graph, candidate: Graph, most: int = MAX_BOXES, partial: bool = False) -> int | None:
     """The number of boxes on which all outputs of two graphs are equal, all their positions; None if that is not shown.
 
     Minima, maxima, comparisons and selections are decided by cases (`piecewise`). Other elementwise functions are opaque: they
-    are equal where their operands are.
+    are equal where their operands are. With `partial` it is shown where both are defined: a / (b / c) is a c / b.
 
     Raises:
         UnsupportedError: an op that is neither linear nor elementwise; more than `most` boxes.
@@ -153,7 +163,7 @@ def equal_everywhere(program: Graph, candidate: Graph, most: int = MAX_BOXES) ->
             variables, applications = Variables(box.extents), dict[Access, tuple[Node, list[Sum]]]()
             try:
                 wanted, got = (
-                    Reader(it, variables, functions, applications).read(it.outputs[output].operands[0], box.index())
+                    Reader(it, variables, functions, applications, partial).read(it.outputs[output].operands[0], box.index())
                     for it in (program, candidate)
                 )
             except Undecided as undecided:
@@ -179,9 +189,8 @@ def agree(x: Sequence[Product], y: Sequence[Product], variables: Variables) -> b
     """
     terms: dict[_Term, Fraction] = defaultdict(Fraction)
     for sign, side in ((1, x), (-1, y)):
-        for product in side:
-            term, factor = _normal(product, variables)
-            terms[term] += sign * product.coefficient * factor
+        for product in (it for given in side for it in _without_idle_sums(given, variables)):
+            terms[_normal(product, variables)] += sign * product.coefficient
     by_inputs: dict[tuple[int, ...], dict[_Term, Fraction]] = defaultdict(dict)
     for term, coefficient in terms.items():
         if coefficient:
@@ -213,21 +222,29 @@ class _Term:
     sums: tuple[_Summed, ...]
 
 
-def _normal(product: Product, variables: Variables) -> tuple[_Term, int]:
-    """The normal form of a product, and a whole factor: the extents of sums that it does not vary with."""
-    accesses = sorted(product.accesses, key=lambda access: (access[0], [(it.terms, it.constant) for it in access[1]]))
+def _without_idle_sums(product: Product, variables: Variables) -> list[Product]:
+    """A product without sums that it does not vary with: times their extents."""
+    used = {variable for _, index in product.accesses for it in index for variable, _ in it.terms}
+    products = [Product(product.coefficient, product.accesses, tuple(it for it in product.sums if it in used))]
+    for extent in (variables.extents[it] for it in product.sums if it not in used):
+        several = isinstance(extent, SymbolicExtent) and extent.trace.count > 1
+        products = multiply(products, number_of(extent)) if several else scaled(products, Fraction(int(extent)))
+    return products
+
+
+def _normal(product: Product, variables: Variables) -> "_Term":
+    """The normal form of a product."""
+    accesses = sorted(product.accesses, key=lambda access: (access[0], [it.order for it in access[1]]))
     coordinates = [it for _, index in accesses for it in index]
     base = [it.constant for it in coordinates]
     columns: dict[int, list[int]] = {}
     for place, it in enumerate(coordinates):
         for variable, coefficient in it.terms:
             columns.setdefault(variable, [0] * len(base))[place] = coefficient
-    factor, sums = 1, []
+    sums = []
     for variable in product.sums:
-        extent, column = variables.extents[variable], columns.pop(variable, None)
-        if column is None:
-            factor *= extent
-        elif extent > 1:
+        extent, column = variables.extents[variable], columns.pop(variable)
+        if extent != 1:
             if next(it for it in column if it) < 0:  # counted from its other end
                 base = [b + (extent - 1) * it for b, it in zip(base, column, strict=True)]
                 column = [-it for it in column]
@@ -239,22 +256,26 @@ def _normal(product: Product, variables: Variables) -> tuple[_Term, int]:
         tuple(base),
         free,
         tuple(_merged(sums)),
-    ), factor
+    )
+
+
+def _column_order(one: _Summed) -> tuple[int, ...]:
+    return tuple(map(int, one[1]))
 
 
 def _merged(sums: list[_Summed]) -> list[_Summed]:
     """Sums with the digits of one index (r = n · q + s) as one sum."""
-    merged = sorted(sums, key=lambda it: it[1])
+    merged = sorted(sums, key=_column_order)
     place = 0
     while place + 1 < len(merged):
         (inner, column), place = merged[place], place + 1
         wide = tuple(inner * it for it in column)
         for other in range(len(merged)):
-            if other != place - 1 and merged[other][1] == wide:
+            if other != place - 1 and all(map(is_same, merged[other][1], wide)):
                 extent = merged[other][0] * inner
                 merged = sorted(
                     [*(it for at, it in enumerate(merged) if at not in (other, place - 1)), (extent, column)],
-                    key=lambda it: it[1],
+                    key=_column_order,
                 )
                 place = 0
                 break
@@ -289,7 +310,7 @@ def _vanishes(terms: Mapping[_Term, Fraction], extents: Sequence[int]) -> bool:
     ]
     if not moving or (not repeats and _some_meets_no_other(rows, next(iter(terms)).ranks, by_identity, extents)):
         return False
-    variable = max(moving, key=lambda it: extents[it])
+    variable = max(moving, key=lambda it: int(extents[it]))
     raise Undecided(RangeSplit(variable, extents[variable] // 2))
 
 

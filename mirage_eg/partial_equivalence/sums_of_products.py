@@ -25,9 +25,11 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS
 from mirage_eg.partial_equivalence.affine import Affine, RangeSplit, Undecided, Variables
+from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicConstant, SymbolicExtent, reciprocal, symbolic
 
 Index = tuple[Affine, ...]
 Access = tuple[int, Index]  # an input's position among the inputs, and an index
+PLACES = -1  # in the place of an input: the table whose element at a place is that place
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,9 @@ class Reader:
         variables: Variables,
         functions: dict[Any, int] | None = None,
         applications: "dict[Access, tuple[Node, list[Sum]]] | None" = None,
+        partial: bool = False,
     ) -> None:
-        self.graph, self.variables, self.functions = graph, variables, functions
+        self.graph, self.variables, self.functions, self.partial = graph, variables, functions, partial
         self.applications = {} if applications is None else applications
         self.shapes = [kind.shape for kind in graph.types]
         self.makers = {value: item for item, values in graph.numbered() for value in values}
@@ -84,6 +87,8 @@ class Reader:
             return [Product(Fraction(1), ((self.inputs[value], index),))]
         if (move := OPS[item.op].move) is not None:
             return self.moved(item, move, index)
+        if self.functions is not None and item.op in INDEX_READERS:
+            return INDEX_READERS[item.op](self, item, index, self.shapes[value])
         if item.op in READERS or self.functions is None:
             return READERS[item.op](self, item, index, self.shapes[value])
         return self.applied(item, index, self.shapes[value])
@@ -101,18 +106,45 @@ class Reader:
         constants = [_constant(it) for it in operands]
         if item.op in _EXACT and None not in constants:
             return scaled([Product(Fraction(1))], _EXACT[item.op](*constants))
-        key: list[Any] = [item.op, item.attributes]
+        if item.op == "div":
+            return multiply(operands[0], self.inverse(operands[1]))
+        access = self.atom((item.op, item.attributes), operands)
+        self.applications[access] = item, operands
+        return [Product(Fraction(1), (access,))]
+
+    def inverse(self, terms: Sum) -> Sum:
+        """1 over a sum: of a product the product of the inverse elements, which are elements of inputs of their own.
+
+        The inverse of an inverse is the element itself where both are defined, which counts with `partial`.
+        """
+        assert self.functions is not None
+        constant = _constant(terms)
+        if constant:
+            return [Product(1 / constant)]
+        tables = {table for term in terms for table, _ in term.accesses}
+        inverses = {key[1]: number for key, number in self.functions.items() if key[0] == "inverse"}
+        originals = {number: table for table, number in inverses.items()}
+        if len(terms) != 1 or terms[0].sums or (not self.partial and tables & originals.keys()):
+            return [Product(Fraction(1), (self.atom(("inverse of a sum",), [terms]),))]
+        for table in tables - inverses.keys() - originals.keys():
+            inverses[table] = self.functions["inverse", table] = len(self.inputs) + len(self.functions)
+        [term] = terms
+        known = inverses | originals
+        return [Product(1 / term.coefficient, tuple((known[table], index) for table, index in term.accesses))]
+
+    def atom(self, name: tuple[Any, ...], operands: Sequence[Sum]) -> Access:
+        """An element that is a function, of this name, of sums."""
+        assert self.functions is not None
+        key: list[Any] = [*name]
         at: list[Affine] = []
         for operand in operands:
             if any(term.sums for term in operand):
-                raise UnsupportedError(f"{item.op}: got a function of a sum over an axis")
-            terms = sorted(operand, key=lambda it: (it.accesses, it.coefficient)) if len(operand) > 1 else operand
+                raise UnsupportedError(f"{name[0]}: got a function of a sum over an axis")
+            terms = sorted(operand, key=_term_order) if len(operand) > 1 else operand
             key.append(tuple((it.coefficient, tuple(place for place, _ in it.accesses)) for it in terms))
             at += [place for it in terms for _, indices in it.accesses for place in indices]
         number = self.functions.setdefault(tuple(key), len(self.inputs) + len(self.functions))
-        access = number, tuple(at)
-        self.applications[access] = item, operands
-        return [Product(Fraction(1), (access,))]
+        return number, tuple(at)
 
     def moved(self, item: Node, move: MoveOp, index: Index) -> Sum:
         """The element of an operand that is at an index, or the op's fill."""
@@ -128,7 +160,7 @@ class Reader:
                     flat, at[dim] = self.variables.quotient(flat, extent)
                 at[digits[0][0]] = flat
             return self.read(item.operands[piece.operand], tuple(at[dim] for dim in range(len(operands[piece.operand]))))
-        return scaled([Product(Fraction(1))], item["value"])
+        return number_of(item["value"])
 
     def places(self, box: Sequence[Span | None], index: Index) -> Index | None:
         """An index, counted from the start of a box in its steps; None outside."""
@@ -198,15 +230,15 @@ def _square(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
 
 
 def _scale(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return scaled(reader.read(item.operands[0], index), item["factor"])
+    return multiply(reader.read(item.operands[0], index), number_of(item["factor"]))
 
 
 def _shift(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return [*reader.read(item.operands[0], index), *scaled([Product(Fraction(1))], item["offset"])]
+    return [*reader.read(item.operands[0], index), *number_of(item["offset"])]
 
 
 def _fill(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return scaled([Product(Fraction(1))], item["value"])
+    return number_of(item["value"])
 
 
 def _same(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
@@ -235,7 +267,7 @@ def _sum(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
 
 
 def _mean(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return scaled(_sum(reader, item, index, shape), Fraction(1, reader.shapes[item.operands[0]][item["dim"]]))
+    return scaled(_sum(reader, item, index, shape), reciprocal(reader.shapes[item.operands[0]][item["dim"]]))
 
 
 def _convolution(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
@@ -280,18 +312,64 @@ def _avg_pool(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
 
     total = reader.summed(window, element)
     if item["count_include_pad"]:
-        return scaled(total, Fraction(1, prod(window)))
+        return scaled(total, reciprocal(prod(window)))
     existing = sum(prod(reader.variables.extents[it] for it in term.sums) for term in reader.summed(window, one))
-    return scaled(total, Fraction(1, existing))
+    return scaled(total, reciprocal(existing))
 
 
 def _full(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return scaled([Product(Fraction(1))], item["value"])
+    return number_of(item["value"])
 
 
 def _eye(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     row, column = index
     return [Product(Fraction(1))] if reader.variables.inside(row.plus(column, -1), 1) else []
+
+
+def _iota(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
+    [place] = index
+    products = [Product(Fraction(factor), ((PLACES, (Affine(0, ((variable, 1),)),)),)) for variable, factor in place.terms]
+    return [*products, *number_of(place.constant)]
+
+
+def number_of(constant: Fraction | int) -> Sum:
+    """A constant; one that depends on sizes has an element of the table of places for each of them."""
+    if isinstance(constant, SymbolicConstant):
+        constant = constant.extent
+    if not isinstance(constant, SymbolicExtent):
+        return scaled([Product(Fraction(1))], Fraction(constant))
+    units = [(slope, symbolic(0, {size: 1}, constant.trace)) for size, slope in constant.slopes]
+    return [Product(Fraction(slope), ((PLACES, (Affine(it),)),)) for slope, it in units] + number_of(constant.constant)
+
+
+def _place_of(terms: Sum) -> Affine:
+    """The place of which a sum is the number.
+
+    Raises:
+        UnsupportedError: it is that of none.
+    """
+    place = Affine(0)
+    for term in terms:
+        accesses = [index[0] for table, index in term.accesses if table == PLACES] or [Affine(1)]
+        factor = term.coefficient
+        is_number = factor.denominator == 1 and abs(factor) < LARGE // 2
+        if term.sums or len(term.accesses) > 1 or len(accesses) < len(term.accesses) or not is_number:
+            raise UnsupportedError("gather: got indices that are values, wanted affine ones of places")
+        place = place.plus(accesses[0], int(factor))
+    return place
+
+
+def _gather(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
+    (x, places), dim = item.operands, item["dim"]
+    rank, extent = len(reader.shapes[places]), reader.shapes[x][dim]
+    place = _place_of(reader.read(places, index[dim : dim + rank]))
+    if not reader.variables.inside(place, extent):
+        raise UnsupportedError(f"gather: got an index outside a dim of {extent}")
+    return reader.read(x, (*index[:dim], place, *index[dim + rank :]))
+
+
+def _term_order(term: Product) -> tuple[Any, ...]:
+    return [(table, [it.order for it in index]) for table, index in term.accesses], term.coefficient
 
 
 def _constant(terms: Sum) -> Fraction | None:
@@ -324,6 +402,8 @@ READERS: Mapping[str, ReadOp] = {
     "full": _full,
     "eye": _eye,
 }
+
+INDEX_READERS: Mapping[str, ReadOp] = {"iota": _iota, "gather": _gather}  # where equality alone is asked
 
 
 def is_linear(op: str) -> bool:

@@ -56,7 +56,7 @@ class SizesVerdict:
     structure: str = ""
     drawn: int = 0  # how many of the sizes in `tested` were drawn at random
     last: Verdict | None = None  # of the last test
-    by_boxes: tuple[SizesProved, ...] = ()  # the sizes of each dim that boxes of positions prove
+    by_boxes: tuple[SizesProved, ...] = ()  # the sizes that boxes of positions prove
 
     @property
     def verdict(self) -> Equality:
@@ -68,8 +68,8 @@ class SizesVerdict:
 
     @property
     def decided_by_boxes(self) -> bool:
-        """Whether boxes of positions prove it for all sizes: of its one dim."""
-        return len(self.ranges) == len(self.by_boxes) == 1
+        """Whether boxes of positions prove it for all sizes of all dims."""
+        return any(len(it.sizes) == len(self.ranges) for it in self.by_boxes)
 
     @property
     def exhausted(self) -> bool:
@@ -154,7 +154,8 @@ def verify_sizes(
         proof = _proof(program, graph, ranges, rulebook)
         structure = "" if proof.proved else _structure(program, graph, ranges)
     boxes = proved_sizes(program, graph, ranges) if tests.difference is None and not proof.proved else ()
-    if not proof.proved and not structure and not (boxes and len(ranges) == 1):
+    whole = any(not it.others for it in boxes)
+    if not proof.proved and not structure and not whole:
         every = _every(ranges)
         if all(_operations(at_sizes(program, dict(sizes))) <= FEW // len(every) for sizes in every):
             tests.run(every, FEW)
@@ -163,7 +164,7 @@ def verify_sizes(
         drawn = len(tests.tested) - before
     difference = tests.difference
     proved = proof.proved and proof.doubt is None
-    if not proved and not (boxes and len(ranges) == 1):  # else it decides what the fields do not
+    if not proved and not whole:  # else it decides what the fields do not
         difference = difference or tests.undecided
     sizes_of_tests = tuple(tests.tested), tuple(tests.left_out)
     reduced = _reduced(program, ranges)

@@ -4,13 +4,14 @@
 which all sizes are meant has a symbolic extent: the boxes decide all large sizes at once, and the few small ones one by one.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from math import lcm
 
 from mirage_eg.ir.at_sizes import at_sizes, dims_of, sizes_of
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.errors import GraphError, MirageError, UnsupportedError
+from mirage_eg.ir.errors import MirageError, UnsupportedError
 from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Level
@@ -18,28 +19,33 @@ from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.partial_equivalence.all_sizes import symbolic_graph
 from mirage_eg.partial_equivalence.boxes import equal_everywhere
 from mirage_eg.partial_equivalence.size_families import with_fixed_sizes
-from mirage_eg.partial_equivalence.symbolic_extent import LARGE, Trace
+from mirage_eg.partial_equivalence.symbolic_extent import Trace, symbolic
 
 MOST_BOXES = 256
-MOST_SMALL = 64  # sizes below those of the symbolic proof
+MOST_CASES = 400  # proofs of one claim: sizes below those of the first one, and rests of periods
 MOST_PERIOD = 12
+
+
+Pair = tuple[Graph, Graph]
+PairAt = Callable[[Mapping[str, int]], Pair | None]  # a program and its candidate at sizes; None: there is no such program
 
 
 @dataclass(frozen=True, slots=True)
 class SizesProved:
-    """The sizes of one dim at which two graphs are proved equal, the other dims being at `others`."""
+    """The sizes of some dims at which two graphs are proved equal, all of them together, other dims being at `others`."""
 
-    name: str
-    sizes: SizeRange
-    unbounded: bool
-    others: tuple[tuple[str, int], ...]
+    sizes: tuple[tuple[str, SizeRange, bool], ...]  # name, range, and whether it has no largest size
+    others: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
-        name, sizes = self.name, self.sizes
-        span = f"all {name} ≥ {sizes.least}" if self.unbounded else f"all {name} from {sizes.least} to {sizes.largest}"
-        step = f", multiples of {sizes.multiple_of}" if sizes.multiple_of > 1 else ""
+        known = " and ".join(_span(*it) for it in self.sizes)
         rest = ", ".join(f"{other} = {size}" for other, size in self.others)
-        return f"{span}{step}{f' ({rest})' if rest else ''}"
+        return f"all {known}{f' ({rest})' if rest else ''}"
+
+
+def _span(name: str, sizes: SizeRange, unbounded: bool) -> str:
+    span = f"{name} ≥ {sizes.least}" if unbounded else f"{name} from {sizes.least} to {sizes.largest}"
+    return f"{span}{f', multiples of {sizes.multiple_of}' if sizes.multiple_of > 1 else ''}"
 
 
 def proved_by_boxes(program: Graph, candidate: Graph) -> int | None:
@@ -53,54 +59,84 @@ def proved_by_boxes(program: Graph, candidate: Graph) -> int | None:
 
 
 def proved_sizes(program: Graph, candidate: Graph, ranges: Mapping[str, SizeRange]) -> tuple[SizesProved, ...]:
-    """For each named dim the sizes at which both are proved equal, if they are all those of its range."""
+    """The sizes of the named dims at which both are proved equal: of all dims together, or else of each dim alone."""
     if not _is_read(program) or not _is_read(candidate):
         return ()
-    found = (_sizes_of(program, candidate, name, sizes) for name, sizes in ranges.items())
-    return tuple(it for it in found if it is not None)
-
-
-def _sizes_of(program: Graph, candidate: Graph, name: str, sizes: SizeRange) -> SizesProved | None:
-    others = {other: size for other, size in sizes_of(program).items() if other != name}
     pair = program, candidate
-    for period in _periods(pair, sizes.multiple_of):
-        firsts = [_first_proved(pair, name, others, rest, period) for rest in range(0, period, sizes.multiple_of)]
-        known = [it for it in firsts if it is not None]
-        if len(known) < len(firsts):
-            continue
-        least = -(-sizes.least // sizes.multiple_of) * sizes.multiple_of
-        small = range(least, min(max(known), sizes.largest + 1), sizes.multiple_of)
-        if len(small) > MOST_SMALL or not all(_equal_at(pair, others | {name: size}) for size in small):
-            return None
-        unbounded = sizes.largest >= dims_of(program)[name].max
-        return SizesProved(name, SizeRange(least, sizes.largest, sizes.multiple_of), unbounded, tuple(others.items()))
+    if (found := _sizes_of(pair, ranges)) is not None or len(ranges) == 1:
+        return () if found is None else (found,)
+    alone = (_sizes_of(pair, {name: it}) for name, it in ranges.items())
+    return tuple(it for it in alone if it is not None)
+
+
+def _sizes_of(pair: Pair, ranges: Mapping[str, SizeRange]) -> SizesProved | None:
+    others = {name: size for name, size in sizes_of(pair[0]).items() if name not in ranges}
+    first = {name: -(-it.least // it.multiple_of) * it.multiple_of for name, it in ranges.items()}
+
+    def pair_at(sizes: Mapping[str, int]) -> Pair:
+        at = {name: int(size) for name, size in sizes.items()}
+        one, other = (with_fixed_sizes(at_sizes(it, others | at)) for it in pair)
+        return one, other
+
+    for period in _periods(pair):
+        steps = {name: it.multiple_of * period for name, it in ranges.items()}
+        rests = [range(first[name], first[name] + steps[name], it.multiple_of) for name, it in ranges.items()]
+        starts = [dict(zip(ranges, it, strict=True)) for it in product(*rests)]
+        largest = {name: it.largest for name, it in ranges.items()}
+        if len(starts) <= MOST_CASES and all(holds_from(pair_at, start, steps, largest) for start in starts):
+            dims = dims_of(pair[0])
+            spans = ((name, replace(it, least=first[name]), it.largest >= dims[name].max) for name, it in ranges.items())
+            return SizesProved(tuple(spans), tuple(others.items()))
     return None
 
 
-def _first_proved(pair: tuple[Graph, Graph], name: str, others: Mapping[str, int], rest: int, period: int) -> int | None:
-    """The size from which on the graphs are equal at all sizes that leave this rest; None if that is not shown."""
-    trace = Trace()
-    try:
-        graphs = [symbolic_graph(_at(it, dict(others) | {name: rest + period * LARGE}), trace) for it in pair]
-        if equal_everywhere(graphs[0], graphs[1], MOST_BOXES) is None:
-            return None
-    except MirageError:
-        return None  # an op whose meaning is not affine in the size
-    return rest + period * max(trace.least, 1)
+def holds_from(
+    pair_at: PairAt,
+    leasts: Mapping[str, int],
+    steps: Mapping[str, int] | None = None,
+    largest: Mapping[str, int] | None = None,
+    partial: bool = False,
+) -> bool:
+    """Whether the boxes show two graphs equal at all sizes from `leasts` on, in `steps` of 1 where not given.
+
+    The proof has a symbol for each size. Where it needs a size from which on comparisons do not depend on it, the few smaller
+    ones are proved one by one, the others being symbols still. With `partial` they are equal where both are defined.
+    """
+    waiting: list[tuple[dict[str, int], dict[str, int]]] = [(dict(leasts), {})]  # least sizes of the symbols, and fixed sizes
+    for _ in range(MOST_CASES):
+        if not waiting:
+            return True
+        free, fixed = waiting.pop()
+        trace = Trace(count=len(free))
+        sizes = {
+            name: symbolic(least, {number: (steps or {}).get(name, 1)}, trace)
+            for number, (name, least) in enumerate(free.items(), 1)
+        }
+        try:
+            pair = pair_at(sizes | fixed)
+            if pair is None and fixed:
+                continue
+            if pair is None or not all(map(_is_read, pair)):
+                return False
+            trace.lenient = True
+            program, candidate = (symbolic_graph(it, trace) for it in pair)
+            if [program.input_types, program.output_types] != [candidate.input_types, candidate.output_types]:
+                return False
+            if equal_everywhere(program, candidate, MOST_BOXES, partial) is None:
+                return False
+        except (MirageError, OverflowError):  # an op whose meaning is not affine in the sizes, numbers beyond int64
+            return False
+        above = dict(free)
+        for number, (name, least) in enumerate(free.items(), 1):
+            step = (steps or {}).get(name, 1)
+            above[name] = least + trace.leasts.get(number, 0) * step
+            last = min(above[name], (largest or {}).get(name, above[name]) + 1)
+            rest = {other: it for other, it in above.items() if other != name}
+            waiting += [(rest, fixed | {name: size}) for size in range(least, last, step)]
+    return False
 
 
-def _equal_at(pair: tuple[Graph, Graph], sizes: Mapping[str, int]) -> bool:
-    try:
-        return proved_by_boxes(*(_at(it, sizes) for it in pair)) is not None
-    except GraphError:
-        return False
-
-
-def _at(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    return with_fixed_sizes(at_sizes(graph, dict(sizes)))
-
-
-def _periods(pair: tuple[Graph, Graph], multiple: int) -> Iterator[int]:
+def _periods(pair: Pair) -> Iterator[int]:
     """Periods of the size under which indices may be affine in it: those of strides and steps, the least first."""
     steps = [1]
     for graph in pair:
@@ -108,8 +144,8 @@ def _periods(pair: tuple[Graph, Graph], multiple: int) -> Iterator[int]:
             steps += [int(it) for it in item.get("strides", None) or () if item.op != "input"]
             steps += [int(item["step"])] if item.op == "slice" else []
             steps += [int(item["parts"])] if item.op == "split" else []
-    whole = lcm(*(it for it in steps if it > 0)) * multiple
-    yield from (it for it in range(multiple, min(whole, MOST_PERIOD * multiple) + 1, multiple) if whole % it == 0)
+    whole = lcm(*(it for it in steps if it > 0))
+    yield from (it for it in range(1, min(whole, MOST_PERIOD) + 1) if whole % it == 0)
 
 
 def _is_read(graph: Graph) -> bool:

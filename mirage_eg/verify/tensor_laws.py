@@ -1,11 +1,11 @@
 """Check laws of whole tensors: each is proved for all shapes, by the normal form or by laws of elements, refuted, or tested."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from mirage_eg.egraph.expression import primes
+from mirage_eg.egraph.expression import Expression, primes
 from mirage_eg.egraph.laws import Law, wording
 from mirage_eg.egraph.rule_files import TENSOR, domain_of, read_files
 from mirage_eg.egraph.rulebook import Theory, load_rules, raise_errors
@@ -19,7 +19,7 @@ from mirage_eg.egraph.tensor.typing import TypedEquation
 from mirage_eg.egraph.tensor.written import read_term
 from mirage_eg.ir.errors import GraphError, RuleError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.proof import Prover, express_both
+from mirage_eg.verify.proof import Proof, Prover, express_both
 
 _OF_ELEMENTS = frozenset({"Add", "Mul", "Smul", "Relu", "Unary", "Binary", "Transpose"})
 NO_WINDOW = Window((1, 1), (0, 0, 0, 0), (1, 1))
@@ -53,28 +53,41 @@ def proving_laws(equation: TypedEquation) -> str | None:
         {it for dims in equation.variables.values() for dim in dims for it in equation.shapes.word(dim)}, key=repr
     )
     sides = [with_dims(it) for it in (equation.left, equation.right)]
-    proofs, terms = [], []
-    for skipped in (0, 1):
-        at = dict(zip(segments, islice(primes(), skipped, None), strict=False))
-        shapes = {
-            name: tuple(sum(at[it] for it in equation.shapes.word(dim)) for dim in dims)
-            for name, dims in equation.variables.items()
-        }
-        sizes = Sizes(shapes, lambda dim, at=at: [sum(at.get(it, 1) for it in equation.shapes.word(dim))], NO_WINDOW)  # type: ignore[misc]
-        try:
+
+    def at_some_extents() -> Iterator[tuple[Graph, Graph]]:
+        for skipped in (0, 1):
+            at = dict(zip(segments, islice(primes(), skipped, None), strict=False))
+            shapes = {
+                name: tuple(sum(at[it] for it in equation.shapes.word(dim)) for dim in dims)
+                for name, dims in equation.variables.items()
+            }
+            sizes = Sizes(shapes, lambda dim, at=at: [sum(at.get(it, 1) for it in equation.shapes.word(dim))], NO_WINDOW)  # type: ignore[misc]
             left, right = (program(it, sizes) for it in sides)
+            yield left, right
+
+    names = {part.name.split()[0] for side in sides for part in side.parts() if not part.is_variable}
+    return laws_of_all_sizes(at_some_extents(), by_cases=names <= _OF_ELEMENTS)
+
+
+def laws_of_all_sizes(pairs: Iterable[tuple[Graph, Graph]], by_cases: bool = False) -> str | None:
+    """The laws of elements that prove two programs equal at all sizes, from these programs at two choices of sizes.
+
+    `by_cases`: the ops know no extents, so that a proof by boxes is one for all sizes, too.
+    """
+    proofs, terms = list[Proof](), list[Expression]()
+    try:
+        for left, right in pairs:
             joint = express_both(left, right)
-        except (GraphError, UnsupportedError):
-            return None
-        if joint.parting is not None:
-            return None
-        proofs.append(Prover(left).prove_by_all_means(right))
-        terms.append(replace(joint.both, extents=()))
+            if joint.parting is not None:
+                return None
+            proofs.append(Prover(left).prove_by_all_means(right))
+            terms.append(replace(joint.both, extents=()))
+    except (GraphError, UnsupportedError):
+        return None
     if terms[0] != terms[1] or not all(it.proved for it in proofs):
         return None
     if any(it.boxes for it in proofs):  # which are of these extents, but for ops that know none
-        names = {part.name.split()[0] for side in sides for part in side.parts() if not part.is_variable}
-        return "cases of all elements" if names <= _OF_ELEMENTS and all(it.boxes == 1 for it in proofs) else None
+        return "cases of all elements" if by_cases and all(it.boxes == 1 for it in proofs) else None
     where = ", where both sides are defined" if proofs[0].partial else ""
     return f"laws of elements{': ' if proofs[0].laws else ''}{', '.join(proofs[0].laws)}{where}"
 

@@ -202,14 +202,14 @@ def test_a_size_that_another_input_depends_on_is_refused() -> None:
 
 
 def test_extents_of_two_statements_are_never_mixed_by_a_cache() -> None:
-    one, other = symbolic(1, 2, Trace()), symbolic(1, 2, Trace())
-    assert one != other and len({one, other, int(one)}) == 3 and one == symbolic(1, 2, one.trace)  # type: ignore[attr-defined]
+    one, other = symbolic(1, {1: 2}, Trace()), symbolic(1, {1: 2}, Trace())
+    assert one != other and len({one, other, int(one)}) == 3 and one == symbolic(1, {1: 2}, one.trace)  # type: ignore[attr-defined]
     program = convolution((4, 2, 12, 6), (3, 2, 3, 3))
     assert for_all_sizes(program, BATCH_INTO_HEIGHT, *HEIGHT) == for_all_sizes(program, BATCH_INTO_HEIGHT, *HEIGHT)
 
 
 def test_what_is_not_affine_in_the_size_is_refused() -> None:
-    height = symbolic(0, 1, Trace())
+    height = symbolic(0, {1: 1}, Trace())
     with pytest.raises(UnsupportedError, match="product of two extents"):
         _ = height * height
     with pytest.raises(UnsupportedError, match="wanted a quotient that is affine"):
@@ -218,7 +218,7 @@ def test_what_is_not_affine_in_the_size_is_refused() -> None:
 
 def test_comparisons_say_from_which_size_on_they_hold() -> None:
     trace = Trace()
-    height = symbolic(-7, 2, trace)  # 2 t − 7
+    height = symbolic(-7, {1: 2}, trace)  # 2 t − 7
     assert height > 10 and height != 0 and not height < 3 and bool(height)
     assert trace.least == 9, "2 · 9 − 7 is above 10, 2 · 8 − 7 is not"
     assert divmod(height * 3 + 1, height) == (3, 1)

@@ -319,17 +319,38 @@ def test_verify_says_what_boxes_prove(tmp_path: Path, capsys: pytest.CaptureFixt
     assert code == 0 and "proved for all n ≥ 2, by boxes of positions" in out
 
 
-def test_several_dims_are_proved_one_by_one_and_no_more_is_said() -> None:
-    def padded(before: int, other: int) -> Graph:
-        g = mi.new_kernel_graph()
-        x, y = g.new_input((mi.Dim("n", min=2), mi.Dim("m", min=2))), g.new_input((mi.Dim("m", min=2), 3))
-        g.mark_output(g.matmul(g.pad(x, [(0, 0), (before, 0)]), g.pad(y, [(other, 0), (0, 0)])))
-        return g.graph()
+def of_two_dims(write: Callable[[mi.KernelGraph, mi.Tensor, mi.Tensor], mi.Tensor]) -> Graph:
+    g = mi.new_kernel_graph()
+    n, m = mi.Dim("n", min=2, max=64), mi.Dim("m", min=2, max=64)
+    g.mark_output(write(g, g.new_input((n, m)), g.new_input((m, 3))))
+    return g.graph()
 
-    program, candidate = padded(0, 0), padded(1, 1)
-    found = proved_sizes(program, candidate, ranges(program))
-    assert [it.name for it in found] == ["n", "m"] and all(it.others for it in found)
-    verdict = verify_sizes(program, candidate, ranges(program))
+
+def test_several_dims_are_proved_together() -> None:
+    def padded(before: int, other: int) -> Graph:
+        widths = [(0, 0), (before, 0)], [(other, 0), (0, 0)]
+        return of_two_dims(lambda g, x, y: g.matmul(g.pad(x, widths[0]), g.pad(y, widths[1])))
+
+    program = padded(0, 0)
+    assert list(map(str, proved_sizes(program, padded(1, 1), ranges(program)))) == ["all n ≥ 2 and m ≥ 2"]
+    verdict = verify_sizes(program, padded(1, 1), ranges(program))
+    assert verdict.verdict is Equality.EQUAL and "proved for all n ≥ 2 and m ≥ 2" in verdict.text
+    wrong = of_two_dims(lambda g, x, y: g.matmul(g.flip(x, 1), y))
+    assert not proved_sizes(program, wrong, ranges(program))
+
+
+def test_dims_that_are_proved_one_by_one_are_not_called_proved_together() -> None:
+    def turned(back: bool) -> Graph:
+        def write(g: mi.KernelGraph, x: mi.Tensor, y: mi.Tensor) -> mi.Tensor:
+            flat = g.reshape(x, (x.shape[0] * x.shape[1],))  # a product of two sizes is not affine in both
+            return g.flip(g.flip(flat, 0), 0) if back else g.scale(flat, 1)
+
+        return of_two_dims(write)
+
+    program = turned(False)
+    found = proved_sizes(program, turned(True), ranges(program))
+    assert [it.sizes[0][0] for it in found] == ["n", "m"] and all(it.others for it in found)
+    verdict = verify_sizes(program, turned(True), ranges(program))
     assert verdict.verdict is Equality.UNDECIDED and "not for all of them together" in verdict.text
 
 
