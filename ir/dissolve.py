@@ -209,11 +209,15 @@ class _Writer:
         terms = []
         for inner in few_pieces(self.shapes[left][-1], self.finder.of_contraction(left, right)):
             operands = [
-                self.part(operand, (*self.batch(operand, batch), *ends))
+                self.operand(operand, (*self.batch(operand, batch), *ends))
                 for operand, ends in ((left, (rows, inner)), (right, (inner, columns)))
             ]
             terms.append(self.flat.apply("matmul", *operands))
         return reduce(lambda x, y: self.flat.apply("add", x, y), terms)
+
+    def operand(self, value: int, box: Box) -> int:
+        """A part of an operand of a product; all of it from its pieces, so that concatenations are next to the product."""
+        return self.whole(value) if all(map(is_everything, box)) else self.part(value, box)
 
     def batch(self, operand: int, batch: Box) -> Box:
         shape = self.shapes[operand][:-2]

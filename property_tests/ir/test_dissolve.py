@@ -180,3 +180,17 @@ def test_a_program_without_slices_is_left_alone() -> None:
     program = p.graph()
     assert dissolved(program) is program
     assert core_of(program) is None
+
+
+def test_halves_are_joined_next_to_a_product_that_takes_them_whole() -> None:
+    p = new_kernel_graph()
+    x, cos, sin, keys = p.new_input((4, 1, 16)), p.new_input((1, 16)), p.new_input((1, 16)), p.new_input((4, 16, 8))
+    turned = p.concat([-p.slice(x, 2, 8, 16), p.slice(x, 2, 0, 8)], 2)
+    written = p.index_write(keys, p.new_input((1,), dtype="int64"), p.new_input((4, 16, 1)), dim=2)
+    p.mark_output((x * cos + turned * sin) @ written)
+    program = expand(p.graph())
+    graph = dissolved(program)
+    [product] = [item for item in graph.nodes if item.op == "matmul"]
+    joined = graph.nodes[graph.makers[product.operands[0]]]
+    assert joined.op == "concat" and {graph.nodes[graph.makers[i]].op for i in joined.operands} == {"add"}
+    assert verify(graph, program).equal
