@@ -1,4 +1,4 @@
-"""All that needs a GPU, step by step: tests, verification, launches, rows, tuning, layers, models, mutants, a file alone.
+"""All that needs a GPU, step by step: tests, launches, rows, tuning, layers, models, mutants, a file alone.
 
     python benchmarks/on_gpu.py [STEP…] [--limit SECONDS] [--rows WORKLOAD:BATCH…] [--seconds S] [--baselines WHICH]
         [--reuse ROWS.jsonl]
@@ -9,8 +9,8 @@ lines that it writes; an interrupted step keeps its lines. Each step ends with a
 a failed step, too. Machines are lent for minutes, so steps are chosen by name and rows by workload and batch: those of the
 steps gpu and tuning. Lines of several runs are merged by appending them to files of docs/measurements, of which the newest line
 of each row counts; then `python docs/build.py`. gpu/rows.jsonl, of the steps gpu, decoder, long_rows and prefill, is appended
-to gpu_CARD.jsonl, one file a card; verify.jsonl to verify_h100.jsonl; layers.jsonl, published_models.jsonl and mutants.jsonl
-replace or extend the files of these names with the card's. The step tuning takes minutes a row.
+to gpu_CARD.jsonl, one file a card; layers.jsonl, published_models.jsonl and mutants.jsonl replace or extend the files of these
+names with the card's. The step tuning takes minutes a row.
 """
 
 import argparse
@@ -74,7 +74,6 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
     reused = ("--reuse", given.reuse) if given.reuse else ()
     tuned = (*_tuned(out / "gpu", given.seconds, given.baselines, given.parallel), *reused)
     lengths = {seconds: out / f"tuning_{seconds}" for seconds in (30, 90)}
-    verify = ("bench", "verify", "--gpu", "--json", "--batch", "1", "--batch", "16", "--out", str(out / "verify.jsonl"))
     launch = (PYTHON, "benchmarks/launch.py", "--json", "--library")
     published = (PYTHON, "benchmarks/published_models.py")
     mutants = (PYTHON, "benchmarks/mutants.py")
@@ -103,7 +102,6 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             ((*_tests("backends/runtime/test_sanitizer_on_gpu.py"), "-k", "synccheck"),),
             580,
         ),
-        Step("verify", "seconds of verification, b = 1 and 16", ((*COMMAND, *verify),), 300),
         Step("launch", "our own code in a call", ((*launch, "torch"), (*launch, "cupy")), 120),
         Step("gpu", "the rows against their baselines", _rows(given.rows, tuned), 580),
         Step("decoder", "a decoder layer and its second half", _rows(DECODER, tuned), 580),

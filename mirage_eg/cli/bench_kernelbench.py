@@ -8,8 +8,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.arguments import with_options
-from mirage_eg.cli.bench_verify import append_line
-from mirage_eg.cli.terminal import Job, console, json_line, progress
+from mirage_eg.cli.terminal import Job, append_line, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.bench_verify import append_line
-from mirage_eg.cli.terminal import Job, console, json_line, progress
+from mirage_eg.cli.terminal import Job, append_line, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 

@@ -22,7 +22,6 @@ from mirage_eg.cli.bench_kernelbench import bench_kernelbench
 from mirage_eg.cli.bench_laws import bench_laws
 from mirage_eg.cli.bench_models import bench_models
 from mirage_eg.cli.bench_search import bench_search
-from mirage_eg.cli.bench_verify import bench_verify
 from mirage_eg.cli.egraph import egraph
 from mirage_eg.cli.explain import explain
 from mirage_eg.cli.mutants import mutants
@@ -54,7 +53,6 @@ app.command()(mutants)
 app.add_typer(cli_rules.app, name="rules")
 app.add_typer(cli_cache.app, name="cache")
 bench = typer.Typer(help="Measurements that print a table.", no_args_is_help=True)
-bench.command("verify")(bench_verify)
 bench.command("gpu")(bench_gpu)
 bench.command("cost")(bench_cost)
 bench.command("search")(bench_search)

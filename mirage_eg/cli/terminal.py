@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.verdict import Observer
 
@@ -89,3 +91,13 @@ def _lines() -> Iterator[Observer]:
 def json_line(value: Any) -> str:
     """The value as JSON."""
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to the file of `--out`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise OptionError(f"--out: {path}: cannot be written: {error.strerror or error}") from None
