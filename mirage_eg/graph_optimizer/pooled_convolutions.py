@@ -9,7 +9,7 @@ windows do not fill is cut before: the convolution of an image with fewer pads o
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mirage_eg.graph_optimizer.program_terms import ProgramTerms, made_terms, vector_text
+from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType
@@ -49,30 +49,11 @@ class _Writer:
                 if (key := (item.op, item.attributes, x, w, match)) in self.seen:
                     continue
                 self.seen.add(key)
-                yield self._rule(item, match, graph)
+                title = f"average pool of convolution {len(self.seen)}: {match}"
+                yield self.terms.convolution_law(item, match, graph, title)
                 convolved, value = graph.nodes[-2], len(graph.types) - 1
+                self.terms.filtered.update(self.terms.ops.name(it) for it in (item, convolved))
                 yield from self.rules(convolved, *(graph.types[i] for i in graph.nodes[graph.makers[value]].operands))
-
-    def _rule(self, item: Node, match: str, graph: Graph) -> str:
-        own = ProgramTerms(graph, frozenset(), self.terms.ops)
-        lines = [
-            line
-            for made, values in graph.numbered()
-            if made.op not in ("input", "output")
-            for line in made_terms(f"v{values[0]}_", own.text(made, values[0]), graph.types[values[0]])
-        ]
-        names = self.terms.ops.name(item), self.terms.ops.name(graph.nodes[-2])
-        self.terms.filtered.update(names)
-        constructor = f'Conv "{names[0]}"' if item.op == "conv2d" else f'Filtered "{names[0]}" 0'
-        kinds = " ".join(
-            f'(= (shape v{place}_) {vector_text(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
-            for place, kind in enumerate(graph.input_types)
-        )
-        return (
-            f"(rule ({match} (= p ({constructor} v0_ v1_)) {kinds})"
-            f" ({' '.join(lines)} (union e v{graph.outputs[0].operands[0]}_))"
-            f' :ruleset laws :name "average pool of convolution {len(self.seen)}: {match}")'
-        )
 
 
 def _pooled(item: Node, x: TensorType, w: TensorType, dim: int, width: int) -> Graph:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from math import prod
 
-from mirage_eg.graph_optimizer.program_terms import ProgramTerms, made_terms, vector_text
+from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType
@@ -29,29 +29,8 @@ def position_mean_rules(terms: ProgramTerms) -> Iterator[str]:
         graph = None if key in seen else position_mean(item, x, w, program.types[values[0]].shape)
         seen.add(key)
         if graph is not None:
-            yield _rule(item, graph, terms, len(seen))
-
-
-def _rule(item: Node, graph: Graph, terms: ProgramTerms, number: int) -> str:
-    own = ProgramTerms(graph, frozenset(), terms.ops)
-    lines = [
-        line
-        for made, values in graph.numbered()
-        if made.op not in ("input", "output")
-        for line in made_terms(f"v{values[0]}_", own.text(made, values[0]), graph.types[values[0]])
-    ]
-    dims = len(item["strides"])
-    constructor = "Conv" if item.op == "conv2d" else "Filtered"
-    attributes = f'"{terms.ops.name(item)}"' + ("" if item.op == "conv2d" else f" {int(item.op in TRANSPOSED)}")
-    kinds = " ".join(
-        f'(= (shape v{place}_) {vector_text(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
-        for place, kind in enumerate(graph.input_types)
-    )
-    return (
-        f"(rule ((positions e p {dims}) (= p ({constructor} {attributes} v0_ v1_)) {kinds})"
-        f" ({' '.join(lines)} (union e v{graph.outputs[0].operands[0]}_))"
-        f' :ruleset laws :name "mean over the positions of convolution {number}")'
-    )
+            match = f"(positions e p {len(item['strides'])})"
+            yield terms.convolution_law(item, match, graph, f"mean over the positions of convolution {len(seen)}")
 
 
 def position_mean(item: Node, image: TensorType, weight: TensorType, result: Shape) -> Graph | None:

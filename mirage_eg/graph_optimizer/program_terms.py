@@ -120,6 +120,29 @@ class ProgramTerms:
                 return call("Filtered", name, int(op in TRANSPOSED), *operands)
         return self._other(item, value, operands) if "graph" in item.mapping else self.ops.term(item, operands, same_type)
 
+    def convolution_law(self, item: Node, match: str, made: Graph, title: str) -> str:
+        """A law in egglog's text: e is the program `made` of image and filter, where `match` holds of e and the convolution p.
+
+        It matches operands of the types of the program's inputs.
+        """
+        own = ProgramTerms(made, frozenset(), self.ops)
+        actions = [
+            _made_term(f"v{values[0]}_", own.text(part, values[0]), made.types[values[0]])
+            for part, values in made.numbered()
+            if part.op not in ("input", "output")
+        ]
+        kinds = " ".join(
+            f'(= (shape v{place}_) {_vector_text(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
+            for place, kind in enumerate(made.input_types)
+        )
+        name = self.ops.name(item)
+        convolution = f'Conv "{name}"' if item.op == "conv2d" else f'Filtered "{name}" {int(item.op in TRANSPOSED)}'
+        return (
+            f"(rule ({match} (= p ({convolution} v0_ v1_)) {kinds})"
+            f" ({' '.join(actions)} (union e v{made.outputs[0].operands[0]}_))"
+            f' :ruleset laws :name "{title}")'
+        )
+
     def _kernels(self) -> Iterator[Any]:
         """Which convolutions have no groups, and which equal one of the program with a larger kernel, zeros around theirs."""
         for name in sorted({name for name, _ in self.convolutions} | self.filtered):
@@ -132,12 +155,12 @@ class ProgramTerms:
                     yield fact("enlarged", name, *kernel, other, *wide, enlarge)
 
 
-def made_terms(name: str, text: str, kind: TensorType) -> list[str]:
+def _made_term(name: str, text: str, kind: TensorType) -> str:
     """The actions of a rule that make a term, with its shape and type."""
-    return [f"(let {name} {text})", f"(set (shape {name}) {vector_text(kind.shape)})", f'(set (dtype {name}) "{kind.dtype}")']
+    return f'(let {name} {text}) (set (shape {name}) {_vector_text(kind.shape)}) (set (dtype {name}) "{kind.dtype}")'
 
 
-def vector_text(shape: Shape) -> str:
+def _vector_text(shape: Shape) -> str:
     """A shape in egglog's text."""
     return f"(vec-of {' '.join(map(str, shape))})"
 
@@ -188,6 +211,3 @@ def _is_enlarged(small: Node, kernel: Kernel, large: Node, wide: Kernel) -> bool
         and all(old <= new and old % 2 == new % 2 == 1 for old, new in zip(kernel, wide, strict=True))
         and tuple(pad + more for pad, more in zip(small["pads"], around * 2, strict=True)) == large["pads"]
     )
-
-
-__all__ = ["NumberedENode", "ProgramTerms", "append_enode", "made_terms", "vector_text"]
