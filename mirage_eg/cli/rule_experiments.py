@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _SATURATION = ("egraph_nodes", "egraph_iterations", "egraph_seconds", "egraph_backoff", "allow_cut")
 _MOST_LAWS = 40  # of a file whose laws without matches are printed, too
 _SHOWN = 5  # new µGraphs of a program in the table
-PlotOption = Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the figures into this file.")]
 DomainOption = Annotated[
     str | None, typer.Option(help=f"Read the file in this domain: {', '.join(LAW_DOMAINS)}.", show_default=False)
 ]
@@ -45,7 +44,7 @@ def impact(
     top: Annotated[int, typer.Option(help="New structures of a program that become µGraphs, the cheapest.")] = 64,
     proofs: Annotated[int, typer.Option(help="New µGraphs of a program that are proved, the cheapest.")] = 8,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write impact.json, impact.svg, and each new µGraph as JSON and SVG.")
+        Path | None, typer.Option(metavar="DIR", help="Write impact.json, and each new µGraph as JSON and SVG.")
     ] = None,
     as_json: JsonOption = False,
 ) -> Job:
@@ -87,7 +86,7 @@ def impact(
             return 0
         _print_impact(result, top, proofs)
         if out is not None:
-            console().print(f"µGraphs and figures: {out}", soft_wrap=True, highlight=False, markup=False)
+            console().print(f"µGraphs: {out}", soft_wrap=True, highlight=False, markup=False)
         return 0
 
     return job
@@ -164,13 +163,9 @@ def _impact_data(result: "Impact") -> dict[str, Any]:
 
 
 def _write_impact(result: "Impact", out: Path) -> None:
-    from mirage_eg.lab.rule_pages import impact_svg
     from mirage_eg.report.draw import to_svg
 
-    texts = {
-        "impact.json": json.dumps(_impact_data(result), indent=2, ensure_ascii=False) + "\n",
-        "impact.svg": impact_svg(result),
-    }
+    texts = {"impact.json": json.dumps(_impact_data(result), indent=2, ensure_ascii=False) + "\n"}
     for row in result.programs:
         name = row.program.partition(":")[0].replace(", ", "-").replace(" ", "")
         for rank, new in enumerate(row.found, 1):
@@ -228,7 +223,6 @@ def ablate(
     programs: ProgramsArgument = None,
     law: Annotated[list[str] | None, typer.Option(metavar="LAW", help="Leave out these laws only.", show_default=False)] = None,
     every: Annotated[bool, typer.Option("--all", help="Print also the laws that change nothing.")] = False,
-    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> Job:
     """Leave each law out in turn: structures lost and gained, states, e-nodes, time, best predicted µs.
@@ -241,7 +235,6 @@ def ablate(
         from mirage_eg.lab import rule_pages
         from mirage_eg.lab.bench.rule_ablation import ablation
 
-        _check_plot(plot)
         rulebook = load_rules(options.domain, options.rules, options.without)
         _check_laws(law or (), [entry.name for entry in rulebook.laws])
         parts = _parts(programs, options)
@@ -255,8 +248,6 @@ def ablate(
                 options.jobs,
                 lambda program, done, total: observer(f"ablate {program}", done, total, ""),
             )
-        if plot is not None:
-            write_atomically(plot, rule_pages.ablation_svg(result))
         if as_json:
             print(json_line(result))
             return 0
@@ -272,16 +263,6 @@ def ablate(
         return 0
 
     return job
-
-
-def _check_plot(plot: Path | None) -> None:
-    if plot is None:
-        return
-    if plot.suffix != ".svg":
-        raise OptionError(f"--plot: got {str(plot)!r}, wanted a file that ends in .svg")
-    if plot.is_dir():
-        raise OptionError(f"--plot: got the folder {str(plot)!r}, wanted a file")
-    check_writable(plot.parent)
 
 
 def _check_laws(laws: Iterable[str], known: Sequence[str]) -> None:
@@ -306,7 +287,6 @@ def compare(
     without: Annotated[
         list[str] | None, typer.Option(metavar="THEORY|LAW", help="Leave a theory or a law out of B.", show_default=False)
     ] = None,
-    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> Job:
     """Search programs with two rule sets, side by side: states, e-nodes, structures of only one, seconds, best predicted µs.
@@ -319,7 +299,6 @@ def compare(
         from mirage_eg.lab.bench.rule_comparison import comparison, rule_set
         from mirage_eg.lab.bench.tensor_rules import is_tensor_rules, rule_set_of
 
-        _check_plot(plot)
         if is_tensor_rules(a) and is_tensor_rules(b) and not without:
             return _tensor_comparison("compare", rule_set_of(a), rule_set_of(b), programs, options, None, as_json)
         name = b if not without else f"{b} without {', '.join(without)}"
@@ -333,8 +312,6 @@ def compare(
                 options.device_record,
                 lambda stage, done, total: observer(stage, done, total, ""),
             )
-        if plot is not None:
-            write_atomically(plot, rule_pages.comparison_svg(result))
         if as_json:
             print(json_line(result))
             return 0

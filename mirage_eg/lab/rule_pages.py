@@ -1,10 +1,8 @@
-"""Pictures and notebook tables of experiments with laws: impact, ablation and comparison (`mirage_eg.lab.bench`)."""
+"""Tables of experiments with laws: impact, ablation and comparison (`mirage_eg.lab.bench`)."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mirage_eg.ir.plurals import counted
-from mirage_eg.lab.charts import BarGroup, BarRow, grouped_bars
 from mirage_eg.report.tables import table
 
 
@@ -75,26 +73,6 @@ def impact_html(impact: Any) -> str:
     return "".join([*parts, table(FOUND_HEAD, found_rows(impact, 8))])
 
 
-def impact_svg(impact: Any) -> str:
-    """Structures and best µs of each program, without the file and with it."""
-    groups = [
-        *_pairs("structures", [(row.program, row.without.structures, row.with_.structures) for row in impact.programs], 0),
-        *_pairs("best predicted µs", [(it.program, it.best_us_without, it.best_us_with) for it in impact.programs], 1),
-        *_pairs("e-nodes of all splits", [(row.program, row.without.nodes, row.with_.nodes) for row in impact.programs], 0),
-    ]
-    return grouped_bars(groups, f"{impact.file}: without (pale) and with, {impact.max_block_ops} ops, {impact.device}")
-
-
-def _pairs(heading: str, rows: Iterable[tuple[str, float | None, float | None]], digits: int) -> Iterable[BarGroup]:
-    """A group for each program: the first value pale."""
-    for program, first, second in rows:
-        bars = (
-            BarRow(label, value or 0, figure(value, digits), other)
-            for label, value, other in (("without", first, True), ("with", second, False))
-        )
-        yield BarGroup(f"{program}: {heading}", tuple(bars))
-
-
 ABLATION_HEAD = ("law left out", "program", "matches", "lost", "gained", "visited", "e-nodes", "ms", "best predicted µs")
 
 
@@ -118,26 +96,6 @@ def ablation_html(ablation: Any) -> str:
     """The laws that change something, and the names of the others."""
     rest = ", ".join(ablation.without_change())
     return table(ABLATION_HEAD, ablation_rows(ablation)) + (f"<p>Without change: {rest}</p>" if rest else "")
-
-
-def ablation_svg(ablation: Any) -> str:
-    """For each program the structures lost without each law, the most first; gained ones in words."""
-    groups = []
-    for row in ablation.programs:
-        changing = sorted((law for law in row.laws if law.changes_structures), key=lambda law: (-law.lost, law.law))
-        bars = [
-            BarRow(
-                law.law,
-                law.lost,
-                f"{law.lost:,}"
-                + (f", {law.gained:,} gained" if law.gained else "")
-                + ("" if law.best_us == row.best_us else f", {change(row.best_us, law.best_us, 1)} µs"),
-            )
-            for law in changing
-        ]
-        groups.append(BarGroup(f"{row.program}: {row.baseline.structures:,} structures; lost without", tuple(bars)))
-    title = f"Structures lost without one law, {ablation.domain} domain, {ablation.max_block_ops} ops"
-    return grouped_bars(groups, title)
 
 
 COMPARISON_HEAD = ("program", "e-nodes", "visited", "structures", "only in A", "only in B", "s", "best predicted µs")
@@ -174,19 +132,3 @@ def comparison_html(comparison: Any) -> str:
     ]
     head = f"<p>A: {comparison.a}; B: {comparison.b}</p>"
     return head + table(COMPARISON_HEAD, comparison_rows(comparison)) + table(("program", "only in", "structure"), only)
-
-
-def comparison_svg(comparison: Any) -> str:
-    """States, e-nodes, structures of only one set, and seconds, of both sets for each program."""
-    groups = []
-    for row in comparison.programs:
-        figures: Sequence[tuple[str, float, float, int]] = (
-            ("states visited", row.a.visited, row.b.visited, 0),
-            ("e-nodes of all splits", row.a.nodes, row.b.nodes, 0),
-            ("structures only here", len(row.only_a), len(row.only_b), 0),
-            ("seconds", row.a.seconds, row.b.seconds, 2),
-        )
-        for heading, a, b, digits in figures:
-            bars = (BarRow("A", a, figure(a, digits), other=True), BarRow("B", b, figure(b, digits)))
-            groups.append(BarGroup(f"{row.program}: {heading}", bars))
-    return grouped_bars(groups, f"A (pale): {comparison.a}; B: {comparison.b}; {comparison.max_block_ops} ops")

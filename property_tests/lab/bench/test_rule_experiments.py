@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -20,7 +19,7 @@ from mirage_eg.lab.bench.rule_comparison import comparison, rule_set
 from mirage_eg.lab.bench.rule_impact import impact
 from mirage_eg.lab.bench.rule_search import rule_search
 from mirage_eg.lab.bench.search_programs import SearchProgram, search_programs
-from mirage_eg.lab.rule_pages import ablation_html, ablation_svg, comparison_html, comparison_svg, impact_html, impact_svg
+from mirage_eg.lab.rule_pages import ablation_html, comparison_html, impact_html
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.verify.reference import Reference
 from property_tests.support.command import run_command
@@ -65,7 +64,7 @@ def test_new_mugraphs_need_the_law_and_compute_the_program(tmp_path: Path) -> No
     assert all((new.proof and new.verdict.startswith("proved")) or "no tiling" in new.verdict for new in row.found)
     reference = Reference(gated().graph())
     assert all(reference.check(graph).equal for graph in found.graphs())
-    assert "<table>" in impact_html(found) and ElementTree.fromstring(impact_svg(found)).tag.endswith("svg")
+    assert "<table>" in impact_html(found)
 
 
 def test_a_file_without_a_matching_law_is_refused(tmp_path: Path) -> None:
@@ -84,7 +83,7 @@ def test_what_is_lost_without_a_law_is_what_a_search_without_it_lacks(part: Sear
         assert (law.visited, law.nodes) == (without.side.visited, without.side.nodes)
         assert row.baseline.structures - law.lost + law.gained == without.side.structures
     assert result.without_change() == ("sums commute", "log of exp")
-    assert "mul commutes" in ablation_html(result) and ElementTree.fromstring(ablation_svg(result)).tag.endswith("svg")
+    assert "mul commutes" in ablation_html(result)
 
 
 def quotients(program: KernelGraph) -> Tensor:
@@ -143,7 +142,7 @@ def test_a_rule_set_compared_with_itself_differs_in_nothing(part: SearchProgram)
     fewer = comparison([part], ("a", rule_set("indexed")), ("b", rule_set("indexed", ["mul commutes"])), LIMITS)
     [row] = fewer.programs
     assert row.only_a and not row.only_b and row.b.nodes < row.a.nodes
-    assert "only in" in comparison_html(fewer) and ElementTree.fromstring(comparison_svg(fewer)).tag.endswith("svg")
+    assert "only in" in comparison_html(fewer)
 
 
 def test_a_rule_set_is_a_domain_a_theory_a_file_or_a_language_of_its_own(tmp_path: Path) -> None:
@@ -184,20 +183,16 @@ def test_the_folder_of_impact_has_figures_and_mugraphs(tmp_path: Path, run: Call
     found = data["programs"][0]["found"]
     assert serialize.load(tmp_path / "o" / "gated-01.json") == serialize.from_json(json.dumps(found[0]["graph"]))
     drawn = sorted(path.name for path in (tmp_path / "o").glob("*.svg"))
-    assert drawn == [*(f"gated-{rank:02}.svg" for rank, new in enumerate(found, 1) if new["graph"]), "impact.svg"]
+    assert drawn == [*(f"gated-{rank:02}.svg" for rank, new in enumerate(found, 1) if new["graph"])]
 
 
-def test_ablate_and_compare_print_tables_and_draw(tmp_path: Path, run: Callable[..., str]) -> None:
+def test_ablate_and_compare_print_tables(tmp_path: Path, run: Callable[..., str]) -> None:
     program = tmp_path / "gated.json"
     program.write_text(serialize.to_json(gated().graph()))
-    plots = [str(tmp_path / name) for name in ("laws.svg", "sets.svg")]
-    text = run(
-        "rules", "ablate", str(program), "--law", "mul commutes", "--law", "log of exp", "--plot", plots[0], "--jobs", "1"
-    )
+    text = run("rules", "ablate", str(program), "--law", "mul commutes", "--law", "log of exp", "--jobs", "1")
     assert "none" in text and "of 2 laws change no structure" in text
-    text = run("rules", "compare", "indexed", "abstract", str(program), "--plot", plots[1])
+    text = run("rules", "compare", "indexed", "abstract", str(program))
     assert "A: indexed | B: abstract" in text
-    assert all(ElementTree.parse(plot).getroot().tag.endswith("svg") for plot in plots)
     data = json.loads(run("rules", "compare", "indexed", "abstract", str(program), "--json"))
     assert data["programs"][0]["a"]["nodes"] < data["programs"][0]["b"]["nodes"]
     assert load_program(str(program))[0] == data["programs"][0]["program"]
