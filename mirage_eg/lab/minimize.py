@@ -10,9 +10,10 @@ from pathlib import Path
 
 from mirage_eg.backends.evaluator.sandbox import Worker, in_worker
 from mirage_eg.egraph.chain_search import find_chains
-from mirage_eg.egraph.expression import Expression, Term
+from mirage_eg.egraph.equations import instance
+from mirage_eg.egraph.expression import Expression, flatten
 from mirage_eg.egraph.growing_laws import culprits
-from mirage_eg.egraph.laws import Apply, Law, Literal, Pattern, Variable
+from mirage_eg.egraph.laws import Law, variables
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rule_commands import law_spans
 from mirage_eg.egraph.rule_files import DOMAINS, TENSOR, domain_of, read_files
@@ -148,25 +149,12 @@ def _derivation(law: Law, asked: Sequence[Question], laws: Laws, ask: Ask) -> De
 
 def _joint(question: Question, rulebook: Rulebook) -> Expression:
     """Both sides of a question as one expression."""
-    terms: list[Term] = []
     free = {str(argument): value for name, argument, value in question.facts if name == "axes" and value is not None}
-
-    def add(pattern: Pattern) -> int:
-        match pattern:
-            case Variable(name):
-                term = Term("Var", (name,))
-            case Apply(name, arguments):
-                constants = tuple(it.value for it in arguments if isinstance(it, Literal))
-                term = Term(name, constants, tuple(add(it) for it in arguments if not isinstance(it, Literal)))  # type: ignore[arg-type]
-            case _:
-                raise AssertionError("a literal is no term")
-        if term not in terms:
-            terms.append(term)
-        return terms.index(term)
-
-    outputs = (add(question.start), add(question.goal))
-    inputs = tuple(number for number, term in enumerate(terms) if term.constructor == "Var")
-    return Expression(tuple(terms), inputs, outputs, tuple(free.get(str(terms[it].constants[0]), frozenset()) for it in inputs))
+    names = dict.fromkeys((*variables(question.start), *variables(question.goal)))
+    trees = [
+        instance(side, {name: ("Var", name) for name in names}, rulebook.signatures) for side in (question.start, question.goal)
+    ]
+    return flatten(trees, {name: free.get(name, frozenset()) for name in names})
 
 
 def _without(theory: Theory, derived: Sequence[DerivedLaw]) -> str:

@@ -182,7 +182,7 @@ def _prover(rulebook: Rulebook) -> Iterator[Callable[[CheckableLaw], bool]]:
     """A test whether the other laws derive a law's right side from its left; for a birewrite in both directions."""
 
     def jobs(checkable: CheckableLaw) -> list[tuple[Any, ...]]:
-        both = sides(checkable, rulebook.domain)
+        both = sides(checkable, rulebook.signatures)
         if both is None:
             return []
         reverse = [replace(both, outputs=both.outputs[::-1])] if checkable.law.form == "birewrite" else []
