@@ -15,6 +15,7 @@ from typing import Any
 
 from egglog import bindings
 
+from mirage_eg.egraph.equations import instance
 from mirage_eg.egraph.expression import primes
 from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, directions, variables
 from mirage_eg.egraph.primitives import PRIMITIVES
@@ -123,7 +124,7 @@ def _holds(condition: Equal | Apply, constants: Mapping[str, Constant], names: M
     if not all(set(variables(side)) <= constants.keys() and _is_constant(side) for side in sides):
         return True
     try:
-        values = [_value(side, constants) for side in sides]
+        values = [instance(side, constants, {}) for side in sides]
     except (ArithmeticError, KeyError):
         return False
     return bool(values[0] == values[1] if isinstance(condition, Equal) else values[0])
@@ -133,23 +134,13 @@ def _is_constant(pattern: Pattern) -> bool:
     return all(it.name in PRIMITIVES for it in applications(pattern))
 
 
-def _value(pattern: Pattern, constants: Mapping[str, Constant]) -> Any:
-    match pattern:
-        case Variable(name):
-            return constants[name]
-        case Literal(value):
-            return value
-        case Apply(name, arguments):
-            return PRIMITIVES[name](*(_value(it, constants) for it in arguments))
-
-
 def _ground(pattern: Pattern, constants: Mapping[str, Constant]) -> Pattern:
     """The pattern with its constants computed; its variables of sort E stay, as names of inputs."""
     match pattern:
         case Variable(name) if name in constants:
             return Literal(constants[name])  # type: ignore[arg-type]
         case Apply(name, arguments) if name in PRIMITIVES:
-            return Literal(_value(pattern, constants))
+            return Literal(instance(pattern, constants, {}))
         case Apply(name, arguments):
             return Apply(name, tuple(_ground(it, constants) for it in arguments))
         case _:
@@ -170,7 +161,7 @@ def _facts(
             case Apply("set-not-contains" | "set-contains" as kind, (subject, part)):
                 match inlined(subject, names):
                     case Apply("axes", (Variable(x),)) if x in most:
-                        chosen = str(_value(part, constants))
+                        chosen = str(instance(part, constants, {}))
                         (most[x].discard if kind == "set-not-contains" else least[x].add)(chosen)
             case Apply(name, (subject,)) if name not in PRIMITIVES:
                 stated.append((name, _ground(inlined(subject, names), constants), None))
