@@ -15,7 +15,7 @@ from mirage_eg.egraph.chain_checker import with_subterm
 from mirage_eg.egraph.congruence import CongruenceClosure, Rewrite
 from mirage_eg.egraph.equations import Equation, equations, instance, is_constructed, match_tree
 from mirage_eg.egraph.expression import Constant, Expression, Tree
-from mirage_eg.egraph.laws import Apply, Condition, Equal, Pattern, Signature, Variable, applications, variables
+from mirage_eg.egraph.laws import Apply, Pattern, Signature, Variable, applications, sides_of, variables
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.proof_chain import ProofChain, ProofStep
 from mirage_eg.egraph.rulebook import Rulebook
@@ -83,16 +83,12 @@ class _Direction:
 
 
 def _directions(equation: Equation, signatures: Mapping[str, Signature]) -> Iterator[_Direction]:
-    applied = [part for it in equation.conditions for side in _patterns(it) for part in applications(side)]
-    names = frozenset(name for it in equation.conditions for side in _patterns(it) for name in variables(side))
+    applied = [part for it in equation.conditions for side in sides_of(it) for part in applications(side)]
+    names = frozenset(name for it in equation.conditions for side in sides_of(it) for name in variables(side))
     related = any(part.name in signatures and signatures[part.name].kind == "relation" for part in applied)
     for side in (equation.left, equation.right) if equation.bidirectional else (equation.left,):
         if isinstance(side, Apply) and is_constructed(side, signatures):
             yield _Direction(equation, side, names, related)
-
-
-def _patterns(condition: Condition) -> tuple[Pattern, ...]:
-    return (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
 
 
 class _Search:

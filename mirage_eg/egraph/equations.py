@@ -2,10 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mirage_eg.egraph.expression import Tree
-from mirage_eg.egraph.laws import Action, Apply, Condition, Equal, Law, Literal, Pattern, Signature, Variable, variables
+from mirage_eg.egraph.laws import (
+    Action,
+    Apply,
+    Condition,
+    Equal,
+    Law,
+    Literal,
+    Pattern,
+    Signature,
+    Variable,
+    changed,
+    replaced,
+    variables,
+)
 from mirage_eg.egraph.primitives import PRIMITIVES
 
 Values = Mapping[str, Any]  # of variables: a Tree, or a constant or set of a base sort
@@ -47,7 +61,7 @@ def _equation(law: Law, union: Action, lets: Mapping[str, Pattern], signatures: 
         condition, name, pattern = found
         conditions.remove(condition)
         left, right = (replaced(side, {name: pattern}) for side in (left, right))
-        conditions = [_replaced(it, {name: pattern}) for it in conditions]
+        conditions = [changed(it, partial(replaced, values={name: pattern})) for it in conditions]
     return Equation(law.name, left, right, tuple(conditions), law.form == "birewrite")
 
 
@@ -68,23 +82,6 @@ def _next_definition(
 def is_constructed(pattern: Pattern, signatures: Mapping[str, Signature]) -> bool:
     """Whether a pattern is a term with a constructor at its root."""
     return isinstance(pattern, Apply) and pattern.name in signatures and signatures[pattern.name].kind == "constructor"
-
-
-def replaced(pattern: Pattern, values: Mapping[str, Pattern]) -> Pattern:
-    """A pattern with patterns in place of variables."""
-    match pattern:
-        case Variable(name):
-            return values.get(name, pattern)
-        case Apply(name, arguments):
-            return Apply(name, tuple(replaced(argument, values) for argument in arguments))
-        case Literal():
-            return pattern
-
-
-def _replaced(condition: Condition, values: Mapping[str, Pattern]) -> Condition:
-    if isinstance(condition, Equal):
-        return Equal(replaced(condition.left, values), replaced(condition.right, values))
-    return Apply(condition.name, tuple(replaced(argument, values) for argument in condition.arguments))
 
 
 def instance(pattern: Pattern, values: Values, signatures: Mapping[str, Signature]) -> Any:

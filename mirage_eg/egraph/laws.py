@@ -5,7 +5,7 @@ A rewrite `l -> r :when c` is the rule that l and r are one class if c holds.
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,9 @@ class Equal:
     left: Pattern
     right: Pattern
 
+    def __str__(self) -> str:
+        return f"(= {self.left} {self.right})"
+
 
 Condition = Equal | Apply  # an Apply is a relation, or a primitive that fails if it is false
 
@@ -111,6 +114,35 @@ def applications(pattern: Pattern) -> Iterator[Apply]:
             yield from applications(argument)
 
 
+def sides_of(condition: Condition) -> tuple[Pattern, ...]:
+    """The patterns of a condition: both sides of an equality, or the relation or primitive itself."""
+    return (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
+
+
+def variables_of(condition: Condition) -> Iterator[str]:
+    """Names of all variables of a condition."""
+    for side in sides_of(condition):
+        yield from variables(side)
+
+
+def replaced(pattern: Pattern, values: Mapping[str, Pattern]) -> Pattern:
+    """A pattern with patterns in place of variables."""
+    match pattern:
+        case Variable(name):
+            return values.get(name, pattern)
+        case Apply(name, arguments):
+            return Apply(name, tuple(replaced(argument, values) for argument in arguments))
+        case Literal():
+            return pattern
+
+
+def changed(condition: Condition, change: Callable[[Pattern], Pattern]) -> Condition:
+    """A condition with changed sides, or arguments."""
+    if isinstance(condition, Equal):
+        return Equal(change(condition.left), change(condition.right))
+    return Apply(condition.name, tuple(map(change, condition.arguments)))
+
+
 def patterns(law: Law) -> Iterator[Pattern]:
     """All patterns of a law."""
     yield from _matched(law)
@@ -120,7 +152,7 @@ def patterns(law: Law) -> Iterator[Pattern]:
 
 def _matched(law: Law) -> Iterator[Pattern]:
     for condition in law.conditions:
-        yield from (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
+        yield from sides_of(condition)
 
 
 def directions(law: Law) -> tuple[tuple[frozenset[str], frozenset[str]], ...]:
@@ -138,19 +170,12 @@ def wording(law: Law) -> tuple[str, ...]:
     names: dict[str, Variable] = {}
 
     def renamed(pattern: Pattern) -> Pattern:
-        match pattern:
-            case Variable(name):
-                return names.setdefault(name, Variable(f"_{len(names)}"))
-            case Apply(name, arguments):
-                return Apply(name, tuple(map(renamed, arguments)))
-            case Literal():
-                return pattern
+        for name in variables(pattern):
+            names.setdefault(name, Variable(f"_{len(names)}"))
+        return replaced(pattern, names)
 
     actions = [" ".join([action.kind, *(str(renamed(argument)) for argument in action.arguments)]) for action in law.actions]
-    conditions = [
-        f"{renamed(condition.left)} = {renamed(condition.right)}" if isinstance(condition, Equal) else str(renamed(condition))
-        for condition in law.conditions
-    ]
+    conditions = [str(changed(condition, renamed)) for condition in law.conditions]
     return (law.form, law.ruleset, str(law.subsumes), *actions, "when", *conditions)
 
 

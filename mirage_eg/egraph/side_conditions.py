@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from mirage_eg.egraph.equations import UnboundError, instance, is_constructed, match_tree, replaced
+from mirage_eg.egraph.equations import UnboundError, instance, is_constructed, match_tree
 from mirage_eg.egraph.expression import Tree, parts_in
-from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Signature, Variable, variables
+from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Signature, Variable, replaced, variables
 from mirage_eg.egraph.primitives import PRIMITIVES
 
 _Bound = dict[str, Any]

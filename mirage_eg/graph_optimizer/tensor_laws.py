@@ -15,7 +15,18 @@ from pathlib import PurePath
 from egglog import bindings
 
 from mirage_eg.backends.evaluator.sandbox import in_worker
-from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, read_law, variables
+from mirage_eg.egraph.laws import (
+    Apply,
+    Condition,
+    Law,
+    Literal,
+    Pattern,
+    Variable,
+    applications,
+    read_law,
+    variables,
+    variables_of,
+)
 from mirage_eg.egraph.rule_commands import commands_one_by_one
 from mirage_eg.egraph.rule_errors import located
 from mirage_eg.egraph.rule_files import RuleFile, header, packaged_files, read_files
@@ -310,7 +321,4 @@ def _name(law: Law, weights: frozenset[str]) -> str:
 
 def _condition(condition: Condition, scalars: frozenset[str]) -> str:
     """The condition as text; none about a scalar, which is a constant and has rank 0."""
-    sides = (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
-    if any(name in scalars for side in sides for name in variables(side)):
-        return ""
-    return f"(= {condition.left} {condition.right})" if isinstance(condition, Equal) else str(condition)
+    return "" if any(name in scalars for name in variables_of(condition)) else str(condition)

@@ -20,7 +20,18 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.field_semantics import ELEMENTWISE
 from mirage_eg.egraph.expression import op_of
-from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, patterns, variables
+from mirage_eg.egraph.laws import (
+    Apply,
+    Law,
+    Literal,
+    Pattern,
+    Variable,
+    applications,
+    patterns,
+    sides_of,
+    variables,
+    variables_of,
+)
 from mirage_eg.egraph.soundness.assignments import RandomAssignments, RandomTensor, Sizes, Values, constants_of
 from mirage_eg.egraph.soundness.claims import CheckableLaw, evaluate, holds, inlined, is_expression
 from mirage_eg.egraph.soundness.models import Array, MaskedFloat64, Model, UndefinedError
@@ -103,7 +114,7 @@ class Boundaries:
             if action.kind == "union":
                 united.append((sides[0], sides[1]))
         for condition in checkable.conditions:
-            for pattern in (condition.left, condition.right) if isinstance(condition, Equal) else (condition,):
+            for pattern in sides_of(condition):
                 numbered(inlined(pattern, names))
         inputs = [Variable(name) for name, sort in checkable.variables.items() if sort == "E"]
         known: list[Pattern] = [*inputs, *map(Variable, terms.values())]
@@ -161,7 +172,7 @@ class Boundaries:
             for name, pattern in self.checkable.named:
                 if known.keys() >= {*variables(pattern)}:
                     known[name] = evaluate(pattern, model, known)
-            conditions = [it for it in self.checkable.conditions if known.keys() >= {*_names(it)}]
+            conditions = [it for it in self.checkable.conditions if known.keys() >= {*variables_of(it)}]
             return all(holds(condition, model, known) for condition in conditions)
         except UndefinedError:
             return False
@@ -261,11 +272,6 @@ def has_boundaries(checkable: CheckableLaw) -> bool:
     """Whether a law may hold on one side of a boundary and fail on the other: not one of sums and products of a field, nor one
     that claims nothing about values."""
     return any(action.kind == "union" for action in checkable.law.actions) and bool(unmodelled_ops(checkable.law))
-
-
-def _names(condition: Condition) -> Iterator[str]:
-    for pattern in (condition.left, condition.right) if isinstance(condition, Equal) else (condition,):
-        yield from variables(pattern)
 
 
 def _is_number(pattern: Pattern, checkable: CheckableLaw) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Pattern, Signature, variables
+from mirage_eg.egraph.laws import Apply, Law, Pattern, Signature, sides_of, variables
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, evaluate, holds, inlined, is_expression
 from mirage_eg.egraph.soundness.indices import fitting, uses_indices
 from mirage_eg.egraph.soundness.models import (
@@ -95,7 +95,7 @@ def _directions(checkable: CheckableLaw) -> Iterator[tuple[tuple[Apply, ...], tu
     """The matched and the written terms of each direction of a law, names inlined."""
     names = dict(checkable.named)
     names |= {str(action.arguments[0]): action.arguments[1] for action in checkable.law.actions if action.kind == "let"}
-    conditions = [pattern for condition in checkable.law.conditions for pattern in _patterns(condition)]
+    conditions = [pattern for condition in checkable.law.conditions for pattern in sides_of(condition)]
 
     def terms(patterns: Iterable[Pattern]) -> tuple[Apply, ...]:
         return tuple(dict.fromkeys(term for pattern in patterns for term in _terms(inlined(pattern, names))))
@@ -108,10 +108,6 @@ def _directions(checkable: CheckableLaw) -> Iterator[tuple[tuple[Apply, ...], tu
     yield terms([left, *conditions]), terms([right])
     if checkable.law.form == "birewrite":
         yield terms([right, *conditions]), terms([left])
-
-
-def _patterns(condition: Condition) -> tuple[Pattern, ...]:
-    return (condition.left, condition.right) if isinstance(condition, Equal) else (condition,)
 
 
 def _terms(pattern: Pattern) -> Iterator[Apply]:
@@ -228,7 +224,7 @@ def _conditions_hold(checkable: CheckableLaw, model: Model, assignment: Mapping[
             values[name] = evaluate(pattern, model, values)
     for condition in checkable.conditions:
         try:
-            evaluable = all(name in values for pattern in _patterns(condition) for name in variables(pattern))
+            evaluable = all(name in values for pattern in sides_of(condition) for name in variables(pattern))
             if not evaluable or not holds(condition, model, values):
                 return False
         except UndefinedError:

@@ -16,12 +16,15 @@ from mirage_eg.egraph.laws import (
     Condition,
     Equal,
     Law,
-    Literal,
     Pattern,
     Signature,
     Variable,
     applications,
+    changed,
+    patterns,
+    replaced,
     variables,
+    variables_of,
 )
 from mirage_eg.egraph.soundness.claims import MODELLED, is_expression
 from mirage_eg.ir.errors import RuleError
@@ -93,18 +96,8 @@ def _inlined(pattern: Pattern, found: Mapping[str, Definition]) -> Pattern:
             inner = tuple(_inlined(argument, found) for argument in arguments)
             if name not in found:
                 return Apply(name, inner)
-            return _substituted(found[name].body, dict(zip(found[name].parameters, inner, strict=True)))
+            return replaced(found[name].body, dict(zip(found[name].parameters, inner, strict=True)))
         case _:
-            return pattern
-
-
-def _substituted(pattern: Pattern, values: Mapping[str, Pattern]) -> Pattern:
-    match pattern:
-        case Variable(name):
-            return values.get(name, pattern)
-        case Apply(name, arguments):
-            return Apply(name, tuple(_substituted(argument, values) for argument in arguments))
-        case Literal():
             return pattern
 
 
@@ -137,27 +130,16 @@ def unfolded(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature])
 
 
 def _parts(law: Law) -> Iterator[Apply]:
-    for condition in law.conditions:
-        for pattern in (condition.left, condition.right) if isinstance(condition, Equal) else (condition,):
-            yield from applications(pattern)
-    for action in law.actions:
-        for pattern in action.arguments:
-            yield from applications(pattern)
+    for pattern in patterns(law):
+        yield from applications(pattern)
 
 
 def _map(law: Law, found: Mapping[str, Definition], own: set[str]) -> Law:
     """A form with definitions inlined; an assertion of a user's relation is no claim."""
-    conditions = tuple(
-        Equal(_inlined(it.left, found), _inlined(it.right, found)) if isinstance(it, Equal) else _applied(it, found)
-        for it in law.conditions
-    )
+    conditions = tuple(changed(it, lambda pattern: _inlined(pattern, found)) for it in law.conditions)
     actions = (Action("assert", applied.arguments) if (applied := _asserted(it, own)) is not None else it for it in law.actions)
     written = tuple(Action(it.kind, tuple(_inlined(argument, found) for argument in it.arguments)) for it in actions)
     return replace(law, conditions=conditions, actions=written)
-
-
-def _applied(condition: Apply, found: Mapping[str, Definition]) -> Apply:
-    return Apply(condition.name, tuple(_inlined(argument, found) for argument in condition.arguments))
 
 
 def _asserted(action: Action, own: set[str]) -> Apply | None:
@@ -196,24 +178,16 @@ def _reasons(condition: Apply, laws: Sequence[Law], own: set[str]) -> Iterator[t
 def _renamed(condition: Apply, rule: Law, assertion: Apply, number: int) -> tuple[Condition, ...]:
     """A rule's conditions with fresh variables, and the equation of its assertion with the condition."""
     lets = {str(action.arguments[0]): action.arguments[1] for action in rule.actions if action.kind == "let"}
-    names = {name for part in (*rule.conditions, assertion) for name in _names(part)} | {
+    names = {name for part in (*rule.conditions, assertion) for name in variables_of(part)} | {
         n for it in lets.values() for n in variables(it)
     }
     own = {name: Variable(f"{name}_{number}") for name in sorted(names)}
 
     def put(pattern: Pattern) -> Pattern:
-        return _substituted(_substituted(pattern, lets), own)
+        return replaced(replaced(pattern, lets), own)
 
     conditions: list[Condition] = [
         Equal(mine, put(theirs)) for mine, theirs in zip(condition.arguments, assertion.arguments, strict=True)
     ]
-    for it in rule.conditions:
-        conditions.append(
-            Equal(put(it.left), put(it.right)) if isinstance(it, Equal) else Apply(it.name, tuple(map(put, it.arguments)))
-        )
+    conditions += (changed(it, put) for it in rule.conditions)
     return tuple(conditions)
-
-
-def _names(condition: Condition) -> Iterator[str]:
-    for pattern in (condition.left, condition.right) if isinstance(condition, Equal) else (condition,):
-        yield from variables(pattern)

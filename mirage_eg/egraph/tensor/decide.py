@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count
 
-from mirage_eg.egraph.laws import Condition, Equal, Law, Literal, variables
+from mirage_eg.egraph.laws import Law, Literal, variables_of
 from mirage_eg.egraph.soundness.check_law import Counterexample
 from mirage_eg.egraph.tensor.counterexamples import Tried, tried_equation, tried_law, tried_where_both_fit
 from mirage_eg.egraph.tensor.extents import Unread, missing_conditions
@@ -208,7 +208,7 @@ def scope(equation: Equation, attributes: Attributes) -> Iterator[str]:
 def _abstracted(law: WrittenLaw) -> WrittenLaw:
     """The law with a variable for each term that both sides have and whose variables occur nowhere else: a stronger law."""
     counts = Counter(it.name for side in (law.left, law.right) for it in side.parts() if it.is_variable)
-    conditions = {name for it in law.conditions for name in _names(it)}
+    conditions = {name for it in law.conditions for name in variables_of(it)}
     common = [it for it in law.left.parts() if it in set(law.right.parts()) and not it.is_variable]
     for number, part in enumerate(common):
         inside = Counter(it.name for it in part.parts() if it.is_variable)
@@ -217,11 +217,6 @@ def _abstracted(law: WrittenLaw) -> WrittenLaw:
             fresh = Written(f"part{number}", is_variable=True)
             return _abstracted(WrittenLaw(_with(law.left, part, fresh), _with(law.right, part, fresh), law.conditions))
     return law
-
-
-def _names(condition: Condition) -> Iterator[str]:
-    for side in (condition.left, condition.right) if isinstance(condition, Equal) else (condition,):
-        yield from variables(side)
 
 
 def _with(term: Written, part: Written, by: Written) -> Written:

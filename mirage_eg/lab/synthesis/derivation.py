@@ -17,7 +17,19 @@ from egglog import bindings
 
 from mirage_eg.egraph.equations import instance
 from mirage_eg.egraph.expression import primes
-from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, directions, variables
+from mirage_eg.egraph.laws import (
+    Apply,
+    Equal,
+    Law,
+    Literal,
+    Pattern,
+    Signature,
+    Variable,
+    applications,
+    directions,
+    sides_of,
+    variables,
+)
 from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook
@@ -119,8 +131,7 @@ def _constants(checkable: CheckableLaw) -> dict[str, Constant] | None:
 
 def _holds(condition: Equal | Apply, constants: Mapping[str, Constant], names: Mapping[str, Pattern]) -> bool:
     """Whether a condition on constants holds; other conditions become facts."""
-    sides = [condition.left, condition.right] if isinstance(condition, Equal) else [condition]
-    sides = [inlined(side, names) for side in sides]
+    sides = [inlined(side, names) for side in sides_of(condition)]
     if not all(set(variables(side)) <= constants.keys() and _is_constant(side) for side in sides):
         return True
     try:

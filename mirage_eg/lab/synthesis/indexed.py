@@ -25,6 +25,7 @@ from mirage_eg.egraph.laws import (
     Pattern,
     Variable,
     applications,
+    replaced,
     variables,
 )
 from mirage_eg.egraph.primitives import PRIMITIVES
@@ -168,19 +169,8 @@ _TENSOR_NAMES = frozenset(name for group in TENSORS.values() for name in group)
 
 def _renamed(left: Pattern, right: Pattern) -> bool:
     """Whether the right side is the left one with its variables permuted: the reverse direction is the same law."""
-    names = dict(zip(variables(left), variables(right), strict=False))
-    return len(set(names.values())) == len(names) and substituted(left, names) == right
-
-
-def substituted(pattern: Pattern, names: dict[str, str]) -> Pattern:
-    """A pattern with its variables renamed."""
-    match pattern:
-        case Variable(name):
-            return Variable(names.get(name, name))
-        case Apply(name, arguments):
-            return Apply(name, tuple(substituted(argument, names) for argument in arguments))
-        case Literal():
-            return pattern
+    names = dict(zip(variables(left), map(Variable, variables(right)), strict=False))
+    return len(set(names.values())) == len(names) and replaced(left, names) == right
 
 
 _ZERO = rational(Fraction(0))
@@ -215,15 +205,10 @@ def new_law(left: Pattern, right: Pattern, conditions: Sequence[Condition], both
         conditions = (*conditions, Equal(name, it), *small)
     form = "birewrite" if both else "rewrite"
     title = f"{left} {'=' if both else '→'} {right}"
-    title += f" if {', '.join(map(shown, conditions))}" if conditions else ""
-    when = f" :when ({' '.join(map(shown, conditions))})" if conditions else ""
+    title += f" if {', '.join(map(str, conditions))}" if conditions else ""
+    when = f" :when ({' '.join(map(str, conditions))})" if conditions else ""
     text = f'({form} {left} {right}{when} :ruleset equivalence :name "{readable(title)}")'
     return Law(readable(title), "synthesis", text, form, "equivalence", tuple(conditions), (Action("union", (left, right)),))
-
-
-def shown(condition: Condition) -> str:
-    """A condition as in a rule file."""
-    return f"(= {condition.left} {condition.right})" if isinstance(condition, Equal) else str(condition)
 
 
 def _replaced(pattern: Pattern, old: Pattern, new: Pattern) -> Pattern:
