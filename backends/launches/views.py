@@ -11,6 +11,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import MOVES, VIEWS
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.sizes import SizeExpression
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +133,22 @@ def shown_at(item: Node, shape: Shape, strides: Shape) -> tuple[Shape, int] | No
     return tuple(shown), offset
 
 
-def reshaped_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
-    """The strides under which a strided tensor has another shape, or None if it must be copied."""
-    runs: list[tuple[int, int]] = []  # extent and stride of dims that lie in memory as one, the slowest first
+def runs_in_memory(shape: Shape, strides: Sequence[int]) -> list[tuple[int, int]]:
+    """Extents and strides, slowest first, without dims of one element; dims that lie in memory as one are one."""
+    runs: list[tuple[int, int]] = []
     for extent, stride in zip(shape, strides, strict=True):
-        if extent == 1:
+        if extent == 1 and not isinstance(extent, SizeExpression):
             continue
         if runs and runs[-1][1] == extent * stride:
             runs[-1] = (runs[-1][0] * extent, stride)
         else:
             runs.append((extent, stride))
+    return runs
+
+
+def reshaped_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
+    """The strides under which a strided tensor has another shape, or None if it must be copied."""
+    runs = runs_in_memory(shape, strides)
     strides_of_dims: list[int] = []
     left, step = 1, 1  # of the current run: elements left, and the stride of its last dim
     for extent in reversed(wanted):

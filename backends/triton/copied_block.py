@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+from mirage_eg.backends.launches.views import runs_in_memory
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, parts_of
 
@@ -56,7 +57,7 @@ def written_rows(shape: Shape, source: StridedMemory, target: StridedMemory, row
 def _address(shape: Shape, memory: StridedMemory) -> str:
     """The address of element i in row-major order."""
     terms, step = [], 1
-    runs = _runs(shape, memory.strides)
+    runs = runs_in_memory(shape, memory.strides)
     for place, (extent, stride) in reversed([*enumerate(runs)]):
         if isinstance(stride, int) and stride == 0:
             step *= extent
@@ -67,19 +68,6 @@ def _address(shape: Shape, memory: StridedMemory) -> str:
         step *= extent
     start = [str(memory.offset)] if memory.offset else []
     return " + ".join([memory.pointer, *start, *(reversed(terms) if terms else ["0 * i"])])
-
-
-def _runs(shape: Shape, strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Extents and strides, slowest first, without dims of one element; dims that lie in memory as one are one."""
-    runs: list[tuple[int, int]] = []
-    for extent, stride in zip(shape, strides, strict=True):
-        if extent == 1 and not isinstance(extent, SizeExpression):
-            continue
-        if runs and runs[-1][1] == extent * stride:
-            runs[-1] = (runs[-1][0] * extent, stride)
-        else:
-            runs.append((extent, stride))
-    return runs
 
 
 def _factor(extent: int) -> str:

@@ -1,7 +1,8 @@
 """The program that an extraction stands for: a graph that runs each time, and a prologue of the parts of weights alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mirage_eg.graph_optimizer.costs import FusionRole
 from mirage_eg.graph_optimizer.eclasses import EClasses
@@ -140,22 +141,12 @@ class _Builder:
 
     def _steps(self) -> Iterator[ClassChoice]:
         """The choices that outputs need, operands first."""
-        done: set[ClassChoice] = set()
-        for root in self.classes.roots:
-            if self.classes.weight_only[root] or root in self.inputs:
-                continue
-            stack = [self.choices[root, Mode.STORED]]
-            while stack:
-                choice = stack[-1]
-                sources = [it for child in choice.enode.children if (it := self._source(choice, child)) is not None]
-                waiting = [it for it in sources if it not in done]
-                if choice in done or not waiting:
-                    stack.pop()
-                    if choice not in done:
-                        done.add(choice)
-                        yield choice
-                else:
-                    stack += reversed(waiting)
+
+        def sources(choice: ClassChoice) -> list[ClassChoice]:
+            return [it for child in choice.enode.children if (it := self._source(choice, child)) is not None]
+
+        roots = (it for it in self.classes.roots if not self.classes.weight_only[it] and it not in self.inputs)
+        return _operands_first([self.choices[root, Mode.STORED] for root in roots], sources)
 
     def _body(
         self,
@@ -208,19 +199,7 @@ class _Builder:
 
     def _weight_classes(self, folded: list[int]) -> Iterator[int]:
         """The classes that folded ones need, operands first."""
-        done: set[int] = set()
-        stack = list(reversed(folded))
-        while stack:
-            class_ = stack[-1]
-            children = () if class_ in self.inputs else self.cheapest[class_].children
-            waiting = [child for child in children if child not in done]
-            if class_ in done or not waiting:
-                stack.pop()
-                if class_ not in done:
-                    done.add(class_)
-                    yield class_
-            else:
-                stack += reversed(waiting)
+        return _operands_first(folded, lambda class_: () if class_ in self.inputs else self.cheapest[class_].children)
 
     def _whole(self, folded: list[int], steps: list[ClassChoice]) -> Graph:
         graph = Checker(Level.KERNEL)
@@ -305,3 +284,22 @@ def _cheapest_weights(classes: EClasses) -> dict[int, NumberedENode]:
                     best[class_] = cost, enode
                     changed = True
     return {class_: enode for class_, (_, enode) in best.items()}
+
+
+T = TypeVar("T")
+
+
+def _operands_first(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -> Iterator[T]:
+    """All that roots need, each once, operands first."""
+    done: set[T] = set()
+    stack = list(reversed(roots))
+    while stack:
+        top = stack[-1]
+        waiting = [it for it in operands(top) if it not in done]
+        if top in done or not waiting:
+            stack.pop()
+            if top not in done:
+                done.add(top)
+                yield top
+        else:
+            stack += reversed(waiting)
