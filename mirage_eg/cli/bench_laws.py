@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.bench_verify import append_line
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import Job, JsonOption, append_line, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
 
 if TYPE_CHECKING:
