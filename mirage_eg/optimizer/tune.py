@@ -10,7 +10,7 @@ does not compile, does not fit or is wrong is counted and dropped. Nothing here 
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import ceil, inf
 from time import perf_counter
@@ -74,6 +74,10 @@ class Tuning:
     wrap: Callable[[Timer], Timer] = lambda timer: timer
     find: Callable[[str], Outcome | None] = lambda source: None
     ranges: Ranges = field(default_factory=dict)
+
+    def of(self, seconds: float) -> "Tuning":
+        """The same in so many seconds."""
+        return replace(self, effort=replace(self.effort, seconds=max(0.0, seconds)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from mirage_eg.verify.block_reference import BlockReference
 class Finalists:
     """The candidates chosen of a search, the library form among them, with what verification and tuning gave.
 
-    `pool`: all candidates that were found, in groups.
+    `pool`: all candidates that were found, in groups. `tuning_seconds`: those that tuning took.
     """
 
     search: ProgramSearch
@@ -39,6 +39,7 @@ class Finalists:
     verified: Verified
     measurements: tuple[Measurement, ...]
     notes: tuple[str, ...] = ()
+    tuning_seconds: float = 0.0
 
 
 def find_finalists(
@@ -52,12 +53,14 @@ def find_finalists(
     notes: list[str] = []
     measurements: tuple[Measurement, ...] = ()
     chosen: Sequence[Lowered] = ()
+    seconds = 0.0
     if run.on_gpu:
         groups = [[library], *diverse_by_kind(candidates)]
         begun = perf_counter()
         chosen, measurements = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
+        seconds = perf_counter() - begun
         if started.own_seconds:
-            run = replace(run, until=run.until.later(perf_counter() - begun))
+            run = replace(run, until=run.until.later(seconds))
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
         if run.on_gpu and candidates:
             notes.append("the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time")
@@ -84,7 +87,7 @@ def find_finalists(
         notes.append(f"there are too many partitions of the program; not searched: {', '.join(left_out)}")
     if isinstance(search.one_kernel.axes, Axes) and not candidates:
         notes.append(_no_kernel_note(search.one_kernel))
-    return Finalists(search, candidates, tuple(chosen), verified, measurements, tuple(notes))
+    return Finalists(search, candidates, tuple(chosen), verified, measurements, tuple(notes), seconds)
 
 
 def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: BlockReference, compiler: Compiler) -> Verified:

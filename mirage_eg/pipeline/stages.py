@@ -19,7 +19,7 @@
 Each stage takes the run and the records of earlier stages, and gives a record, with notes for the report.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +96,7 @@ def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: 
         with run.watch.stage("custom ops"):
             notes += check_custom_ops(run.program)
     regions = [Region(run)] if known else divide(run)
-    searched = [search_region(region, until, tuning, known) for region, until in _in_turn(run, regions)]
+    searched, run = _searched(run, regions, tuning, known)
     whole = join(run, searched)
     finalists = whole.finalists
     ranked = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
@@ -131,16 +131,25 @@ def search_region(
     return SearchedRegion(region, simplified, finalists, equal.summaries, tuple(notes), perf_counter() - begin)
 
 
-def _in_turn(run: Run, regions: Sequence[Region]) -> Iterator[tuple[Region, Deadline]]:
-    """The regions of a program, each with its end; several share what is left of the budget by their ops."""
-    if not regions[0].name:
-        yield regions[0], run.until
-        return
-    ops = [op_count(expand(region.program)) for region in regions]
-    until = run.until.part(HEURISTICS.until_joined)
+def _searched(
+    run: Run, regions: Sequence[Region], tuning: Tuning | None, known: Sequence[KnownSegment]
+) -> tuple[list[SearchedRegion], Run]:
+    """The regions of a program searched in turn, and the run, whose end a `tuning` with seconds of its own moves.
+
+    Several regions share what is left of the budget and of these seconds by their ops.
+    """
+    found, ops = list[SearchedRegion](), [op_count(expand(region.program)) for region in regions]
     for number, region in enumerate(regions):
-        run.watch.observer("regions", number, len(regions), f"{ops[number]} ops, {len(region.parts)} times")
-        yield region, after(until.left() * ops[number] / sum(ops[number:]))
+        share, until = ops[number] / max(1, sum(ops[number:])), run.until
+        if region.name:
+            run.watch.observer("regions", number, len(regions), f"{ops[number]} ops, {len(region.parts)} times")
+            until = after(run.until.part(HEURISTICS.until_joined).left() * share)
+        own = tuning if tuning is None else tuning.of(share * tuning.effort.seconds)
+        found.append(search_region(region, until, own, known))
+        if tuning is not None:
+            seconds = found[-1].finalists.tuning_seconds
+            run, tuning = replace(run, until=run.until.later(seconds)), tuning.of(tuning.effort.seconds - seconds)
+    return found, run
 
 
 def _not_verified_us(whole: SearchedRegion) -> list[float]:

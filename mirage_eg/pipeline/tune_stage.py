@@ -91,7 +91,7 @@ def tune_candidates(
     assert timer is not None  # only what is on a GPU is tuned
     if not started.own_seconds:
         left = run.until.part(HEURISTICS.until_tuned).left()
-        tuning = replace(tuning, effort=replace(tuning.effort, seconds=min(tuning.effort.seconds, left)))
+        tuning = tuning.of(min(tuning.effort.seconds, left))
 
     database = open_database(run)
 

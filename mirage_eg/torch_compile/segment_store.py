@@ -439,7 +439,7 @@ def _tuning(settings: Settings) -> "Tuning | None":
     from mirage_eg.optimizer.heuristics import EFFORT
     from mirage_eg.optimizer.tune import Tuning
 
-    return Tuning(replace(EFFORT, seconds=settings.tune))
+    return Tuning(EFFORT).of(settings.tune)
 
 
 def _search(name: str, program: Graph, settings: Settings, options: Options, observer: Callable[..., None]) -> Result:

@@ -4,16 +4,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import mirage_eg as mi
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.egraph.chain_checker import check_chain
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.graph import Graph
+from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline import region_stage
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
@@ -23,6 +26,8 @@ from mirage_eg.report.page import report_page
 from mirage_eg.report.regions import regions_line
 from property_tests.search.partition.test_windows import layers, mlp
 from property_tests.support.hand_written import inputs_of
+from property_tests.support.slow_stages import Clock
+from property_tests.support.source_timer import time_by_source
 
 
 def result_of(program: Graph, budget: float | None = None) -> Result:
@@ -67,6 +72,28 @@ def test_equal_layers_are_taken_from_the_cache_by_a_second_run(tmp_path: Path, m
     options = Options(device="cpu", jobs=1, top=2)
     for cache in ("miss", "hit"):
         assert optimize("layers", mlp(2, rows=16, width=32), options).report.cache == cache
+
+
+@pytest.mark.usefixtures("small_regions")
+def test_seconds_of_tuning_are_shared_by_the_regions_and_are_not_those_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, given = Clock(), list[float]()
+
+    def tune(*arguments: Any, **_: Any) -> list[Any]:
+        given.append(arguments[4].effort.seconds)
+        clock.now += given[-1]
+        return []  # in time for no kernel: those of lowest predicted time are verified
+
+    time_by_source(monkeypatch)
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.tune", tune)
+    monkeypatch.setattr("mirage_eg.pipeline.finalists.perf_counter", clock)
+    clock.begin(monkeypatch)
+    p = mi.new_kernel_graph()
+    x = p.relu(p.new_input((16, 32)) @ p.new_input((32, 32))) @ p.new_input((32, 32))
+    p.mark_output(p.silu(x @ p.new_input((32, 48))) @ p.new_input((48, 8)))
+    result = optimize("layers", p.graph(), Options(device="cuda", jobs=1, cache=False, budget=50.0), tuning=Tuning().of(100.0))
+    assert len(result.report.regions) > 1 and len(given) == len(result.report.regions)
+    assert sum(given) == pytest.approx(100.0) and not result.cut
+    assert any(candidate.fused for candidate in result.candidates)
 
 
 @pytest.mark.usefixtures("small_regions")
