@@ -35,7 +35,7 @@ class InterpreterError(MirageError):
 
 @contextmanager
 def interpreter(module: str = __name__) -> Iterator[RunProgram]:
-    """A function that runs an emitted program (its text or path) on arrays and gives its outputs in float64.
+    """A function that runs an emitted program (its text or path) on arrays; its outputs are in float64, integers as they are.
 
     Arrays are rounded to the element types that the program declares and laid out with its strides. `module` is what the
     process runs: this one, or one that calls `serve` with a function of its own to run programs.
@@ -111,14 +111,16 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
         for array, (shape, dtype, strides) in zip(arrays, inputs.values(), strict=True):
             tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
             tensors.append(tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(shape)))  # NumPy's has a dim
-        return as_float64(module.run(*tensors))
+        return as_arrays(module.run(*tensors))
 
 
-def as_float64(results: Any) -> list[Array]:
-    """The results of a program, as arrays."""
+def as_arrays(results: Any) -> list[Array]:
+    """The results of a program as arrays: integers as they are, other numbers in float64."""
     import torch
 
-    return [result.to(torch.float64).numpy() for result in (results if isinstance(results, tuple) else (results,))]
+    whole = torch.int32, torch.int64
+    given = results if isinstance(results, tuple) else (results,)
+    return [(it if it.dtype in whole else it.to(torch.float64)).numpy() for it in given]
 
 
 def _mend_bfloat16() -> None:

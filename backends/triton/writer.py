@@ -101,8 +101,9 @@ class Writer:
         return [line for _, line in sorted(self.loads, key=lambda load: -first_use(load[0]))]
 
     def compute_dtype(self, value: int) -> DType:
-        """The element type of arithmetic on a value."""
-        return DType.float64 if self.graph.types[value].dtype is DType.float64 else DType.float32
+        """The element type in which a kernel computes a value; integers are only moved and cast."""
+        dtype = self.graph.types[value].dtype
+        return dtype if dtype is DType.float64 or dtype.is_integer else DType.float32
 
 
 def times(text: str, factor: int) -> str:

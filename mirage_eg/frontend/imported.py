@@ -23,7 +23,8 @@ class InputKind(StrEnum):
 class Outside:
     """A node that stays with torch: its op, the reason, and its name in the imported graph.
 
-    `flops` are those of matrix products and convolutions, None for an op that torch cannot count; `nbytes` is the size of
+    Of an ONNX model these are the operator and its first result. `module` is the path of the module of the model that has the
+    node. `flops` are those of matrix products and convolutions, None for an op that torch cannot count; `nbytes` is the size of
     operands and results.
     """
 
@@ -32,6 +33,7 @@ class Outside:
     node: str
     flops: int | None
     nbytes: int
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)

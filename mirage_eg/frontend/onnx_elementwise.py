@@ -95,6 +95,18 @@ def _hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
     return (x * alpha + beta).clamp(0, 1)
 
 
+def _hard_swish(x: Tensor) -> Any:
+    """As ONNX defines it: torch multiplies by 6 too much first, which overflows."""
+    return x * _hard_sigmoid(x, alpha=1 / 6)
+
+
+def _sign(x: Tensor) -> Any:
+    """Of not-a-number it is that, in torch 0."""
+    import torch
+
+    return torch.where(x != x, x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)
+
+
 def _swish(x: Tensor, *, alpha: float = 1.0) -> Any:
     import torch
 
@@ -157,8 +169,8 @@ def _one_named(names: str, make: Callable[[str], Operator]) -> dict[str, Operato
 
 OPERATORS: Mapping[str, Operator] = {
     **_one_named("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal", _torch),
-    **_one_named("Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh Relu", _torch),
-    **_one_named("Softplus Mish Selu HardSwish Softsign", _functional),
+    **_one_named("Round Sigmoid Sin Sinh Sqrt Tan Tanh Relu", _torch),
+    **_one_named("Softplus Mish Selu Softsign", _functional),
     "Not": _torch("logical_not"),
     "Add": _binary("add"),
     "Sub": _binary("sub"),
@@ -183,6 +195,8 @@ OPERATORS: Mapping[str, Operator] = {
     "LeakyRelu": _leaky_relu,
     "Elu": _elu,
     "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "Sign": _sign,
     "Swish": _swish,
     "PRelu": _p_relu,
     "ReduceSum": _reduction(lambda x, dims, keep: x.sum(dims, keep)),

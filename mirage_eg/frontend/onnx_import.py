@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.frontend.fx_partition import MOVES
 from mirage_eg.frontend.imported import Imported, OnnxNames, Outside
+from mirage_eg.frontend.onnx_evaluators import operator_name
 from mirage_eg.frontend.onnx_files import read_model
 from mirage_eg.frontend.onnx_gelu import with_gelu
 from mirage_eg.frontend.onnx_nodes import nodes_of
-from mirage_eg.frontend.onnx_plan import Plan, run_steps
+from mirage_eg.frontend.onnx_plan import ModelStep, Plan
 from mirage_eg.frontend.onnx_run import OnnxRun, late_model
 from mirage_eg.frontend.onnx_types import model_types, shape_of_input, symbols
 from mirage_eg.frontend.onnx_values import Value, tensor, torch_type
@@ -45,7 +47,11 @@ def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) 
     inputs = {name: _example(it, dims) for name, it in given.items() if _is_torchs(it.type)}
     known, weights = _initializers(graph)
     on_meta = {name: tensor(it).to("meta") for name, it in (weights | inputs).items()}
-    plan = Plan(model_types(checked, dims, weights), known | on_meta, given.keys() - inputs.keys())
+    plan = Plan(
+        model_types(checked, dims, weights),
+        known | on_meta,
+        dict.fromkeys(given.keys() - inputs.keys(), "an input of a type that torch lacks"),
+    )
     try:
         for node in nodes_of(with_gelu(graph)):
             plan.append(node)
@@ -81,13 +87,23 @@ class _Import:
         nodes |= zip(signature.user_inputs, self.inputs, strict=True)
         constants = {name: it for name, it in plan.values.items() if name in results and isinstance(it, np.ndarray)}
         run = OnnxRun(found.run, tuple(self.given), names, tuple(from_torch), tuple(results), constants, last, self._shapes())
-        outside = tuple(Outside(it.source.op_type, it.reason, _first(it.source.output), None, 0) for it in plan.late)
+        outside = [self._of_operator(it) for it in found.outside]
+        outside += [Outside(operator_name(it.source), it.reason, _first(it.source.output), None, 0) for it in plan.late]
         return replace(
             found,
-            outside=(*found.outside, *outside),
+            outside=tuple(outside),
             onnx_names=OnnxNames(nodes, tuple(from_torch)),
             run=run,
         )
+
+    def _of_operator(self, node: Outside) -> Outside:
+        """A node of torch under the operator that it computes, or is a part of, and the result of that."""
+        steps = {f"steps.{place}": step for place, step in enumerate(self.plan.steps)}
+        if (step := steps.get(node.module)) is None:
+            return node
+        own, caller = step.node, step.caller or step.node
+        reason = node.reason if caller is own or node.reason == MOVES else f"{own.op} of its definition: {node.reason}"
+        return replace(node, op=caller.op, reason=reason, node=_first(caller.outputs))
 
     def _returned_casts(self, results: Sequence[str]) -> dict[str, str]:
         """Results that are bools as floating-point numbers, with the names of these bools."""
@@ -117,6 +133,16 @@ class _Import:
         known = {name: it for name, it in self.plan.values.items() if isinstance(it, np.ndarray)}
         casts = self._returned_casts(results)
 
+        class Step(torch.nn.Module):  # type: ignore[misc]
+            """One step of the plan, by whose place torch.export's nodes are known."""
+
+            def __init__(self, step: ModelStep) -> None:
+                super().__init__()
+                self.step = step
+
+            def forward(self, values: Mapping[str, Value]) -> dict[str, Value]:
+                return self.step.run(values, types)
+
         class Model(torch.nn.Module):  # type: ignore[misc]
             """The steps of the plan; parameters are named as initializers, a dot in a name is an underscore."""
 
@@ -124,12 +150,15 @@ class _Import:
                 super().__init__()
                 for name, weight in weights.items():
                     self.register_parameter(places[name], torch.nn.Parameter(tensor(weight), requires_grad=False))
+                self.steps = torch.nn.ModuleList(map(Step, steps))
 
             def forward(self, **arguments: Any) -> Any:
                 given: dict[str, Value] = dict(known)
                 given |= {name: arguments[own] for name, own in names.items()}
                 given |= {name: getattr(self, place) for name, place in places.items()}
-                values = run_steps(steps, given, types)
+                values = given
+                for step in self.steps:
+                    values |= step(values)
                 for name, condition in casts.items():  # numbers: the IR has no difference between bool and 0 or 1
                     values[name] = torch.where(values[condition], 1.0, 0.0).to(values[name].dtype)
                 return tuple(tensor(values[name]) for name in results)

@@ -82,7 +82,7 @@ class OnnxNode:
         if others:
             raise UnsupportedError(f"torch does not compute results of {', '.join(others)}")
         if any(self.outputs[len(found) :]):
-            raise UnsupportedError(f"{len(self.outputs)} results, wanted at most {len(found)}")
+            raise UnsupportedError(f"got {len(self.outputs)} results, wanted at most {len(found)}")
         found = found[: len(self.outputs)]
         return [array(it) for it in found] if on_host and not self.is_random else found
 
@@ -108,13 +108,25 @@ class OnnxNode:
         try:
             bound = signature.bind(*given, **attributes)
         except TypeError:
-            raise UnsupportedError(f"{len(given)} inputs and the attributes {sorted(attributes) or 'none'}") from None
+            raise UnsupportedError(_misfit(signature, len(given), attributes)) from None
         like = next((it for it in given if it is not None and not isinstance(it, np.ndarray)), None)
         for name, it in bound.arguments.items():
             if parameters[name].annotation is Tensor:
                 every = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
                 bound.arguments[name] = tuple(tensor(one, like) for one in it) if every else tensor(it, like)
         return bound
+
+
+def _misfit(signature: inspect.Signature, inputs: int, attributes: Mapping[str, Any]) -> str:
+    """Why a function does not take so many inputs with these attributes."""
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    places = [it for it in signature.parameters.values() if it.kind in kinds]
+    if inputs > len(places):
+        return f"got {inputs} inputs, wanted at most {len(places)}"
+    if twice := sorted({it.name for it in places[:inputs]} & attributes.keys()):
+        return f"got {twice[0]} as an input and as an attribute"
+    missing = [it.name for it in signature.parameters.values() if it.default is inspect.Parameter.empty]
+    return f"got {inputs} inputs and the attributes {', '.join(sorted(attributes)) or 'none'}, wanted {', '.join(missing)}"
 
 
 def _given(value: Value) -> bool:

@@ -7,8 +7,8 @@ shapes depend on values, and each node that reads one: these run after all other
 """
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,15 @@ from mirage_eg.ir.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """A node with tensors as results; `barrier` is the reason why it is an opaque op, whose `results` have these types."""
+    """A node with tensors as results; `barrier` is the reason why it is an opaque op, whose `results` have these types.
+
+    `caller` is the node of the model of whose definition this one is a part.
+    """
 
     node: OnnxNode
     barrier: str | None = None
     results: Mapping[str, Any] = field(default_factory=dict)
+    caller: OnnxNode | None = None
 
     def run(self, values: Mapping[str, Value], types: ModelTypes) -> dict[str, Value]:
         """The results by their names."""
@@ -53,7 +57,7 @@ class Plan:
 
     types: ModelTypes
     values: MutableMapping[str, Value]
-    late_values: set[str] = field(default_factory=set)
+    late_values: dict[str, str] = field(default_factory=dict)  # with the reason
     steps: list[ModelStep] = field(default_factory=list)
     late: list[LateNode] = field(default_factory=list)
     whole: bool = False  # whether each node must have a function
@@ -67,7 +71,7 @@ class Plan:
         """
         names = reads(node.source)
         if after := [name for name in names if name in self.late_values]:
-            self._defer(node, f"reads {after[0]}, which is computed last")
+            self._defer(node, f"reads {after[0]}, {self.late_values[after[0]]}")
             return
         read = {name: self.values[name] for name in names}
         misfit = None
@@ -86,11 +90,10 @@ class Plan:
             raise UnsupportedError(reason)
         if misfit is not None:
             raise UnsupportedError(f"{node.op} ({self._place(node)}): {reason}; {misfit}")
-        reason = reason if reason.startswith("no operator") else f"{node.op}: {reason}"
         try:
             self._be_opaque(node, read, kinds, reason)
         except UnsupportedError as error:
-            self._defer(node, f"{reason}; {error}" if reads(node.source) else reason)
+            self._defer(node, f"{reason}; {error}" if reads(node.source) and str(error) != reason else reason)
 
     def _place(self, node: OnnxNode) -> str:
         return f"result {next((name for name in node.outputs if name), 'none')}"
@@ -133,7 +136,7 @@ class Plan:
                 raise
             return False
         self.values.update(known)
-        self.steps += inner.steps
+        self.steps += [replace(it, caller=node) for it in inner.steps] if whole else inner.steps
         self.late += inner.late
         return True
 
@@ -158,18 +161,10 @@ class Plan:
         if self.whole:
             raise UnsupportedError(reason)
         self.late.append(LateNode(node.source, reason))
-        self.late_values.update(name for name in node.outputs if name)
+        self.late_values |= dict.fromkeys(filter(None, node.outputs), "which is computed last")
 
 
 def _text(kind: Any) -> str:
     from onnx import TensorProto
 
     return f"{TensorProto.DataType.Name(kind.tensor_type.elem_type)}{list(shape_of(kind))}"
-
-
-def run_steps(steps: Sequence[ModelStep], values: Mapping[str, Value], types: ModelTypes) -> dict[str, Value]:
-    """The values with those that the steps compute."""
-    found = dict(values)
-    for step in steps:
-        found |= step.run(found, types)
-    return found

@@ -158,7 +158,7 @@ def _imported(
                 constants[name] = _constant(by_name[name], state, found.same)
     running.schedule(found, groups, parts, constants)
     outside = tuple(
-        Outside(str(node.target), found.reason[node], node.name, flops_of(node), nbytes_of(node))
+        Outside(str(node.target), found.reason[node], node.name, flops_of(node), nbytes_of(node), _module_of(node))
         for node in graph.nodes
         if found.place.get(node) is Place.OUTSIDE and node.target is not getitem
     )
@@ -167,6 +167,12 @@ def _imported(
     [output] = [node for node in graph.nodes if node.op == "output"]
     results = tuple(found.same.get(it, it).name for it in pytree.tree_leaves(output.args[0]) if isinstance(it, torch.fx.Node))
     return Imported(tuple(parts), constants, parameters, outside, results, lambda name: numpy_of(state[name]), running)
+
+
+def _module_of(node: Fx) -> str:
+    """The path of the module that calls a node's op, as torch.export records it; empty for the model itself."""
+    *_, path = ["", *(path for path, _ in (node.meta.get("nn_module_stack") or {}).values())]
+    return str(path)
 
 
 def segment_of(

@@ -207,7 +207,7 @@ _LOCK = Lock()
 
 
 def run_interpreted(source: str, arrays: Sequence[Any]) -> list[Any]:
-    """The results of an emitted program in float64, by Triton's interpreter."""
+    """The results of an emitted program, by Triton's interpreter."""
     with _LOCK:  # one process, which answers in order
         return _interpreter()(source, arrays)
 

@@ -5,7 +5,7 @@ output is computed, the slice of the given graph's output must be in the class o
 are linked for axis inference alone, so that both graphs name an axis by one name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import prod
 
@@ -41,8 +41,9 @@ def parting_claims(graph: Graph, parting: Dissolution, *, of_operands: bool = Fa
     flat = Flat()
     given, parted = _appended(flat, graph), _appended(flat, parting.graph)
     pairs = {key: (take(flat, given[key[0]], key[1]), parted[part]) for key, part in parting.parts.items()}
-    links = [flat.apply("maximum", *pair) for pair in pairs.values()]
-    claims = [] if of_operands else _slices_of_joined(parting, pairs)
+    joined = [] if of_operands else [*_joined_slices(graph, parting, flat, given)]
+    links = [flat.apply("maximum", *pair) for pair in (*pairs.values(), *joined)]
+    claims = [] if of_operands else [*_slices_of_joined(parting, pairs), *((it, it) for it, _ in joined)]
     for item in graph.outputs:
         [output] = item.operands
         boxes = _boxes(parting, output, graph.types[output].shape)
@@ -103,6 +104,26 @@ def _slices_of_joined(parting: Dissolution, pairs: Mapping[tuple[int, Box], tupl
     nodes = parting.graph.nodes
     joined = {value for (value, box), part in parting.parts.items() if _is_whole(box) and nodes[part].op == "concat"}
     return [(sliced, sliced) for (value, box), (sliced, _) in pairs.items() if value in joined and not _is_whole(box)]
+
+
+def _joined_slices(graph: Graph, parting: Dissolution, flat: Flat, given: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Slices that reach over cuts, each after its parts joined: sums over them are parted at such concatenations."""
+    for value, item in enumerate(graph.nodes):
+        if item.op == "slice":
+            dim, extent = item["dim"], graph.types[value].shape[item["dim"]]
+            found = {box[dim] for other, box in parting.parts if other == value and len(box[dim]) == 1}
+            ranges = sorted((taken.start, taken.stop) for [(_, taken)] in found if len(taken) < extent)
+            starts, ends = [0, *(stop for _, stop in ranges)], [*(start for start, _ in ranges), extent]
+            if starts != ends:  # parts that do not make it up
+                continue
+            whole = given[value]
+            for start, stop in reversed(ranges[1:]):  # concatenations are of two
+                parts = [
+                    flat.apply("slice", given[value], dim=dim, start=it, stop=end, step=1)
+                    for it, end in ((0, start), (start, stop))
+                ]
+                yield flat.apply("concat", *parts, dim=dim), whole
+                whole = parts[0]
 
 
 def _boxes(parting: Dissolution, value: int, shape: Shape) -> list[Box]:

@@ -76,7 +76,7 @@ CONSTANTS = (
     "int64[2] sizes = {2, 4}, int64[3] picks = {2, 0, 3}, int64[2] picks2 = {0, 1}, int64[3] full = {2, 4, 6}, int64 i0 = {0}, "
     "int64 i1 = {1}, int64 itwo = {2}, int64[6] pads = {0, 1, 0, 0, 0, 2}, int64[3] repeats = {1, 2, 1}, "
     "float[6] w = {1.5, 0.5, -1.0, 2.0, 1.0, 0.25}, float[4] w4 = {1.5, 0.5, 2.0, 1.0}, "
-    "float[4, 6] ones2 = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2}"
+    "float[3] scales = {1, 1, 2}, float[4, 6] ones2 = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2}"
 )
 
 
@@ -112,7 +112,7 @@ def test_an_operator_is_that_of_the_reference_evaluator(name: str) -> None:
     [
         (
             "a = ReduceMax(x)\n b = Cast<to = 7>(a)\n k = Reshape(b, one)\n y, i = TopK(x, k)",
-            "TopK: k depends on the model's inputs",
+            "k depends on the model's inputs",
         ),
         ("y = NonZero(x)", "no operator NonZero is known; the shape of its result y depends on values"),
     ],
@@ -152,3 +152,36 @@ def test_local_response_norm_reads_one_more_channel_after_than_before(size: int)
     squares = np.pad(x**2, [(0, 0), ((size - 1) // 2, size // 2), (0, 0)])
     total = np.stack([squares[:, c : c + size].sum(1) for c in range(4)], 1)
     np.testing.assert_allclose(got.numpy(), x / (2 + 0.5 / size * total) ** 0.75, rtol=1e-6)
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 1e38, -1e38, 3.0, -0.5, 0.5, 7.0], np.float32)
+
+
+@pytest.mark.parametrize("operator", ["Sign", "HardSwish", "HardSigmoid", "Relu", "Elu", "Softsign", "Erf", "Reciprocal"])
+def test_an_operator_of_special_numbers_is_that_of_the_reference_evaluator(operator: str) -> None:
+    made = model(f"y = {operator}(x)")
+    x = np.resize(SPECIAL, (2, 4, 6))
+    [got] = import_model(made).run(x)
+    with np.errstate(all="ignore"):
+        [wanted] = onnx.reference.ReferenceEvaluator(made).run(None, {"x": x})
+    np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "named"),
+    [
+        ("a = Exp(x)\n b = Ceil(a)\n y = Relu(b)", ("Ceil", "no op of the IR computes it", "b")),
+        ('y = Resize<mode = "linear">(x, , scales)', ("Resize", "no operator Resize is known", "y")),
+        (
+            "a = ArgMax<axis = 1, select_last_index = 1>(x)\n y = Cast<to = 1>(a)",
+            ("ArgMax", "select_last_index = 1 is not supported", "a"),
+        ),
+        (
+            "a, i = MaxPool<kernel_shape = [2]>(x)\n b = Cast<to = 1>(i)\n y = Add(a, b)",
+            ("MaxPool", "got 2 results, wanted at most 1", "a"),
+        ),
+    ],
+)
+def test_a_node_outside_has_the_name_that_the_model_gives_it(nodes: str, named: tuple[str, str, str]) -> None:
+    _, _, found = results(model(nodes))
+    assert named in [(it.op, it.reason, it.node) for it in found.outside]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.triton.interpreter import Array, as_float64, serve
+from mirage_eg.backends.triton.interpreter import Array, as_arrays, serve
 
 _GUARD = 1 << 20  # bytes on each side
 
@@ -147,7 +147,7 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
             tensors.append(place(name, kind, True))
         _guard.watch(regions)
         library = {"torch": torch} if "torch" in signature(module.launch).parameters else {}
-        return as_float64(module.launch(*tensors, *tables.sizes.values(), **library))
+        return as_arrays(module.launch(*tensors, *tables.sizes.values(), **library))
 
 
 if __name__ == "__main__":

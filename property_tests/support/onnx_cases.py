@@ -103,8 +103,7 @@ def outcome(case: Any, kept: int | None = None) -> Outcome:
 
 
 def _reason(op: str, reason: str) -> str:
-    named = op.startswith("mirage_eg.") or reason.startswith((f"{op}:", "no operator"))
-    return reason if named else f"{op}: {reason}"
+    return reason if reason.startswith("no operator") else f"{op}: {reason}"
 
 
 def _compare(wanted: Any, got: Any, case: Any) -> None:

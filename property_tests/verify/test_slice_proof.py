@@ -46,6 +46,20 @@ def test_partitions_are_proved(program: Graph) -> None:
     assert holds(claims)
 
 
+@pytest.mark.parametrize("kind", ["sum", "mean", "max"])
+@pytest.mark.parametrize(("pieces", "stop", "step"), [(2, 6, 1), (2, 8, 2), (3, 10, 1)])
+def test_reductions_of_a_slice_across_joints_are_proved(kind: str, pieces: int, stop: int, step: int) -> None:
+    p = KernelGraph()
+    x, y = p.new_input((4, 3)), p.new_input((4, 5))
+    taken = p.slice(p.concat([x, y, x][:pieces], 1), 1, 1, stop, step)
+    p.mark_output(p.op(kind, p.exp(taken), dim=1))
+    graph = without_dead_code(expand(p.graph()))
+    parting = dissolve(graph, everywhere=True)
+    claims = parting_claims(graph, parting)
+    assert claims is not None and not any(item.op == "concat" for item in parting.graph.nodes)
+    assert holds(claims)
+
+
 def changed(item: Node, by: int) -> Node:
     attributes: Mapping[str, object] = item.mapping
     if item.op == "slice":
