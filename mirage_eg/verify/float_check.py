@@ -22,7 +22,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, with_spread
 from mirage_eg.verify.error_bound import longest_reduction
 from mirage_eg.verify.far_inputs import FAR, NOT_A_NUMBER, far_names
-from mirage_eg.verify.random_inputs import FloatTrial
+from mirage_eg.verify.random_inputs import FloatTrial, largest_of
 from mirage_eg.verify.reference import OnProgress, Reference, check_types
 from mirage_eg.verify.verdict import Difference, FloatCheck
 from mirage_eg.verify.zeros import ZEROS, domain_of, has_case_at_zero
@@ -127,7 +127,7 @@ class _Checker:
             return [inf] * len(trial.outputs)
         allowed = []
         for own, want, kind in zip(self._inputs.own_errors(trial), trial.outputs, self._program.output_types, strict=True):
-            largest = float(self._xp.where(abs(want) <= kind.dtype.largest, abs(want), 0).max())
+            largest = float(self._xp.where(abs(want) <= largest_of(kind.dtype, want), abs(want), 0).max())
             ulp = 2 * kind.dtype.unit_roundoff * 2.0 ** floor(log2(largest)) if largest else 0.0
             allowed.append(ERROR_RATIO * own + ulp if ulp else inf)  # whole numbers have no ulp
         return allowed
@@ -188,7 +188,7 @@ class _Checker:
         """The largest error of an output, relative to its largest element; 0 if it may be that large."""
         xp, worst = self._xp, 0.0
         for x, want, kind in zip(got, trial.outputs, self._program.output_types, strict=True):
-            counted = xp.isfinite(x) & (abs(want) <= kind.dtype.largest)
+            counted = xp.isfinite(x) & (abs(want) <= largest_of(kind.dtype, want))
             largest = float(xp.where(counted, abs(want), 0).max())
             with np.errstate(all="ignore"):
                 wrong = float(xp.where(counted, abs(x - want), 0).max())
@@ -203,7 +203,8 @@ class _Checker:
         domain = domain_of(trial.name) if trial.name in ZEROS else domain
         names, types = self._program.output_names, self._program.output_types
         wanted = [  # elements beyond the range of their type are left out
-            self._xp.where(abs(want) <= kind.dtype.largest, want, inf) for want, kind in zip(trial.outputs, types, strict=True)
+            self._xp.where(abs(want) <= largest_of(kind.dtype, want), want, inf)
+            for want, kind in zip(trial.outputs, types, strict=True)
         ]
         share = 0.0
         for x, want, error in zip(got, wanted, allowed, strict=True):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
-from math import isfinite, prod, sqrt
+from math import inf, isfinite, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -318,7 +318,7 @@ class RandomInputs:
         errors = []
         for x, want, kind in zip(map(algebra.number, values), trial.outputs, self._program.output_types, strict=True):
             with np.errstate(all="ignore"):
-                wrong = self._xp.where(abs(want) <= kind.dtype.largest, abs(x - want), 0)
+                wrong = self._xp.where(abs(want) <= largest_of(kind.dtype, want), abs(x - want), 0)
             errors.append(float(self._xp.where(self._xp.isnan(wrong), np.inf, wrong).max()))
         self._own_errors[key] = errors
         return errors
@@ -434,10 +434,16 @@ _NUMBERS = {
 }
 
 
+def largest_of(dtype: DType, numbers: Any) -> float:
+    """The largest number of a type, or of an array of a narrower one: that has ∞ where its own range ends."""
+    own = np.finfo(numbers.dtype).max if numbers.dtype.kind == "f" else inf
+    return min(dtype.largest, float(own))
+
+
 def _fit(types: Sequence[TensorType], exact: ShiftedFloats, outputs: Sequence[Any]) -> bool:
     """Whether these outputs, or slices of them, hold nothing beyond the range of their types; what is undefined is left out."""
     pairs = zip(map(exact.number, outputs), types, strict=True)
-    return not any(bool((abs(x) > kind.dtype.largest).any()) for x, kind in pairs)
+    return not any(bool((abs(x) > largest_of(kind.dtype, x)).any()) for x, kind in pairs)
 
 
 def _always(outputs: Sequence[Any]) -> bool:

@@ -60,6 +60,17 @@ def test_masked_scores_far_above_the_others_are_tried(dtype: str, shape: tuple[i
     assert float_check(program, kernel.graph()).ok  # a kernel shifts by the largest of what counts
 
 
+def test_an_infinity_that_is_only_cast_to_a_wider_type_is_compared() -> None:
+    def widened(p: KernelGraph, x: Tensor) -> Tensor:
+        return p.op("cast", x, dtype="float64")
+
+    def rounded_first(p: KernelGraph, x: Tensor) -> Tensor:
+        return widened(p, p.op("cast", x, dtype="float16"))
+
+    assert check(widened, widened, S).ok
+    assert not check(widened, rounded_first, S).ok
+
+
 def test_scores_that_are_far_apart_are_tried() -> None:
     def attention(p: KernelGraph, q: Tensor, k: Tensor) -> Tensor:
         scores = p.matmul(q, k)
