@@ -162,10 +162,26 @@ class _Resizing:
         elif item.op in ("iota", "eye"):
             attributes["extent"] = self._extent(item["extent"])
         elif item.op in ("slice", "split") and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
-            if item.op == "split" or (item["start"], item["stop"], item["step"]) != (0, _old(cut), 1):
-                raise TiedToSizeError(f"{item.op} along a dim that is chosen later; wanted one along a fixed dim")
-            attributes["stop"] = _new(cut)
+            if item.op == "slice" and (item["start"], item["stop"], item["step"]) == (0, _old(cut), 1):
+                attributes["stop"] = _new(cut)
+            else:
+                attributes |= self._bounds(item, cut)
         return Node(item.op, item.operands, tuple(sorted(attributes.items())))
+
+    def _bounds(self, item: Node, cut: Factors) -> dict[str, int]:
+        """Start and stop of a slice along a named dim: those from its end move with it, others are the same at every size."""
+        declared = [it for it in dims_of(self._old).values() if self._present[it.name] == _old(cut)]
+        new = _new(cut)
+        if item.get("from_end") is None or item["step"] > 1 or not declared or isinstance(new, SizeExpression):
+            raise TiedToSizeError(f"{item.op} along a dim that is chosen later; wanted one along a fixed dim")
+        bounds = {}
+        for name, counted in zip(("start", "stop"), item["from_end"], strict=True):
+            if not counted and item[name] > declared[0].min:
+                raise TiedToSizeError(
+                    f"slice: got {name} {item[name]} of {declared[0].declaration}, wanted at most its least size"
+                )
+            bounds[name] = item[name] + new - _old(cut) if counted else item[name]
+        return bounds
 
     def _extent(self, extent: int) -> int:
         named = [name for name, present in self._present.items() if present == extent and present > 1]

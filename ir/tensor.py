@@ -373,10 +373,17 @@ class Builder:
         return self.op("concat", *tensors, dim=self._dim("concat", tensors[0], dim))
 
     def slice(self, x: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
-        """Every `step`-th element from `start` to before `stop` along `dim`, as in Python; `split` gives equal parts."""
+        """Every `step`-th element from `start` to before `stop` along `dim`, as in Python; `split` gives equal parts.
+
+        Along a dim that is chosen later a bound below 0, and one that is the dim, count from its end at every size.
+        """
         dim = self._dim("slice", x, dim)
-        taken = taken_by_slice(x.shape[dim], *whole("slice", (start, stop, step), "its bounds"))
-        return self.op("slice", x, dim=dim, start=taken.start, stop=taken.stop, step=taken.step)
+        extent, bounds = x.shape[dim], whole("slice", (start, stop, step), "its bounds")
+        taken = taken_by_slice(extent, *bounds)
+        from_end = None
+        if isinstance(extent, SizeExpression):
+            from_end = tuple(int(it < 0 or (isinstance(it, SizeExpression) and str(it) == str(extent))) for it in bounds[:2])
+        return self.op("slice", x, dim=dim, start=taken.start, stop=taken.stop, step=taken.step, from_end=from_end)
 
     def split(self, x: Tensor, parts: int, dim: int) -> list[Tensor]:
         """`parts` equal parts along `dim`; `slice` gives any part."""

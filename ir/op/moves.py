@@ -229,7 +229,7 @@ CONCAT = MoveOp(
 )
 SLICE = MoveOp(
     name="slice",
-    attributes={"dim": "int", "start": "int", "stop": "int", "step": "int"},
+    attributes={"dim": "int", "start": "int", "stop": "int", "step": "int", "from_end": "ints?"},
     shape=shapes.slice_dim,
     index=_slice,
     numpy=_sliced,

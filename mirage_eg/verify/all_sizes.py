@@ -312,6 +312,8 @@ def _operations(program: Graph) -> int:
 
 def _check_range(graph: Graph, ranges: Ranges) -> None:
     """Refuse a range that the tiles of the µGraph do not hold."""
+    if not graph.blocks:
+        return
     at_sizes(
         graph, {name: SizeExpression(values.least, name, values.largest, values.multiple_of) for name, values in ranges.items()}
     )
@@ -320,6 +322,8 @@ def _check_range(graph: Graph, ranges: Ranges) -> None:
 def tiles_of(graph: Graph, ranges: Ranges) -> dict[str, tuple[int, ...]]:
     """For each size the numbers of elements by which a tile, or all tiles of a block, move along it."""
     tiles: dict[str, set[int]] = {name: set() for name in ranges}
+    if not graph.blocks:
+        return dict.fromkeys(ranges, ())
     middle = {name: SizeExpression(values.largest, name, values.largest, values.multiple_of) for name, values in ranges.items()}
     for block in at_sizes(graph, middle).blocks:
         for item, value in zip(block.inputs, block.input_values, strict=True):
@@ -370,6 +374,8 @@ def _whole_sizes(graph: Graph, ranges: Ranges) -> Iterator[dict[str, int]]:
 
 def _proof(program: Graph, graph: Graph, ranges: Ranges, rulebook: Rulebook | None) -> Proof:
     """The proof at sizes that all tiles divide."""
+    if any(item.op == "slice" and item.get("from_end") is not None for it in (program, graph) for item in it.nodes):
+        return Proof(False, reason="terms of slices along a named dim are those of one size")
     reason = "no size in the range fills all tiles"
     for sizes in _whole_sizes(graph, ranges):
         try:

@@ -36,7 +36,9 @@ ELSEWHERE = {
         "property_tests/published/rmsnorm.py mirage/benchmark/saved_mugraphs/": "property_tests/frontend/test_mirage_json.py",
     },
     "docs/tutorials/getting_started.md": {"pip install -q .": ".ci/run", ". .venv/bin/activate": ".ci/run"},
+    "docs/measurements/rewrites.md": {"mirage-eg bench laws": "property_tests/verify/test_pairs.py"},
     "docs/how_to/rules.md": {
+        "mirage-eg bench laws": "property_tests/verify/test_pairs.py",
         "mirage-eg rules": "property_tests/repository/test_rules_docs.py",
         "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
     },
@@ -107,7 +109,7 @@ def test_every_command_of_a_page_is_run_by_a_test_or_marked_as_needing_a_gpu(nam
 
 def test_a_page_with_commands_is_not_overlooked() -> None:
     assert len(list(commands("docs/tutorials/getting_started.md"))) == 8
-    assert len(list(commands("docs/how_to/rules.md"))) == 8
+    assert len(list(commands("docs/how_to/rules.md"))) == 9
     assert all(disposed("docs/how_to/benchmark.md", command) == "gpu" for command in commands("docs/how_to/benchmark.md"))
     assert disposed("docs/how_to/faq.md", "mirage-eg optimize rmsnorm") == "nowhere"
 
@@ -172,6 +174,7 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ("docs/how_to/rules.md", "from mirage_eg.egraph.explain import explain"): "property_tests/repository/test_rules_docs.py",
     ("docs/explanation/oracle.md", 'e = mi.egraph("rmsnorm")'): "test_the_example_of_the_oracle_page_prints_what_it_says",
     ("docs/how_to/rewrite.md", "mi.optimize_graph("): "property_tests/graph_optimizer/test_page.py",
+    ("docs/how_to/rules.md", "mi.LawPair("): "property_tests/verify/test_pairs.py",
     ("docs/how_to/rules.md", "mi.register_op("): "property_tests/repository/test_rules_docs.py",
     ("docs/how_to/synthesis.md", "mi.synthesize("): "property_tests/repository/test_synthesis_docs.py",
     ("docs/how_to/partial_equivalence.md", "mi."): "property_tests/cli/test_mutants.py",

@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from mirage_eg.verify.rank_bound import rank_bound
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.command import run_command
+from property_tests.support.pages import blocks, read
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "rewrites"
 PAIRS = {f"{file.stem}: {pair.name}": pair for file in sorted(FOLDER.glob("*.py")) for pair in load_pairs(file)}
@@ -198,6 +201,19 @@ PAIRS = [
     assert code == 0 and "up to" in row["verdict"]["all_ranks"]
     code, _, errors = run_command(capsys, "bench", "laws", "--dir", tmp_path / "none")
     assert code == 2 and "wanted a folder with Python files of pairs" in errors
+
+
+def test_the_example_of_the_page_is_proved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [example] = [text for language, text in blocks("docs/how_to/rules.md") if "mi.LawPair(" in text]
+    (tmp_path / "own.py").write_text(example)
+    code, text, _ = run_command(capsys, "bench", "laws", "--dir", tmp_path)
+    assert code == 0 and "own: a slice of a pad: proved for all sizes" in text
+
+
+def test_the_table_of_the_page_has_all_pairs() -> None:
+    files = Counter(name.split(":")[0] for name in PAIRS)
+    rows = dict(re.findall(r"\n\| (\w+) \| (\d+) \|", read("docs/measurements/rewrites.md")))
+    assert {name: int(count) for name, count in rows.items()} == {**files, "all": len(PAIRS)}
 
 
 def test_names_and_expectations_of_pairs_are_checked() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
-from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.errors import TiedToSizeError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.partial_equivalence.size_families import with_fixed_sizes
@@ -306,6 +307,40 @@ def test_functions_with_algebra_are_left_to_the_laws(name: str) -> None:
     assert proved_by_boxes(program, candidate) is None
     right, wrong = verify_candidates(program, {"candidate": candidate, "twin": twin}, steps=False)
     assert "proved" in right[0].evidence and right[0].laws and wrong[0].verdict is Equality.NOT_EQUAL
+
+
+SLICES_OF_A_NAMED_DIM: dict[str, tuple[Written, Written, Written]] = {
+    "rows after the first, reversed": (
+        lambda g, x, y, w: g.slice(g.flip(x, 0), 0, 1, x.shape[0]),
+        lambda g, x, y, w: g.flip(g.slice(x, 0, 0, -1), 0),
+        lambda g, x, y, w: g.flip(g.slice(x, 0, 1, x.shape[0]), 0),
+    ),
+    "first row and the others": (
+        lambda g, x, y, w: g.concat([g.slice(x, 0, 0, 1), g.slice(x, 0, 1, x.shape[0])], 0),
+        lambda g, x, y, w: whole(g, x),
+        lambda g, x, y, w: g.concat([g.slice(x, 0, -1, x.shape[0]), g.slice(x, 0, 0, -1)], 0),
+    ),
+    "differences of neighbours": (
+        lambda g, x, y, w: g.sub(g.slice(x, 0, 1, x.shape[0]), g.slice(x, 0, 0, -1)),
+        lambda g, x, y, w: g.neg(g.sub(g.slice(x, 0, 0, -1), g.slice(x, 0, 1, x.shape[0]))),
+        lambda g, x, y, w: g.sub(g.slice(x, 0, 0, -1), g.slice(x, 0, 1, x.shape[0])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLICES_OF_A_NAMED_DIM)
+def test_slices_of_a_named_dim_move_with_its_end(name: str) -> None:
+    program, candidate, twin = map(graph, SLICES_OF_A_NAMED_DIM[name])
+    small = {"n": SizeRange(2, 4096)}
+    verdict = verify_sizes(program, candidate, small)
+    assert verdict.verdict is Equality.EQUAL and "proved for all n ≥ 2, by boxes of positions" in verdict.text
+    assert verify_sizes(program, twin, small).verdict is Equality.NOT_EQUAL
+
+
+def test_a_bound_above_the_least_size_is_tied_to_the_present_one() -> None:
+    half = graph(lambda g, x, y, w: g.slice(x, 0, 0, x.shape[0] // 2))  # a number, which does not move with n
+    with pytest.raises(TiedToSizeError, match="wanted at most its least size"):
+        at_sizes(half, {"n": 10})
 
 
 def test_verify_says_what_boxes_prove(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
