@@ -96,7 +96,7 @@ def test_what_is_tied_to_the_present_size_is_refused() -> None:
     graph, n = new_kernel_graph(), Dim("n", max=100)
     x = graph.new_input((n, 4))
     graph.mark_output(graph.slice(x, 0, 0, 3))
-    with pytest.raises(UnsupportedError, match="slice: got stop . of n=2:100, wanted at most its least size"):
+    with pytest.raises(UnsupportedError, match="slice: got stop 3 of n=2:100, wanted at most"):
         at_sizes(graph.graph(), {"n": 8})
     other = new_kernel_graph()
     other.mark_output(other.add(other.new_input((n, 4)), other.new_input((n.hint, 4))))
