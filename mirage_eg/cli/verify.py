@@ -12,14 +12,16 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.custom_op_check import check_custom_ops
 from mirage_eg.frontend.mirage_json import Unsupported, read_published
 from mirage_eg.ir import serialize
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.peak_memory import peak_mib
 from mirage_eg.pipeline.run.run_report import plain
+from mirage_eg.transforms.constants import unread_inputs, with_constants
 from mirage_eg.verify.evidence import check_floats, verify_candidates
 from mirage_eg.verify.undefined import given_values
-from mirage_eg.verify.verdict import FloatCheck, Verdict
+from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 UNSUPPORTED = "unsupported"
 
@@ -65,12 +67,19 @@ def run_verify(
             _print_unsupported(index, label, entry, as_json)
         else:
             verdict, seconds = next(verdicts)
+            if verdict.verdict is Equality.UNDECIDED and (plain_program := with_constants(expand(program))) != program:
+                [(verdict, more)] = verify_candidates(
+                    plain_program, {label: entry}, trials=options.trials, seed=options.seed, rulebook=rulebook
+                )
+                seconds += more
             counts[str(verdict.verdict)] += 1
             check = next(checks) if floats else None
             imprecise |= check is not None and not check.ok
             given = given_values(program, entry, options.seed) if verdict.equal else None
             _print_verdict(index, label, verdict, seconds, check, given, as_json)
             if not as_json:
+                if verdict.equal and (lost := unread_inputs(program, entry)):
+                    print(f"  for finite inputs: NaN and infinity of {', '.join(lost)} do not reach the result")
                 _print_proof(verdict)
     if is_list and not as_json:
         kinds = ("equal", "not equal", "undecided", UNSUPPORTED)

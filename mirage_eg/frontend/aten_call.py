@@ -121,6 +121,12 @@ class Call:
         """A tensor argument that may be absent."""
         return None if self.take(name) is None else self.tensor(name)
 
+    def tensor_or_literal(self, name: str) -> Tensor | Fraction:
+        """A tensor; or the number of a constant without dims, kept exact."""
+        array = self.known_array(name)
+        is_number = array is not None and array.ndim == 0 and array.dtype.kind == "f" and isfinite(array)
+        return _number(name, float(array)) if is_number else self.tensor(name)
+
     def operand(self, name: str) -> Tensor | Fraction:
         """A tensor, or a number: kept exact, or as a constant where it is infinite or not-a-number."""
         value = self.take(name)

@@ -71,6 +71,10 @@ def _binary(op: str) -> Handler:
     return lambda call: call.graph.op(op, call.tensor("self"), call.tensor("other"))
 
 
+def _extreme(op: str) -> Handler:
+    return lambda call: getattr(call.graph, op)(call.tensor("self"), call.tensor_or_literal("other"))
+
+
 def _clamp(low_name: str, high_name: str) -> Handler:
     def clamp(call: Call) -> Tensor:
         x, g = call.tensor("self"), call.graph
@@ -252,8 +256,8 @@ HANDLERS: Mapping[str, Handler] = {
     **named("mul.Tensor mul.Scalar", _mul),
     **named("div.Tensor true_divide.Tensor div.Scalar div.Tensor_mode", _div),
     "aten.pow.Tensor_Scalar": _pow,
-    **named("maximum.default max.other", _binary("maximum")),
-    **named("minimum.default min.other", _binary("minimum")),
+    **named("maximum.default max.other", _extreme("maximum")),
+    **named("minimum.default min.other", _extreme("minimum")),
     **named(
         "clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor clamp_max.Tensor", _clamp("min", "max")
     ),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
 
+from mirage_eg.backends.cost.lower_bound import product_flops
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.graph_optimizer.joint_extraction import CLOSE, JointExtraction
 from mirage_eg.graph_optimizer.substitution import Substitution, Substitutions, substitutions
@@ -140,12 +141,13 @@ def _search_substitution(
     """The search of the rewritten program, with the extracted kernels among its µGraphs."""
     graph = found.rewritten.graph
     searched, partition = _search(run, "rewritten", graph, found.whole, known)
-    groups = [*searched.candidates, (_of_given(_library(run, graph), found.whole),)]
+    lesser = _is_lesser(run, graph)
+    groups = [*searched.candidates, (_of_given(_library(run, graph), found.whole, lesser),)]
     if found.joint.plan is not None:
         extracted = mugraph_of(run, graph, found.joint.plan)
         if not run.on_gpu:
             extracted = replace(extracted, optimized=optimize_mugraph(extracted.graph, run.device))
-        groups.append((_of_given(extracted, found.whole),))
+        groups.append((_of_given(extracted, found.whole, lesser),))
     return replace(searched, candidates=groups), partition
 
 
@@ -159,23 +161,29 @@ def _search(
     search, partitioner = search_program(inner, program, known)
     if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
         search = replace(search, plans=partitioner.compiling(search.plans, Compiler(inner)))
+    lesser = _is_lesser(run, program)
     found = EqualPrograms(
-        [[_of_given(entry, to_given) for entry in entries] for entries in search.candidates],
-        {to_given(graph): _choices_of_given(choices, to_given) for graph, choices in search.plans.choices.items()},
+        [[_of_given(entry, to_given, lesser) for entry in entries] for entries in search.candidates],
+        {to_given(graph): _choices_of_given(choices, to_given, lesser) for graph, choices in search.plans.choices.items()},
         notes=tuple(f"{what}: {note}" for note in search.notes),
     )
     return found, search.plans.partition
 
 
-def _of_given(found: Found, to_given: ToGiven) -> Found:
+def _is_lesser(run: Run, program: Graph) -> bool:
+    """Whether another program has fewer operations in products: then its library form is worth a trial, too."""
+    return product_flops(program) < product_flops(run.program)
+
+
+def _of_given(found: Found, to_given: ToGiven, lesser: bool) -> Found:
     """A µGraph of another program as one of the given program, of which the search has proved nothing."""
     it = found.optimized
     optimized = None if it is None else replace(it, graph=to_given(it.graph))
-    return Found(to_given(found.graph), found.predicted_us, found.fused, optimized=optimized)
+    return Found(to_given(found.graph), found.predicted_us, found.fused or lesser, optimized=optimized)
 
 
-def _choices_of_given(choices: PlanChoices, to_given: ToGiven) -> PlanChoices:
-    return replace(choices, compose=lambda plan: _of_given(choices.compose(plan), to_given))
+def _choices_of_given(choices: PlanChoices, to_given: ToGiven, lesser: bool) -> PlanChoices:
+    return replace(choices, compose=lambda plan: _of_given(choices.compose(plan), to_given, lesser))
 
 
 def _summary(

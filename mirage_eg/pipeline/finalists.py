@@ -46,7 +46,7 @@ def find_finalists(
     run: Run, search: ProgramSearch, partitioner: Partitioner, equal: EqualPrograms, started: StartedTuning
 ) -> Finalists:
     """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of all kernels compile."""
-    library = Found(run.program, predict_us(run.program, run.device), fused=False, proved_by_search=True)
+    library = Found(run.program, predict_us(run.program, run.device), fused=run.given is not None, proved_by_search=True)
     reference = BlockReference(run.program, run.options.trials, run.options.seed)
     compiler, most = Compiler(run), run.options.top
     candidates = [*search.candidates, *equal.candidates]

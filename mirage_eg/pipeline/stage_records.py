@@ -62,3 +62,4 @@ class Run:
     tracer: Tracer | None = None
     wanted: Wanted = EVERYTHING
     until: Deadline = NEVER
+    given: Graph | None = None  # where `program` has constants in place of values of the given one

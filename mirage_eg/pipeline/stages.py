@@ -55,6 +55,7 @@ from mirage_eg.pipeline.verify_stage import first_with_steps
 from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.segments import op_count
 from mirage_eg.search.trace import Tracer
+from mirage_eg.transforms.constants import with_constants
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.verdict import Observer
@@ -95,6 +96,8 @@ def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: 
     if REGISTRY:
         with run.watch.stage("custom ops"):
             notes += check_custom_ops(run.program)
+    run, further = _with_constants(run)
+    notes += further
     regions = [Region(run)] if known else divide(run)
     searched, run = _searched(run, regions, tuning, known)
     whole = join(run, searched)
@@ -106,6 +109,21 @@ def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: 
     report = make_report(run, whole, ranked, explanation, notes)
     cut = finalists.search.cut or run.until.passed()
     return Result(tuple(ranked), report, finalists.measurements, known=finalists.search.plans.known, cut=cut)
+
+
+def _with_constants(run: Run) -> tuple[Run, list[str]]:
+    """The run of the program with constants for values of one number, where NaN and infinity may be lost; notes on it."""
+    if run.options.not_finite == "keep":
+        return run, []
+    given = expand(run.program)
+    program = with_constants(given)
+    if program is given:
+        return run, []
+    note = (
+        f"values that are one number for all numbers are constants ({op_count(given)} ops become {op_count(program)}): NaN and "
+        'infinity of the inputs do not reach them; not_finite="keep" computes them'
+    )
+    return replace(run, program=program, given=run.program), [note]
 
 
 def search_region(

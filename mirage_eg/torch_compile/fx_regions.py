@@ -54,6 +54,9 @@ class FxRegions:
     found: Analysis
 
 
+_LITERAL = "_tensor_constant"  # the names that tracing gives to tensors of numbers in the source of a model
+
+
 def fx_regions(
     module: Any,
     parameters: Sequence[str],
@@ -69,11 +72,16 @@ def fx_regions(
     Raises:
         ProgramError: a node changes an operand in place.
     """
+    import torch
+
     roles = dict.fromkeys(parameters, Place.PARAMETER)
     state: dict[str, Any] = {}
     for each in module.graph.nodes:
         if each.op == "get_attr":
-            roles[each.name] = Place.PARAMETER
+            literal = str(each.target).startswith(_LITERAL) and isinstance(value := getattr(module, each.target), torch.Tensor)
+            roles[each.name] = Place.CONSTANT if literal else Place.PARAMETER
+            if literal:
+                state[each.name] = value
     known = known_values(module.graph, roles, state)
     found = analyse(module.graph, roles, known, excluded)
     made = []

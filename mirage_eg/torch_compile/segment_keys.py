@@ -4,6 +4,7 @@ A key that was read from a file says what the program is; whether kernels comput
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ def options_of(settings: Settings, until: Deadline = NEVER) -> tuple[Options, bo
     budget = None if until == NEVER else max(until.left(), 1e-6)
     top = 4 if settings.tune else 1  # µGraphs that are verified: the gate takes the first
     if not gpu_available():
-        return Options(budget=budget, top=top, device="cpu", cache=False, undefined="keep"), False
+        return Options(
+            budget=budget, top=top, device="cpu", cache=False, undefined="keep", not_finite=settings.not_finite
+        ), False
     here = closest_device(gpu_name(), gpu_target())
     target = None if here is not None else gpu_target()
     place = "cuda" if settings.tune else "cpu"
-    options = Options(budget=budget, top=top, device=place, gpu=here, target=target, cache=False, undefined="keep")
-    return options, True
+    options = Options(budget=budget, top=top, device="cpu", cache=False, undefined="keep", not_finite=settings.not_finite)
+    return replace(options, device=place, gpu=here, target=target), True
 
 
 def key_of_segment(

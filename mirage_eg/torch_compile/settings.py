@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.option_fields import Option, check_fields
+from mirage_eg.pipeline.run.options import NOT_FINITE
 
 SEARCHES = ("offline", "once", "always")
 RESTS = ("inductor", "eager")
@@ -32,6 +33,7 @@ class Settings:
     segment against float64 may be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`:
     largest sizes of the buckets of a symbolic size, by the name that `explain` shows. With `constant_weights` graph
     substitutions may join parameters and buffers, once; weights that change in place are joined again, except by CUDA graphs.
+    `not_finite`: values that are one number for all numbers, as x − x, may *lose* NaN and infinity of inputs, or *keep* them.
     `cache` names the folder of found kernels, or is `off`; without it MIRAGE_EG_CACHE decides. `report` is a folder for the
     reports of the searches and of the backend.
 
@@ -52,6 +54,9 @@ class Settings:
     constant_weights: Annotated[bool, Option("Compute functions of weights once; CUDA graphs do not see later weights.")] = (
         False
     )
+    not_finite: Annotated[
+        str, Option("Values of one number for all numbers lose NaN and infinity, or keep them.", choices=NOT_FINITE)
+    ] = "lose"
     mode: str | None = None
     cache: str | None = None
     report: Path | None = None

@@ -20,6 +20,7 @@ from mirage_eg.pipeline.run.executors import check_executor
 from mirage_eg.pipeline.run.option_fields import Option, check_fields, check_int
 
 PLACES = ("auto", "cpu", "cuda")
+NOT_FINITE = ("lose", "keep")
 RULES_VARIABLE = "MIRAGE_EG_RULES"  # more rule files and folders, separated as in PATH
 
 Map = tuple[int, ...]
@@ -71,6 +72,13 @@ class Options:
             choices=UNDEFINED,
         ),
     ] = None
+    not_finite: Annotated[
+        str,
+        Option(
+            "Values that are one number for all numbers, as x − x, may lose the NaN and infinity of inputs, or keep them.",
+            choices=NOT_FINITE,
+        ),
+    ] = "lose"
     weights: Annotated[
         tuple[str, ...], Option("An input that stays the same from call to call, as 'W*'; may be repeated.", metavar="NAME")
     ] = ()

@@ -1,0 +1,188 @@
+"""Values of a program that are one number whatever its inputs are become constants: x − x, clamp(min(x, 0), 0, 1).
+
+The laws of `rules/simplify/10_constants.egg` find them. Each that the result needs is then proved by itself: as a function of
+the operands of elementwise ops it equals its number in the field, or by boxes of positions; or it is computed of proved
+numbers. What is not proved stays as it is. A result loses what is not finite in the inputs, so that a program is rewritten
+before the search only where that is allowed (the option `not_finite`).
+"""
+
+from __future__ import annotations  # egglog.bindings names its unions for type checkers only
+
+from collections.abc import Collection, Iterator, Mapping
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from egglog import bindings
+
+from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
+from mirage_eg.egraph.op_terms import OpTerms, vector
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes, term
+from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.record import holds
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.passes import without_dead_code, without_repeats
+from mirage_eg.verify.box_proof import proved_by_boxes
+from mirage_eg.verify.reference import verify
+
+_MOST_EXTENT = 4  # of each dim, where a number is proved: elementwise ops do the same at all places
+_ITERATIONS, _NODES = 30, 20_000
+_SEEDS = frozenset({"sub", "div", "relu", "clamp", "minimum", "maximum", "full", "fill"})  # ops of which laws give numbers
+
+
+def with_constants(program: Graph) -> Graph:
+    """A program of primitive ops with constants for values of one number; `program` itself where there are none.
+
+    A program with named dims stays as it is.
+    """
+    if dims_of(program) or not any(item.op in _SEEDS for item in program.nodes):
+        return program
+    given_program, program = program, without_repeats(program)
+    given = {values[0]: Fraction(item["value"]) for item, values in program.numbered() if item.op in ("full", "fill")}
+    proved = dict(given)
+    for value, number in sorted(_numbers(program).items()):  # operands come first
+        if value not in proved and _is_proved(program, value, number, proved):
+            proved[value] = number
+    return _replaced(program, proved, given) if len(proved) > len(given) else given_program
+
+
+def unread_inputs(program: Graph, candidate: Graph) -> list[str]:
+    """The inputs that a program reads for its results and a candidate does not: what is not finite in them is lost."""
+    read = [{value for item in without_dead_code(graph).nodes for value in item.operands} for graph in (program, candidate)]
+    return [
+        name
+        for name, value, place in zip(program.input_names, program.input_values, candidate.input_values, strict=True)
+        if value in read[0] and place not in read[1]
+    ]
+
+
+def _replaced(program: Graph, numbers: Mapping[int, Fraction], given: Collection[int]) -> Graph:
+    nodes = []
+    for item, values in program.numbered():
+        number = numbers.get(values[0]) if values and values[0] not in given else None
+        if number is None:
+            nodes.append(item)
+        else:
+            kind = program.types[values[0]]
+            nodes.append(node("full", shape=kind.shape, value=number, dtype=str(kind.dtype)))
+    after = without_dead_code(Graph(tuple(nodes)))
+    return after.keeping_undefined() if program.keeps_undefined else after
+
+
+@cache
+def _laws() -> str:
+    folder = resources.files("mirage_eg") / "rules" / "simplify"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("00_simplify.egg", "10_constants.egg"))
+
+
+def _numbers(program: Graph) -> dict[int, Fraction]:
+    """The number of each value that has one by the laws."""
+    egraph, terms = bindings.EGraph(), OpTerms()
+    egraph.run_program(*egraph.parse_program(_laws(), "rules/simplify"))
+    egraph.run_program(*_commands(program, terms))
+    for _ in range(_ITERATIONS):
+        updated = [run_once(egraph, ruleset).updated for ruleset in ("shapes", "simplify", "constants")]
+        if not any(updated) or sum(size for _, size in table_sizes(egraph)) > _NODES:
+            break
+    found = {row.inputs[0]: egraph.value_to_bigrat(row.output) for row in egraph.freeze().functions["number"].rows}
+    values = {value: egraph.eval_expr(term(value))[1] for value in range(len(program.types)) if found}
+    return {value: Fraction(found[class_]) for value, class_ in values.items() if class_ in found}
+
+
+def _commands(program: Graph, terms: OpTerms) -> Iterator[Any]:
+    """The commands that add a program to an e-graph."""
+    inputs = 0
+    for item, values in program.numbered():
+        if item.op == "output":
+            continue
+        operands = [term(i) for i in item.operands]
+        if item.op == "input":
+            yield define(values[0], call("In", inputs))
+            inputs += 1
+        elif len(values) > 1 or "graph" in item.mapping:
+            for value in values:
+                yield define(value, terms.other(item, operands, f"at {value}"))
+        else:
+            yield define(values[0], terms.term(item, operands, _has_type_of_operand(program, item, values[0])))
+        for value in values:
+            yield assign("shape", term(value), vector(program.types[value].shape))
+        if item.op in ("full", "fill"):
+            yield assign("number", term(values[0]), literal(Fraction(item["value"])))
+    yield from terms.permutations()
+    for name, item in sorted(terms.names.items()):
+        if item.op == "clamp":
+            yield fact("clamps", name, Fraction(item["low"]), Fraction(item["high"]))
+        if item.op in PACKAGED and PACKAGED[item.op].arity == 1 and _keeps_zero(item):
+            yield fact("keeps_zero", name)
+
+
+def _keeps_zero(item: Node) -> bool:
+    known = PACKAGED[item.op].keeps_zero
+    return known is not None and holds(item.mapping, known)
+
+
+def _has_type_of_operand(program: Graph, item: Node, value: int) -> bool:
+    return len(item.operands) == 1 and program.types[item.operands[0]] == program.types[value]
+
+
+def _is_proved(program: Graph, value: int, number: Fraction, proved: Mapping[int, Fraction]) -> bool:
+    """Whether a value is a number: it is computed of numbers alone, or it is one as a function of what is not elementwise."""
+    item = program.nodes[program.makers[value]]
+    if OPS[item.op].kind is Kind.ELEMENTWISE and all(operand in proved for operand in item.operands):
+        got = ELEMENTWISE[item.op](*(_exact(proved[operand]) for operand in item.operands), **item.mapping)
+        if got == _exact(number):
+            return True
+    function, constant = _as_function(program, value, number)
+    try:
+        return verify(function, constant).equal or proved_by_boxes(function, constant) is not None
+    except MirageError:  # it is nowhere defined in the field, say
+        return False
+
+
+def _exact(number: Fraction) -> Any:
+    import mpmath  # here: programs without such values do without
+
+    return mpmath.mpf(number.numerator) / number.denominator
+
+
+def _as_function(program: Graph, value: int, number: Fraction) -> tuple[Graph, Graph]:
+    """A value as a function of what no elementwise op computes, at small extents; and the constant that it may be."""
+    nodes: list[Node] = []
+    place: dict[int, int] = {}
+
+    def small(kind: TensorType) -> tuple[int, ...]:
+        return tuple(min(extent, _MOST_EXTENT) for extent in kind.shape)
+
+    needed = {value}
+    for item, values in reversed([*program.numbered()]):
+        if needed.intersection(values) and _is_elementwise(program, item, values[0]):
+            needed.update(item.operands)
+    for item, values in program.numbered():
+        for one in needed.intersection(values):
+            kind = program.types[one]
+            if item.op == "full":
+                nodes.append(node("full", shape=small(kind), value=item["value"], dtype=item["dtype"]))
+            elif not _is_elementwise(program, item, one):
+                nodes.append(node("input", shape=small(kind), dtype=str(kind.dtype), name=f"v{one}"))
+            elif OPS[item.op].kind is not Kind.ELEMENTWISE:  # it does nothing
+                place[one] = place[item.operands[0]]
+                continue
+            else:
+                nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
+            place[one] = len(nodes) - 1
+    kind = program.types[value]
+    inputs = [it for it in nodes if it.op == "input"]
+    constant = node("full", shape=small(kind), value=number, dtype=str(kind.dtype))
+    return Graph((*nodes, node("output", place[value]))), Graph((*inputs, constant, node("output", len(inputs))))
+
+
+def _is_elementwise(program: Graph, item: Node, value: int) -> bool:
+    """Whether an op computes each element of those at its place, or does nothing, as a mean over one element."""
+    return OPS[item.op].kind is Kind.ELEMENTWISE or (
+        item.op in ("sum", "mean", "max") and _has_type_of_operand(program, item, value)
+    )
