@@ -185,7 +185,17 @@ def _in_float64(model: Any, inputs: list[Any]) -> list[Any]:
     import torch
 
     with torch.no_grad():
-        return _tensors(copy.deepcopy(model).double()(*[x.double() if _is_float(x) else x for x in inputs]))
+        return _tensors(float64_copy(model)(*[x.double() if _is_float(x) else x for x in inputs]))
+
+
+def float64_copy(model: Any) -> Any:
+    """A copy of a model in float64, with the tensors that it has as plain attributes."""
+    copied = copy.deepcopy(model).double()
+    for module in copied.modules():
+        for name, value in vars(module).items():
+            if _is_float(value):
+                setattr(module, name, value.double())
+    return copied
 
 
 def _is_float(value: Any) -> bool:

@@ -111,6 +111,18 @@ def test_results_that_vanish_in_their_tolerance_are_wrong_by_ours() -> None:
     assert row.right and row.reference == "float64"
 
 
+def test_what_cancels_but_for_roundings_is_no_measure() -> None:
+    model = torch.nn.Flatten()
+    inputs = [torch.rand(8, 8) * 1e8]
+    loaded = Loaded(model, lambda seed: inputs, torch.float32, "cpu")
+
+    def noise(x: "torch.Tensor") -> "torch.Tensor":
+        return (x + 1e-3 * torch.rand_like(x)) - x if x.dtype is torch.float32 else 1e-12 * x
+
+    row = kernelbench_gpu_row._with_errors(ROW, Contestants(loaded, {OURS: noise}), noise, lambda x: noise(x) + 1.0, "float64")
+    assert row.reference == NO_REFERENCE and row.error is None and row.ours_right
+
+
 def test_a_model_without_a_float64_copy_is_held_against_eager() -> None:
     weight = torch.rand(8, 8)
 
