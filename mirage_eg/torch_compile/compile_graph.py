@@ -32,7 +32,6 @@ from mirage_eg.torch_compile.sized_call import SizedCall
 from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 _EVERY = 2.0  # seconds between lines of progress
-_SHARES = 2.0  # of the budget: the most that a segment takes, in shares by ops
 _UNTIL_GATE = 0.8  # of a segment's share of the budget; then its search ends
 
 
@@ -90,8 +89,9 @@ def _gated(
 
     Equal regions on one device are gated once.
 
-    Each of the different regions has at most twice its share of what is left of the budget, by its ops: few need it.
-    The largest is searched here, with all workers, and others meanwhile, each by one worker.
+    Each of the different regions has at most twice its share of what is left of the budget, by its ops, and leaves half of
+    theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
+    worker.
     """
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
@@ -114,7 +114,8 @@ def _gated(
         store.begun = BegunSearches(workers, searches)
         for same, region in in_order:
             begun = time.monotonic()
-            share = after(until.left() * min(1.0, _SHARES * region.ops / max(1, sum(ops.values()))))
+            part = region.ops / max(1, sum(ops.values()))
+            share = after(until.left() * min(2 * part, (1 + part) / 2))
             try:
                 by_program[same] = _record(module, found, weights, region, settings, share, store, other_sizes)
             except OverdueError:
