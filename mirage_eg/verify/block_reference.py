@@ -17,7 +17,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.composition import compose_float_checks, compose_verdicts
 from mirage_eg.verify.cuts import Pair, pairs_of
 from mirage_eg.verify.float_check import float_checks
-from mirage_eg.verify.reference import OnProgress, Reference, check_types
+from mirage_eg.verify.reference import MAX_ELEMENTS, OnProgress, Reference, check_types
 from mirage_eg.verify.restriction import Restricted, restricted
 from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
@@ -113,6 +113,10 @@ class BlockReference:
         if pair not in self._verdicts:
             part, kernels = self._part(pair.program), pair.kernels
             small = part.restricted(kernels)
+            if small is None and (why := self._too_large(pair.program)):
+                bounds = Verdict(Equality.UNDECIDED, 0, *PRIMES[:2], self._seed, None, "no test was run", 0.0)
+                self._verdicts[pair] = replace(bounds, undecided_because=why, evidence=()), 0.0
+                return self._verdicts[pair]
             [(verdict, seconds)] = part.reference(small).check_all([kernels if small is None else small.graph])
             if small is not None and verdict.difference is not None:
                 verdict = replace(verdict, difference=small.moved(verdict.difference, pair.program.output_names))
@@ -124,10 +128,18 @@ class BlockReference:
         if pair not in self._floats:
             part, kernels = self._part(pair.program), pair.kernels
             small = part.restricted(kernels)
+            if small is None and (why := self._too_large(pair.program)):
+                self._floats[pair] = FloatCheck(False, 0.0, 0.0, None, compared=False, uncompared=why)
+                return self._floats[pair]
             [check] = float_checks(part.reference(small), [kernels if small is None else small.graph])
             part.forget_large()
             self._floats[pair] = check
         return self._floats[pair]
+
+    def _too_large(self, program: Graph) -> str | None:
+        """Why no random inputs are drawn for a pair at its own size; then a proof may decide."""
+        elements = sum(prod(kind.shape) for kind in (*program.input_types, *program.output_types))
+        return f"a part of {elements:,} elements is tested up to {MAX_ELEMENTS:,}" if elements > MAX_ELEMENTS else None
 
     def _part(self, program: Graph) -> "_Part":
         if program not in self._parts:

@@ -59,6 +59,7 @@ def compose_float_checks(checks: Sequence[FloatCheck]) -> FloatCheck:
         overflows=any(check.overflows for check in checks),
         magnitude=min(check.magnitude for check in checks),
         compared=all(check.compared for check in checks),
+        uncompared=next((check.uncompared for check in checks if not check.compared), checks[0].uncompared),
         share=max(check.share for check in checks),
         masked=max(check.masked for check in checks),
     )

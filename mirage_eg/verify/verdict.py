@@ -81,7 +81,8 @@ class FloatCheck:
     difference: Difference | None  # on usual inputs, or on far ones
     overflows: bool = False  # not finite on far inputs where the program in float64 is
     magnitude: float = 1.0  # of the large inputs
-    compared: bool = True  # False: the program is undefined on all inputs tried
+    compared: bool = True  # False: not on any inputs, for this reason
+    uncompared: str = "the program is undefined on these inputs"
     share: float = 0.0  # largest error, of twice that of the program in its own types and 1 ulp of the largest element
     masked: float = 0.0  # largest error on masked rows, of the largest element, where it is too large and the program's is, too
 
@@ -96,7 +97,7 @@ class FloatCheck:
         if self.ok:
             return None
         if not self.compared:
-            return "not compared: the program is undefined on these inputs"
+            return f"not compared: {self.uncompared}"
         if self.masked:
             return (
                 f"WRONG ON MASKED ROWS by {self.masked:.1g} of the largest element, as the program in its own types is: "
