@@ -11,6 +11,7 @@ from mirage_eg.egraph.laws import Signature
 
 OWN_RULESET = "equivalence"  # of a law without :ruleset
 RULESETS = (OWN_RULESET, "subexpression")  # the rulesets that are run
+MEANING = "meaning"  # the ruleset, which is not run, of rules that say what the relations of a file mean
 
 _PLACE = re.compile(r"^In (?P<line>\d+):\d+-(?:\d+:)?\d+ of (?P<path>[^:\n]*): ", re.MULTILINE)
 

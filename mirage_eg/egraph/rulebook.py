@@ -30,7 +30,7 @@ from mirage_eg.egraph.rule_commands import (
     ruleset_of,
     source_of,
 )
-from mirage_eg.egraph.rule_errors import OWN_RULESET, RULESETS, hint, located
+from mirage_eg.egraph.rule_errors import MEANING, OWN_RULESET, RULESETS, hint, located
 from mirage_eg.egraph.rule_files import (
     RuleFile,
     chosen_files,
@@ -309,7 +309,7 @@ class _Loading:
             self.egraph.run_program(with_rationals(command, self.signatures, place))
         except bindings.EggSmolError as error:
             raise RuleError(located(error, file.path) + hint(str(error), self.signatures)) from None
-        if isinstance(command, bindings.AddRuleset) and not file.packaged and command.name not in RULESETS:
+        if isinstance(command, bindings.AddRuleset) and not file.packaged and command.name not in (*RULESETS, MEANING):
             self.rulesets.add(command.name)
         declared = read_signatures(command)
         _check_declared(declared, place)

@@ -10,6 +10,7 @@ from typing import Any
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.laws import Law, wording
 from mirage_eg.egraph.oracle import Limits, Oracle, check_saturated, oracle_builder
+from mirage_eg.egraph.rule_errors import MEANING
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules, raise_errors
 from mirage_eg.egraph.soundness.boundaries import unmodelled_ops
@@ -111,7 +112,8 @@ def _checked(law: Law, rulebook: Rulebook, theory: Theory, examples: int, seed: 
     forms = unfolded(law, rulebook.laws, rulebook.signatures)
     finding = check_law(law, rulebook.domain, rulebook.signatures, examples, seed, forms)
     checkables = [checkable_law(form, rulebook.signatures) for form in forms]
-    lints = list(dict.fromkeys(lint for checkable in checkables for lint in lint_law(checkable)))
+    merges = law.ruleset != MEANING and any(it.kind == "union" for it in law.actions)  # else no e-graph merges anything
+    lints = list(dict.fromkeys(lint for checkable in checkables if merges or law.subsumes for lint in lint_law(checkable)))
     if finding.truth is Truth.REFUTED and rulebook.domain == "indexed":
         lints += dict.fromkeys(lint for checkable in checkables for lint in lint_guards(checkable))
     return finding, [*lints, *_note_field(law), *_lint_definedness(law, forms, rulebook, theory)]

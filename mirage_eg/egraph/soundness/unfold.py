@@ -1,8 +1,12 @@
 """Unfold user constructors and relations of a law into ops, so that the models can test it.
 
 A constructor is defined by the first law without conditions that has it, applied to distinct variables, on one side and only
-ops on the other; the definition replaces it in every further law. A relation holds exactly where rules assert it: a law with a
-condition on it is tested under the conditions of these rules, up to DEPTH of them in a row.
+ops on the other; the definition replaces it in every further law.
+
+A relation means what a rule of the ruleset `meaning` says, which no e-graph runs: that two terms are equal, as
+(rule ((positive x)) ((union (Less (Const 0) x) (Const 1))) :ruleset meaning). Each rule that asserts it is tested to imply this
+equation, and each law with it as a condition where the equation holds. A relation without a meaning holds exactly where rules
+assert it: a law with a condition on it is tested under the conditions of these rules, up to DEPTH of them in a row.
 """
 
 from collections import deque
@@ -26,6 +30,7 @@ from mirage_eg.egraph.laws import (
     variables,
     variables_of,
 )
+from mirage_eg.egraph.rule_errors import MEANING
 from mirage_eg.egraph.soundness.claims import MODELLED, is_expression
 from mirage_eg.ir.errors import RuleError
 
@@ -85,6 +90,33 @@ def is_foreign(name: str, signatures: Mapping[str, Signature]) -> bool:
     return name in signatures and signatures[name].kind == "constructor" and not is_expression(name) and name != "Var"
 
 
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """The equation that a user's relation stands for."""
+
+    law: Law
+    parameters: tuple[str, ...]
+    sides: tuple[Pattern, Pattern]
+
+    def of(self, applied: Apply) -> tuple[Pattern, Pattern]:
+        """The equation for arguments of the relation."""
+        values = dict(zip(self.parameters, applied.arguments, strict=True))
+        left, right = (replaced(side, values) for side in self.sides)
+        return left, right
+
+
+def meanings(laws: Iterable[Law], signatures: Mapping[str, Signature]) -> dict[str, Meaning]:
+    """The relations that rules of the ruleset `meaning` declare, each by the first such rule."""
+    found: dict[str, Meaning] = {}
+    for law in (it for it in laws if it.ruleset == MEANING):
+        match law.conditions, law.actions:
+            case (Apply(name, arguments),), (Action("union", (left, right)),) if _is_user_relation(name, signatures):
+                names = [it.name for it in arguments if isinstance(it, Variable)]
+                if len(set(names)) == len(arguments) and {*variables(left), *variables(right)} <= set(names):
+                    found.setdefault(name, Meaning(law, tuple(names), (left, right)))
+    return found
+
+
 def _is_user_relation(name: str, signatures: Mapping[str, Signature]) -> bool:
     return name in signatures and signatures[name].kind == "relation" and name not in MODELLED
 
@@ -110,8 +142,9 @@ def unfolded(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature])
     names = {part.name for part in _parts(law)}
     if not any(is_foreign(name, signatures) or _is_user_relation(name, signatures) for name in names):
         return (law,)
-    found = definitions(laws, signatures)
+    found, declared = definitions(laws, signatures), meanings(laws, signatures)
     own = {name for name in signatures if _is_user_relation(name, signatures)}
+    law = _with_meanings(law, declared)
     forms = list(islice(_derived(law, laws, own), MOST_FORMS))
     if not forms:
         [name, *_] = [it.name for it in law.conditions if isinstance(it, Apply) and it.name in own]
@@ -127,6 +160,16 @@ def unfolded(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature])
                 "and no conditions, or an op registered under its name (--ops FILE.py)"
             )
     return tuple(_map(form, found, own) for form in forms)
+
+
+def _with_meanings(law: Law, declared: Mapping[str, Meaning]) -> Law:
+    """A law with the equations of declared relations in place of the relations, in conditions and in what it asserts."""
+    conditions = tuple(
+        Equal(*declared[it.name].of(it)) if isinstance(it, Apply) and it.name in declared else it for it in law.conditions
+    )
+    asserted = [(it, _asserted(it, {*declared})) for it in law.actions]
+    actions = tuple(it if applied is None else Action("union", declared[applied.name].of(applied)) for it, applied in asserted)
+    return replace(law, conditions=conditions, actions=actions)
 
 
 def _parts(law: Law) -> Iterator[Apply]:

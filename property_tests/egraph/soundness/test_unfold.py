@@ -114,6 +114,31 @@ def test_the_laws_of_the_page_hold(tmp_path: Path) -> None:
     assert {finding.truth for finding in findings(tmp_path, text)} == {Truth.HELD}
 
 
+MEANING = """(relation positive (E))
+(ruleset meaning)
+(rule ((positive x)) ((union (Less (Const 0) x) (Const 1))) :ruleset meaning :name "meaning")
+(rule ((= e (Exp x))) ((positive e)) :name "exp is positive")
+(rewrite (Relu x) x :when ((positive x)) :name "relu of positive")
+"""
+
+
+def refuted(folder: Path, text: str) -> set[str]:
+    path = folder / "own.egg"
+    path.write_text(text, encoding="utf-8")
+    report = check_file(path, {}, examples=25)
+    assert not [lint for lint in report.lints if "cancellation" in lint.message], "a meaning merges nothing"
+    return {finding.law.name for finding in report.findings if finding.truth is Truth.REFUTED}
+
+
+def test_of_rules_and_laws_on_a_relation_with_a_meaning_the_wrong_ones_are_blamed(tmp_path: Path) -> None:
+    wrong = """(rule ((= e (Sub x y)) (positive x) (positive y)) ((positive e)) :name "differences")
+(rewrite (Abs x) (Scale -1 x) :when ((positive x)) :name "negative")
+"""
+    assert refuted(tmp_path, MEANING + wrong) == {"differences", "negative"}
+    undeclared = "\n".join(line for line in (MEANING + wrong).splitlines() if "meaning" not in line and "Abs" not in line)
+    assert refuted(tmp_path, undeclared) == {"relu of positive"}, "without a meaning the rules are all that is known"
+
+
 def test_a_law_on_ops_is_its_own_form() -> None:
     rulebook = load_rules("indexed")
     assert all(unfolded(law, rulebook.laws, rulebook.signatures) == (law,) for law in rulebook.laws)
