@@ -4,7 +4,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ Write = Callable[..., Any]
 def proved(pair: mi.LawPair, write: Write, rank: int) -> bool:
     """Whether boxes prove the program equal to what a function writes, for all sizes, where both are defined."""
 
-    def pair_at(sizes: dict[str, int]) -> tuple[Graph, Graph] | None:
+    def pair_at(sizes: Mapping[str, int]) -> tuple[Graph, Graph] | None:
         try:
             return pair.graph(pair.program, rank, sizes), pair.graph(write, rank, sizes)
         except GraphError:
@@ -123,7 +123,7 @@ def test_no_random_pair_is_proved_for_all_sizes_and_differs_at_one() -> None:
 
 def bound_of(pair: mi.LawPair, rank: int = 2) -> int | None:
     generic = {name: 1 + LARGE**number for number, name in enumerate(pair.at_rank(rank), 1)}
-    return rank_bound(*(pair.graph(write, rank, generic) for write in (pair.program, pair.candidate)))
+    return rank_bound(pair.graph(pair.program, rank, generic), pair.graph(pair.candidate, rank, generic))
 
 
 def test_a_law_that_fails_at_rank_2_alone_is_not_proved_for_all_ranks() -> None:

@@ -105,7 +105,7 @@ class Meaning:
         return left, right
 
 
-def meanings(laws: Iterable[Law], signatures: Mapping[str, Signature]) -> dict[str, Meaning]:
+def declared_relations(laws: Iterable[Law], signatures: Mapping[str, Signature]) -> dict[str, Meaning]:
     """The relations that rules of the ruleset `meaning` declare, each by the first such rule."""
     found: dict[str, Meaning] = {}
     for law in (it for it in laws if it.ruleset == MEANING):
@@ -142,9 +142,9 @@ def unfolded(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature])
     names = {part.name for part in _parts(law)}
     if not any(is_foreign(name, signatures) or _is_user_relation(name, signatures) for name in names):
         return (law,)
-    found, declared = definitions(laws, signatures), meanings(laws, signatures)
+    found, declared = definitions(laws, signatures), declared_relations(laws, signatures)
     own = {name for name in signatures if _is_user_relation(name, signatures)}
-    law = _with_meanings(law, declared)
+    law = _with_equations(law, declared)
     forms = list(islice(_derived(law, laws, own), MOST_FORMS))
     if not forms:
         [name, *_] = [it.name for it in law.conditions if isinstance(it, Apply) and it.name in own]
@@ -162,7 +162,7 @@ def unfolded(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature])
     return tuple(_map(form, found, own) for form in forms)
 
 
-def _with_meanings(law: Law, declared: Mapping[str, Meaning]) -> Law:
+def _with_equations(law: Law, declared: Mapping[str, Meaning]) -> Law:
     """A law with the equations of declared relations in place of the relations, in conditions and in what it asserts."""
     conditions = tuple(
         Equal(*declared[it.name].of(it)) if isinstance(it, Apply) and it.name in declared else it for it in law.conditions
