@@ -18,8 +18,9 @@ from mirage_eg.transforms.softmax_shift import shifted_values
 def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> tuple[Segment, ...]:
     """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
 
-    Regions are as large as that allows: consecutive ones are merged from the first on. With `cut_at` they are cut at these
-    values if that leaves at most four times as many ops.
+    Regions are as large as that allows: consecutive ones are merged from the first on. A program that is one
+    region but for a rest of few ops is not cut. With `cut_at` they are cut at these values if that leaves at most four times as
+    many ops.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
@@ -39,7 +40,12 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
             kept.append(cut)
             inside = behind = 0
         inside, behind = inside + ops[each], behind + ops[each]
+    if len(kept) == 1 and cut_at is None and inside <= most // _REST:
+        kept.clear()
     return tuple(graph.segments(kept))
+
+
+_REST = 8  # a rest is that part of the most ops
 
 
 Cut = tuple[int, int]  # an articulation value, and the nodes before the cut as bits, the value's own node included
