@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import torch
 
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.lab.bench.block_models import BLOCKS
 from mirage_eg.lab.bench.decode_models import DECODE
 from mirage_eg.lab.bench.model_layers import ROWS, TINY, LayerRow, layer_of
 from mirage_eg.lab.bench.suite_model import Built, SuiteModel
@@ -35,7 +36,7 @@ SUITES: Mapping[str, Mapping[str, SuiteModel]] = {
     "huggingface": HUGGINGFACE,
     "timm": TIMM,
     "torchbench": TORCHBENCH,
-    "layers": {name: _layer(row) for name, row in ROWS.items()},
+    "layers": {name: _layer(row) for name, row in ROWS.items()} | BLOCKS,
 }
 DTYPES: Mapping[str, str] = {"decode": "float16", "layers": "float16"} | dict.fromkeys(
     ("huggingface", "timm", "torchbench"), "bfloat16"
