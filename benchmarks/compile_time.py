@@ -60,6 +60,7 @@ MARKS = (  # of stages: the first of which a frame is on the stack, by the end o
     ("importing", "torch_compile/fx_regions.py", ""),
     ("other of ours", "torch_compile/compile_graph.py", ""),
     ("Inductor", "torch/_inductor/compile_fx.py", ""),
+    ("gate", "torch_compile/whole_graph.py", ""),
     ("Dynamo", "torch/_dynamo/convert_frame.py", ""),
     ("calls", "", ""),
 )

@@ -3,17 +3,29 @@
 A graph goes to Inductor whole, with one line in the log, if a gradient may be asked for, or after an unexpected error.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
 from mirage_eg.torch_compile.operator import call_directly
-from mirage_eg.torch_compile.records import GraphRecord, add_record, graph_records, new_number, noting_calls, withdraw_records
+from mirage_eg.torch_compile.records import (
+    GraphRecord,
+    add_record,
+    change_records,
+    graph_records,
+    new_number,
+    noting_calls,
+    withdraw_records,
+)
+from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.settings import Settings, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
+from mirage_eg.torch_compile.whole_graph import NoSegmentUsedError, compiled_whole, decided, may_compare
 
 
 def backend(
@@ -33,6 +45,7 @@ def backend(
         return noting_calls(_whole(gm, example_inputs, settings), graph_records()[before:])
     try:
         with_segments = _with_eager if settings.rest == "eager" else _with_inductor
+        with_segments = _fastest if may_compare(settings, example_inputs) else with_segments
         call = call_of(settings)
         compiled = call.noting(with_segments(gm, example_inputs, settings, call))
         return noting_calls(compiled, graph_records()[before:])
@@ -76,15 +89,40 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
     return compiled
 
 
-def _with_inductor(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
-    """Our kernels for segments, Inductor's code for the rest."""
+def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
+    """The graph with segments or without, whichever takes less time; without, if none of them is used."""
+    before, start = len(graph_records()), time.monotonic()
+    whole = compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen))
+    call.spend(time.monotonic() - start)
+    try:
+        ours = _with_inductor(gm, example_inputs, replace(settings, mode=whole.mode), call, or_nothing=True)
+    except NoSegmentUsedError:
+        return whole.compiled[whole.mode]
+    us = whole.against(ours)
+    change_records(before, lambda record: decided(record, us, whole))
+    if settings.report is not None:
+        for record in graph_records()[before:]:
+            write_reports(settings.report, record, ())
+    return ours if us is None or us[0] < us[1] else whole.compiled[whole.mode]
+
+
+def _with_inductor(
+    gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall, *, or_nothing: bool = False
+) -> Callable[..., Any]:
+    """Our kernels for segments, Inductor's code for the rest.
+
+    Raises:
+        NoSegmentUsedError: with `or_nothing`, if no segment is used.
+    """
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     def inner(module: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
         if keywords.get("is_inference"):
             weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
-            compile_graph(module, weights, settings, _sizes_may_change(), call=call)
+            record = compile_graph(module, weights, settings, _sizes_may_change(), call=call)
+            if or_nothing and not record.used:
+                raise NoSegmentUsedError
         keywords.pop("get_decomp_fn", None)  # our table, for which Inductor's cache has no key; the graph needs it no longer
         with _constants_have_values(inputs):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)

@@ -1,5 +1,5 @@
 """The gate: a segment is used if its kernels are right (`gate_errors`) and faster than Inductor's code for the same nodes,
-in the mode that compiles the rest.
+in the mode that compiles the rest. Segments that pass may still lose together (`whole_graph`).
 
 The gate decides while the model is compiled; a call costs nothing. What it finds of a source it keeps: a second
 process computes and times nothing again.

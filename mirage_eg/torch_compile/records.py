@@ -60,7 +60,8 @@ class SegmentRecord:
 class GraphRecord:
     """One graph that Dynamo passed on; `fallback` is the reason why Inductor compiled it whole, if it did.
 
-    `unexpected`: the reason is an error of this package.
+    `unexpected`: the reason is an error of this package. `ours_us` and `other_us`: of the whole graph, with segments and
+    without, where both were timed; `whole` says how.
     """
 
     number: int
@@ -69,6 +70,9 @@ class GraphRecord:
     outside: tuple[Outside, ...] = ()
     fallback: str | None = None
     unexpected: bool = False
+    whole: str = ""
+    ours_us: float | None = None
+    other_us: float | None = None
 
     @property
     def used(self) -> int:
@@ -79,7 +83,7 @@ class GraphRecord:
         """Rows of a table: segments, then ops outside with their reasons."""
         if self.fallback is not None:
             return [(f"graph {self.number}", f"{self.nodes}", "to Inductor", "", self.fallback)]
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for place, it in enumerate(self.segments, 1):
             name = f"graph {self.number}, segment {place}"
             rows.append((name, str(it.ops), it.decision, _times(it), it.reason))
@@ -87,6 +91,9 @@ class GraphRecord:
                 rows.append((f"{name}, {span}", str(it.ops), one.decision, _times(one), one.reason))
             if it.key in _FAILED_CALLS:
                 rows.append((f"{name}, a call", str(it.ops), Decision.ERROR, "", _FAILED_CALLS[it.key]))
+        if self.whole:
+            decision = "" if self.ours_us is None else Decision.USED if self.used else Decision.SLOWER
+            rows.append((f"graph {self.number}", str(self.nodes), decision, _times(self), self.whole))
         counts = Counter((it.op, it.reason) for it in self.outside)
         return rows + [(f"graph {self.number}, {op}", str(count), "outside", "", why) for (op, why), count in counts.items()]
 
@@ -129,10 +136,11 @@ class Compilation:
         return "\n".join(lines)
 
 
-def _times(segment: SegmentRecord) -> str:
-    if segment.ours_us is None or segment.other_us is None:
+def _times(it: SegmentRecord | GraphRecord) -> str:
+    if it.ours_us is None or it.other_us is None:
         return ""
-    return f"{segment.ours_us:.1f}, {segment.other_us:.1f} {'measured' if segment.measured else 'predicted'}"
+    measured = isinstance(it, GraphRecord) or it.measured
+    return f"{it.ours_us:.1f}, {it.other_us:.1f} {'measured' if measured else 'predicted'}"
 
 
 _LOGGED_DECISIONS = (Decision.WRONG, Decision.UNDECIDED, Decision.FAILED, Decision.ERROR)
@@ -211,6 +219,11 @@ def noting_calls(compiled: Callable[..., Any], records: Sequence[GraphRecord]) -
 def new_number() -> int:
     """The number of the next graph."""
     return len(_GRAPHS) + 1
+
+
+def change_records(kept: int, change: Callable[[GraphRecord], GraphRecord]) -> None:
+    """Replace all records but the first `kept`."""
+    _GRAPHS[kept:] = map(change, _GRAPHS[kept:])
 
 
 def withdraw_records(kept: int) -> None:

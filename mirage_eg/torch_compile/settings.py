@@ -15,7 +15,8 @@ SEARCHES = ("offline", "once", "always")
 RESTS = ("inductor", "eager")
 GATES = ("auto", "time", "cost", "off")
 EVIDENCE = ("tested", "proved")
-MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+AUTO, AUTOTUNED = "auto", "max-autotune-no-cudagraphs"
+MODES = ("reduce-overhead", "max-autotune", AUTOTUNED, AUTO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,8 @@ class Settings:
     graphs between the breaks of one function; what does not fit stays with torch. `tune`: seconds of tuning on the GPU for each
     segment besides, 0 for none. A segment of fewer than `min_ops` ops stays with torch, and so do the ATen ops named in
     `executed_by_torch` (`aten.mm.default`, `mm`). `rest` compiles everything else; `mode` is Inductor's, which torch.compile
-    takes by itself or, with other options, among them. `gate`: *time* uses a segment where it is faster than Inductor's code
-    for the same nodes, *cost* where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a
+    takes by itself or, with other options, among them; with *auto* it is default or max-autotune-no-cudagraphs, by the clock.
+    `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost* where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a
     GPU and *cost* on a CPU, where kernels run in Triton's interpreter. On a CPU *time* leaves all to torch. The error of a
     segment against float64 may be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`:
     largest sizes of the buckets of a symbolic size, by the name that `explain` shows. With `constant_weights` graph
@@ -80,10 +81,10 @@ class Settings:
 
     @property
     def inductor(self) -> dict[str, Any]:
-        """The configuration of Inductor in the mode."""
+        """The configuration of Inductor in the mode; of *auto* that of the default, unless the whole graph decides."""
         import torch
 
-        config: dict[str, Any] = torch._inductor.list_mode_options(self.mode) if self.mode else {}
+        config: dict[str, Any] = torch._inductor.list_mode_options(self.mode) if self.mode not in (None, AUTO) else {}
         return config
 
     @property

@@ -145,6 +145,4 @@ _BUILDERS: Mapping[str, tuple[Builder, tuple[int, ...]]] = {
     "dlrm": (_recommender, (2048,)),
     "unet block": (_residual, (2,)),
 }
-BLOCKS: Mapping[str, SuiteModel] = {
-    f"{name} b={batch}": SuiteModel(batch, build) for name, (build, batches) in _BUILDERS.items() for batch in batches
-}
+BLOCKS = {f"{name} b={batch}": SuiteModel(batch, build) for name, (build, batches) in _BUILDERS.items() for batch in batches}

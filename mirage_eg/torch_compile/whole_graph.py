@@ -1,0 +1,123 @@
+"""The whole graph decides: before its first result it runs with segments and without, and the faster code is used.
+
+Segments that each win may lose together: they take from Inductor what it would fuse across their ends. A graph with symbolic
+sizes is not compared, since its segments are gated at each size, nor is one in a mode that records CUDA graphs.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from mirage_eg.backends.measure.timing import time_alternately
+from mirage_eg.torch_compile.gate import can_time
+from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord
+from mirage_eg.torch_compile.settings import AUTO, AUTOTUNED, Settings
+
+Compiled = Callable[..., Any]
+
+
+class NoSegmentUsedError(Exception):
+    """Nothing of a graph is ours, so torch compiles it as if we were not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGraph:
+    """A graph of Dynamo with the tensors of its first call, compiled without segments in each mode that may be chosen.
+
+    `us` are the microseconds of a call by mode, where there are several.
+    """
+
+    inputs: Sequence[Any]
+    compiled: Mapping[str | None, Compiled]
+    written: frozenset[int]
+    us: Mapping[str | None, float]
+
+    @property
+    def mode(self) -> str | None:
+        """The fastest mode."""
+        return min(self.us, key=self.us.__getitem__) if self.us else next(iter(self.compiled))
+
+    def against(self, ours: Compiled) -> tuple[float, float] | None:
+        """The microseconds of the graph with segments, and without in the fastest mode; None if memory is too short."""
+        found = _times([ours, self.compiled[self.mode]], self.inputs, self.written)
+        return None if found is None else (found[0], found[1])
+
+
+def may_compare(settings: Settings, inputs: Sequence[Any]) -> bool:
+    """Whether times of a whole graph decide."""
+    import torch
+    from torch._subclasses import FakeTensor
+
+    tensors = [it for it in inputs if isinstance(it, torch.Tensor)]
+    static = len(tensors) == len(inputs) and all(type(extent) is int for it in tensors for extent in it.shape)
+    known = static and not any(isinstance(it, FakeTensor) for it in tensors)
+    in_graphs = any("cudagraph" in name and value for name, value in settings.inductor.items())
+    timed = settings.rest == "inductor" and settings.gate in ("auto", "time") and not in_graphs
+    return timed and known and any(can_time(it.device) for it in tensors)
+
+
+def compiled_whole(
+    gm: Any, inputs: Sequence[Any], settings: Settings, compile_one: Callable[[Any, Settings], Compiled]
+) -> WholeGraph:
+    """The graph without segments in the mode of the settings, or in both modes, which are timed."""
+    modes = (None, AUTOTUNED) if settings.mode == AUTO else (settings.mode,)
+    compiled = {mode: compile_one(_copied(gm), replace(settings, mode=mode)) for mode in modes}
+    written = _written(len(inputs))
+    found = _times([*compiled.values()], inputs, written) if len(modes) > 1 else None
+    return WholeGraph(inputs, compiled, written, dict(zip(modes, found, strict=True)) if found else {})
+
+
+def _copied(gm: Any) -> Any:
+    """The module with a graph of its own, which Inductor changes."""
+    import torch
+
+    copied = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    copied.meta.update(gm.meta)
+    return copied
+
+
+def _written(count: int) -> frozenset[int]:
+    """The places of inputs that the graph writes, as AOTAutograd found; of all if it says nothing."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return frozenset(range(count))
+    infos = context.fw_metadata.input_info
+    first = len(infos) - count  # parameters of the module come before
+    return frozenset(place - first for place, it in enumerate(infos) if it.mutates_data or it.mutates_metadata)
+
+
+def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[int]) -> list[float] | None:
+    """Microseconds of calls, in turns, on the inputs; those that are written are copies, and random numbers go on as before."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    devices = sorted({it.device.index for it in inputs if it.device.type == "cuda"})
+    with _disable_current_modes(), torch._guards.tracing(None), torch.no_grad(), torch.random.fork_rng(devices):
+        try:
+            given = [it.clone() if place in written else it for place, it in enumerate(inputs)]
+            return [it.warm_us for it in time_alternately([partial(run, *given) for run in runs], cold=False)]
+        except torch.OutOfMemoryError:
+            return None
+
+
+def decided(record: GraphRecord, us: tuple[float, float] | None, whole: WholeGraph) -> GraphRecord:
+    """The record of a graph after both times; without segments if these are slower together."""
+    modes = ", ".join(f"{mode or 'default'} {time:.1f} µs" for mode, time in whole.us.items())
+    reason = f"the whole graph, in the mode {whole.mode or 'default'}" + (f" ({modes} without segments)" if modes else "")
+    if us is None:
+        return replace(record, whole="not compared as a whole: the memory does not suffice")
+    ours_us, other_us = us
+    if ours_us < other_us:
+        return replace(record, whole=reason, ours_us=ours_us, other_us=other_us)
+    segments = tuple(map(_slower, record.segments))
+    return replace(record, segments=segments, whole=reason, ours_us=ours_us, other_us=other_us)
+
+
+def _slower(segment: SegmentRecord) -> SegmentRecord:
+    if segment.decision is not Decision.USED:
+        return segment
+    return replace(segment, decision=Decision.SLOWER, reason=f"{segment.reason}; the whole graph is slower with segments")

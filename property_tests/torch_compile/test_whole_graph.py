@@ -1,0 +1,120 @@
+"""The whole graph's clock: segments that are slower together are not used, and the faster of Inductor's modes is."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.torch_compile import gate, whole_graph
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.first_call import FirstCall
+from mirage_eg.torch_compile.records import Decision, GraphRecord, graph_records
+from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.whole_graph import may_compare
+from property_tests.support.library_segments import library_segments
+from property_tests.support.torch_cases import WIDTH, projected
+
+OPTIONS = {"cache": "off", "rest": "inductor"}
+Clock = list[tuple[float, ...]]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The times of the next comparisons of whole graphs; what is compared runs once. Segments win at the gate."""
+    times: Clock = []
+
+    def stub(taken: Callable[[], Sequence[float]]) -> Callable[..., list[Timing]]:
+        def timed(runs: Sequence[Callable[[], Any]], **_: Any) -> list[Timing]:
+            for run in runs:
+                run()
+            return [Timing(us, 0.0, us, 0.0, "test", "cpu") for us in taken()[: len(runs)]]
+
+        return timed
+
+    for module in (gate, whole_graph):
+        monkeypatch.setattr(module, "can_time", lambda device: True)
+    monkeypatch.setattr(gate, "time_alternately", stub(lambda: (1.0, 9.0)))
+    monkeypatch.setattr(whole_graph, "time_alternately", stub(lambda: times.pop(0)))
+    return times
+
+
+def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, GraphRecord]:
+    """The results of a function compiled without a search, and the record of its graph."""
+    torch._dynamo.reset()
+    with torch.no_grad(), library_segments():
+        results = torch.compile(function, backend=backend, options={**OPTIONS, **options})(*arguments)
+    return results, graph_records()[-1]
+
+
+@pytest.mark.parametrize(("ours", "decision"), [(5.0, Decision.USED), (6.5, Decision.SLOWER)])
+def test_segments_that_are_slower_together_are_not_used(clock: Clock, ours: float, decision: Decision) -> None:
+    clock += [(ours, 6.0)]
+    x = torch.randn(8, WIDTH)
+    got, record = compiled(projected, x)
+    torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
+    assert not clock and (record.ours_us, record.other_us) == (ours, 6.0)
+    assert [it.decision for it in record.segments] == [decision] and record.used == (decision is Decision.USED)
+    assert (f"graph {record.number}", decision, f"{ours}, 6.0 measured") in [(row[0], row[2], row[3]) for row in record.rows()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("default", "autotuned", "mode"), [(4.0, 6.0, "default"), (6.0, 4.0, "max-autotune-no-cudagraphs")])
+def test_the_faster_mode_compiles_the_rest(clock: Clock, default: float, autotuned: float, mode: str) -> None:
+    clock += [(default, autotuned), (3.0, 4.0)]
+    x = torch.randn(8, WIDTH)
+    got, record = compiled(projected, x, mode="auto")
+    torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
+    assert not clock and record.used == 1
+    assert record.whole.startswith(f"the whole graph, in the mode {mode} (default {default} µs, max-autotune-no-cudagraphs")
+
+
+def test_what_is_written_and_random_numbers_are_as_in_one_call(clock: Clock) -> None:
+    def step(cache: Any, x: Any, place: Any) -> Any:
+        return projected(cache.index_copy_(0, place, cache[:1] + x + torch.rand_like(x)))
+
+    clock += [(5.0, 6.0)]
+    ours, plainly = torch.ones(8, WIDTH), torch.ones(8, WIDTH)
+    arguments = torch.randn(1, WIDTH), torch.tensor([0])
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    got, record = compiled(step, ours, *arguments)
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    wanted = torch.compile(step, backend="inductor")(plainly, *arguments)
+    assert not clock and record.used == len(record.segments)
+    torch.testing.assert_close((got, ours), (wanted, plainly), atol=1e-5, rtol=1e-5)
+    assert torch.equal(after, torch.get_rng_state())
+
+
+def test_a_graph_without_segments_of_ours_is_compiled_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import compile_fx
+
+    inner, compilations = compile_fx.compile_fx_inner, []
+
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        compilations.append(arguments)
+        return inner(*arguments, **keywords)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", counted)
+    x = torch.randn(8, WIDTH)
+    got, record = compiled(projected, x, min_ops=100)
+    torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
+    assert record.used == 0 and record.ours_us is None and len(compilations) <= 1
+
+
+def test_symbolic_sizes_and_modes_with_graphs_are_not_compared(clock: Clock) -> None:
+    x = torch.randn(8, WIDTH)
+    assert may_compare(Settings(), [x]) and may_compare(Settings(mode="auto"), [x])
+    for settings in (Settings(rest="eager"), Settings(gate="cost"), Settings(gate="off"), Settings(mode="reduce-overhead")):
+        assert not may_compare(settings, [x])
+    assert not may_compare(Settings(), [x, 3])
+
+
+def test_inductors_seconds_take_half_of_a_budget_at_most() -> None:
+    call = FirstCall(60.0)
+    call.spend(10.0)
+    assert call.left == 50.0
+    call.spend(300.0)
+    assert call.left == 25.0
