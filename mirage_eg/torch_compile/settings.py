@@ -29,11 +29,12 @@ class Settings:
     segment besides, 0 for none. A segment of fewer than `min_ops` ops stays with torch, and so do the ATen ops named in
     `executed_by_torch` (`aten.mm.default`, `mm`). `rest` compiles everything else; `mode` is Inductor's, which torch.compile
     takes by itself or, with other options, among them; with *auto* it is default or max-autotune-no-cudagraphs, by the clock.
-    `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost* where the cost model predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a
-    GPU and *cost* on a CPU, where kernels run in Triton's interpreter. On a CPU *time* leaves all to torch. The error of a
-    segment against float64 may be `max_error` times torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`:
-    largest sizes of the buckets of a symbolic size, by the name that `explain` shows. With `constant_weights` graph
-    substitutions may join parameters and buffers, once; weights that change in place are joined again, except by CUDA graphs.
+    `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost* where the cost model
+    predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a CPU, where kernels run in
+    Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64 may be `max_error` times
+    torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the buckets of a symbolic size,
+    by the name that `explain` shows. With `constant_weights` graph substitutions may join parameters and buffers, once; weights
+    that change in place are joined again, except by CUDA graphs.
     `not_finite`: values that are one number for all numbers, as x − x, may *lose* NaN and infinity of inputs, or *keep* them.
     `cache` names the folder of found kernels, or is `off`; without it MIRAGE_EG_CACHE decides. `report` is a folder for the
     reports of the searches and of the backend.
