@@ -91,7 +91,7 @@ def _written(count: int) -> frozenset[int]:
 
 
 def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[int]) -> list[float] | None:
-    """Microseconds of calls, in turns, on the inputs; those that are written are copies, and random numbers go on as before."""
+    """Microseconds of calls, in turns, on the inputs; those that are written are copies, and the random state is put back."""
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 

@@ -1,11 +1,15 @@
 """The scoreboard of models: errors, metrics, and models that are built alike in each element type."""
 
+from collections.abc import Callable
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.lab.bench import model_row
 from mirage_eg.lab.bench.model_errors import passes, relative_error, tensors_of
 from mirage_eg.lab.bench.model_row import measured
 from mirage_eg.lab.bench.model_row_records import Contestant, ModelJob, ModelRow
@@ -78,6 +82,22 @@ def test_a_small_layer_is_measured_without_a_gpu(tmp_path: Path) -> None:
     eager = last.contestants["eager"]
     assert last.batch == 16 and last.reference == "float64" and last.weight_bytes > 0
     assert eager.passes and eager.error is not None and 1e-4 < eager.error < 1e-1 and eager.us is None
+
+
+def test_times_of_calls_and_of_graphs_are_apart_and_a_graph_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(runs: list[Callable[[], Any]], *, graphs: bool, cold: bool) -> list[Timing]:
+        assert not cold
+        methods = ["graph", "events"] if graphs else ["events"] * 2
+        return [
+            Timing(run() * (1 if graphs else 10), 0, nan, nan, method, "") for run, method in zip(runs, methods, strict=True)
+        ]
+
+    monkeypatch.setattr(model_row, "time_alternately", timed)
+    runs = {"eager": model_row._Run(lambda: 2.0, 0.0), "ours": model_row._Run(lambda: 1.0, 0.0)}
+    last = ModelRow(JOB, contestants={mode: Contestant() for mode in runs})
+    for graphs in (True, False):
+        last = model_row._with_times(last, runs, graphs)
+    assert [(it.us, it.graph_us) for it in last.contestants.values()] == [(20.0, 2.0), (10.0, None)]
 
 
 @pytest.mark.parametrize(
