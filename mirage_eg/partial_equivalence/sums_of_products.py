@@ -30,6 +30,7 @@ from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicConstan
 Index = tuple[Affine, ...]
 Access = tuple[int, Index]  # an input's position among the inputs, and an index
 PLACES = -1  # in the place of an input: the table whose element at a place is that place
+STEPS = -2  # and the one whose element is 1 from place 0 on, and 0 before
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +373,17 @@ def _term_order(term: Product) -> tuple[Any, ...]:
     return [(table, [it.order for it in index]) for table, index in term.accesses], term.coefficient
 
 
+def _cumsum(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
+    """Σ_r step[i − r] x[r]: a scan is a product with a matrix of steps, whose other properties are not used."""
+    dim = item["dim"]
+
+    def body(r: Affine) -> Sum:
+        step = Product(Fraction(1), ((STEPS, (index[dim].plus(r, -1),)),))
+        return multiply([step], reader.read(item.operands[0], (*index[:dim], r, *index[dim + 1 :])))
+
+    return reader.summed([shape[dim]], body)
+
+
 def _constant(terms: Sum) -> Fraction | None:
     """The value of a sum without accesses."""
     return None if any(it.accesses or it.sums for it in terms) else sum((it.coefficient for it in terms), Fraction(0))
@@ -403,7 +415,11 @@ READERS: Mapping[str, ReadOp] = {
     "eye": _eye,
 }
 
-INDEX_READERS: Mapping[str, ReadOp] = {"iota": _iota, "gather": _gather}  # where equality alone is asked
+INDEX_READERS: Mapping[str, ReadOp] = {  # where equality alone is asked
+    "iota": _iota,
+    "gather": _gather,
+    "cumsum": _cumsum,
+}
 
 
 def is_linear(op: str) -> bool:

@@ -177,6 +177,52 @@ def test_bounds_count_guards_and_reads() -> None:
     assert bound_of(pair(lambda g, s, x: g.cumsum(x, 0), lambda g, s, x: x)) is None
 
 
+SCANS: dict[str, tuple[Write, Write, Write]] = {
+    "of a combination": (
+        lambda g, s, x, y: g.cumsum(g.add(x, g.scale(y, 3)), 0),
+        lambda g, s, x, y: g.add(g.cumsum(x, 0), g.scale(g.cumsum(y, 0), 3)),
+        lambda g, s, x, y: g.add(g.cumsum(x, 0), g.scale(g.cumsum(y, 0), 2)),
+    ),
+    "with a factor of each column": (
+        lambda g, s, x, y: g.cumsum(g.mul(x, g.sum(y, 0)), 0),
+        lambda g, s, x, y: g.mul(g.cumsum(x, 0), g.sum(y, 0)),
+        lambda g, s, x, y: g.cumsum(g.mul(g.cumsum(x, 0), g.sum(y, 0)), 0),
+    ),
+    "along the other axis": (
+        lambda g, s, x, y: g.transpose(g.cumsum(x, 0), (1, 0)),
+        lambda g, s, x, y: g.cumsum(g.transpose(x, (1, 0)), 1),
+        lambda g, s, x, y: g.transpose(g.cumsum(x, 1), (1, 0)),
+    ),
+    "of both axes": (
+        lambda g, s, x, y: g.cumsum(g.cumsum(x, 0), 1),
+        lambda g, s, x, y: g.cumsum(g.cumsum(x, 1), 0),
+        lambda g, s, x, y: g.cumsum(g.cumsum(x, 0), 0),
+    ),
+    "of joined columns": (
+        lambda g, s, x, y: g.cumsum(g.concat([x, y], 1), 0),
+        lambda g, s, x, y: g.concat([g.cumsum(x, 0), g.cumsum(y, 0)], 1),
+        lambda g, s, x, y: g.concat([g.cumsum(y, 0), g.cumsum(x, 0)], 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_laws_of_scans_are_proved_for_all_sizes(name: str) -> None:
+    program, candidate, twin = SCANS[name]
+    shapes = {"x": ("n", "m"), "y": ("n", "m")}
+    pair = mi.LawPair(
+        name,
+        sizes="n>=2 m>=2",
+        inputs=lambda s: {own: tuple(getattr(s, it) for it in names) for own, names in shapes.items()},
+        program=program,
+        candidate=candidate,
+        twin=twin,
+    )
+    verdict = decide_pair(pair)
+    assert verdict.outcome is PairOutcome.ALL_SIZES and not verdict.wrong
+    assert [it.outcome for it in verdict.twins] == [PairOutcome.NOT_EQUAL] and not proved(pair, twin, 1)
+
+
 def test_pairs_that_are_wrong_are_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own.py").write_text(
         """import mirage_eg as mi
