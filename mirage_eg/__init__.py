@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mirage_eg.lab.minimize import minimize
     from mirage_eg.lab.synthesis.synthesize import synthesize
     from mirage_eg.partial_equivalence.mutants import mutants
+    from mirage_eg.pipeline.why import why
     from mirage_eg.report.draw import picture
     from mirage_eg.verify.tensor_laws import equal_for_all_shapes
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
     "egraph_api": ("EGraph", "egraph"),
     "api": ("MuGraph", "MuGraphs", "Program", "SizedMuGraph", "new_kernel_graph", "optimize_graph", "superoptimize"),
+    "pipeline.why": ("why",),
     "report.draw": ("picture",),
     "ir.builder": ("KernelGraph", "Tensor"),
     "ir.dtypes": ("DType",),
@@ -133,4 +135,5 @@ __all__ = [
     "to_json",
     "torch",
     "uint8",
+    "why",
 ]

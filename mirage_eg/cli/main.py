@@ -1,4 +1,4 @@
-"""The command line: `mirage-eg optimize | tune | rewrite | verify | show | explain | egraph | mutants | rules | cache | bench`.
+"""The command line: `mirage-eg optimize | tune | rewrite | verify | why | show | explain | egraph | mutants | rules | …`.
 
 Only this package prints. Results go to stdout, progress to stderr: bars on a terminal, else a line every few
 seconds. Bad input is one line on stderr and exit code 2.
@@ -30,6 +30,7 @@ from mirage_eg.cli.optimize_sizes import run_verify_sizes
 from mirage_eg.cli.rewrite import rewrite
 from mirage_eg.cli.terminal import Job, JsonOption
 from mirage_eg.cli.tune import tune
+from mirage_eg.cli.why import why
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError, OptionError, RuleErrors
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.command()(optimize)
 app.command()(tune)
 app.command()(rewrite)
+app.command()(why)
 app.command()(explain)
 app.command()(egraph)
 app.command()(mutants)

@@ -115,8 +115,8 @@ def _no_kernel_note(search: OneKernelSearch) -> str:
             "no fused kernel was found: no block graph within the limit of ops is equal to the program by the loaded laws; "
             "raise --max-block-ops or add a law"
         )
-    if search.failing() == len(search.structures):
-        return "no fused kernel was found: every structure failed the field check"
+    if all(entry.ended is not None for entry in search.structures):
+        return "no fused kernel was found: every structure failed the field check, or overflows"
     return (
         f"no fused kernel was found: of {counted(len(search.structures), 'structure')} all tiles are larger than a block can "
         "hold or none of their µGraphs passes the filters"

@@ -133,8 +133,9 @@ def _verification(verdict: Verdict, whole: OneKernelSearch, verified: Verified) 
         verified,
         accepted=len(verified.equal),
         rejected=len(verified.rejected),
-        structures_accepted=len(whole.structures) - whole.failing(),
-        structures_rejected=whole.failing(),
+        structures_accepted=sum(entry.ended is None for entry in whole.structures),
+        structures_rejected=whole.ended("field check"),
+        structures_overflowing=whole.ended("overflow"),
     )
 
 

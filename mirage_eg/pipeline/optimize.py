@@ -38,7 +38,7 @@ def optimize(
     A result in the cache on disk is given back at once, and a finished one is written there; not so with a `tuning` of one's
     own or with custom ops, which the cache does not identify. The report says `cache`: hit, miss or off.
     """
-    request = _request(name, program, options if tuning is None else replace(options, cache=False))
+    request = request_of(name, program, options if tuning is None else replace(options, cache=False))
     if not resume and tracer is None and (earlier := cached_result(request)) is not None:
         return earlier
     from mirage_eg.pipeline.stages import run_stages  # loads egglog and Triton
@@ -63,7 +63,7 @@ def optimize_wanted(
     """As `optimize`, with those parts of its report that are wanted; nothing is cached."""
     from mirage_eg.pipeline.stages import run_stages
 
-    request = _request(name, program, replace(options, cache=False))
+    request = request_of(name, program, replace(options, cache=False))
     return reported(run_stages(request, observer, tuning, None, resume=False, tracer=None, wanted=wanted), name, "off")
 
 
@@ -79,12 +79,12 @@ def optimize_known(
     """The µGraphs of segments that a search found for the same program at other sizes; nothing is searched or cached."""
     from mirage_eg.pipeline.stages import run_stages
 
-    request = _request(name, program, replace(options, cache=False))
+    request = request_of(name, program, replace(options, cache=False))
     result = run_stages(request, observer, tuning, None, resume=False, tracer=None, known=known, wanted=wanted)
     return reported(result, name, "off")
 
 
-def _request(name: str, program: Graph, options: Options) -> RunRequest:
+def request_of(name: str, program: Graph, options: Options) -> RunRequest:
     options, on_gpu = for_this_machine(replace(options, undefined=options.undefined_in(program)))  # refuses before any work
     return run_request(name, with_weights(program, matching_inputs(program, options.weights)), options, on_gpu)
 

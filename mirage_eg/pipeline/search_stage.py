@@ -48,10 +48,11 @@ class OneKernelSearch:
     candidates: tuple[tuple[Found, ...], ...] = ()  # of each structure
     notes: tuple[str, ...] = ()  # for the report
     cut: bool = False  # by the budget
+    named: Renamed | None = None  # where it was searched
 
-    def failing(self) -> int:
-        """Structures that fail the field check."""
-        return sum(entry.equal is False for entry in self.structures)
+    def ended(self, stage: str) -> int:
+        """Structures that end at a check of their small instance."""
+        return sum(entry.ended == stage for entry in self.structures)
 
 
 def segment_task(run: Run) -> Task:
@@ -113,7 +114,7 @@ def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
         )
     notes = (*_notes_on(search.records), *notes_on_cut(structures))
     cut |= any(entry.cut for entry in structures)
-    return OneKernelSearch(segment, named.program, axes, search, structures, candidates, notes, cut)
+    return OneKernelSearch(segment, named.program, axes, search, structures, candidates, notes, cut, named)
 
 
 def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Renamed, Axes]:

@@ -45,7 +45,8 @@ def groups(report: RunReport) -> tuple[FunnelGroup, ...]:
 def _whole(search: Search, verify: Verification) -> Iterator[FunnelStep]:
     yield from _visited(search, "structures in one kernel")
     yield FunnelStep("structures with a split reduction", search.split_reductions)
-    yield FunnelStep("structures that fail the field check", verify.structures_rejected, pruned=True)
+    for reason, count in (("field check", verify.structures_rejected), ("overflow", verify.structures_overflowing)):
+        yield FunnelStep(f"{reason}: {STAGES[reason]}", count, pruned=True)
     yield FunnelStep("their µGraphs with grid, loop and tiles", search.instances)
 
 

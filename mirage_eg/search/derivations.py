@@ -11,8 +11,8 @@ from functools import reduce
 from operator import or_
 
 from mirage_eg.egraph.expression import Constant
-from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.split_space import PruneLog, Space, Value
+from mirage_eg.search.structure import is_swappable
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,9 @@ def close(space: Space, log: PruneLog) -> Closure:
                 positions[result] = len(values)
                 values.append(result)
             work = space.elements(reduce(or_, (values[operand][1] for operand in operands)))
-            derivations.append(Derivation(op, operands, constants, reduced, positions[result], _is_swappable(op), work))
+            derivations.append(Derivation(op, operands, constants, reduced, positions[result], is_swappable(op), work))
         position += 1
     return Closure(tuple(values), len(space.loads), optional, tuple(derivations))
-
-
-def _is_swappable(op: str) -> bool:
-    return OPS[op].commutative or OPS[op].kind is Kind.MATMUL  # the order of the factors is a matter of layout
 
 
 def _common(sets: Sequence[int]) -> int:

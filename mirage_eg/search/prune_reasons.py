@@ -1,6 +1,17 @@
 """The stages at which candidates end, for traces and the search funnel; nothing is imported, so that both load fast."""
 
+NOT_ENUMERATED = {
+    "op": "block graphs of the search have no such op",
+    "index": "it uses the axes of the program otherwise: joins two, or cuts one",
+    "loop": "block graphs of the search have one loop, over one reduced axis, and no op on values of the loop and after it",
+    "limits": "a part of the program that no block graph may hold",
+    "boundary": "a kernel boundary that the partition does not try",
+    "tiling": "a grid, loop or tile that instantiation does not try",
+}
+"""Rules of the search space that no candidate of a search breaks; a given µGraph may (`pipeline.why`)."""
+
 STAGES = {
+    **NOT_ENUMERATED,
     "query": "no expression that is equal to the program contains it",
     "axes": "no value of the program has all its axes",
     "value twice": "the block graph computes that value already",
@@ -24,4 +35,7 @@ STAGES = {
     "ranked": "a µGraph of the result",
     "timed": "a µGraph of the result, timed on the GPU",
 }
-"""Prune reasons of the search, then the later stages, in the order of the pipeline."""
+"""Rules of the space, prune reasons of the search, then the later stages, in the order of the pipeline."""
+
+RULES = frozenset({*NOT_ENUMERATED, "axes", "value twice", "leads nowhere", "no loop", "loads", "too many ops", "not tried"})
+"""The stages at which a given µGraph is not enumerated, by a rule or a limit of the space."""

@@ -3,9 +3,11 @@
 A structure reduces in the tile before it accumulates over the loop; lowering may exchange the two.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_eg.egraph.expression import Constant, Split
+from mirage_eg.ir.ops import OPS, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +71,33 @@ class SplitReduction:
 
 
 AnyStructure = Structure | SplitReduction
+
+
+def is_swappable(op: str) -> bool:
+    """Whether exchanging the operands gives the same op; the order of the factors of a product is a matter of layout."""
+    return OPS[op].commutative or OPS[op].kind is Kind.MATMUL
+
+
+def canonical(structure: AnyStructure) -> object:
+    """The structure without unused loads, and without the order of its steps, partial results and swappable operands."""
+    if isinstance(structure, Structure):
+        values = _canonical_values(structure, {})
+        return structure.split, frozenset(values[len(structure.loads) :]), tuple(values[i] for i in structure.outputs)
+    first, last = structure.first, structure.last
+    inside = _canonical_values(first, {})
+    after = 1 + max(load.input for load in last.loads) - len(first.outputs)
+    partials = {after + i: inside[output] for i, output in enumerate(first.outputs)}
+    values = _canonical_values(last, partials)
+    steps = frozenset(inside[len(first.loads) :]), frozenset(values[len(last.loads) :])
+    return first.split, *steps, frozenset(partials.values()), tuple(values[i] for i in last.outputs)
+
+
+def _canonical_values(structure: Structure, partials: Mapping[int, object]) -> list[object]:
+    """The values of loads and steps; `partials` are those of inputs that a kernel before computes."""
+    values: list[object] = [partials.get(load.input, (load.input, load.looped)) for load in structure.loads]
+    for step in structure.steps:
+        operands = [values[i] for i in step.operands]
+        if is_swappable(step.op):
+            operands.sort(key=repr)
+        values.append((step.op, tuple(operands), step.constants, tuple(sorted(step.reduced))))
+    return values

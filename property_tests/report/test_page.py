@@ -119,7 +119,7 @@ def test_every_number_of_the_funnel_is_the_reports(report: RunReport, page: str)
     report = in_parts(report)
     whole, parts, finalists = groups(report)
     both: tuple[tuple[FunnelGroup, Search | PartitionSummary, int], ...] = (
-        (whole, report.search, report.verify.structures_rejected),
+        (whole, report.search, report.verify.structures_rejected + report.verify.structures_overflowing),
         (parts, report.partition, 0),
     )
     for group, searched, rejected in both:

@@ -20,7 +20,6 @@ from mirage_eg.lab.bench.rule_search import (
     Pricing,
     RuleSearch,
     Side,
-    canonical,
     default_device,
     describe,
     lines,
@@ -31,7 +30,7 @@ from mirage_eg.lab.bench.search_programs import SearchProgram, search_programs
 from mirage_eg.lab.rule_pages import impact_html
 from mirage_eg.pipeline.run.stopping import raise_if_stopped
 from mirage_eg.search.partition.segment_search import Instantiated
-from mirage_eg.search.structure import AnyStructure
+from mirage_eg.search.structure import AnyStructure, canonical
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.verify.evidence import combine_evidence
 from mirage_eg.verify.proof import Proof, Prover

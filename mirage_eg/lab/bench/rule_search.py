@@ -14,7 +14,7 @@ from mirage_eg.ir.plurals import counted
 from mirage_eg.lab.bench.search_programs import SearchProgram
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.segment_search import FieldCheck, Instantiated, Task, instantiate, instantiate_each
-from mirage_eg.search.structure import AnyStructure, SplitReduction
+from mirage_eg.search.structure import AnyStructure, SplitReduction, canonical
 from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.search.trace import structure_line
 
@@ -91,22 +91,6 @@ def rule_search(
         result.seconds,
     )
     return RuleSearch(side, matches, {canonical(structure): structure for structure in result.all})
-
-
-def canonical(structure: AnyStructure) -> object:
-    """The structure without the order of its steps, without unused loads, and without the order of factors."""
-    if isinstance(structure, SplitReduction):
-        return canonical(structure.first), canonical(structure.last)
-    values: list[object] = [(load.input, load.looped) for load in structure.loads]
-    for step in structure.steps:
-        operands = [values[i] for i in step.operands]
-        if step.op in _SYMMETRIC:
-            operands.sort(key=repr)
-        values.append((step.op, tuple(operands), step.constants, tuple(sorted(step.reduced))))
-    return (structure.split, frozenset(values), tuple(values[i] for i in structure.outputs))
-
-
-_SYMMETRIC = ("add", "mul", "matmul")  # a structure names the contracted axes of a matmul
 
 
 def describe(structure: AnyStructure) -> str:

@@ -81,6 +81,7 @@ class Verification:
     rejected: int
     structures_accepted: int
     structures_rejected: int
+    structures_overflowing: int
     computed_on: str  # the device of the evaluator at full size
 
 

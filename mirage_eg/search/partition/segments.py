@@ -232,7 +232,7 @@ class Segmenter:
     def _is_weight(self, value: int) -> bool:
         """Whether a value is a program input, or slice of one, that one op alone reads."""
         is_slice = self.items[self.makers[value]].op == "slice"
-        source = self._behind(value) if is_slice else value
+        source = self.behind(value) if is_slice else value
         return self.items[self.makers[source]].op == "input" and len(self.readers[value]) == 1
 
     def cones(self, root: int) -> list[frozenset[int]]:
@@ -339,7 +339,7 @@ class Segmenter:
 
     def _is_input(self, value: int) -> bool:
         """Whether a value is a program input or a slice of one."""
-        return self.items[self.makers[self._behind(value)]].op == "input"
+        return self.items[self.makers[self.behind(value)]].op == "input"
 
     def _only_reader(self, value: int) -> int | None:
         """The only node that reads a value or its reshapes, if there is one."""
@@ -365,10 +365,10 @@ class Segmenter:
 
     def _needed(self, values: Iterator[int] | Sequence[int]) -> Needed:
         """The values to compute for these: reshapes and slices are views, inputs are there."""
-        bases = map(self._behind, values)
+        bases = map(self.behind, values)
         return frozenset(value for value in bases if self.items[self.makers[value]].op != "input")
 
-    def _behind(self, value: int) -> int:
+    def behind(self, value: int) -> int:
         """The value of which this one is a view between kernels: of reshapes and slices."""
         while self.items[self.makers[value]].op in PLAIN_VIEWS:
             value = self.items[self.makers[value]].operands[0]

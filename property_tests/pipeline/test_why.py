@@ -1,0 +1,107 @@
+"""`why`: a µGraph of the search is found at its rank; another one is lost at the op, by the rule or check that says so."""
+
+from collections.abc import Callable
+
+import pytest
+
+import mirage_eg as mi
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph
+from mirage_eg.pipeline.why import Answer, Why, why
+from mirage_eg.search.prune_reasons import NOT_ENUMERATED, RULES, STAGES
+
+Last = Callable[[ThreadblockGraph, Tensor, Tensor], Tensor]
+
+
+def program() -> mi.Graph:
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input((16, 256), name="X"), graph.new_input((256, 4096), name="W")
+    graph.mark_output(graph.matmul(graph.rms_norm(x, 256), w), name="O")
+    return graph.graph()
+
+
+def divided(block: ThreadblockGraph, product: Tensor, norm: Tensor) -> Tensor:
+    return block.div(product, norm)
+
+
+def hand_written(last: Last = divided, grid: int = 64, loop: int = 4) -> mi.Graph:
+    """The product and the norm over the loop, then `last` of both."""
+    graph = mi.new_kernel_graph()
+    x, w = graph.new_input((16, 256), name="X"), graph.new_input((256, 4096), name="W")
+    block = mi.new_threadblock_graph((grid,), forloop_range=loop)
+    tile_x, tile_w = block.new_input(x, (-1,), 1), block.new_input(w, (1,), 0)
+    product = block.forloop_accum(block.matmul(tile_x, tile_w))
+    block.new_output(last(block, product, block.forloop_accum(tile_x, "rms", 1)), (1,))
+    graph.mark_output(*graph.customized([x, w], block), name="O")
+    return graph.graph()
+
+
+def test_a_hand_written_graph_of_the_space_is_found_at_its_rank() -> None:
+    found = why(program(), hand_written())
+    [kernel] = found.kernels
+    assert found.answer is Answer.FOUND
+    assert kernel.rank is not None and 1 <= kernel.rank <= kernel.structures
+    assert kernel.first_us is not None and found.us is not None and kernel.first_us <= found.us
+
+
+def test_a_graph_of_library_kernels_is_found_too() -> None:
+    assert why(program(), program()).answer is Answer.FOUND
+
+
+MUTANTS: dict[str, tuple[mi.Graph, Answer, str, str | None, bool | None]] = {
+    "another function": (
+        hand_written(lambda block, product, norm: block.mul(product, norm)),
+        Answer.PRUNED,
+        "query",
+        "mul %3 %6",
+        False,
+    ),
+    "equal by no law": (
+        hand_written(lambda block, product, norm: block.div(block.mul(product, norm), block.mul(norm, norm))),
+        Answer.PRUNED,
+        "query",
+        "mul %3 %6",
+        True,
+    ),
+    "an op outside": (
+        hand_written(lambda block, product, norm: block.repeat(block.slice(block.div(product, norm), 0, 0, 8), 2, 0)),
+        Answer.NOT_ENUMERATED,
+        "op",
+        "slice %7",
+        None,
+    ),
+    "a huge tile": (hand_written(grid=1, loop=1), Answer.REJECTED, "tile limits", None, None),
+    "a grid that is not tried": (hand_written(grid=2048), Answer.NOT_ENUMERATED, "tiling", None, None),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_lost_at_its_op_and_by_its_reason(name: str) -> None:
+    graph, answer, stage, place, equal = MUTANTS[name]
+    found = why(program(), graph)
+    [kernel] = found.kernels
+    assert (found.answer, found.stage, kernel.equal) == (answer, stage, equal)
+    assert place is None or (kernel.place is not None and place in kernel.place)
+
+
+def test_a_pruned_term_has_the_nearest_class_in_the_users_names() -> None:
+    graph, *_ = MUTANTS["another function"]
+    [kernel] = why(program(), graph).kernels
+    assert kernel.nearest is not None and "Sqrt(Mean(j.l, Mean(j.t, Square(X))))" in kernel.nearest
+
+
+def test_every_reason_of_a_given_graph_is_a_stage() -> None:
+    assert STAGES.keys() >= NOT_ENUMERATED.keys() and STAGES.keys() >= RULES
+
+
+def test_other_inputs_are_refused() -> None:
+    graph = mi.new_kernel_graph()
+    graph.mark_output(graph.exp(graph.new_input((2, 2), name="X")))
+    with pytest.raises(mi.GraphError, match="wanted the program's inputs"):
+        why(program(), graph.graph())
+
+
+def test_the_text_says_what_the_record_says() -> None:
+    found = why(program(), hand_written(grid=2048))
+    assert isinstance(found, Why)
+    assert "not enumerated" in str(found) and "2048 blocks along the axis" in str(found)
