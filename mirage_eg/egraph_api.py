@@ -11,7 +11,7 @@ from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.explain import Explanation, explain_tree, first_pruned
 from mirage_eg.egraph.expression import REDUCTIONS, Constant, Tree, flatten
 from mirage_eg.egraph.forms import Cost, Forms, unit_cost
-from mirage_eg.egraph.oracle import Limits, Oracle, Saturation, saturate, show_node
+from mirage_eg.egraph.oracle import Key, Limits, Oracle, Saturation, saturate
 from mirage_eg.egraph.program_expression import program_expression
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rule_files import DOMAINS
@@ -25,7 +25,8 @@ from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
-from mirage_eg.report.egraph import EGraphView, egraph_page
+from mirage_eg.report.egraph import EGraphView
+from mirage_eg.report.egraph_page import egraph_page
 from mirage_eg.report.proof_steps import chain_html
 from mirage_eg.report.tables import table
 from mirage_eg.verify.proof import chains_between
@@ -124,7 +125,7 @@ class EGraph:
     def classes(self) -> dict[int, tuple[str, ...]]:
         """The e-nodes of every class as text, those of the outputs first, then by distance from them."""
         listed = self.view().classes()
-        return {class_: tuple(show_node(self.oracle, key, self.names) for key in keys) for class_, keys in listed.items()}
+        return {class_: self.view().words(keys) for class_, keys in listed.items()}
 
     def ask(self, term: str) -> Answer:
         """The class of a term; or the subterm that no expression equal to the program has, with the nearest part that is there.
@@ -232,8 +233,22 @@ class EGraph:
         return self.view().to_svg()
 
     def to_html(self) -> str:
-        """A page with the drawing, the history and the classes."""
-        return egraph_page(self.view(), f"e-graph of {self.name}", str(self), self.history, self.classes())
+        """A page that needs no network: the e-graph to pan, zoom and search, the history and the classes."""
+        best = self._forms.cheapest()
+        laws = self._laws_of_nodes()
+        return egraph_page(self.view(), f"e-graph of {self.name}", str(self), self.history, best, laws)
+
+    def _laws_of_nodes(self) -> dict[Key, str]:
+        """The law that made each e-node first; those of the program have none."""
+        classes: list[int | None] = []
+        found: dict[Key, str] = {}
+        for term, law in self.history.made:
+            children = [classes[child] for child in term.children]
+            key = (term.constructor, *term.constants, *children)
+            classes.append(None if None in children else self.oracle.table.get(key))  # type: ignore[arg-type]
+            if classes[-1] is not None and law:
+                found.setdefault(key, law)  # type: ignore[arg-type]
+        return found
 
     def widget(self) -> Any:
         """egglog's interactive view of the e-graph.

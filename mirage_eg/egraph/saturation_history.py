@@ -5,12 +5,13 @@ sees the e-nodes of the laws before it; the saturated e-graph is the same.
 """
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import thread_time
 
 from egglog import bindings
 
-from mirage_eg.egraph.expression import Expression
+from mirage_eg.egraph.expression import Constant, Expression, Term
 from mirage_eg.egraph.oracle import Limits, insert
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.terms import run_once
@@ -34,6 +35,9 @@ class SaturationHistory:
     nodes: tuple[int, ...]  # e-nodes at the start and after each iteration
     classes: tuple[int, ...]
     stopped: str | None  # the limit, if one was hit
+    made: tuple[
+        tuple[Term, str], ...
+    ] = ()  # e-nodes over earlier ones, each with the law that made it first; "": the program's
 
     def by_law(self) -> tuple[tuple[str, int, int], ...]:
         """Each law with all e-nodes that it added and all classes that it merged; the laws that merged most are first."""
@@ -58,7 +62,8 @@ def saturation_history(
     inserted = (*(item.constructor for item in target.terms), "axes", "part")
     egraph, rulesets = rulebook.new_egraph_by_law(inserted, without)
     insert(egraph, rulebook.domain, target)
-    count, classes = _state(egraph)
+    makers = _Makers()
+    count, classes = _state(egraph, makers, "")
     nodes, sizes, rows = [count], [len(classes)], list[LawGrowth]()
     start, stopped = thread_time(), None
     while stopped is None:
@@ -67,7 +72,7 @@ def saturation_history(
             if not run_once(egraph, ruleset).updated:
                 continue
             updated = True
-            after, remaining = _state(egraph)
+            after, remaining = _state(egraph, makers, law)
             merged = len(classes - remaining)
             if after != count or merged:
                 rows.append(LawGrowth(len(nodes), law, after - count, merged))
@@ -82,14 +87,54 @@ def saturation_history(
             stopped = f"stopped after {limits.iterations} iterations"
         elif thread_time() - start > limits.seconds:
             stopped = f"stopped after {limits.seconds:g} s"
-    return SaturationHistory(tuple(rows), tuple(nodes), tuple(sizes), stopped)
+    return SaturationHistory(tuple(rows), tuple(nodes), tuple(sizes), stopped, tuple(makers.made.items()))
 
 
-def _state(egraph: bindings.EGraph) -> tuple[int, frozenset[bindings.Value]]:
+class _Makers:
+    """The law that made each e-node first; an e-node is a term over a term of each operand's class."""
+
+    def __init__(self) -> None:
+        self.made: dict[Term, str] = {}
+        self._place: dict[Term, int] = {}
+        self._term_of: dict[bindings.Value, int] = {}  # of each class a term
+        self._seen: set[tuple[str, tuple[bindings.Value, ...]]] = set()
+
+    def record(self, egraph: bindings.EGraph, functions: Mapping[str, bindings.FrozenFunction], law: str) -> None:
+        """Note the new e-nodes; those that congruence rewrote are old, or are noted again after the first law."""
+        readers: dict[str, Callable[[bindings.Value], Constant]] = {
+            "String": egraph.value_to_string,
+            "i64": egraph.value_to_i64,
+            "BigRat": egraph.value_to_bigrat,
+        }
+        waiting = [
+            (name, function.input_sorts, row)
+            for name, function in functions.items()
+            for row in function.rows
+            if (name, tuple(row.inputs)) not in self._seen
+        ]
+        progress = True
+        while waiting and progress:
+            left = []
+            for name, sorts, row in waiting:
+                pairs = list(zip(sorts, row.inputs, strict=True))
+                if any(sort == "E" and value not in self._term_of for sort, value in pairs):
+                    left.append((name, sorts, row))
+                    continue
+                self._seen.add((name, tuple(row.inputs)))
+                constants = tuple(readers[sort](value) for sort, value in pairs if sort != "E")
+                term = Term(name, constants, tuple(self._term_of[value] for sort, value in pairs if sort == "E"))
+                self.made.setdefault(term, law)
+                self._term_of.setdefault(row.output, self._place.setdefault(term, len(self._place)))
+            progress, waiting = len(left) < len(waiting), left
+
+
+def _state(egraph: bindings.EGraph, makers: _Makers, law: str) -> tuple[int, frozenset[bindings.Value]]:
     """The number of e-nodes, and the classes; a class keeps its value until it is merged into an older one."""
-    count, classes = 0, set[bindings.Value]()
+    count, classes, own = 0, set[bindings.Value](), {}
     for name, function in egraph.freeze().functions.items():
         if function.output_sort == "E" and name[0].isupper():
+            own[name] = function
             count += len(function.rows)
             classes.update(row.output for row in function.rows)
+    makers.record(egraph, own, law)
     return count, frozenset(classes)

@@ -56,7 +56,9 @@ class Values:
         for (side, i), it in zip(lazy, algebra.read([*lazy.values()]), strict=True):
             elements = it.residues if it.undefined is None else np.where(it.undefined, -1, it.residues)
             self._arrays[side, i] = np.broadcast_to(elements, self._graphs[side].types[i].shape)
-        keys = {place: _key(array) for place, array in self._arrays.items()}
+        keys: dict[tuple[bool, int], tuple[str, int] | tuple[int, int]] = {
+            place: _key(array) for place, array in self._arrays.items()
+        }
         keys |= {(side, i): shown for side, own in self._shown.items() for i, shown in enumerate(own) if shown is not None}
         self._keys = keys
 
@@ -109,7 +111,7 @@ def origins(primitive: Graph, graph: Graph, values: Values) -> list[Origin]:
     for position in ops:
         if position in taken:
             continue
-        nodes = (position,)
+        nodes: tuple[int, ...] = (position,)
         segment = _segment(primitive, segmenter, graph, nodes, values)
         reader = next((other for other in blocks if other > position and _feeds(graph, position, other)), None)
         if segment is None and reader is not None and position in blocks:
@@ -156,9 +158,9 @@ def _segment(primitive: Graph, segmenter: Segmenter, graph: Graph, nodes: Sequen
     read = {i for position in nodes for i in numbered[position][0].operands if _base(graph, i) not in inside}
     given = {value for i in read for value in values.of_program(i)}
     results: dict[int, tuple[int, ...]] = {value: values.of_program(value) for value in numbered[nodes[-1]][1]}
-    for item, wanted in zip(graph.outputs, primitive.outputs, strict=True):
+    for item, output in zip(graph.outputs, primitive.outputs, strict=True):
         if (made := _base(graph, item.operands[0])) in results:
-            results[made] = (wanted.operands[0],)  # whether it is equal or not
+            results[made] = (output.operands[0],)  # whether it is equal or not
     if not all(results.values()) or len(read) > sum(bool(values.of_program(i)) for i in read):
         return None
     outputs = {segmenter.behind(found[0]) for found in results.values()}

@@ -424,7 +424,7 @@ class _Kernel:
     def _is_kept(self, entry: Instantiated, one: OneKernelSearch, us: float) -> bool:
         """Whether a µGraph of this time is among those of its structure that a run keeps."""
         top = self.run.options.top
-        if us <= entry.kernels[0].us or isinstance(one.axes, str):
+        if us <= entry.kernels[0].us or isinstance(one.axes, str) or one.named is None:
             return True
         task = replace(segment_task(self.run), each=top, keep=top)
         [own] = instantiate_each((task, one.named, one.axes), [entry.structure])

@@ -6,7 +6,6 @@ The source is the oracle's frozen table; the search needs none of this.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 from mirage_eg.egraph.expression import Constant, Expression
@@ -59,6 +58,10 @@ class EGraphView:
                         queue.append(child)
         return {class_: sorted(nodes[class_], key=str) for class_ in (order | dict.fromkeys(nodes))}
 
+    def words(self, keys: Sequence[Key]) -> tuple[str, ...]:
+        """E-nodes as text, with the numbers of their operands' classes."""
+        return tuple(show_node(self.oracle, key, self.names) for key in keys)
+
     def growth(self) -> tuple[tuple[int, int], ...]:
         """E-nodes after each iteration."""
         return tuple(enumerate(self.oracle.saturation.growth, 1))
@@ -91,7 +94,7 @@ class EGraphView:
         for number, (key, class_) in enumerate(self.oracle.table.items()):
             children = [first[child] for child in children_of(self.oracle, key)]
             nodes[f"n{number}"] = {
-                "op": self._label(key),
+                "op": self.label(key),
                 "children": children,
                 "eclass": f"c{class_}",
                 "cost": 1.0 if self.cost is None else self.cost(str(key[0]), self._constants(key)),
@@ -103,7 +106,8 @@ class EGraphView:
     def _constants(self, key: Key) -> tuple[Constant, ...]:
         return tuple(it for it, sort in zip(key[1:], self.oracle.sorts[str(key[0])], strict=True) if sort != "E")
 
-    def _label(self, key: Key) -> str:
+    def label(self, key: Key) -> str:
+        """The op of an e-node with its constants, or the name of an input."""
         if key[0] == "Var" and self.names:
             return show_node(self.oracle, key, self.names).removeprefix("input ")
         return " ".join(map(str, (key[0], *self._constants(key))))
@@ -198,7 +202,7 @@ def _arranged(clusters: dict[int, _Cluster]) -> tuple[str, Size]:
         for child in dict.fromkeys(children)
         if child in numbers
     ]
-    layers = _layers(len(clusters), [(source, target) for source, target, _ in lines])
+    layers = layers_of(len(clusters), [(source, target) for source, target, _ in lines])
     down = [line for line in lines if layers[line[0]] < layers[line[1]]]
     up = [line for line in lines if layers[line[0]] >= layers[line[1]]]
     placed = place_boxes(
@@ -227,7 +231,7 @@ def _ends(placed: PlacedBoxes, sizes: Sequence[Size], source: int, target: int, 
     return (x + port * sizes[source][0], y + sizes[source][1]), (target_x + sizes[target][0] / 2, target_y)
 
 
-def _layers(count: int, lines: Sequence[tuple[int, int]]) -> list[int]:
+def layers_of(count: int, lines: Sequence[tuple[int, int]]) -> list[int]:
     """The layer of each box: below all boxes with a line to it, but for lines that close a cycle."""
     targets: list[list[int]] = [[] for _ in range(count)]
     for source, target in lines:
@@ -279,20 +283,3 @@ def history_html(history: SaturationHistory) -> str:
         table(("iteration", "law", "e-nodes added", "classes merged"), rows),
     )
     return "".join(f'<div style="overflow-x: auto">{part}</div>' for part in parts)
-
-
-def egraph_page(
-    view: EGraphView, title: str, about: str, history: SaturationHistory, classes: Mapping[int, Sequence[str]]
-) -> str:
-    """A standalone page, light and dark: the drawing in a frame that scrolls, the history and the e-nodes of every class."""
-    listed = [(f"#{class_}", "\n".join(enodes)) for class_, enodes in classes.items()]
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
-        "<style>:root { color-scheme: light dark } body { font-family: system-ui, sans-serif; margin: 1rem }"
-        " table { border-collapse: collapse } th, td { padding: .2rem .8rem; border-bottom: 1px solid #7f8ba055 }"
-        " .wide { overflow: auto; max-height: 90vh }</style>\n</head>\n<body>\n"
-        f'<h1>{escape(title)}</h1>\n<p>{escape(about)}</p>\n<div class="wide">{view.to_svg()}</div>\n'
-        f"<h2>Growth</h2>\n{history_html(history)}\n<h2>Classes</h2>\n"
-        f'<div style="overflow-x: auto">{table(("class", "e-nodes"), listed)}</div>\n</body>\n</html>\n'
-    )

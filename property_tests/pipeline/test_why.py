@@ -32,7 +32,8 @@ def hand_written(last: Last = divided, grid: int = 64, loop: int = 4) -> mi.Grap
     tile_x, tile_w = block.new_input(x, (-1,), 1), block.new_input(w, (1,), 0)
     product = block.forloop_accum(block.matmul(tile_x, tile_w))
     block.new_output(last(block, product, block.forloop_accum(tile_x, "rms", 1)), (1,))
-    graph.mark_output(*graph.customized([x, w], block), name="O")
+    [result] = graph.customized([x, w], block)
+    graph.mark_output(result, name="O")
     return graph.graph()
 
 

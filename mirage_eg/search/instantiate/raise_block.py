@@ -218,7 +218,7 @@ class _Raising:
             case Kind.REDUCTION:
                 return self.reduce(item.op, item, operands[0], item["dim"], value)
             case Kind.MATMUL:
-                return self.matmul(*operands, value)
+                return self.matmul(operands[0], operands[1], value)
             case Kind.ACCUMULATOR if item.get("columns") is None:
                 return self.accumulate(item, operands[0], value)
             case Kind.REARRANGEMENT:
