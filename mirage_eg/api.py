@@ -36,7 +36,7 @@ from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.report.draw import to_svg
 from mirage_eg.report.notebook import result_html
-from mirage_eg.report.tables import table
+from mirage_eg.report.tables import compiles_text, table
 
 if TYPE_CHECKING:
     from mirage_eg.graph_optimizer.optimize_graph import OptimizedGraph
@@ -228,7 +228,7 @@ class MuGraphs(Sequence[MuGraph]):
                 kernel_summary(it.graph),
                 f"{it.predicted_us:.1f}",
                 "proved" if it.proved else it.verdict.verdict,
-                it.compile.ok,
+                compiles_text(it.compile.compiles),
             )
             for rank, it in enumerate(candidates, 1)
         ]

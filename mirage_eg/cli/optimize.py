@@ -228,5 +228,7 @@ def verification_text(candidate: "Candidate") -> str:
 def _compiled(record: "CompileRecord") -> str:
     if not record.ok:
         return f"no: {record.error}"
+    if not record.tried:
+        return "not tried"
     used = ((record.shared_memory, "B shared"), (record.registers, "registers"))
     return ", ".join(f"{count} {what}" for count, what in used if count is not None) or "nothing to compile"

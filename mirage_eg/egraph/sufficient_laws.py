@@ -37,10 +37,14 @@ class SufficientLaws:
         self._worker: Worker | None = None
         self.nodes, self.seconds = 0, 0.0
 
-    def find(self, joint: Expression) -> tuple[str, ...] | str:
-        """A sufficient set of laws for the first half of the outputs to equal the second half; else the reason why not."""
+    def find(self, joint: Expression, minimal: bool = True) -> tuple[str, ...] | str:
+        """A sufficient set of laws for the first half of the outputs to equal the second half; else the reason why not.
+
+        A `minimal` set has no superfluous law; otherwise laws of earlier proofs that suffice are not asked one by one.
+        """
         reason = NOT_SHOWN
-        for laws in (*[*reversed(self._sets)][: self.recent], self.equations):
+        known = [*reversed(self._sets)][: self.recent] if minimal else [*filter(None, [self._known()])]
+        for laws in (*known, self.equations):
             without = self.others(laws)
             try:
                 oracle = self._saturate(joint, without)
@@ -48,10 +52,24 @@ class SufficientLaws:
                 reason = str(error)
                 continue
             if _agree(oracle):
-                return self._reduced(joint, oracle, without)
+                earlier = not minimal and laws is not self.equations
+                return tuple(self._matched(oracle, without)) if earlier else self._reduced(joint, oracle, without)
             stopped = oracle.saturation.stopped
             reason = f"saturation {stopped}" if stopped else NOT_SHOWN
         return reason
+
+    def reduced(self, joint: Expression, laws: Collection[str]) -> tuple[str, ...]:
+        """Of sufficient laws those that are not superfluous."""
+        without = self.others(laws)
+        try:
+            return self._reduced(joint, self._saturate(joint, without), without)
+        except RuleError:  # user laws hit a limit
+            return tuple(laws)
+
+    def _known(self) -> tuple[str, ...]:
+        """The laws of all earlier proofs."""
+        known = {law for laws in self._sets for law in laws}
+        return tuple(law for law in self.equations if law in known)
 
     def find_without(self, joint: Expression, excluded: Collection[str]) -> tuple[str, ...] | None:
         """A sufficient set of laws without the excluded ones, or None."""

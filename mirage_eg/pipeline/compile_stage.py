@@ -1,7 +1,8 @@
 """Emitting and compiling what a run has chosen, each µGraph once; a kernel that does not fit is written with fewer stages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
@@ -56,9 +57,12 @@ def candidate_of(lowered: Lowered, made: Compiled, verdict: Verdict, float_check
     )
 
 
+UNWRITTEN = Compiled("", None, CompileRecord("", (), tried=False))
+
+
 @dataclass(slots=True)
 class Compiler:
-    """Compiles µGraphs of one run, each program once: as tuned where they were, else with the schedule that fits."""
+    """Writes and compiles µGraphs of one run, each program once: as tuned where they were, else with the schedule that fits."""
 
     run: Run
     memo: dict[tuple[Graph, TunedSource | None], Compiled] = field(default_factory=dict)
@@ -67,14 +71,27 @@ class Compiler:
     def compile(self, mugraphs: Sequence[Lowered]) -> list[Compiled]:
         """The programs of µGraphs with their compile records."""
         keys = [(entry.graph, entry.tuned) for entry in mugraphs]
-        new = [key for key in dict.fromkeys(keys) if key not in self.memo]
+        new = [key for key in dict.fromkeys(keys) if key not in self.memo or not self.memo[key].record.tried]
         if new:
             with self.run.watch.stage(STAGE):
                 self._compile(new)
         return [self.memo[key] for key in keys]
 
+    def compile_some(self, mugraphs: Sequence[Lowered], some: Sequence[Lowered]) -> list[Compiled]:
+        """The programs of µGraphs, of which `some` are compiled, and others only written."""
+        self.compile(some)
+        for entry in mugraphs:
+            if (key := (entry.graph, entry.tuned)) not in self.memo:
+                self.memo[key] = _or_not_written(partial(self._untried, entry.graph), entry.graph, self.run.device.target)
+        return [self.memo[entry.graph, entry.tuned] for entry in mugraphs]
+
+    def _untried(self, graph: Graph) -> Compiled:
+        schedules = per_kernel(_DEFAULT, len(graph.blocks))
+        source = emit(graph, program=self.run.program, schedule=schedules)
+        return Compiled(source, schedules, CompileRecord(self.run.device.target, (), tried=False))
+
     def library(self, lowered: Lowered) -> Candidate:
-        """The program itself as library kernels, where no time is left for a check; it was written and compiled, or is not."""
+        """The program itself as library kernels, where no time is left for a check; it was written, or is not."""
         made = self.memo.get((lowered.graph, None)) or _not_written("the budget was spent", self.run.device.target)
         return candidate_of(lowered, made, EQUAL_TO_ITSELF, NO_ERROR)
 
@@ -102,15 +119,16 @@ def _compile(
         if tuned is not None:
             yield Compiled(*tuned, CompileRecord(target, tuple(compile_within(tuned[0], target, process, until))))
         else:
-            yield _written(program, graph, target, process, until)
+            yield _or_not_written(partial(fitting, program, graph, target, process, until), graph, target)
 
 
 _DEFAULT = Schedule()
 
 
-def _written(program: Graph, graph: Graph, target: str, process: Worker, until: Deadline) -> Compiled:
+def _or_not_written(made: Callable[[], Compiled], graph: Graph, target: str) -> Compiled:
+    """A program, or the reason why Triton has no words for its kernels."""
     try:
-        return fitting(program, graph, target, process, until)
+        return made()
     except UnsupportedError as error:
         if not any(item.op == "block" for item in graph.nodes):
             raise

@@ -68,8 +68,9 @@ def _search_split_statistics(run: Run, given: ProgramSearch, partitioner: Partit
     split = with_split_statistics(given.primitive, HEURISTICS.search.longest_row)
     if split is None or run.until.part(HEURISTICS.until_rewritten).passed():
         return EqualPrograms()
-    found, _ = _search(run, "split statistics", split, lambda graph: graph, partitioner.found)
-    best, before = _best_us(found.candidates), _best_us(given.candidates)
+    before = _best_us(given.candidates)
+    found, _ = _search(run, "split statistics", split, lambda graph: graph, partitioner.found, before)
+    best = _best_us(found.candidates)
     note = f"mean and variance of long rows by parts: {best:.1f} µs predicted, {before:.1f} as written"
     return replace(found, notes=(*found.notes, note))
 
@@ -101,7 +102,7 @@ def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner) 
         bound_us = found.lower_bound_us(run.device)
         searched = EqualPrograms()
         if bound_us * HEURISTICS.close < best_us:
-            searched, partition = _search_substitution(run, found, partitioner.found)
+            searched, partition = _search_substitution(run, found, partitioner.found, best_us)
             extraction.add(found.rewritten.graph, found.rewritten.terms, partition.searched)
         us = _best_us(searched.candidates)
         seconds = perf_counter() - begin - sum(it.seconds for it in result.summaries)
@@ -136,11 +137,11 @@ def _library(run: Run, program: Graph) -> Found:
 
 
 def _search_substitution(
-    run: Run, found: Substitution, known: Mapping[Graph, SegmentSearch]
+    run: Run, found: Substitution, known: Mapping[Graph, SegmentSearch], best_us: float
 ) -> tuple[EqualPrograms, Partition]:
     """The search of the rewritten program, with the extracted kernels among its µGraphs."""
     graph = found.rewritten.graph
-    searched, partition = _search(run, "rewritten", graph, found.whole, known)
+    searched, partition = _search(run, "rewritten", graph, found.whole, known, best_us)
     lesser = _is_lesser(run, graph)
     groups = [*searched.candidates, (_of_given(_library(run, graph), found.whole, lesser),)]
     if found.joint.plan is not None:
@@ -152,15 +153,19 @@ def _search_substitution(
 
 
 def _search(
-    run: Run, what: str, program: Graph, to_given: ToGiven, known: Mapping[Graph, SegmentSearch]
+    run: Run, what: str, program: Graph, to_given: ToGiven, known: Mapping[Graph, SegmentSearch], best_us: float
 ) -> tuple[EqualPrograms, Partition]:
-    """Search a program of primitive ops that computes that of a run. `known`: segments that were searched."""
+    """Search a program of primitive ops that computes that of a run, of which a µGraph takes `best_us`.
+
+    `known`: segments that were searched.
+    """
     work = replace(run.work, part=f"{run.work.part}{what} ")
     until = after(run.until.part(HEURISTICS.until_rewritten).left() / HEURISTICS.until_plans)  # its plans end then
     inner = replace(run, name=f"{run.name}, {what}", program=program, work=work, tracer=None, until=until)
     search, partitioner = search_program(inner, program, known)
     if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
-        search = replace(search, plans=partitioner.compiling(search.plans, Compiler(inner)))
+        most_us = inf if run.is_part or run.options.prefer_few_kernels else HEURISTICS.close * best_us
+        search = replace(search, plans=partitioner.compiling(search.plans, Compiler(inner), most_us))
     lesser = _is_lesser(run, program)
     found = EqualPrograms(
         [[_of_given(entry, to_given, lesser) for entry in entries] for entries in search.candidates],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from time import perf_counter
 
 from mirage_eg.backends.cost.roofline_model import predict_us
@@ -13,12 +14,14 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline.choose_candidates import Groups, choose, diverse_by_kind, with_library, within_budget
-from mirage_eg.pipeline.compile_stage import Compiler
+from mirage_eg.pipeline.compile_stage import EQUAL_TO_ITSELF, NO_ERROR, UNWRITTEN, Compiled, Compiler, candidate_of
 from mirage_eg.pipeline.equal_programs import EqualPrograms
 from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.program_search import ProgramSearch
+from mirage_eg.pipeline.ranking import exceeds, on_which_the_first_depends, ordered
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
+from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import StartedTuning, tune_candidates
@@ -67,7 +70,8 @@ def find_finalists(
         chosen = choose(candidates, library, run, most)
     chosen = with_library(chosen, library)
     verified = _verified(run, chosen, search.primitive, reference, compiler)
-    if not run.on_gpu and (compiled := partitioner.compiling(search.plans, compiler)) is not search.plans:
+    most_us = _most_us_of_a_first(run, verified)
+    if not run.on_gpu and (compiled := partitioner.compiling(search.plans, compiler, most_us)) is not search.plans:
         search = replace(search, plans=compiled)
         candidates = [*search.candidates, *equal.candidates]
         chosen = with_library(choose(candidates, library, run, most), library)
@@ -91,16 +95,54 @@ def find_finalists(
 
 
 def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: BlockReference, compiler: Compiler) -> Verified:
-    """The candidates verified while they compile; with a budget as many as fit."""
+    """The candidates verified while they compile; with a budget as many as fit.
+
+    Without a GPU those compile that may be the first, by prediction at once, others when it turns out that they may.
+    """
     verified = Verified()
     with suppress(OverdueError):
         for batch in within_budget(run.until, chosen):
-            with ending(run.until), background_task(partial(compiler.compile, batch)) as compiled:
+            likely = [candidate_of(entry, UNWRITTEN, EQUAL_TO_ITSELF, NO_ERROR) for entry in batch]
+            some = batch if run.on_gpu else _lowered(batch, _that_may_be_first(run, likely))
+            with ending(run.until), background_task(partial(compiler.compile_some, batch, some)) as compiled:
                 verified = verified.joined(verify(run, reference, batch, primitive, compiled))
+    while waiting := _that_may_be_first(run, verified.equal):
+        made = dict(zip((it.graph for it in waiting), compiler.compile(_lowered(chosen, waiting)), strict=True))
+        verified = replace(verified, equal=tuple(_with_program(it, made.get(it.graph)) for it in verified.equal))
     if left_out := len(chosen) - len(verified.equal) - len(verified.rejected):
         note = f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent"
         verified = replace(verified, notes=(note,))
     return verified
+
+
+def _that_may_be_first(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, not compiled so far, that may be the first of all or of the fused ones, if they compile; of a part also
+    of those with as many kernels."""
+    groups = [candidates, [it for it in candidates if it.fused]]
+    if run.is_part:
+        groups += [[it for it in candidates if it.kernels == count] for count in {it.kernels for it in candidates}]
+    found = [it for group in groups for it in on_which_the_first_depends(group, run.options) if not it.compile.tried]
+    return [*{it.graph: it for it in found}.values()]
+
+
+def _lowered(chosen: Sequence[Lowered], candidates: Sequence[Candidate]) -> list[Lowered]:
+    """The µGraphs that became these candidates, in the order of the candidates."""
+    by_graph = {entry.graph: entry for entry in chosen}
+    return [by_graph[it.graph] for it in candidates]
+
+
+def _with_program(candidate: Candidate, made: Compiled | None) -> Candidate:
+    if made is None:
+        return candidate
+    return replace(candidate, source=made.source, schedule=made.schedule, compile=made.record)
+
+
+def _most_us_of_a_first(run: Run, verified: Verified) -> float:
+    """The most microseconds of a fused µGraph that may come before the candidates, if it compiles."""
+    first = next(iter(ordered([it for it in verified.equal if it.fused], run.options)), None)
+    if first is None or not (first.compile.ok and first.float_check.ok) or exceeds(first, run.options):
+        return inf
+    return inf if run.is_part or run.options.prefer_few_kernels else HEURISTICS.close * first.us
 
 
 def _is_any_good(verified: Verified) -> bool:

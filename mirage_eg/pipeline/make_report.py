@@ -151,7 +151,7 @@ def _mugraph(candidate: Candidate) -> MuGraphSummary:
         verdict=str(candidate.verdict.verdict),
         partial=candidate.verdict.partial,
         float_check=section(FloatSummary, candidate.float_check),
-        compiled=candidate.compile.ok,
+        compiled=candidate.compile.compiles,
     )
 
 

@@ -179,13 +179,15 @@ class Partitioner:
     def _choices(self, plan: KernelPlan) -> PlanChoices:
         return PlanChoices(tuple((part, *self._finder.others(part)) for part in plan.parts), self._candidate)
 
-    def compiling(self, search: PlanSearch, compiler: Compiler) -> PlanSearch:
-        """Plans whose kernels all compile: others get the next best extents for a kernel that does not, or other segments.
+    def compiling(self, search: PlanSearch, compiler: Compiler, most_us: float) -> PlanSearch:
+        """Plans of which those of at most `most_us` compile: others get the next best extents for a kernel that does not, or
+        other segments.
 
         With a budget plans are compiled as long as it lasts; with a small `top` so many of them.
         """
         for attempt in count():
-            best = [lower(first, self._run.device) for first, *_ in search.candidates[: self._run.options.top]]
+            firsts = [first for first, *_ in search.candidates[: self._run.options.top] if first.predicted_us <= most_us]
+            best = [lower(first, self._run.device) for first in firsts]
             batches = within_budget(self._run.until, best)
             compiled = [pair for batch in batches for pair in zip(batch, compiler.compile(batch), strict=True)]
             broken = frozenset(block for entry, made in compiled if not made.record.ok for block in _broken(entry, made.record))

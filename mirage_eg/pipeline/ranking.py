@@ -1,6 +1,9 @@
-"""The ranking of µGraphs, the library form included: by time, measured on a GPU or else predicted."""
+"""The ranking of µGraphs, the library form included: by time, measured on a GPU or else predicted.
 
-from collections.abc import Sequence
+A µGraph that was not compiled ranks as one that compiles.
+"""
+
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from mirage_eg.ir.weights import prepared_values
@@ -17,6 +20,19 @@ def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate
     `max_kernels`, that have no generated kernel although grids are given, that were not measured although others were. With
     `prefer_few_kernels` the number of kernels comes before time.
     """
+    return [
+        candidate for equally_fast in _in_groups(candidates, options) for candidate in sorted(equally_fast, key=_among_equals)
+    ]
+
+
+def on_which_the_first_depends(candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
+    """The first of the candidates and the fastest of its equals: if both compile, it is the first whether others do or not."""
+    group = next(_in_groups(candidates, options), [])
+    return [*{id(it): it for it in (min(group, key=_among_equals), group[0])}.values()] if group else []
+
+
+def _in_groups(candidates: Sequence[Candidate], options: Options) -> Iterator[list[Candidate]]:
+    """The candidates in groups of equally fast ones, the fastest of each first."""
     measured = any(candidate.measured_us is not None for candidate in candidates)
 
     def grade(candidate: Candidate) -> tuple[bool, bool, bool, bool, bool, int]:
@@ -29,12 +45,8 @@ def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate
             candidate.kernels if options.prefer_few_kernels else 0,
         )
 
-    return [
-        candidate
-        for _, alike in groupby(sorted(candidates, key=grade), grade)
-        for equally_fast in _by_time([*alike], HEURISTICS.close_measured if measured else HEURISTICS.close)
-        for candidate in sorted(equally_fast, key=_among_equals)
-    ]
+    for _, alike in groupby(sorted(candidates, key=grade), grade):
+        yield from _by_time([*alike], HEURISTICS.close_measured if measured else HEURISTICS.close)
 
 
 def _among_equals(candidate: Candidate) -> tuple[bool, int, bool, float]:

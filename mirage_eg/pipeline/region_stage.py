@@ -55,6 +55,7 @@ def divide(run: Run) -> tuple[Region, ...]:
             program=program,
             options=replace(run.options, max_kernels=None),
             work=replace(run.work, part=f"{name} "),
+            is_part=True,
         )
         its_parts = {number: parts[number] for number, other in enumerate(programs) if other == program}
         found.append(Region(own, its_parts, name))
@@ -167,7 +168,11 @@ def _composed(run: Run, regions: Sequence[Region], choice: Choice, graph: Graph 
         schedule=schedule,
         verdict=compose_verdicts([entry.verdict for entry in choice.values()]),
         float_check=compose_float_checks([entry.float_check for entry in choice.values()]),
-        compile=CompileRecord(run.device.target, tuple(kernel for entry in entries for kernel in entry.compile.kernels)),
+        compile=CompileRecord(
+            run.device.target,
+            tuple(kernel for entry in entries for kernel in entry.compile.kernels),
+            tried=all(entry.compile.tried for entry in entries),
+        ),
     )
 
 

@@ -49,7 +49,10 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One optimization: what all its stages share. It ends `until`; each stage ends at its part of that time."""
+    """One optimization: what all its stages share. It ends `until`; each stage ends at its part of that time.
+
+    `is_part`: its µGraphs are joined with those of other parts of a program.
+    """
 
     name: str
     program: Graph
@@ -63,3 +66,4 @@ class Run:
     wanted: Wanted = EVERYTHING
     until: Deadline = NEVER
     given: Graph | None = None  # where `program` has constants in place of values of the given one
+    is_part: bool = False

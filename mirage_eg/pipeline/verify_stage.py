@@ -21,7 +21,7 @@ from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.transforms.whole_products import whole_products
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence, with_chains
-from mirage_eg.verify.proof import Proof, Prover, express_both, proof_in_steps
+from mirage_eg.verify.proof import Proof, Prover, express_both, minimal_laws, proof_in_steps
 from mirage_eg.verify.slice_proof import partition_is_proved
 from mirage_eg.verify.subgraph_check import Subgraph
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
@@ -106,7 +106,7 @@ def _with_proofs(run: Run, program: Graph, finalists: Sequence[Lowered], tested:
     searched = rulebook.packaged and _starts_from_a_proved_partition(program)
     until = run.until.part(HEURISTICS.until_proofs).or_before(run.until.halfway())
     limits = replace(PROOF_LIMITS, seconds=max(0.0, min(PROOF_LIMITS.seconds, until.left())))
-    prover = Prover(program, rulebook if rulebook.domain == "indexed" else None, limits)
+    prover = Prover(program, rulebook if rulebook.domain == "indexed" else None, limits, minimal=False)
     verdicts = list[Verdict]()
     for position, (entry, verdict) in enumerate(zip(finalists, tested, strict=True)):
         if not needed[position]:
@@ -119,7 +119,7 @@ def _with_proofs(run: Run, program: Graph, finalists: Sequence[Lowered], tested:
 
 
 def with_steps(run: Run, candidate: Candidate) -> Candidate:
-    """A proved candidate with its proof in steps; it is only tested if the checker refuses the proof."""
+    """A proved candidate with its proof in steps, by no superfluous law; it is only tested if the checker refuses the proof."""
     verdict = candidate.verdict
     if "proved" not in verdict.evidence or verdict.chains or verdict.no_chains_because is not None:
         return candidate
@@ -132,6 +132,7 @@ def with_steps(run: Run, candidate: Candidate) -> Candidate:
         try:
             with ending(run.until):
                 joint = express_both(run.program, candidate.graph)
+                verdict = replace(verdict, laws=minimal_laws(joint, verdict.laws, rulebook))
                 found = proof_in_steps(joint, verdict.laws, rulebook, run.program.input_names)
         except UnsupportedError as error:
             found = Chains(missing=f"cannot be translated: {error}")

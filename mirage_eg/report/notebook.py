@@ -14,7 +14,7 @@ from mirage_eg.report.draw import to_svg
 from mirage_eg.report.funnel import funnel
 from mirage_eg.report.mutant_regions import regions_svg
 from mirage_eg.report.proof_steps import chain_html
-from mirage_eg.report.tables import record, table
+from mirage_eg.report.tables import compiles_text, record, table
 
 if TYPE_CHECKING:
     from mirage_eg.egraph.explain import Explanation
@@ -53,7 +53,7 @@ def compile_table(records: Sequence["CompileRecord"]) -> str:
     rows = [
         (
             record.target,
-            "yes" if record.ok else f"no: {record.error}",
+            compiles_text(record.compiles) + ("" if record.ok else f": {record.error}"),
             *("–" if count is None else f"{count:,}" for count in (record.shared_memory, record.registers, record.spills)),
         )
         for record in records

@@ -30,7 +30,7 @@ from mirage_eg.report.rewriting import rewriting_html
 from mirage_eg.report.roofline import kernel_points, program_point, roofline
 from mirage_eg.report.simplify import simplification_html, threads_html
 from mirage_eg.report.svg import dark_style
-from mirage_eg.report.tables import numbered, table
+from mirage_eg.report.tables import compiles_text, numbered, table
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -255,7 +255,7 @@ def _row(entry: MuGraphSummary) -> tuple[object, ...]:
         f"{entry.predicted_us:.1f}",
         measured,
         ", ".join([entry.verdict, *_remarks(entry)]),
-        "yes" if entry.compiled else "no",
+        compiles_text(entry.compiled),
     )
 
 

@@ -11,6 +11,11 @@ def table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     return f"<table>{_row(head, 'th')}{''.join(_row(row, 'td') for row in rows)}</table>"
 
 
+def compiles_text(compiles: bool | None) -> str:
+    """Whether a µGraph compiles; None where that was not tried."""
+    return "not tried" if compiles is None else "yes" if compiles else "no"
+
+
 Row = TypeVar("Row", bound=Hashable)
 
 

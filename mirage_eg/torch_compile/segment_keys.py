@@ -118,8 +118,8 @@ def is_good(key: Key) -> Callable[[Candidate], bool]:
     """Whether a candidate has fused kernels with the evidence that a key names, for all inputs that its program takes."""
 
     def good(entry: Candidate) -> bool:
-        kept = entry.compile.ok and not entry.float_check.leaves_domain
-        return entry.fused and kept and (key["verify"] == "tested" or entry.proved)
+        kept = entry.compile.compiles and not entry.float_check.leaves_domain
+        return bool(entry.fused and kept) and (key["verify"] == "tested" or entry.proved)
 
     return good
 

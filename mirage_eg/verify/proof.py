@@ -67,14 +67,20 @@ class Proof:
 class Prover:
     """Proves candidates of one program by one rulebook; µGraphs with equal terms share a proof.
 
-    User laws run in a process of their own, which ends with the prover.
+    Unless the sets of laws are to be `minimal`, laws of earlier proofs that suffice are taken as they are, if none of them is
+    partial or a user's (`minimal_laws`). User laws run in a process of their own, which ends with the prover.
     """
 
     def __init__(
-        self, program: Graph, rulebook: Rulebook | None = None, limits: Limits = PROOF_LIMITS, keeps: bool = False
+        self,
+        program: Graph,
+        rulebook: Rulebook | None = None,
+        limits: Limits = PROOF_LIMITS,
+        keeps: bool = False,
+        minimal: bool = True,
     ) -> None:
         keeps = keeps or has_choices(program) or (rulebook is None and program.keeps_undefined)
-        self.program, self._keeps = program, keeps  # undefined values
+        self.program, self._keeps, self._minimal = program, keeps, minimal  # keeps: undefined values
         rulebook = rulebook or load_rules("indexed", undefined="keep" if self._keeps else "free")
         self.rulebook = rulebook.keeping_undefined() if self._keeps else rulebook
         self._laws = SufficientLaws(self.rulebook, limits)
@@ -128,22 +134,24 @@ class Prover:
         Where two parts of one value are written differently, the laws of slices and all others are tried together.
         """
         if joint.parting is None:
-            return self._proof(joint.both)
+            return self._proof(joint.both, self._minimal)
         if (unknown := undeclared(self.rulebook, joint.parting)) is not None:
             return Proof(False, reason=f"cannot be translated: no loaded theory declares {unknown}")
         used = laws_of_parting(joint.parting, self._laws_of_slices)
         if used is None:
             return Proof(False, reason="the laws of slices do not show that the parts are those of the program and µGraph")
-        proof = self._proof(joint.both)
+        proof = self._proof(joint.both, minimal=True)
         if not proof.proved and proof.reason == NOT_SHOWN:
             claims = joint.parting.outputs[: len(joint.parting.outputs) // 2]
-            proof = self._proof(needed_for(joint.parting, (*claims[::2], *claims[1::2])))
+            proof = self._proof(needed_for(joint.parting, (*claims[::2], *claims[1::2])), minimal=True)
         return replace(proof, laws=tuple(dict.fromkeys((*used, *proof.laws)))) if proof.proved else proof
 
-    def _proof(self, joint: Expression) -> Proof:
+    def _proof(self, joint: Expression, minimal: bool) -> Proof:
         if (unknown := undeclared(self.rulebook, joint)) is not None:
             return Proof(False, reason=f"cannot be translated: no loaded theory declares {unknown}")
-        needed = self._laws.find(joint)
+        needed = self._laws.find(joint, minimal)
+        if not minimal and not isinstance(needed, str) and self._is_limited(needed):
+            needed = self._laws.find(joint)
         if isinstance(needed, str):
             return Proof(False, reason=needed)
         doubt = self._scope.doubt(joint, needed)
@@ -154,11 +162,20 @@ class Prover:
             return Proof(False, needed, partial, reason="the laws show it only where every output is defined")
         return Proof(True, needed, partial, doubt)
 
+    def _is_limited(self, laws: tuple[str, ...]) -> bool:
+        """Whether a proof by these laws says less than one without some of them."""
+        return not self._scope.own.isdisjoint(laws) or bool(self._scope.partial(laws))
+
     def _agree_separately(self, joint: Expression, laws: tuple[str, ...]) -> bool:
         """Whether each output is proved by itself: a proof of all may pass through an undefined term of another output."""
         half = len(joint.outputs) // 2
         pairs = zip(joint.outputs[:half], joint.outputs[half:], strict=True)
         return half == 1 or all(self._laws.suffices(needed_for(joint, pair), laws) for pair in pairs)
+
+
+def minimal_laws(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook) -> tuple[str, ...]:
+    """Of laws that prove the terms equal those that are not superfluous; all, where slices and concatenations are parted."""
+    return tuple(laws) if joint.parting is not None else SufficientLaws(rulebook).reduced(joint.both, laws)
 
 
 def proof_in_steps(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:

@@ -15,6 +15,7 @@ from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.compile_stage import fitting
 from mirage_eg.pipeline.optimize import Result, optimize
+from mirage_eg.pipeline.run.cache import is_as_written
 from mirage_eg.pipeline.run.options import Options
 from property_tests.support.hand_written import gated_mlp
 
@@ -43,13 +44,18 @@ def test_kernels_that_do_not_compile_are_made_by_other_extents(monkeypatch: pyte
     allow(monkeypatch, FEW_BYTES)
     fused = [candidate for candidate in run().candidates if candidate.fused]
     assert fused
-    assert all(candidate.compile.ok for candidate in fused)
+    assert fused[0].compile.tried and all(candidate.compile.ok for candidate in fused)
     assert all((candidate.compile.shared_memory or 0) <= FEW_BYTES for candidate in fused)
 
 
 def test_where_the_kernels_fit_nothing_is_changed() -> None:
-    """The twin: with the memory that the model knows of, the same run takes more of it."""
-    assert max(candidate.compile.shared_memory or 0 for candidate in run().candidates) > FEW_BYTES
+    """The twin: with the memory that the model knows of, the same run takes more of it; others are only written."""
+    candidates = run().candidates
+    assert max(candidate.compile.shared_memory or 0 for candidate in candidates) > FEW_BYTES
+    tried = [candidate for candidate in candidates if candidate.compile.tried]
+    assert candidates[0] in tried and next(it for it in candidates if it.fused) in tried
+    others = [candidate for candidate in candidates if candidate not in tried]
+    assert others and all(it.compile.compiles is None and is_as_written(it, two_products()) for it in others)
 
 
 def test_a_kernel_that_does_not_fit_is_written_with_fewer_stages(monkeypatch: pytest.MonkeyPatch) -> None:

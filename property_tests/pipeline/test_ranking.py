@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.ir.graph import Graph
 from mirage_eg.lab.bench.calibrate import agreements, read_lines
 from mirage_eg.pipeline.optimize import Result, optimize
-from mirage_eg.pipeline.ranking import notes_on, ordered
+from mirage_eg.pipeline.ranking import notes_on, on_which_the_first_depends, ordered
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord
@@ -25,6 +26,7 @@ from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 from property_tests.support.parameters import few
 
 ROOT = Path(__file__).resolve().parents[2]
+FAILED = CompileRecord("sm_90", (KernelCompile("k", "sm_90", False, None, None, None, "no", 0.0),))
 VERDICT = Verdict(Equality.EQUAL, 2, 227, 113, 0, 1e-9, "", 1.0)
 
 
@@ -105,6 +107,27 @@ def test_few_kernels_stand_first_for_who_prefers_them(given: list[Candidate]) ->
     sound = [one for one in given if one.compile.ok and one.float_check.ok and one.measured_us is None]
     kernels = [one.kernels for one in ordered(sound, Options(prefer_few_kernels=True))]
     assert kernels == sorted(kernels)
+
+
+@given(candidates, st.randoms(use_true_random=False))
+def test_a_first_that_is_certain_stays_whatever_else_compiles(given: list[Candidate], random: Random) -> None:
+    given = [one for one in given if one.measured_us is None]
+    certain = on_which_the_first_depends(given, Options())
+    if not all(one.compile.ok for one in certain):
+        return
+    others = [
+        one if one in certain or not one.compile.ok or random.random() < 0.5 else replace(one, compile=FAILED) for one in given
+    ]
+    assert ordered(others, Options())[:1] == ordered(given, Options())[:1]
+
+
+def test_where_the_fastest_does_not_compile_another_may_be_first() -> None:
+    """The twin: of two equally fast ones the one of fewer kernels is first, unless it is not as fast as the next."""
+    fastest, few, next_one = candidate(10.0, kernels=2), candidate(10.4, kernels=1), candidate(10.45, kernels=0)
+    assert on_which_the_first_depends([fastest, few, next_one], Options()) == [next_one, fastest]
+    slower = candidate(10.6, kernels=0)
+    assert ordered([fastest, few, slower], Options())[0] is few
+    assert ordered([replace(fastest, compile=FAILED), few, slower], Options())[0] is slower
 
 
 def test_one_kernel_that_is_slow_does_not_stand_before_the_library() -> None:

@@ -19,6 +19,7 @@ from mirage_eg.egraph.chain_checker import ChainError
 from mirage_eg.egraph.chain_search import Chains
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
+from mirage_eg.egraph.sufficient_laws import SufficientLaws
 from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dissolve import dissolved
@@ -117,6 +118,21 @@ def test_a_law_that_is_needed_is_named_and_without_it_there_is_no_proof() -> Non
     weaker = load_rules("indexed", without=("30_scale",))
     refused = Prover(product(scaled=True), weaker).prove(scaled)
     assert not refused.proved and refused.reason == "the laws do not show it"
+
+
+def test_laws_of_earlier_proofs_are_taken_as_they_are_and_reduced_when_asked() -> None:
+    book = load_rules("indexed")
+    scaled, plain = product(scaled=True), product()
+    hard, easy, wrong = (
+        proof_module.express_both(*pair) for pair in ((scaled, tiled_scale()), (scaled, scaled), (scaled, plain))
+    )
+    laws = SufficientLaws(book)
+    needed = laws.find(hard.both, minimal=False)
+    assert needed == Prover(scaled).prove(tiled_scale()).laws
+    assert {*laws.find(easy.both, minimal=False)} <= {*needed}
+    assert laws.find(wrong.both, minimal=False) == "the laws do not show it"
+    assert proof_module.minimal_laws(hard, (*needed, "exp of log"), book) == needed
+    assert proof_module.minimal_laws(easy, needed, book) == ()
 
 
 def tiled_scale() -> Graph:

@@ -123,7 +123,7 @@ class MuGraphSummary:
     proved: bool
     partial: tuple[str, ...]
     float_check: FloatSummary
-    compiled: bool
+    compiled: bool | None  # None: not tried, as it cannot be the first
     predicted_us: float
     measured_us: float | None
 

@@ -31,14 +31,24 @@ EVERYTHING = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class CompileRecord:
-    """The compiler's figures for each kernel of a µGraph; for the whole, the largest counts and the first error."""
+    """The compiler's figures for each kernel of a µGraph; for the whole, the largest counts and the first error.
+
+    `tried`: without a GPU a µGraph that cannot be the first of its run is written and not compiled.
+    """
 
     target: str
     kernels: tuple[KernelCompile, ...]
+    tried: bool = True
 
     @property
     def ok(self) -> bool:
+        """Whether no kernel fails."""
         return all(kernel.ok for kernel in self.kernels)
+
+    @property
+    def compiles(self) -> bool | None:
+        """Whether all kernels compile; None where that was not tried."""
+        return self.ok if self.tried else None
 
     @property
     def error(self) -> str | None:
