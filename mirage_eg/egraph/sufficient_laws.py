@@ -3,7 +3,7 @@
 User laws run in a process of their own, which ends with the object.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.expression import Expression
@@ -58,13 +58,18 @@ class SufficientLaws:
             reason = f"saturation {stopped}" if stopped else NOT_SHOWN
         return reason
 
-    def reduced(self, joint: Expression, laws: Collection[str]) -> tuple[str, ...]:
-        """Of sufficient laws those that are not superfluous."""
-        without = self.others(laws)
-        try:
-            return self._reduced(joint, self._saturate(joint, without), without)
-        except RuleError:  # user laws hit a limit
-            return tuple(laws)
+    def without_superfluous(
+        self, joint: Expression, laws: Sequence[str], asked: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """Of sufficient laws those that are not superfluous, or not among the `asked` ones; all where e-graphs are large."""
+        left = [*laws]
+        for law in laws:
+            before = self.nodes
+            if (asked is None or law in asked) and self.suffices(joint, [it for it in left if it != law]):
+                left.remove(law)
+            if self.nodes > before + MINIMIZED_NODES:
+                break
+        return tuple(left)
 
     def _known(self) -> tuple[str, ...]:
         """The laws of all earlier proofs."""

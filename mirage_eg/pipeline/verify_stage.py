@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.egraph.chain_search import Chains
+from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.sufficient_laws import PROOF_LIMITS
+from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -104,9 +106,8 @@ def _with_proofs(run: Run, program: Graph, finalists: Sequence[Lowered], tested:
         return [replace(verdict, unproved_because=NOT_WANTED) for verdict in tested]
     rulebook = run.rulebook
     searched = rulebook.packaged and _starts_from_a_proved_partition(program)
-    until = run.until.part(HEURISTICS.until_proofs).or_before(run.until.halfway())
-    limits = replace(PROOF_LIMITS, seconds=max(0.0, min(PROOF_LIMITS.seconds, until.left())))
-    prover = Prover(program, rulebook if rulebook.domain == "indexed" else None, limits, minimal=False)
+    until = _until_proofs(run)
+    prover = Prover(program, rulebook if rulebook.domain == "indexed" else None, _limits(until), minimal=False)
     verdicts = list[Verdict]()
     for position, (entry, verdict) in enumerate(zip(finalists, tested, strict=True)):
         if not needed[position]:
@@ -116,6 +117,14 @@ def _with_proofs(run: Run, program: Graph, finalists: Sequence[Lowered], tested:
         proof = prover.prove(entry.graph) if in_time else NOT_TRIED
         verdicts.append(combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched))
     return verdicts
+
+
+def _until_proofs(run: Run) -> Deadline:
+    return run.until.part(HEURISTICS.until_proofs).or_before(run.until.halfway())
+
+
+def _limits(until: Deadline) -> Limits:
+    return replace(PROOF_LIMITS, seconds=max(0.0, min(PROOF_LIMITS.seconds, until.left())))
 
 
 def with_steps(run: Run, candidate: Candidate) -> Candidate:
@@ -132,7 +141,7 @@ def with_steps(run: Run, candidate: Candidate) -> Candidate:
         try:
             with ending(run.until):
                 joint = express_both(run.program, candidate.graph)
-                verdict = replace(verdict, laws=minimal_laws(joint, verdict.laws, rulebook))
+                verdict = replace(verdict, laws=minimal_laws(joint, verdict.laws, rulebook, _limits(_until_proofs(run))))
                 found = proof_in_steps(joint, verdict.laws, rulebook, run.program.input_names)
         except UnsupportedError as error:
             found = Chains(missing=f"cannot be translated: {error}")

@@ -112,7 +112,7 @@ class BlockReference:
     def _verdict(self, pair: Pair) -> Timed:
         if pair not in self._verdicts:
             part, kernels = self._part(pair.program), pair.kernels
-            small = part.restricted(kernels)
+            small = part.restricted(kernels, sums=True)
             if small is None and (why := self._too_large(pair.program)):
                 bounds = Verdict(Equality.UNDECIDED, 0, *PRIMES[:2], self._seed, None, "no test was run", 0.0)
                 self._verdicts[pair] = replace(bounds, undecided_because=why, evidence=()), 0.0
@@ -127,7 +127,7 @@ class BlockReference:
     def _float_check(self, pair: Pair) -> FloatCheck:
         if pair not in self._floats:
             part, kernels = self._part(pair.program), pair.kernels
-            small = part.restricted(kernels)
+            small = part.restricted(kernels, sums=False)
             if small is None and (why := self._too_large(pair.program)):
                 self._floats[pair] = FloatCheck(False, 0.0, 0.0, None, compared=False, uncompared=why)
                 return self._floats[pair]
@@ -153,14 +153,14 @@ class _Part:
     def __init__(self, program: Graph, trials: int, seed: int) -> None:
         self._program, self._trials, self._seed = program, trials, seed
         self._primitive = expand(program)
-        self._restricted: dict[Graph, Restricted | None] = {}
+        self._restricted: dict[tuple[Graph, bool], Restricted | None] = {}
         self._references: dict[Graph, Reference] = {}
 
-    def restricted(self, kernels: Graph) -> Restricted | None:
-        """The part and its kernels at few indices, or None."""
-        if kernels not in self._restricted:
-            self._restricted[kernels] = restricted(self._primitive, kernels)
-        return self._restricted[kernels]
+    def restricted(self, kernels: Graph, sums: bool) -> Restricted | None:
+        """The part and its kernels at few indices, or None; with `sums` also of linear sums."""
+        if (kernels, sums) not in self._restricted:
+            self._restricted[kernels, sums] = restricted(self._primitive, kernels, sums)
+        return self._restricted[kernels, sums]
 
     def reference(self, small: Restricted | None) -> Reference:
         """The reference at few indices, or at the program's own size."""

@@ -67,8 +67,8 @@ class Proof:
 class Prover:
     """Proves candidates of one program by one rulebook; µGraphs with equal terms share a proof.
 
-    Unless the sets of laws are to be `minimal`, laws of earlier proofs that suffice are taken as they are, if none of them is
-    partial or a user's (`minimal_laws`). User laws run in a process of their own, which ends with the prover.
+    Unless the sets of laws are to be `minimal`, laws of earlier proofs that suffice are taken as they are, without superfluous
+    ones that are partial or a user's. User laws run in a process of their own, which ends with the prover.
     """
 
     def __init__(
@@ -150,10 +150,10 @@ class Prover:
         if (unknown := undeclared(self.rulebook, joint)) is not None:
             return Proof(False, reason=f"cannot be translated: no loaded theory declares {unknown}")
         needed = self._laws.find(joint, minimal)
-        if not minimal and not isinstance(needed, str) and self._is_limited(needed):
-            needed = self._laws.find(joint)
         if isinstance(needed, str):
             return Proof(False, reason=needed)
+        if not minimal:
+            needed = self._laws.without_superfluous(joint, needed, self._scope.own.union(self._scope.partial(needed)))
         doubt = self._scope.doubt(joint, needed)
         if doubt is not None and (others := self._laws.find_without(joint, self._scope.own)) is not None:
             doubt, needed = None, others
@@ -162,10 +162,6 @@ class Prover:
             return Proof(False, needed, partial, reason="the laws show it only where every output is defined")
         return Proof(True, needed, partial, doubt)
 
-    def _is_limited(self, laws: tuple[str, ...]) -> bool:
-        """Whether a proof by these laws says less than one without some of them."""
-        return not self._scope.own.isdisjoint(laws) or bool(self._scope.partial(laws))
-
     def _agree_separately(self, joint: Expression, laws: tuple[str, ...]) -> bool:
         """Whether each output is proved by itself: a proof of all may pass through an undefined term of another output."""
         half = len(joint.outputs) // 2
@@ -173,9 +169,9 @@ class Prover:
         return half == 1 or all(self._laws.suffices(needed_for(joint, pair), laws) for pair in pairs)
 
 
-def minimal_laws(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook) -> tuple[str, ...]:
+def minimal_laws(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook, limits: Limits = PROOF_LIMITS) -> tuple[str, ...]:
     """Of laws that prove the terms equal those that are not superfluous; all, where slices and concatenations are parted."""
-    return tuple(laws) if joint.parting is not None else SufficientLaws(rulebook).reduced(joint.both, laws)
+    return tuple(laws) if joint.parting is not None else SufficientLaws(rulebook, limits).without_superfluous(joint.both, laws)
 
 
 def proof_in_steps(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:

@@ -29,6 +29,7 @@ from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.verify.few_indices import distinguished, fewest_indices, sizes_that_fit
+from mirage_eg.verify.linear_axes import linear_axes, same_ops
 from mirage_eg.verify.verdict import Difference
 
 KEPT = (16, 8, 4, 2)
@@ -56,17 +57,30 @@ class Restricted:
         return tuple(kept[at] for kept, at in zip(self.outputs[output], place, strict=True))
 
 
-def restricted(primitive: Graph, candidate: Graph) -> Restricted | None:
-    """A program in primitive ops and its µGraph at few indices; None where all are kept."""
+def restricted(primitive: Graph, candidate: Graph, sums: bool = False) -> Restricted | None:
+    """A program in primitive ops and its µGraph at few indices; None where all are kept.
+
+    With `sums`, which are not those of floats, also at few indices of axes that are summed and in which all values are linear.
+    """
     try:
         joint = JointAxes(primitive, candidate)
-        sizes = joint.kept()
-        if sizes == [*joint.axes.sizes]:
-            return None
-        program, small = joint.at(sizes)
     except (GraphError, UnsupportedError):
         return None
-    if _loops(small) + _loops(program) != _loops(candidate) + _loops(primitive):
+    linear = linear_axes(joint.whole, joint.axes) if sums else frozenset[int]()
+    return (_restricted(joint, linear) if linear else None) or _restricted(joint, frozenset())
+
+
+def _restricted(joint: "JointAxes", linear: frozenset[int]) -> Restricted | None:
+    sizes, (primitive, candidate) = joint.kept(linear), joint.graphs
+    if sizes == [*joint.axes.sizes]:
+        return None
+    try:
+        program, small = joint.at(sizes)
+        if linear and not same_ops(joint.whole, JointAxes(program, small).whole):
+            return None
+    except (GraphError, UnsupportedError):
+        return None
+    if not linear and _loops(small) + _loops(program) != _loops(candidate) + _loops(primitive):
         return None
     return Restricted(program, small, *joint.places(sizes))
 
@@ -86,9 +100,9 @@ class JointAxes:
         outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
         for pair in zip(*outputs, strict=True):  # equal indices of both are one index
             flat.apply("maximum", *pair)
-        nodes = (*flat.nodes, *(node("output", value) for values in outputs for value in values))
+        self.whole = Graph((*flat.nodes, *(node("output", value) for values in outputs for value in values)))
         self.axes = infer_axes(
-            Graph(nodes),
+            self.whole,
             repeats=True,
             barriers=True,
             slices=True,
@@ -96,14 +110,16 @@ class JointAxes:
             fillings=flat.fillings.values(),
             ties=flat.ties,
         )
-        self._graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
+        self.graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
 
-    def kept(self) -> list[int]:
-        """The kept number of indices of each axis."""
+    def kept(self, linear: frozenset[int] = frozenset()) -> list[int]:
+        """The kept number of indices of each axis: few of summed axes in which all values are `linear`."""
         axes, sizes = self.axes, [*self.axes.sizes]
-        fixed, least = distinguished(axes), fewest_indices(axes)
+        fixed, least = distinguished(axes) - linear, fewest_indices(axes)
         for count in KEPT:
-            wanted = [min(size, max(count, least[axis])) for axis, size in enumerate(axes.sizes)]
+            wanted = [
+                min(size, max(KEPT[-1] if axis in linear else count, least[axis])) for axis, size in enumerate(axes.sizes)
+            ]
             sizes = sizes_that_fit(axes, wanted, fixed, least)
             if sum(prod(sizes[axis] for dim in value for axis in dim) for value in axes.dims) <= ELEMENTS:
                 break
@@ -116,7 +132,7 @@ class JointAxes:
             UnsupportedError: a grid dim splits dims whose sizes differ then.
         """
         rebuilt, bodies = _Rebuilt(self.flat, self.axes, sizes), iter(self.flat.bodies)
-        program, candidate = (rebuilt.kernel_graph(graph, bodies) for graph in self._graphs)
+        program, candidate = (rebuilt.kernel_graph(graph, bodies) for graph in self.graphs)
         return program, candidate
 
     def places(self, sizes: Sequence[int]) -> tuple[tuple[Places, ...], tuple[Places, ...]]:

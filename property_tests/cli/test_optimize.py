@@ -34,6 +34,7 @@ class Compiled:
     shared_memory: int | None = 4096
     registers: int | None = 64
     error: str | None = None
+    tried: bool = True
 
 
 COMPILED = Compiled()

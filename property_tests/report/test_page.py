@@ -128,7 +128,8 @@ def test_every_number_of_the_funnel_is_the_reports(report: RunReport, page: str)
         pruned = sum(step.count for step in group.steps if step.pruned)
         assert pruned == sum(searched.pruned.values()) + rejected > 0
     counts = {step.label: step.count for step in finalists.steps}
-    assert counts["compiled"] == len(report.mugraphs)
+    tried = sum(it.compiled is True for it in report.mugraphs)
+    assert 0 < counts["compiled, where it may be the first"] == tried
     assert counts["timed on a GPU"] == 0
 
 

@@ -1,0 +1,66 @@
+"""Summed axes of which few indices decide, since each value is linear in its elements along them. Part of the trusted core.
+
+Let every value that has an axis be linear in the elements along it of the inputs that have it, with one coefficient at all
+indices, and let the axis be left by sums alone. Then a sum over n indices of elements x₁ … xₙ is that of one index with the
+element x₁ + … + xₙ, and, op by op, so is each value without the axis. So a program and a µGraph that are equal at one index of
+the axis are equal at any number of them, in the field and in the reals; not as floats round.
+"""
+
+from collections import Counter
+
+from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import OPS, Kind
+
+_SIZES = frozenset({"shape", "times", "start", "stop", "columns", "strides"})  # attributes that are those of extents
+
+
+def linear_axes(graph: Graph, axes: Axes) -> frozenset[int]:
+    """The reduced axes in which every value that has them is linear; none that an op tells apart, or that is cut or joined."""
+    dims = [*(dim for pair in axes.numberings for dim in pair), *(dim for it, _, _ in axes.slides for dim in (it,))]
+    dims += [*(windows for _, windows, _ in axes.slides), *(dim for joined, parts in axes.joins for dim in (joined, *parts))]
+    left = {*axes.reduced}.difference(axes.indexed, axes.reach, *dims)
+    for value_dims in axes.dims:
+        left.difference_update(axis for axis, times in Counter(it for dim in value_dims for it in dim).items() if times > 1)
+    for item, values in graph.numbered():
+        read = [axes.of(operand) for operand in item.operands]
+        made = frozenset[int]().union(*map(axes.of, values))
+        left -= _not_linear(graph, item, read, made)
+    return frozenset(left)
+
+
+def _not_linear(graph: Graph, item: Node, read: list[frozenset[int]], made: frozenset[int]) -> frozenset[int]:
+    """The axes in whose elements the result of an op is not linear, of operands that are linear in theirs."""
+    every = made.union(*read)
+    match item.op:
+        case "input" | "transpose" | "reshape" | "scale" | "sum":
+            return frozenset()
+        case "add" | "sub":
+            return every - frozenset.intersection(*read)
+        case "mul":
+            return frozenset.intersection(*read)
+        case "div":
+            return read[1]
+        case "mean":
+            return read[0] - made
+        case "broadcast" | "repeat":
+            return made - read[0]
+        case "cast":
+            dtype = graph.types[item.operands[0]].dtype, DType(item["dtype"])
+            return every if any(it.is_integer or it is DType.bool for it in dtype) else frozenset()
+        case _ if OPS[item.op].kind is Kind.MATMUL:
+            return frozenset.intersection(*read)
+        case _:
+            return every
+
+
+def same_ops(one: Graph, other: Graph) -> bool:
+    """Whether two graphs are the same ops with the same constants, at sizes of their own."""
+    return len(one.nodes) == len(other.nodes) and all(map(_is_same, one.nodes, other.nodes))
+
+
+def _is_same(one: Node, other: Node) -> bool:
+    constants = ({name: value for name, value in it.mapping.items() if name not in _SIZES} for it in (one, other))
+    return one.op == other.op and one.operands == other.operands and next(constants) == next(constants)
