@@ -15,6 +15,7 @@ from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
     from mirage_eg.optimizer.tune import Tuning
+    from mirage_eg.pipeline.run.executors import Memory
     from mirage_eg.search.partition.kernel_plan import KnownSegment
     from mirage_eg.search.trace import Tracer
 
@@ -65,6 +66,13 @@ def optimize_wanted(
 
     request = request_of(name, program, replace(options, cache=False))
     return reported(run_stages(request, observer, tuning, None, resume=False, tracer=None, wanted=wanted), name, "off")
+
+
+def search_ahead(name: str, program: Graph, options: Options, on_gpu: bool) -> "Memory":
+    """What the search of a run finds for its segments, for the memory of the workers of that run; no GPU is used."""
+    from mirage_eg.pipeline.stages import search_ahead as search
+
+    return search(run_request(name, with_weights(program, matching_inputs(program, options.weights)), options, on_gpu))
 
 
 def optimize_known(

@@ -19,8 +19,8 @@
 Each stage takes the run and the records of earlier stages, and gives a record, with notes for the report.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -30,6 +30,7 @@ from mirage_eg.egraph.soundness.false_laws import without_false_laws
 from mirage_eg.frontend.custom_op_check import check_custom_ops
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.compile_stage import check_cache
@@ -43,7 +44,7 @@ from mirage_eg.pipeline.region_records import Region, SearchedRegion
 from mirage_eg.pipeline.region_stage import divide, join
 from mirage_eg.pipeline.run.cache_lookup import RunRequest
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
-from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.executors import Memory, Workers
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import Diagnosis
 from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
@@ -56,7 +57,7 @@ from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.segments import op_count
 from mirage_eg.search.trace import Tracer
 from mirage_eg.transforms.constants import with_constants
-from mirage_eg.transforms.simplify import simplify
+from mirage_eg.transforms.simplify import Simplification, simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.verdict import Observer
 
@@ -75,6 +76,30 @@ def run_stages(
 
     `known`: segments of a search for the same program at other sizes, which takes the place of the search.
     """
+    with _begun(request, observer, checkpoint, resume, tracer, wanted) as (run, notes):
+        return _run(run, tuning, known, notes)
+
+
+def search_ahead(request: RunRequest) -> Memory:
+    """What the search of a run finds for its segments; nothing is tuned, verified or timed."""
+    with _begun(request) as (run, _):
+        for region in divide(_with_constants(run)[0]):
+            _, primitive = _in_primitive_ops(region.run)
+            search, partitioner = search_program(region.run, primitive)
+            search_equal_programs(region.run, search, partitioner)
+        return run.work.workers.memories
+
+
+@contextmanager
+def _begun(
+    request: RunRequest,
+    observer: Observer | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    tracer: Tracer | None = None,
+    wanted: Wanted = EVERYTHING,
+) -> Iterator[tuple[Run, list[str]]]:
+    """A run with its laws and workers, and notes."""
     options, watch = request.options, Watch(observer)
     rulebook = load_rules(options.domain, options.rules, options.without, options.undefined_in(request.program))
     check_cache()
@@ -89,7 +114,7 @@ def run_stages(
         run = Run(
             request.name, request.program, options, rulebook, device, work, request.on_gpu, watch, tracer, wanted, request.until
         )
-        return _run(run, tuning, known, [*notes])
+        yield run, [*notes]
 
 
 def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: list[str]) -> Result:
@@ -134,10 +159,7 @@ def search_region(
     A `tuning` that is given has seconds of its own.
     """
     run, begin, notes = replace(region.run, until=until), perf_counter(), list[str]()
-    with run.watch.stage("simplify"):
-        simplified = simplify(expand(run.program))
-    with run.watch.stage("search"):
-        primitive = drop_shifts(simplified.after)
+    simplified, primitive = _in_primitive_ops(run)
     if primitive != simplified.after:
         notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
     with ExitStack() as context:
@@ -147,6 +169,14 @@ def search_region(
         finalists = find_finalists(run, search, partitioner, equal, started)  # tune, optimize, verify, compile
     notes += [*search.notes, *equal.notes, *finalists.notes]
     return SearchedRegion(region, simplified, finalists, equal.summaries, tuple(notes), perf_counter() - begin)
+
+
+def _in_primitive_ops(run: Run) -> tuple[Simplification, Graph]:
+    """The program of a run, simplified, and as it is searched: without shifts of exponentials."""
+    with run.watch.stage("simplify"):
+        simplified = simplify(expand(run.program))
+    with run.watch.stage("search"):
+        return simplified, drop_shifts(simplified.after)
 
 
 def _searched(

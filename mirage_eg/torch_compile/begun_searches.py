@@ -1,6 +1,7 @@
 """Searches of several segments at once: each whole, in a worker process, while this process searches another one.
 
-A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find.
+A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find. A search
+that tunes needs the GPU of this process: a worker searches its segments, and the search here finds them in its memory.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,7 +13,7 @@ from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.run.executors import Workers
+from mirage_eg.pipeline.run.executors import Memory, Workers
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result, Wanted
 from mirage_eg.torch_compile.segment_keys import Key, form_of_key, hash_of, longer_of, request_for, title_of, wanted_by
@@ -22,16 +23,19 @@ Search = tuple[str, Graph, Options, Wanted]  # with the name of its run
 
 
 class BegunSearches:
-    """Searches by their names: of the first one here, and of others by workers; half of these stay with the search here."""
+    """Searches by their names: of the first one here, and of others by workers; half of these stay with the search here.
 
-    def __init__(self, workers: Workers, searches: dict[str, Search]) -> None:
-        self._workers, self._most = workers, may_begin(workers)
+    Where the search `tunes`, workers do the rest of it.
+    """
+
+    def __init__(self, workers: Workers, searches: dict[str, Search], tunes: bool = False) -> None:
+        self._workers, self._most, self._tunes = workers, may_begin(workers), tunes
         self._waiting = dict([*searches.items()][1:])
         self._running: dict[str, Future[list[Result]]] = {}
         self._continue()
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
-        """The result of a search, when it is there; None if it was not begun, and will not be.
+        """The result of a search, when it is there; None if it was not begun, and will not be, or is to be done here.
 
         Raises:
             OverdueError: it is not there at `until`.
@@ -45,6 +49,9 @@ class BegunSearches:
         except (BrokenExecutor, CancelledError):  # a worker died: the search here may say why
             found = None
         self._continue()
+        if self._tunes and found is not None:
+            self._workers.remember(found)
+            return None
         return found
 
     def _continue(self) -> None:
@@ -52,7 +59,8 @@ class BegunSearches:
         while self._waiting and sum(not future.done() for future in self._running.values()) < self._most:
             name = next(iter(self._waiting))
             try:
-                self._running[name] = self._workers.submit(_searched, None, self._waiting.pop(name))
+                function = _searched_ahead if self._tunes else _searched
+                self._running[name] = self._workers.submit(function, None, self._waiting.pop(name))
             except BrokenExecutor:
                 self._waiting.clear()
 
@@ -77,16 +85,15 @@ def searches_of(
 ) -> dict[str, Search]:
     """The searches that programs need, by the names of their keys; not those that may be there, of which `may_have` knows.
 
-    Each program has the numbers of its weights. Programs of one form need one search. A search that tunes needs this process.
-    All end `until`.
+    Each program has the numbers of its weights. Programs of one form need one search. All end `until`.
     """
     found: dict[str, Search] = {}
     forms = set[str]()
     for program, weights in asked if settings.search != "offline" else ():
         with suppress(MirageError):  # which the search here will say
-            options, on_gpu, key, searched = request_for(program, settings, until)
+            options, _, key, searched = request_for(program, settings, until)
             form = form_of_key(key, program, weights)
-            if (on_gpu and settings.tune) or form in forms or (settings.search != "always" and may_have(key, form)):
+            if form in forms or (settings.search != "always" and may_have(key, form)):
                 continue
             forms.add(form)
             longer = longer_of(searched, settings, weights) if other_sizes else None
@@ -101,6 +108,14 @@ def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
     import mirage_eg.pipeline.optimize  # noqa: F401 - for the searches to come
 
     return items
+
+
+def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[Memory]:
+    """What searches that tune find for their segments, each by one process."""
+    from mirage_eg.pipeline.optimize import search_ahead
+
+    for name, program, options, _ in searches:
+        yield search_ahead(name, program, replace(options, jobs=1), on_gpu=True)
 
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:

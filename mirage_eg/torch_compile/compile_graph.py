@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
+from mirage_eg.backends.measure.timing import gpu_available
 from mirage_eg.frontend.fx_partition import Place
 from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, Outside
@@ -111,7 +112,7 @@ def _gated(
             start(workers)
         several = asked if len(asked) > 1 and may_begin(workers) else []
         searches = searches_of(several, settings, _until_gate(until, settings), other_sizes, store.may_have)
-        store.begun = BegunSearches(workers, searches)
+        store.begun = BegunSearches(workers, searches, tunes=settings.tune > 0 and gpu_available())
         for same, region in in_order:
             begun = time.monotonic()
             part = region.ops / max(1, sum(ops.values()))

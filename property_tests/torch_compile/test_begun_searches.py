@@ -1,5 +1,6 @@
 """Segments of one graph are searched at once: the largest here, others by workers, with the same results."""
 
+import pickle
 from concurrent.futures import BrokenExecutor, Future
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER
+from mirage_eg.pipeline import partition_stage
+from mirage_eg.pipeline.optimize import optimize, search_ahead
 from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Wanted
@@ -24,10 +27,16 @@ class FakeWorkers:
     def __init__(self, count: int) -> None:
         self.count = count
         self.begun: dict[str, Future[list[Any]]] = {}
+        self.functions: list[str] = []
+        self.remembered: list[Any] = []
 
     def submit(self, function: Any, common: Any, search: Search) -> "Future[list[Any]]":
+        self.functions.append(function.__name__)
         future = self.begun[search[0]] = Future()
         return future
+
+    def remember(self, memories: Any) -> None:
+        self.remembered.append(memories)
 
 
 def searches(names: str) -> dict[str, Search]:
@@ -46,6 +55,32 @@ def test_half_of_the_workers_begin_the_others_in_turn() -> None:
     assert begun.result("e") is None  # it has not begun
     workers.begun["b"].set_exception(BrokenExecutor())
     assert begun.result("b") is None and [*workers.begun] == ["b", "c", "d"]
+
+
+def test_of_searches_that_tune_workers_do_the_rest() -> None:
+    workers: Any = FakeWorkers(6)
+    begun = BegunSearches(workers, searches("abc"), tunes=True)
+    workers.begun["b"].set_result(["segments of b"])
+    assert begun.result("b") is None and workers.remembered == ["segments of b"]
+    workers.begun["c"].set_exception(BrokenExecutor())
+    assert begun.result("c") is None and workers.remembered == ["segments of b"]
+    assert set(workers.functions) == {"_searched_ahead"}
+
+
+@pytest.mark.slow
+def test_what_was_searched_ahead_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = new_kernel_graph()
+    x, w, v = (graph.new_input(shape, name=name) for shape, name in (((16, 640), "x"), ((640, 640), "w"), ((640, 640), "v")))
+    graph.mark_output(graph.silu(x @ w) @ v)
+    options = Options(device="cpu", jobs=1, top=2, cache=False)
+    wanted = [it.graph for it in optimize("p", graph.graph(), options).candidates]
+    memories = pickle.loads(pickle.dumps(search_ahead("p", graph.graph(), options, on_gpu=False)))
+    searched = list[Any]()
+    monkeypatch.setattr(partition_stage, "find_kernels", lambda task, programs: searched.extend(programs) or iter(()))
+    with executors.shared_processes():
+        executors.Workers(jobs=1).remember(memories)
+        found = optimize("p", graph.graph(), options)
+    assert [it.graph for it in found.candidates] == wanted and not searched
 
 
 def test_two_cores_begin_nothing() -> None:

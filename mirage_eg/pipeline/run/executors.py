@@ -30,6 +30,7 @@ from mirage_eg.backends.evaluator.processes import begin_worker, end_processes, 
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.pipeline.run.code_hash import code_hash
 
+Memory = list[tuple[Any, dict[Any, Any]]]  # results by their items, with what the items have in common
 Function = Callable[[Any, Sequence[Any]], Iterable[Any]]  # what is common to all items, items; gives a result for each in order
 DASK = re.compile(r"dask(?:://(?P<address>[^\s/:]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}))?")
 WORTH_STARTING = 2.5  # seconds of work left that are worth starting processes
@@ -63,7 +64,7 @@ class _SharedProcesses:
     executor: Executor | None = None
     count: int = 0
     late: list[Future[list[Any]]] = field(default_factory=list)
-    memory: list[tuple[Any, dict[Any, Any]]] = field(default_factory=list)
+    memory: Memory = field(default_factory=list)
 
 
 _SHARED: ContextVar[_SharedProcesses | None] = ContextVar("shared processes", default=None)
@@ -213,6 +214,16 @@ class Workers:
         results = dict[Any, Any]()
         self._shared.memory.append((common, results))
         return results
+
+    @property
+    def memories(self) -> Memory:
+        """All that `memory` has given."""
+        return self._shared.memory
+
+    def remember(self, memories: Memory) -> None:
+        """Add what another process has found."""
+        for common, results in memories:
+            self.memory(common).update(results)
 
     def _begin(self, item: Any, job: "_Job") -> None:
         if item not in self._ahead:
