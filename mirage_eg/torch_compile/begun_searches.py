@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.deadline import NEVER, Deadline
@@ -31,7 +32,7 @@ class BegunSearches:
     def __init__(self, workers: Workers, searches: dict[str, Search], tunes: bool = False) -> None:
         self._workers, self._most, self._tunes = workers, may_begin(workers), tunes
         self._waiting = dict([*searches.items()][1:])
-        self._running: dict[str, Future[list[Result]]] = {}
+        self._running: dict[str, Future[list[Any]]] = {}  # the result, or the memory of a search that tunes
         self._continue()
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
