@@ -226,12 +226,12 @@ def test_dask_gives_the_same_report_though_its_workers_die(dask: Executor, alone
 
     def kill(stage: str, done: int, total: int | None, note: str) -> None:
         """End one worker, once, in the middle of each stage that has work for it."""
-        if done and done != total and stage in ("search", "compile") and stage not in killed:
+        if done and done != total and stage in ("search", "instantiate") and stage not in killed:
             killed.append(stage)
             os.kill(next(iter(dask._client.run(os.getpid).values())), signal.SIGKILL)  # type: ignore[attr-defined]
 
     result = run(kill, executor=dask)
-    assert killed == ["search", "compile"]
+    assert killed == ["search", "instantiate"]
     assert (json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]) == alone
 
 
