@@ -60,7 +60,8 @@ class _Lengths:
     """Puts back the numbers of tokens that the layers of a cache count."""
 
     def __init__(self, cache: Any, place: int) -> None:
-        self._tensors = [layer.cumulative_length for layer in cache.layers if torch.is_tensor(layer.cumulative_length)]
+        counts = [getattr(layer, "cumulative_length", None) for layer in cache.layers]
+        self._tensors = [it for it in counts if isinstance(it, torch.Tensor)]
         self._wanted = [torch.full_like(tensor, place) for tensor in self._tensors]
         names = ("cumulative_length", "cumulative_length_int")
         self._counts = [(layer, name) for layer in cache.layers for name in names if type(getattr(layer, name, None)) is int]
@@ -68,7 +69,8 @@ class _Lengths:
 
     def __call__(self) -> None:
         """One copy of all tensors, which a CUDA graph repeats."""
-        torch._foreach_copy_(self._tensors, self._wanted)
+        if self._tensors:
+            torch._foreach_copy_(self._tensors, self._wanted)
         for layer, name in self._counts:
             setattr(layer, name, self._place)
 
