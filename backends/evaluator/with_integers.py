@@ -11,6 +11,7 @@ from mirage_eg.backends.evaluator import library_ops
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import ProgramError
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.ops import OPS, Attributes, Op
 from mirage_eg.ir.shapes import Shape
@@ -68,7 +69,13 @@ class WithIntegers:
         return self.plain.rearrange(row, operands, lead, attributes)
 
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
-        """Elements that are integers stay integers; so do indices."""
+        """Elements that are integers stay integers; so do indices.
+
+        Raises:
+            ProgramError: an index is out of range.
+        """
+        if row.indices is not None:
+            _check_range(operands[row.indices], operands[0].shape[lead + attributes["dim"]])
         data = [x for place, x in enumerate(operands) if place != row.indices]
         if not data or not all(map(_is_whole, data)):
             return self.plain.library(row, operands, lead, attributes)
@@ -95,6 +102,13 @@ class WithIntegers:
 
 def _is_whole(x: Array) -> bool:
     return bool(x.dtype.kind in "iu")
+
+
+def _check_range(indices: Array, extent: int) -> None:
+    """Refuse indices that are none of the elements, which −1 counts from the last."""
+    wrong = (indices < -extent) | (indices >= extent)
+    if wrong.any():
+        raise ProgramError(f"got the index {int(indices[wrong][0])}, wanted {-extent} to {extent - 1}")
 
 
 def _wrapped(number: Fraction) -> int:

@@ -71,6 +71,20 @@ def evaluated(node: Any, values: Mapping[str, Value], types: ModelTypes) -> list
     return [next(found) if name else None for name in node.output]
 
 
+def is_computed(node: Any, values: Mapping[str, Value], types: ModelTypes) -> bool:
+    """Whether an evaluator computes a node for its known operands and zeros for others."""
+    import torch
+
+    tried = {
+        name: it if isinstance(it, np.ndarray) else array(torch.zeros_like(it, device="cpu")) for name, it in values.items()
+    }
+    try:
+        evaluated(node, tried, types)
+    except UnsupportedError:
+        return False
+    return True
+
+
 def model_of(
     nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], known: Mapping[str, Any], types: ModelTypes
 ) -> Any:

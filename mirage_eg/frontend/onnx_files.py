@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mirage_eg.frontend.onnx_checks import first_fault
 from mirage_eg.frontend.onnx_types import DOMAINS
 from mirage_eg.ir.errors import ProgramError
 
@@ -32,6 +33,8 @@ def read_model(model: Any) -> Any:
             model = onnx.load(path, load_external_data=False)
         elif not isinstance(model, onnx.ModelProto):
             raise TypeError(f"got the {type(model).__name__} {str(model)[:40]!r}")
+        if (fault := first_fault(model)) is not None:
+            raise ValueError(fault)
         onnx.checker.check_model(model if path is None else str(path))
         external = any(map(onnx.external_data_helper.uses_external_data, _tensors(model)))
         if external and path is None:

@@ -86,8 +86,21 @@ class _Import:
         nodes = {node: weight_of[target] for node, target in signature.inputs_to_parameters.items()}
         nodes |= zip(signature.user_inputs, self.inputs, strict=True)
         constants = {name: it for name, it in plan.values.items() if name in results and isinstance(it, np.ndarray)}
-        run = OnnxRun(found.run, tuple(self.given), names, tuple(from_torch), tuple(results), constants, last, self._shapes())
         outside = [self._of_operator(it) for it in found.outside]
+        operators = {of.node: f"{it.op} (result {it.node})" for of, it in zip(found.outside, outside, strict=True)}
+        run = OnnxRun(
+            *(
+                found.run,
+                tuple(self.given),
+                names,
+                tuple(from_torch),
+                tuple(results),
+                constants,
+                last,
+                self._shapes(),
+                operators,
+            )
+        )
         outside += [Outside(operator_name(it.source), it.reason, _first(it.source.output), None, 0) for it in plan.late]
         return replace(
             found,

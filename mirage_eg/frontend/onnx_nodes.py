@@ -12,7 +12,7 @@ from mirage_eg.frontend.onnx_evaluators import operator_name
 from mirage_eg.frontend.onnx_older import with_inputs
 from mirage_eg.frontend.onnx_ops import OLDER, OPERATORS, RANDOM, WITHOUT_INFLUENCE
 from mirage_eg.frontend.onnx_types import ModelTypes, text_of
-from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, array, carried, is_ordinary, tensor
+from mirage_eg.frontend.onnx_values import MisfitError, Operator, Tensor, Value, array, carried, is_ordinary, tensor
 from mirage_eg.ir.errors import UnsupportedError
 
 _TORCHS = (
@@ -75,8 +75,7 @@ class OnnxNode:
         except UnsupportedError:
             raise
         except _TORCHS as error:
-            shown = ", ".join(text_of(it) for it in operands if it is not None)
-            raise UnsupportedError(f"torch does not compute it for the operands {shown or 'none'}") from error
+            raise MisfitError("torch has no result for these operands") from error
         found = list(result) if isinstance(result, tuple | list) else [result]
         others = [text_of(it) for it in found if not isinstance(it, np.ndarray) and not is_ordinary(it)]
         if others:

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.onnx_barriers import call_node, evaluated, reads
+from mirage_eg.frontend.onnx_barriers import call_node, evaluated, is_computed, reads
 from mirage_eg.frontend.onnx_expansion import body_of, branch_of
 from mirage_eg.frontend.onnx_nodes import OnnxNode, nodes_of
 from mirage_eg.frontend.onnx_types import ModelTypes, shape_of, text_of
-from mirage_eg.frontend.onnx_values import Value, element_type, torch_type
+from mirage_eg.frontend.onnx_values import MisfitError, Value, element_type, torch_type
 from mirage_eg.ir.errors import UnsupportedError
+
+_SHOWN = 8  # entries of a known value that a message shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +76,32 @@ class Plan:
             self._defer(node, f"reads {after[0]}, {self.late_values[after[0]]}")
             return
         read = {name: self.values[name] for name in names}
-        misfit = None
         try:
             kinds = self.types.of_node(node.source, read)
-        except UnsupportedError as error:
-            kinds, misfit = {}, error
+        except UnsupportedError:
+            raise UnsupportedError(self._misfit(node, read)) from None
         try:
             self._call(node, kinds)
             return
         except UnsupportedError as error:
-            reason = str(error)
+            reason, has_none = str(error), isinstance(error, MisfitError)
         if self._expand(node, read):
             return
         if self.whole:
             raise UnsupportedError(reason)
-        if misfit is not None:
-            raise UnsupportedError(f"{node.op} ({self._place(node)}): {reason}; {misfit}")
+        if has_none and not is_computed(node.source, read, self.types):
+            raise UnsupportedError(self._misfit(node, read))
         try:
             self._be_opaque(node, read, kinds, reason)
         except UnsupportedError as error:
             self._defer(node, f"{reason}; {error}" if reads(node.source) and str(error) != reason else reason)
 
-    def _place(self, node: OnnxNode) -> str:
-        return f"result {next((name for name in node.outputs if name), 'none')}"
+    def _misfit(self, node: OnnxNode, read: Mapping[str, Value]) -> str:
+        """That a node's operands do not fit: with their types, or their numbers where few are known, and its attributes."""
+        operands = [_shown(name, read[name]) for name in node.source.input if name]
+        attributes = [f"{name} = {it}" for name, it in node.attributes.items() if isinstance(it, int | float | str | list)]
+        place = next((name for name in node.outputs if name), "none")
+        return f"{node.op} (result {place}): got {', '.join((*operands, *attributes)) or 'nothing'}, which do not fit"
 
     def _call(self, node: OnnxNode, kinds: Mapping[str, Any]) -> None:
         """Compute a node by its function, whose results must be of the types that ONNX infers."""
@@ -162,6 +167,11 @@ class Plan:
             raise UnsupportedError(reason)
         self.late.append(LateNode(node.source, reason))
         self.late_values |= dict.fromkeys(filter(None, node.outputs), "which is computed last")
+
+
+def _shown(name: str, value: Value) -> str:
+    is_short = isinstance(value, np.ndarray) and value.dtype.kind in "iub" and value.size <= _SHOWN
+    return f"{name} = {value.tolist()}" if is_short else f"{name} of {text_of(value)}"
 
 
 def _text(kind: Any) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, tensor, torch_type
+from mirage_eg.frontend.onnx_values import MisfitError, Operator, Tensor, Value, known, tensor, torch_type
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 
 
@@ -63,25 +64,39 @@ def _slice(x: Tensor, starts: Value, ends: Value, axes: Value = None, steps: Val
     return x
 
 
+def _from_start(indices: Value, x: Any, axis: int) -> Any:
+    """Indices along an axis of x; those below 0 count from the end, which the IR's own ops know.
+
+    Raises:
+        MisfitError: a known one is out of range.
+    """
+    import torch
+
+    extent, is_known = x.shape[axis], isinstance(indices, np.ndarray)
+    if is_known and (wrong := indices[(indices < -extent) | (indices >= extent)]).size:
+        raise MisfitError(f"got the index {wrong.flat[0]}, wanted {-extent} to {extent - 1}")
+    at_import = type(indices) is torch.Tensor and indices.device.type == "cpu"
+    indices = tensor(indices, x)
+    if is_known or at_import or str(x.dtype).removeprefix("torch.") not in {*map(str, DType)}:
+        indices = torch.where(indices < 0, indices + extent, indices)
+    return indices
+
+
 def _gather(x: Tensor, indices: Value, *, axis: int = 0) -> Any:
-    """Indices below 0 count from the end; those that are computed must not be."""
     import torch
 
     axis %= x.ndim
     if isinstance(indices, np.ndarray) and indices.ndim == 0:
         return x.select(axis, int(indices))
-    if isinstance(indices, np.ndarray):
-        indices = tensor(indices % x.shape[axis], x)
-    elif type(indices) is torch.Tensor and indices.device.type == "cpu":  # of a node that is computed at import
-        indices = indices % x.shape[axis]
+    indices = _from_start(indices, x, axis)
     if axis == 0 and x.ndim == 2 and x.is_floating_point():
         return torch.nn.functional.embedding(indices, x)
     picked = x.index_select(axis, indices.reshape(-1))
     return picked.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
-def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Any:
-    return x.gather(axis, indices)
+def _gather_elements(x: Tensor, indices: Value, *, axis: int = 0) -> Any:
+    return x.gather(axis, _from_start(indices, x, axis))
 
 
 def _expand(x: Tensor, shape: Value) -> Any:
@@ -138,8 +153,8 @@ def _cast_like(x: Tensor, like: Tensor) -> Any:
     return x.to(like.dtype)
 
 
-def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Any:
-    return x.scatter(axis, indices, updates)
+def _scatter_elements(x: Tensor, indices: Value, updates: Tensor, *, axis: int = 0) -> Any:
+    return x.scatter(axis, _from_start(indices, x, axis), updates)
 
 
 def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor) -> Any:

@@ -50,15 +50,20 @@ class OnnxRun:
     constants: Mapping[str, Any]
     last: Any
     shapes: Mapping[str, tuple[int, ...]]
+    operators: Mapping[str, str]  # of the nodes that torch computes
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The model's results.
 
         Raises:
-            ProgramError: other arguments than the model has inputs, or a node that no evaluator computes.
+            ProgramError: other arguments than the model has inputs, or a node that has no result for its operands.
         """
         values = self._arguments(args, kwargs)
-        found = self.torchs(**{own: values[name] for name, own in self.own.items()})
+        try:
+            found = self.torchs(**{own: values[name] for name, own in self.own.items()})
+        except (RuntimeError, IndexError) as error:  # torch's, as of whole numbers divided by 0
+            operator = self.operators.get(self.torchs.computing.name, "an operator")
+            raise ProgramError(f"run: {operator} has no result for these operands") from error
         values = dict(self.constants) | values | dict(zip(self.from_torch, found, strict=True))
         if self.last is not None:
             feeds = {it.name: _fed(values[it.name]) for it in self.last.graph.input}

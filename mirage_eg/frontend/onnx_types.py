@@ -50,7 +50,7 @@ class ModelTypes:
         Raises:
             UnsupportedError: ONNX finds that the operands do not fit.
         """
-        from onnx import shape_inference
+        from onnx import checker, shape_inference
 
         inferred: dict[str, Any] = {}
         schema = self.schema(node)
@@ -67,9 +67,8 @@ class ModelTypes:
                     opset_imports=list(self.opsets),
                     ir_version=self.ir_version,
                 )
-            except shape_inference.InferenceError:
-                shown = ", ".join(text_of(values[name]) if name else "none" for name in node.input)
-                raise UnsupportedError(f"ONNX has no result for the operands {shown or 'none'}") from None
+            except (shape_inference.InferenceError, checker.ValidationError):
+                raise UnsupportedError("ONNX infers no result") from None
         kinds = {name: self.declared[name] for name in node.output if name in self.declared}
         return kinds | {name: kind for name, kind in inferred.items() if is_complete(kind)}
 

@@ -11,6 +11,11 @@ import numpy as np
 
 from mirage_eg.ir.errors import UnsupportedError
 
+
+class MisfitError(UnsupportedError):
+    """Operands of values, shapes or types that an operator's function does not take."""
+
+
 Value = Any  # a torch.Tensor, or a NumPy array that is known at import
 Operator = Callable[..., Any]
 """An operator as a function of torch: parameters are a node's inputs, keywords its attributes with their defaults."""

@@ -26,6 +26,7 @@ class Running:
     def __init__(self, graph: Any, state: Mapping[str, Any], program: Any = None) -> None:
         self.graph, self.state, self.program = graph, state, program
         self.steps: list[tuple[int, int, Any]] = []
+        self.computing: Fx | None = None  # by torch: the node that an error is of
         self.found = Analysis()
         self.constants: Mapping[str, Constant] = {}
 
@@ -59,6 +60,7 @@ class Running:
                 part, outputs = step
                 self._run_segment(part, outputs, values, host)
             else:
+                self.computing = step
                 values[step.name] = call(step, lambda node: self._value(node, values, host))
         return self._results(values, host, given)
 

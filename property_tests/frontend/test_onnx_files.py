@@ -134,7 +134,7 @@ def test_functions_that_call_functions_with_attributes_become_ops() -> None:
         (b"bytes", "got the bytes"),
         ("nowhere.onnx", "No such file"),
         (".", "Is a directory"),
-        (PRODUCT.format("y = MatMul(x, x)"), "MatMul (result y): torch does not compute it for the operands float32[4, 8], fl"),
+        (PRODUCT.format("y = MatMul(x, x)"), "MatMul (result y): got x of float32[4, 8], x of float32[4, 8], which do not"),
         (PRODUCT.format("y = Exp(x)").replace("4", "4000000000"), "wanted at most 268,435,456 entries"),
         (PRODUCT.format("y = Exp(x)").replace('"" : 18', '"" : 99'), "got opset 99, which onnx"),
     ],
@@ -142,6 +142,33 @@ def test_functions_that_call_functions_with_attributes_become_ops() -> None:
 def test_other_models_are_refused_with_the_reason(model: Any, message: str) -> None:
     legal = isinstance(model, str) and model.startswith("<")
     assert message in refused(onnx.parser.parse_model(model) if legal else model)
+
+
+FAULTY = (
+    '<ir_version: 10, opset_import: ["" : 18]> m (float[4, 8] x, float[1, 4, 1, 1] image, float[3, 2, 1, 1] kernel) '
+    "=> (float[4, 8] y) <int64[1] far = {{9}}, int64[1] whole = {{2}}> {{ {} }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("y = Gather(x, far)", "Gather (result y): got x of float32[4, 8], far = [9], which do not fit"),
+        ("y = Add(x, whole)", "Add (result y): got x of float32[4, 8], whole = [2], which do not fit"),
+        ("y = Softmax<axis = 5>(x)", "Softmax (result y): got x of float32[4, 8], axis = 5, which do not fit"),
+        ("y = Squeeze(x, whole)", "Squeeze (result y): got x of float32[4, 8], whole = [2], which do not fit"),
+        ("y = Conv<group = 3>(image, kernel)", "image of float32[1, 4, 1, 1], kernel of float32[3, 2, 1, 1], group"),
+        ("y = Exp(z)", "Exp (result y) reads z, which no node before it computes"),
+        ("z = Exp(x)", "no node computes the result y"),
+        ("y = Expo(x)", "Expo (result y): ONNX has no such operator in version 18 of its operators"),
+        ("y = Exp(x, x)", "Exp (result y): got 2 inputs, wanted 1"),
+        ("y = Exp<axis = 1>(x)", "Exp (result y): got the attribute axis, wanted one of none"),
+        ("y = Softmax<axis = 0.5>(x)", "Softmax (result y): got the attribute axis of type FLOAT, wanted INT"),
+        ("y = MaxPool(x)", "MaxPool (result y): the attribute kernel_shape is missing"),
+    ],
+)
+def test_a_node_that_is_wrong_is_named_with_its_operands(node: str, message: str) -> None:
+    assert message in refused(onnx.parser.parse_model(FAULTY.format(node)))
 
 
 def test_a_negative_extent_is_one_that_is_not_known() -> None:
