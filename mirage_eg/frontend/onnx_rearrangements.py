@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.frontend.onnx_values import MisfitError, Operator, Tensor, Value, known, tensor, torch_type
-from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 
 
@@ -65,34 +64,26 @@ def _slice(x: Tensor, starts: Value, ends: Value, axes: Value = None, steps: Val
 
 
 def _from_start(indices: Value, x: Any, axis: int) -> Any:
-    """Indices along an axis of x; those below 0 count from the end, which the IR's own ops know.
+    """Indices along an axis of x from its start; those below 0 count from the end.
 
     Raises:
         MisfitError: a known one is out of range.
     """
     import torch
 
-    extent, is_known = x.shape[axis], isinstance(indices, np.ndarray)
-    if is_known and (wrong := indices[(indices < -extent) | (indices >= extent)]).size:
+    extent = x.shape[axis]
+    if not isinstance(indices, np.ndarray):
+        return torch.where(indices < 0, indices + extent, indices)
+    if (wrong := indices[(indices < -extent) | (indices >= extent)]).size:
         raise MisfitError(f"got the index {wrong.flat[0]}, wanted {-extent} to {extent - 1}")
-    at_import = type(indices) is torch.Tensor and indices.device.type == "cpu"
-    indices = tensor(indices, x)
-    if is_known or at_import or str(x.dtype).removeprefix("torch.") not in {*map(str, DType)}:
-        indices = torch.where(indices < 0, indices + extent, indices)
-    return indices
+    return tensor(np.where(indices < 0, indices + extent, indices), x)
 
 
 def _gather(x: Tensor, indices: Value, *, axis: int = 0) -> Any:
-    import torch
-
-    axis %= x.ndim
     if isinstance(indices, np.ndarray) and indices.ndim == 0:
         return x.select(axis, int(indices))
-    indices = _from_start(indices, x, axis)
-    if axis == 0 and x.ndim == 2 and x.is_floating_point():
-        return torch.nn.functional.embedding(indices, x)
-    picked = x.index_select(axis, indices.reshape(-1))
-    return picked.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+    is_known = isinstance(indices, np.ndarray)  # of computed ones torch's own indexing counts those below 0 from the end
+    return x[(slice(None),) * (axis % x.ndim) + (_from_start(indices, x, axis) if is_known else indices,)]
 
 
 def _gather_elements(x: Tensor, indices: Value, *, axis: int = 0) -> Any:

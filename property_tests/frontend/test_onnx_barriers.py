@@ -169,3 +169,14 @@ def test_an_attribute_that_is_left_out_has_its_default_in_shapes(operands: str, 
     [wanted] = computed(made, {"x": x})
     np.testing.assert_allclose(found.run(x)[0].numpy(), wanted, atol=1e-5)
     assert len(found.programs) == 2
+
+
+@pytest.mark.parametrize("node", ["y = Div(n, m)", "y = Mod(n, m)"])
+def test_an_operator_without_a_result_for_its_operands_is_named_when_it_runs(node: str) -> None:
+    made = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 18]> g (int64[2] n, int64[2] m) => (int64[2] y) {{ {node} }}'
+    )
+    found = import_model(made)
+    found.run(np.array([6, 7]), np.array([1, -1]))
+    with pytest.raises(ProgramError, match=rf"run: {made.graph.node[0].op_type} \(result y\) has no result for these operands"):
+        found.run(np.array([6, 7]), np.array([0, 9]))

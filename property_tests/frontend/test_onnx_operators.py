@@ -185,3 +185,15 @@ def test_an_operator_of_special_numbers_is_that_of_the_reference_evaluator(opera
 def test_a_node_outside_has_the_name_that_the_model_gives_it(nodes: str, named: tuple[str, str, str]) -> None:
     _, _, found = results(model(nodes))
     assert named in [(it.op, it.reason, it.node) for it in found.outside]
+
+
+@pytest.mark.parametrize("kind", ["float", "uint8"])
+@pytest.mark.parametrize("node", ["Gather(x, i)", "GatherElements(x, i)", "ScatterElements(x, i, u)"])
+def test_computed_indices_below_0_count_from_the_end(node: str, kind: str) -> None:
+    text = f"m ({kind}[4] x, int64[2] i, {kind}[2] u) => (y) {{ y = {node} }}"
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}')
+    dtype = np.float32 if kind == "float" else np.uint8
+    given = {"x": np.arange(4).astype(dtype), "i": np.array([-1, -4]), "u": np.array([7, 8], dtype)}
+    [got] = import_model(made).run(**given)
+    [wanted] = onnx.reference.ReferenceEvaluator(made).run(None, given)
+    np.testing.assert_array_equal(got.numpy(), wanted)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mirage_eg.frontend.torch_export import import_program
+from mirage_eg.ir.errors import ProgramError
 from property_tests.support.torch_import import imported
 
 CHANGES: dict[str, Callable[..., Any]] = {
@@ -193,3 +194,15 @@ def test_a_value_of_another_shape_than_torch_records_passes_as_it_is() -> None:
     x, target = torch.linspace(-3, 5, 10), torch.tensor([7, 6, 7, 0, 2, 5, 5, 1, 4, 7])
     model = imported(lambda x, target: loss(x, target), x, target)
     assert torch.equal(model.run(x, target), loss(x, target))
+
+
+@pytest.mark.parametrize("place", [4, -5])
+@pytest.mark.parametrize(
+    "take", [lambda x, i: x[i] * 2, lambda x, i: torch.gather(x, 0, i) * 2, lambda x, i: x.index_put((i,), x[0]) + 1]
+)
+def test_an_index_out_of_range_is_refused_as_torch_does(take: Callable[..., Any], place: int) -> None:
+    x, i = torch.arange(4.0), torch.tensor([3])
+    model = imported(take, x, i)
+    assert torch.equal(model.run(x, i), take(x, i))
+    with pytest.raises(ProgramError, match=f"got the index {place}, wanted -4 to 3"):
+        model.run(x, torch.tensor([place]))
