@@ -190,7 +190,7 @@ def test_a_node_outside_has_the_name_that_the_model_gives_it(nodes: str, named: 
 @pytest.mark.parametrize("kind", ["float", "uint8"])
 @pytest.mark.parametrize("node", ["Gather(x, i)", "GatherElements(x, i)", "ScatterElements(x, i, u)"])
 def test_computed_indices_below_0_count_from_the_end(node: str, kind: str) -> None:
-    text = f"m ({kind}[4] x, int64[2] i, {kind}[2] u) => (y) {{ y = {node} }}"
+    text = f"m ({kind}[4] x, int64[2] i, {kind}[2] u) => ({kind}[n] y) {{ y = {node} }}"
     made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}')
     dtype = np.float32 if kind == "float" else np.uint8
     given = {"x": np.arange(4).astype(dtype), "i": np.array([-1, -4]), "u": np.array([7, 8], dtype)}
