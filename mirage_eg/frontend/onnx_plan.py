@@ -76,10 +76,13 @@ class Plan:
             self._defer(node, f"reads {after[0]}, {self.late_values[after[0]]}")
             return
         read = {name: self.values[name] for name in names}
+        kinds, is_inferred = {}, True
         try:
             kinds = self.types.of_node(node.source, read)
-        except UnsupportedError:
-            raise UnsupportedError(self._misfit(node, read)) from None
+        except UnsupportedError as error:
+            is_inferred = False
+            if isinstance(error, MisfitError) or not is_computed(node.source, read, self.types):
+                raise UnsupportedError(self._misfit(node, read)) from None
         try:
             self._call(node, kinds)
             return
@@ -89,7 +92,7 @@ class Plan:
             return
         if self.whole:
             raise UnsupportedError(reason)
-        if has_none and not is_computed(node.source, read, self.types):
+        if not is_inferred or (has_none and not is_computed(node.source, read, self.types)):
             raise UnsupportedError(self._misfit(node, read))
         try:
             self._be_opaque(node, read, kinds, reason)

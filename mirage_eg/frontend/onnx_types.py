@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.onnx_values import Value, element_type
+from mirage_eg.frontend.onnx_values import MisfitError, Value, element_type
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 
 DOMAINS = ("", "ai.onnx")
@@ -48,7 +48,8 @@ class ModelTypes:
         """The types of a node's results that are tensors with all extents: by ONNX's inference, else as declared.
 
         Raises:
-            UnsupportedError: ONNX finds that the operands do not fit.
+            MisfitError: the types of the operands do not fit.
+            UnsupportedError: ONNX finds that their shapes or values do not fit.
         """
         from onnx import checker, shape_inference
 
@@ -67,7 +68,9 @@ class ModelTypes:
                     opset_imports=list(self.opsets),
                     ir_version=self.ir_version,
                 )
-            except (shape_inference.InferenceError, checker.ValidationError):
+            except checker.ValidationError:  # of types
+                raise MisfitError("ONNX infers no result") from None
+            except shape_inference.InferenceError:  # it wants a scalar where evaluators take one number
                 raise UnsupportedError("ONNX infers no result") from None
         kinds = {name: self.declared[name] for name in node.output if name in self.declared}
         return kinds | {name: kind for name, kind in inferred.items() if is_complete(kind)}
