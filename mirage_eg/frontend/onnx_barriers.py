@@ -79,7 +79,8 @@ def is_computed(node: Any, values: Mapping[str, Value], types: ModelTypes) -> bo
         name: it if isinstance(it, np.ndarray) else array(torch.zeros_like(it, device="cpu")) for name, it in values.items()
     }
     try:
-        evaluated(node, tried, types)
+        with np.errstate(all="ignore"):
+            evaluated(node, tried, types)
     except UnsupportedError:
         return False
     return True
