@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
+from mirage_eg.torch_compile import gate
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
@@ -28,6 +30,28 @@ def test_any_layout_of_inputs_gives_the_results_of_torch(memory_format: Any) -> 
             torch.testing.assert_close(fast(given), model(given), atol=1e-4, rtol=1e-4)
     found = Compilation(graph_records())
     assert found.used >= 1 and not found.unexpected
+
+
+@pytest.mark.parametrize("mode", ["default", "auto"])
+def test_the_whole_graph_is_timed_with_segments_and_without(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def won(runs: Any) -> list[Timing]:  # at the gate
+        return [Timing(us, 0.0, us, 0.0, "test", "") for us, _ in zip((1.0, 9.0), runs, strict=True)]
+
+    def step(cache: Any, x: Any, place: Any) -> Any:
+        return model(cache.index_copy_(0, place, cache[:1] + x))
+
+    monkeypatch.setattr(gate, "time_alternately", won)
+    model = nn.Sequential(nn.RMSNorm(64), nn.Linear(64, 64), nn.SiLU()).eval().cuda()
+    ours, plainly = torch.ones(16, 64, device="cuda"), torch.ones(16, 64, device="cuda")
+    arguments = torch.randn(1, 64, device="cuda"), torch.tensor([0], device="cuda")
+    options = {"cache": "off", "rest": "inductor", "mode": mode}
+    with torch.no_grad(), library_segments():
+        got = torch.compile(step, backend=backend, options=options)(ours, *arguments)
+        torch.testing.assert_close((got, ours), (step(plainly, *arguments), plainly), atol=1e-3, rtol=1e-3)
+    record = graph_records()[-1]
+    assert record.segments and record.ours_us is not None and record.other_us is not None
+    assert (record.used > 0) == (record.ours_us < record.other_us) and not Compilation((record,)).unexpected
+    assert ("without segments" in record.whole) == (mode == "auto")
 
 
 def test_a_segment_with_whole_number_results_is_tuned() -> None:
