@@ -65,7 +65,7 @@ class BlockReference:
         inside = SubgraphCheck(primitive, subgraphs)
         verdicts = {part: self._verdict(Pair(inside.standalone(part), part.graph))[0] for part in subgraphs}
         left = [part for part, verdict in verdicts.items() if not verdict.equal]
-        if left:
+        if left and self._too_large(self.program) is None:
             reference = Reference(self.program, self._trials, self._seed, array_module(self.program))
             again = reference.check_all([], subgraphs=SubgraphCheck(primitive, left))
             verdicts |= {part: verdict for part, (verdict, _) in zip(left, again, strict=True)}

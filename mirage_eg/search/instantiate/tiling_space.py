@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import product
-from math import prod
+from math import isqrt, prod
 
 from mirage_eg.ir.axes import Axes, is_vector_product
 from mirage_eg.ir.graph import Graph
@@ -153,7 +153,8 @@ def _all_tilings(
 
 @cache
 def _divisors(size: int) -> tuple[int, ...]:
-    return tuple(count for count in range(1, size + 1) if size % count == 0)
+    small = [count for count in range(1, isqrt(size) + 1) if size % count == 0]
+    return tuple(sorted({*small, *(size // count for count in small)}))
 
 
 def _divides_well(size: int) -> bool:
