@@ -1,9 +1,10 @@
-"""A copy of a graph in which some nodes are replaced by others."""
+"""A copy of a graph, or of a part of it, in which some nodes are left out, reordered, or replaced by others."""
 
 from collections.abc import Iterator, Set
+from typing import Any
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, result_count
+from mirage_eg.ir.node import Node, node, result_count
 
 
 class GraphCopy:
@@ -29,6 +30,15 @@ class GraphCopy:
         """Add a node of the old graph."""
         first = self.append(Node(item.op, tuple(self.position[operand] for operand in item.operands), item.attributes))
         self.position.update(zip(values, range(first, self._count), strict=True))
+
+    def read(self, value: int, **given: Any) -> None:
+        """Add an input in the place of a value of the old graph."""
+        kind = self._graph.types[value]
+        self.position[value] = self.append(node("input", shape=kind.shape, dtype=str(kind.dtype), **given))
+
+    def write(self, value: int, **given: Any) -> None:
+        """Add an output that is a value of the old graph."""
+        self.append(node("output", self.position[value], **given))
 
     def graph(self) -> Graph:
         """The new graph."""

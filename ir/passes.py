@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -15,13 +16,11 @@ def without_dead_code(program: Graph) -> Graph:
             needed.update(item.operands, values)
     if len(needed) == len(program.types):
         return program
-    moved: dict[int, int] = {}
-    nodes: list[Node] = []
-    for item, values in program.numbered():
+    copy = GraphCopy(program)
+    for item, values in copy:
         if item.op == "output" or not needed.isdisjoint(values):
-            nodes.append(Node(item.op, tuple(moved[i] for i in item.operands), item.attributes))
-            moved.update(zip(values, range(len(moved), len(moved) + len(values)), strict=True))
-    return Graph(tuple(nodes))
+            copy.copy(item, values)
+    return copy.graph()
 
 
 def without_repeats(program: Graph) -> Graph:

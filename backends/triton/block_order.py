@@ -12,6 +12,7 @@ from mirage_eg.backends.triton.safe_exp import SafeExponential, judged_in_any_or
 from mirage_eg.backends.triton.tiles import flatten
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import REGISTRY
@@ -98,13 +99,12 @@ def _after_factors(graph: Graph) -> Graph:
     if not any(value > exponential for exponential, values in factors.items() for value in values):
         return graph
     waiting = [(item, values) for item, values in graph.numbered() if item.op != "output"]
-    new_value: dict[int, int] = {}
-    nodes: list[Node] = []
+    copy = GraphCopy(graph)
     while waiting:
-        ready = [entry for entry in waiting if new_value.keys() >= set(entry[0].operands)]
-        item, values = next((entry for entry in ready if new_value.keys() >= set(factors.get(entry[1][0], ()))), ready[0])
-        nodes.append(Node(item.op, tuple(new_value[operand] for operand in item.operands), item.attributes))
-        new_value[values[0]] = len(new_value)
-        waiting.remove((item, values))
-    nodes += [Node("output", (new_value[item.operands[0]],), item.attributes) for item in graph.outputs]
-    return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+        ready = [entry for entry in waiting if copy.position.keys() >= set(entry[0].operands)]
+        entry = next((it for it in ready if copy.position.keys() >= set(factors.get(it[1][0], ()))), ready[0])
+        copy.copy(*entry)
+        waiting.remove(entry)
+    for item in graph.outputs:
+        copy.copy(item, range(0))
+    return copy.graph()

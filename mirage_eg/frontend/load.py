@@ -20,7 +20,8 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import MirageError, ProgramError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import node
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.pair import LawPair
@@ -234,13 +235,13 @@ def _in_order(program: Graph, names: Sequence[str]) -> Graph:
     inputs = {item["name"]: item for item in program.nodes if item.op == "input"}
     values = dict(zip(program.input_names, program.input_values, strict=True))
     ordered = [*order, *(name for name in inputs if name not in order)]
-    place = {values[name]: number for number, name in enumerate(ordered)}
-    nodes = [inputs[name] for name in ordered]
-    for item, results in program.numbered():
+    copy = GraphCopy(program)
+    for name in ordered:
+        copy.position[values[name]] = copy.append(inputs[name])
+    for item, results in copy:
         if item.op != "input":
-            nodes.append(Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes))
-            place |= {value: len(place) + number for number, value in enumerate(results)}
-    return Graph(tuple(nodes))
+            copy.copy(item, results)
+    return copy.graph()
 
 
 def _run(path: Path, work: Callable[[], Any], what: str) -> Any:

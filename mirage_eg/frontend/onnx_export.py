@@ -24,7 +24,8 @@ from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, TensorType, is_op, node
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node, TensorType, is_op
 from mirage_eg.ir.ops import OPS, Kind
 
 OPSET = 18
@@ -220,18 +221,15 @@ def _read(graph: Graph, kernel: FunctionValues) -> tuple[int, ...]:
 
 def _part(graph: Graph, kernel: FunctionValues) -> Graph:
     """The nodes of a kernel as a graph of its own, in ops that ONNX has."""
-    place: dict[int, int] = {}
-    nodes = []
+    copy = GraphCopy(graph)
     for value in _read(graph, kernel):
-        place[value] = len(place)
-        nodes.append(node("input", shape=graph.types[value].shape, dtype=graph.types[value].dtype))
+        copy.read(value)
     for item, values in graph.numbered():
         if not kernel.inside.isdisjoint(values):
-            nodes.append(Node(item.op, tuple(place[operand] for operand in item.operands), item.attributes))
-            for value in values:
-                place[value] = len(place)
-    nodes += [node("output", place[value]) for value in kernel.results]
-    part = Graph(tuple(nodes))
+            copy.copy(item, values)
+    for value in kernel.results:
+        copy.write(value)
+    part = copy.graph()
     if any(OPS[item.op].kind is Kind.GRAPH for item in part.nodes):
         return flatten(part)
     derived = {item.op for item in part.nodes if OPS[item.op].kind is Kind.DERIVED} - {"softmax", "split"}

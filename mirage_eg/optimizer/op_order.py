@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 
 from mirage_eg.backends.cost.liveness import OrderProblem, kernels_problem, live_bytes_of, needed_before, phase_problems
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node
 from mirage_eg.optimizer.heuristics import OPTIMIZER
 
@@ -126,14 +127,10 @@ def order_kernels(graph: Graph) -> tuple[Graph, Order]:
 def reordered(graph: Graph, positions: Sequence[int]) -> Graph:
     """The graph with its nodes in this order, which respects dependences; inputs and outputs are numbered in the new order."""
     numbered = list(graph.numbered())
-    new_value: dict[int, int] = {}
-    nodes: list[Node] = []
+    copy = GraphCopy(graph)
     for position in positions:
-        item, values = numbered[position]
-        nodes.append(Node(item.op, tuple(new_value[i] for i in item.operands), item.attributes))
-        for value in values:
-            new_value[value] = len(new_value)
-    return replace(graph, nodes=tuple(nodes))
+        copy.copy(*numbered[position])
+    return copy.graph()
 
 
 # --- Ops of a block ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 
@@ -55,17 +56,13 @@ def with_threads(block: Graph) -> Graph:
     groups = {members[-1]: members for members in thread_groups(block)}
     inside = {position for members in groups.values() for position in members}
     numbered = list(block.numbered())
-    new_value: dict[int, int] = {}
-    nodes: list[Node] = []
+    copy = GraphCopy(block)
     for position, (item, values) in enumerate(numbered):
         if position in groups:
-            item = _thread(block, [numbered[i] for i in groups[position]])
-        elif position in inside:
-            continue
-        nodes.append(Node(item.op, tuple(new_value[i] for i in item.operands), item.attributes))
-        for value in values:
-            new_value[value] = len(new_value)
-    return replace(block, nodes=tuple(nodes))
+            copy.copy(_thread(block, [numbered[i] for i in groups[position]]), values)
+        elif position not in inside:
+            copy.copy(item, values)
+    return copy.graph()
 
 
 def _thread(block: Graph, members: list[tuple[Node, range]]) -> Node:

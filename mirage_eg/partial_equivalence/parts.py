@@ -7,7 +7,8 @@ from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node
 from mirage_eg.partial_equivalence.restrict import Restriction
 from mirage_eg.partial_equivalence.small_sizes import contractions
 from mirage_eg.partial_equivalence.sums_of_products import is_linear
@@ -87,12 +88,13 @@ def _alone(program: Graph, numbers: Sequence[int]) -> tuple[Graph, tuple[int, ..
     nodes = [*program.numbered()]
     own = [value for number in numbers for value in nodes[number][1]]
     reads = tuple(dict.fromkeys(it for number in numbers for it in nodes[number][0].operands if it not in own))
-    inputs = [node("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in (program.types[it] for it in reads)]
-    places = {value: place for place, value in enumerate((*reads, *own))}
-    ops = [
-        Node(item.op, tuple(places[it] for it in item.operands), item.attributes) for item, _ in (nodes[it] for it in numbers)
-    ]
-    return Graph((*inputs, *ops, node("output", len(inputs) + len(ops) - 1))), reads
+    copy = GraphCopy(program)
+    for value in reads:
+        copy.read(value)
+    for number in numbers:
+        copy.copy(*nodes[number])
+    copy.write(own[-1])
+    return copy.graph(), reads
 
 
 def replaced(program: Graph, part: LinearPart, replacement: Graph) -> Graph:

@@ -16,6 +16,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.few_indices import sizes_that_fit
@@ -145,20 +146,14 @@ def part_of(graph: Graph, reads: Sequence[int], makes: Sequence[int]) -> Graph |
                 return None
             inside.append((item, values))
             needed.update(item.operands)
-    nodes, places = list[Node](), dict[int, int]()
-    for value in reads:
-        kind = graph.types[value]
-        places.setdefault(value, len(nodes))
-        nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"x{len(nodes)}"))
-    count = len(nodes)
+    copy = GraphCopy(graph)
+    for number, value in enumerate(reads):
+        copy.read(value, name=f"x{number}")
+    given = dict(copy.position)
     for item, values in reversed(inside):
-        nodes.append(Node(item.op, tuple(places[operand] for operand in item.operands), item.attributes))
-        for value in values:
-            places.setdefault(value, count)
-            count += 1
+        copy.copy(item, values)
+        copy.position |= given
     dtypes = {item.operands[0]: item.get("dtype") for item in graph.outputs}
     for number, value in enumerate(makes):
-        dtype = dtypes.get(value)
-        given = {} if dtype is None else {"dtype": dtype}
-        nodes.append(node("output", places[value], name=f"out{number}", **given))
-    return Graph(tuple(nodes))
+        copy.write(value, name=f"out{number}", dtype=dtypes.get(value))
+    return copy.graph()

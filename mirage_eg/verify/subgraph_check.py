@@ -13,6 +13,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.finite_field import FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.verify.compare import sizes_of
 from mirage_eg.verify.random_inputs import FieldTrial, FloatTrial
@@ -66,15 +67,14 @@ class SubgraphCheck:
 
     def standalone(self, part: Subgraph) -> Graph:
         """The specification of a subgraph: a program with the subgraph's inputs and outputs."""
-        nodes = [item for item in part.graph.nodes if item.op == "input"]
-        moved = {value: number for number, value in reversed([*enumerate(part.reads)])}
-        count = len(nodes)
+        copy = GraphCopy(self._program)
+        for value, item in zip(part.reads, part.graph.inputs, strict=True):
+            copy.position.setdefault(value, copy.append(item))
         for item, values in self._inside(part):
-            nodes.append(Node(item.op, tuple(moved[i] for i in item.operands), item.attributes))
-            moved |= dict(zip(values, range(count, count + len(values)), strict=True))
-            count += len(values)
-        nodes += [node("output", moved[value], name=name) for value, name in zip(part.makes, part.names, strict=True)]
-        return Graph(tuple(nodes))
+            copy.copy(item, values)
+        for value, name in zip(part.makes, part.names, strict=True):
+            copy.write(value, name=name)
+        return copy.graph()
 
     def _inside(self, part: Subgraph) -> list[tuple[Node, range]]:
         """The nodes of the program between the values that a subgraph reads and those that it computes."""

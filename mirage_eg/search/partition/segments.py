@@ -26,7 +26,8 @@ from math import prod
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.elementwise_chains import continued, uncounted
@@ -64,25 +65,16 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
     segments are equal graphs.
     """
     numbered = tuple(program.numbered())
-    nodes: list[Node] = []
-    place: dict[int, int] = {}
-
-    def read(value: int) -> int:
-        kind, maker = program.types[value], program.nodes[program.makers[value]]
+    copy = GraphCopy(program)
+    for number, value in enumerate(segment.inputs):
+        maker = program.nodes[program.makers[value]]
         given = {name: maker.get(name) for name in ("strides", "weight") if maker.op == "input"}
-        nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"x{len(nodes)}", **given))
-        return len(nodes) - 1
-
-    body = [numbered[position] for position in sorted(segment.nodes)]
-    place.update({value: read(value) for value in segment.inputs})
-    count = len(nodes)
-    for item, values in body:
-        nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
-        for value in values:
-            place[value] = count
-            count += 1
-    nodes += [node("output", place[value], name=f"out{number}") for number, value in enumerate(segment.outputs)]
-    return Graph(tuple(nodes))
+        copy.read(value, name=f"x{number}", **given)
+    for position in sorted(segment.nodes):
+        copy.copy(*numbered[position])
+    for number, value in enumerate(segment.outputs):
+        copy.write(value, name=f"out{number}")
+    return copy.graph()
 
 
 def is_barrier(item: Node) -> bool:
