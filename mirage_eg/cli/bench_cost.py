@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.backends.cost.devices import DEVICES, Device, find_device
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LISTED = 12  # µGraphs whose prediction is furthest off
 
 
+@as_job
 def bench_cost(
     lines: Annotated[
         list[Path],
@@ -33,50 +34,47 @@ def bench_cost(
         Path | None, typer.Option(metavar="FILE.json", help="Write the fitted record, which optimize --gpu reads.")
     ] = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Fit the cost model's device constants to measured kernels; print predicted against measured, with rank correlation."""
 
-    def job() -> int:
-        from mirage_eg.lab.bench.calibrate import FITTED, agreements, fit, predicted, read_lines
+    from mirage_eg.lab.bench.calibrate import FITTED, agreements, fit, predicted, read_lines
 
-        shipped = find_device(gpu)
-        if out is not None:
-            if out.suffix != ".json":
-                raise OptionError(f"--out: got {str(out)!r}, wanted a file that ends in .json")
-            check_writable(out.parent)
-        with progress() as observer:
-            observer("read", 0, len(lines), "")
-            measured = read_lines(lines)
-            fitted = fit(measured, shipped, lambda done, off: observer("fit", done, None, f"off by a factor {off:.3f}"))
-        if out is not None:
-            record = asdict(replace(fitted, name=out.stem, source="fitted"))
-            write_atomically(out, json.dumps(record, indent=2) + "\n")
-        before, after = agreements(measured, shipped), agreements(measured, fitted)
-        constants = {name: {"shipped": getattr(shipped, name), "fitted": getattr(fitted, name)} for name in FITTED}
-        if as_json:
-            result = {
-                "device": shipped.name,
-                "constants": constants,
-                "shipped": [asdict(one) for one in before],
-                "fitted": [asdict(one) for one in after],
-                "kernels": [
-                    {
-                        "workload": one.workload,
-                        "measured_us": one.us,
-                        "shipped_us": predicted(one, shipped),
-                        "fitted_us": predicted(one, fitted),
-                    }
-                    for one in measured
-                ],
-            }
-            print(json_line(result))
-        else:
-            console().print(_agreement_table(before, after))
-            console().print(_furthest_table(measured, fitted))
-            console().print(_constants_table(constants))
-        return 0
-
-    return job
+    shipped = find_device(gpu)
+    if out is not None:
+        if out.suffix != ".json":
+            raise OptionError(f"--out: got {str(out)!r}, wanted a file that ends in .json")
+        check_writable(out.parent)
+    with progress() as observer:
+        observer("read", 0, len(lines), "")
+        measured = read_lines(lines)
+        fitted = fit(measured, shipped, lambda done, off: observer("fit", done, None, f"off by a factor {off:.3f}"))
+    if out is not None:
+        record = asdict(replace(fitted, name=out.stem, source="fitted"))
+        write_atomically(out, json.dumps(record, indent=2) + "\n")
+    before, after = agreements(measured, shipped), agreements(measured, fitted)
+    constants = {name: {"shipped": getattr(shipped, name), "fitted": getattr(fitted, name)} for name in FITTED}
+    if as_json:
+        result = {
+            "device": shipped.name,
+            "constants": constants,
+            "shipped": [asdict(one) for one in before],
+            "fitted": [asdict(one) for one in after],
+            "kernels": [
+                {
+                    "workload": one.workload,
+                    "measured_us": one.us,
+                    "shipped_us": predicted(one, shipped),
+                    "fitted_us": predicted(one, fitted),
+                }
+                for one in measured
+            ],
+        }
+        print(json_line(result))
+    else:
+        console().print(_agreement_table(before, after))
+        console().print(_furthest_table(measured, fitted))
+        console().print(_constants_table(constants))
+    return 0
 
 
 def _agreement_table(before: Sequence["Agreement"], after: Sequence["Agreement"]) -> Table:

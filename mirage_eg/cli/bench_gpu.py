@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.frontend.load import BUILT_IN
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import OptionError
@@ -25,6 +25,7 @@ _DEFAULTS = GpuOptions()
 
 
 @with_options(GpuOptions)
+@as_job
 def bench_gpu(
     programs: ProgramsArgument = None,
     batch: Annotated[
@@ -38,41 +39,38 @@ def bench_gpu(
         bool, typer.Option("--report", help="Measure nothing: table and picture of the rows there are.")
     ] = False,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Tune each program on this GPU and time it against eager and compiled PyTorch and its fused library calls."""
 
-    def job() -> int:
-        from mirage_eg.lab.bench.gpu import BATCHES, Failure, ratio_chart, rows_path, run_rows, summarize
+    from mirage_eg.lab.bench.gpu import BATCHES, Failure, ratio_chart, rows_path, run_rows, summarize
 
-        batches = batch or list(BATCHES)
-        if any(size < 1 for size in batches):
-            raise OptionError(f"--batch: got {min(batches)}, wanted 1 or more")
-        arguments = [*dict.fromkeys(programs or PAPER)]
-        wanted = [(it, size) for size in batches for it in arguments if batch or it in BUILT_IN or size == batches[0]]
-        for size in batches:  # refuses before any work
-            load_programs([argument for argument, its in wanted if its == size], PAPER, size)
-        if options.reuse is not None and not Path(options.reuse).is_file():
-            raise OptionError(f"--reuse: no such file: {options.reuse}")
-        check_writable(out)
-        failures: list[Failure] = []
-        if not only_report:
-            with progress() as observer:
-                report = partial(observer, "rows")
-                failures = run_rows(wanted, out, options, on_progress=report)
-        rows = list(summarize(rows_path(out)))
+    batches = batch or list(BATCHES)
+    if any(size < 1 for size in batches):
+        raise OptionError(f"--batch: got {min(batches)}, wanted 1 or more")
+    arguments = [*dict.fromkeys(programs or PAPER)]
+    wanted = [(it, size) for size in batches for it in arguments if batch or it in BUILT_IN or size == batches[0]]
+    for size in batches:  # refuses before any work
+        load_programs([argument for argument, its in wanted if its == size], PAPER, size)
+    if options.reuse is not None and not Path(options.reuse).is_file():
+        raise OptionError(f"--reuse: no such file: {options.reuse}")
+    check_writable(out)
+    failures: list[Failure] = []
+    if not only_report:
+        with progress() as observer:
+            report = partial(observer, "rows")
+            failures = run_rows(wanted, out, options, on_progress=report)
+    rows = list(summarize(rows_path(out)))
+    if rows:
+        write_atomically(out / "gpu.svg", ratio_chart(rows, "How many times as fast as the best baseline"))
+    if as_json:
+        print(json_line({"rows": [asdict(row) for row in rows], "failures": [asdict(failure) for failure in failures]}))
+    else:
         if rows:
-            write_atomically(out / "gpu.svg", ratio_chart(rows, "How many times as fast as the best baseline"))
-        if as_json:
-            print(json_line({"rows": [asdict(row) for row in rows], "failures": [asdict(failure) for failure in failures]}))
-        else:
-            if rows:
-                console().print(_table(rows))
-            for failure in failures:
-                console().print(f"{failure.workload} b{failure.batch}: {failure.reason}", markup=False, highlight=False)
-            console().print(f"lines: {rows_path(out)}", markup=False, highlight=False, soft_wrap=True)
-        return 1 if failures else 0
-
-    return job
+            console().print(_table(rows))
+        for failure in failures:
+            console().print(f"{failure.workload} b{failure.batch}: {failure.reason}", markup=False, highlight=False)
+        console().print(f"lines: {rows_path(out)}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if failures else 0
 
 
 def _table(rows: Sequence["Summary"]) -> Table:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.arguments import with_options
-from mirage_eg.cli.terminal import Job, append_line, console, json_line, progress
+from mirage_eg.cli.terminal import append_line, as_job, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 
@@ -21,6 +21,7 @@ _SECONDS = {"cpu": 120.0, "cuda": 90.0}
 
 
 @with_options(KernelBenchOptions, "dtype", "budget", "tune", "min_ops")
+@as_job
 def bench_kernelbench(
     problems: Annotated[
         list[str] | None, typer.Argument(metavar="PROBLEM…", help="As level1, level1/19 or level1/19_ReLU; all without.")
@@ -48,7 +49,7 @@ def bench_kernelbench(
         typer.Option(metavar="FILE.jsonl", help="Append one JSON line a problem; problems that it has are not run again."),
     ] = None,
     options: KernelBenchOptions = _DEFAULTS,
-) -> Job:
+) -> int:
     """Import the problems of a KernelBench checkout, and compare each imported program with its model in float64.
 
     With --device cuda each problem runs at its own sizes through torch.compile with our backend, in a process of its own, one
@@ -56,24 +57,21 @@ def bench_kernelbench(
     without and with CUDA graphs, and KernelBench's fast_p.
     """
 
-    def job() -> int:
-        from mirage_eg.lab.bench.kernelbench import find_problems
-        from mirage_eg.lab.bench.kernelbench_gpu import in_two_thirds
+    from mirage_eg.lab.bench.kernelbench import find_problems
+    from mirage_eg.lab.bench.kernelbench_gpu import in_two_thirds
 
-        if folder is None:
-            raise OptionError("--dir: wanted the folder of a KernelBench checkout, here or in KERNELBENCH_DIR")
-        if device not in _SECONDS:
-            raise OptionError(f"--device: got {device!r}, wanted cpu or cuda")
-        if shrink and device == "cuda":
-            raise OptionError("--shrink: on GPUs problems have their own sizes; leave it out, or --device")
-        limit = _SECONDS[device] if seconds is None else seconds
-        if not 0 < limit < float("inf"):
-            raise OptionError(f"--seconds: got {limit}, wanted more than 0")
-        found = find_problems(folder, [*(problems or ()), *_lines(listed)])
-        found = [problem for problem in found if not third or in_two_thirds(problem)]
-        return _on_cpu(found, shrink, limit, out) if device == "cpu" else _on_gpus(found, options, limit, out)
-
-    return job
+    if folder is None:
+        raise OptionError("--dir: wanted the folder of a KernelBench checkout, here or in KERNELBENCH_DIR")
+    if device not in _SECONDS:
+        raise OptionError(f"--device: got {device!r}, wanted cpu or cuda")
+    if shrink and device == "cuda":
+        raise OptionError("--shrink: on GPUs problems have their own sizes; leave it out, or --device")
+    limit = _SECONDS[device] if seconds is None else seconds
+    if not 0 < limit < float("inf"):
+        raise OptionError(f"--seconds: got {limit}, wanted more than 0")
+    found = find_problems(folder, [*(problems or ()), *_lines(listed)])
+    found = [problem for problem in found if not third or in_two_thirds(problem)]
+    return _on_cpu(found, shrink, limit, out) if device == "cpu" else _on_gpus(found, options, limit, out)
 
 
 def _lines(path: Path | None) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.terminal import Job, JsonOption, append_line, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, append_line, as_job, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _HEAD = ("pairs of", "pairs", "decided", "proved for all sizes", "and all ranks", "at a size", "undecided", "wrong")
 
 
+@as_job
 def bench_laws(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME…", help="Words in names of files or pairs; all pairs without.")
@@ -24,41 +25,38 @@ def bench_laws(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Append one JSON line a pair.")] = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Decide pairs of programs at their ranks: for all sizes, at a size, or not at all; exit code 1 if a verdict is wrong.
 
     A pair is wrong if a verdict is not what it expects (equal, or not equal), or if its broken twin is equal.
     """
 
-    def job() -> int:
-        from mirage_eg.lab.bench.laws import counts, law_rows, pairs_of
+    from mirage_eg.lab.bench.laws import counts, law_rows, pairs_of
 
-        if folder is None:
-            raise OptionError("--dir: wanted a folder of pairs, as benchmarks/rewrites of the repository")
-        pairs = [it for it in pairs_of(folder) if not names or any(word in f"{it[0]} {it[1].name}" for word in names)]
-        if not pairs:
-            raise OptionError(f"got {', '.join(names or ())}, wanted words in the name of a file or pair of {folder}")
-        rows = []
-        with progress() as observe:
-            observe("laws", 0, len(pairs), pairs[0][1].name)
-            for row in law_rows(pairs):
-                rows.append(row)
-                if out is not None:
-                    append_line(out, json_line(row))
-                if not as_json:
-                    print(_line(row), flush=True)
-                observe("laws", len(rows), len(pairs), row.verdict.pair)
-        if as_json:
-            print(json_line({"rows": rows, "counts": counts(rows)}))
-        else:
-            table = Table(*_HEAD, "twins", "refuted", "s")
-            for it in counts(rows):
-                numbers = (it.pairs, it.decided, it.all_sizes, it.all_ranks, it.at_a_size, it.undecided, it.wrong)
-                table.add_row(it.file, *map(str, numbers), str(it.twins), str(it.twins_refuted), f"{it.seconds:.1f}")
-            console().print(table)
-        return int(any(row.verdict.wrong for row in rows))
-
-    return job
+    if folder is None:
+        raise OptionError("--dir: wanted a folder of pairs, as benchmarks/rewrites of the repository")
+    pairs = [it for it in pairs_of(folder) if not names or any(word in f"{it[0]} {it[1].name}" for word in names)]
+    if not pairs:
+        raise OptionError(f"got {', '.join(names or ())}, wanted words in the name of a file or pair of {folder}")
+    rows = []
+    with progress() as observe:
+        observe("laws", 0, len(pairs), pairs[0][1].name)
+        for row in law_rows(pairs):
+            rows.append(row)
+            if out is not None:
+                append_line(out, json_line(row))
+            if not as_json:
+                print(_line(row), flush=True)
+            observe("laws", len(rows), len(pairs), row.verdict.pair)
+    if as_json:
+        print(json_line({"rows": rows, "counts": counts(rows)}))
+    else:
+        table = Table(*_HEAD, "twins", "refuted", "s")
+        for it in counts(rows):
+            numbers = (it.pairs, it.decided, it.all_sizes, it.all_ranks, it.at_a_size, it.undecided, it.wrong)
+            table.add_row(it.file, *map(str, numbers), str(it.twins), str(it.twins_refuted), f"{it.seconds:.1f}")
+        console().print(table)
+    return int(any(row.verdict.wrong for row in rows))
 
 
 def _line(row: "LawRow") -> str:

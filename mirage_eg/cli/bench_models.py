@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.terminal import Job, append_line, console, json_line, progress
+from mirage_eg.cli.terminal import append_line, as_job, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mirage_eg.lab.bench.model_row_records import ModelJob, ModelRow
 
 
+@as_job
 def bench_models(
     suite: Annotated[str, typer.Option(help="decode, huggingface, timm, torchbench or layers.")] = "layers",
     models: Annotated[
@@ -38,7 +39,7 @@ def bench_models(
     again: Annotated[bool, typer.Option("--again", help="Measure what has a line, too.")] = False,
     page: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the tables of all lines there.")] = None,
     only_report: Annotated[bool, typer.Option("--report", help="Measure nothing: the tables of the lines there are.")] = False,
-) -> Job:
+) -> int:
     """Time models against eager torch and torch.compile: accuracy, speedup, compilation, memory, segments, errors.
 
     Models have random weights and need no downloads. Each has a process and a time limit of its own, and the visible GPUs
@@ -46,51 +47,48 @@ def bench_models(
     run in Triton's interpreter.
     """
 
-    def job() -> int:
-        try:
-            from mirage_eg.lab.bench.model_row_records import read_rows
-            from mirage_eg.lab.bench.models import measure_models
-            from mirage_eg.lab.bench.models_page import page as page_of
-            from mirage_eg.lab.bench.models_page import tables
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise OptionError("torch is not installed; try: pip install 'mirage-eg[torch]'") from None
-        for path in (out, page):
-            if path is not None:
-                check_writable(path.parent)
-        before = read_rows(out) if out is not None else []
-        rows = {row.job: row for row in before}
-        if not only_report:
-            if not budget > 0 or tune < 0 or not 0 < seconds < float("inf"):
-                raise OptionError(
-                    f"got --budget {budget}, --tune {tune} and --seconds {seconds}, wanted seconds above 0; tune from 0"
-                )
-            jobs = _jobs(suite, _split(models), _split(modes), device, dtype, shrink, budget, tune)
-            rows = {asked: rows[asked] for asked in jobs if asked in rows and not again}
+    try:
+        from mirage_eg.lab.bench.model_row_records import read_rows
+        from mirage_eg.lab.bench.models import measure_models
+        from mirage_eg.lab.bench.models_page import page as page_of
+        from mirage_eg.lab.bench.models_page import tables
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise OptionError("torch is not installed; try: pip install 'mirage-eg[torch]'") from None
+    for path in (out, page):
+        if path is not None:
+            check_writable(path.parent)
+    before = read_rows(out) if out is not None else []
+    rows = {row.job: row for row in before}
+    if not only_report:
+        if not budget > 0 or tune < 0 or not 0 < seconds < float("inf"):
+            raise OptionError(
+                f"got --budget {budget}, --tune {tune} and --seconds {seconds}, wanted seconds above 0; tune from 0"
+            )
+        jobs = _jobs(suite, _split(models), _split(modes), device, dtype, shrink, budget, tune)
+        rows = {asked: rows[asked] for asked in jobs if asked in rows and not again}
 
-            def keep(row: "ModelRow") -> None:
-                rows[row.job] = row
-                if out is not None:
-                    append_line(out, json_line(row))
+        def keep(row: "ModelRow") -> None:
+            rows[row.job] = row
+            if out is not None:
+                append_line(out, json_line(row))
 
-            with progress() as observe:
-                missing = [asked for asked in jobs if asked not in rows]
-                measure_models(missing, seconds, keep, partial(observe, "models"))
-            rows = {asked: rows[asked] for asked in jobs}
-        for title, *both in tables(rows.values()):
-            console().print(title, markup=False, highlight=False)
-            for head, lines in both:
-                table = Table(*head)
-                for line in lines:
-                    table.add_row(*line)
-                console().print(table)
-        if page is not None:
-            write_atomically(page, page_of(read_rows(out) if out is not None else rows.values()))
-        wrong = any(row.problem or not all(it.passes for it in row.contestants.values()) for row in rows.values())
-        return int(wrong or any(sum(row.unexpected.values()) for row in rows.values()))
-
-    return job
+        with progress() as observe:
+            missing = [asked for asked in jobs if asked not in rows]
+            measure_models(missing, seconds, keep, partial(observe, "models"))
+        rows = {asked: rows[asked] for asked in jobs}
+    for title, *both in tables(rows.values()):
+        console().print(title, markup=False, highlight=False)
+        for head, lines in both:
+            table = Table(*head)
+            for line in lines:
+                table.add_row(*line)
+            console().print(table)
+    if page is not None:
+        write_atomically(page, page_of(read_rows(out) if out is not None else rows.values()))
+    wrong = any(row.problem or not all(it.passes for it in row.contestants.values()) for row in rows.values())
+    return int(wrong or any(sum(row.unexpected.values()) for row in rows.values()))
 
 
 def _split(text: str | None) -> list[str]:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs
-from mirage_eg.cli.terminal import Job, console, json_line, progress
+from mirage_eg.cli.terminal import as_job, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD
 from mirage_eg.ir.errors import OptionError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mirage_eg.lab.bench.search import SearchRow
 
 
+@as_job
 def bench_search(
     programs: ProgramsArgument = None,
     domain: Annotated[str, typer.Option(help=f"{' or '.join(DOMAINS)}.")] = "indexed",
@@ -30,49 +31,46 @@ def bench_search(
     as_json: Annotated[
         bool, typer.Option("--json", help=f"One JSON line for each program and limit on block ops, from {FEWEST}.")
     ] = False,
-) -> Job:
+) -> int:
     """Print e-graph sizes, saturation, visited states and structures of each program, with the oracle and without.
 
     A program that no block graph can hold is measured segment by segment.
     """
 
-    def job() -> int:
-        from mirage_eg.egraph.rulebook import load_rules
-        from mirage_eg.lab.bench.search import PUBLISHED, guided, two_kernels, unguided
-        from mirage_eg.lab.bench.search_programs import search_programs
-        from mirage_eg.search.structure_search import SearchLimits
+    from mirage_eg.egraph.rulebook import load_rules
+    from mirage_eg.lab.bench.search import PUBLISHED, guided, two_kernels, unguided
+    from mirage_eg.lab.bench.search_programs import search_programs
+    from mirage_eg.search.structure_search import SearchLimits
 
-        if not 0 <= without_oracle < float("inf"):
-            raise OptionError(f"--without-oracle: got {without_oracle}, wanted seconds, 0 or more")
-        rulebook = load_rules(domain, Options(domain=domain, max_block_ops=max_block_ops).rules)
-        graphs = load_programs(programs, STANDARD)
-        parts = [part for name, graph in graphs.items() for part in search_programs(name, graph, max_block_ops)]
-        fewer = range(FEWEST, max_block_ops) if as_json else ()
-        jobs = [(part, ops) for part in parts for ops in (*fewer, max_block_ops)]
-        with progress() as observer:
-            rows: list[SearchRow] = []
-            for done, (part, ops) in enumerate(jobs):
-                observer("search", done, len(jobs), f"{part.name}, {ops} ops")
-                row = guided(part, rulebook, SearchLimits(ops))
-                if without_oracle and ops == max_block_ops and len(part.named.program.outputs) == 1:
-                    report = partial(_report, observer, f"{part.name} without the oracle")
-                    row = replace(row, without_oracle=unguided(part, rulebook, ops, without_oracle, report))
-                if ops == max_block_ops:
-                    space = two_kernels(part, rulebook, ops, partial(_report, observer, f"two kernels of {part.name}"))
-                    row = replace(row, two_kernels=space, seconds_two_kernels=space.seconds)
-                rows.append(row)
-                if as_json:
-                    print(json_line(row), flush=True)
-            by_ops = []
-            if "rmsnorm" in (programs or STANDARD) and not as_json:
-                [rmsnorm] = (part for part in parts if part.name == "rmsnorm")
-                by_ops = [guided(rmsnorm, rulebook, SearchLimits(ops)) for ops in PUBLISHED if ops <= max_block_ops]
-            observer("search", len(jobs), len(jobs), "")
-        if not as_json:
-            _print(rows, by_ops)
-        return 0
-
-    return job
+    if not 0 <= without_oracle < float("inf"):
+        raise OptionError(f"--without-oracle: got {without_oracle}, wanted seconds, 0 or more")
+    rulebook = load_rules(domain, Options(domain=domain, max_block_ops=max_block_ops).rules)
+    graphs = load_programs(programs, STANDARD)
+    parts = [part for name, graph in graphs.items() for part in search_programs(name, graph, max_block_ops)]
+    fewer = range(FEWEST, max_block_ops) if as_json else ()
+    jobs = [(part, ops) for part in parts for ops in (*fewer, max_block_ops)]
+    with progress() as observer:
+        rows: list[SearchRow] = []
+        for done, (part, ops) in enumerate(jobs):
+            observer("search", done, len(jobs), f"{part.name}, {ops} ops")
+            row = guided(part, rulebook, SearchLimits(ops))
+            if without_oracle and ops == max_block_ops and len(part.named.program.outputs) == 1:
+                report = partial(_report, observer, f"{part.name} without the oracle")
+                row = replace(row, without_oracle=unguided(part, rulebook, ops, without_oracle, report))
+            if ops == max_block_ops:
+                space = two_kernels(part, rulebook, ops, partial(_report, observer, f"two kernels of {part.name}"))
+                row = replace(row, two_kernels=space, seconds_two_kernels=space.seconds)
+            rows.append(row)
+            if as_json:
+                print(json_line(row), flush=True)
+        by_ops = []
+        if "rmsnorm" in (programs or STANDARD) and not as_json:
+            [rmsnorm] = (part for part in parts if part.name == "rmsnorm")
+            by_ops = [guided(rmsnorm, rulebook, SearchLimits(ops)) for ops in PUBLISHED if ops <= max_block_ops]
+        observer("search", len(jobs), len(jobs), "")
+    if not as_json:
+        _print(rows, by_ops)
+    return 0
 
 
 def _report(observer: Observer, stage: str, done: int, total: int) -> None:

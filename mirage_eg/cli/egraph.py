@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
@@ -19,6 +19,7 @@ SUFFIXES = (".svg", ".html", ".json")
 
 
 @with_options(Options, "batch", "domain", "rules")
+@as_job
 def egraph(
     program: ProgramArgument,
     options: Options,
@@ -29,47 +30,44 @@ def egraph(
     prove: Annotated[tuple[str, str] | None, typer.Option(metavar="TERM TERM", help="Prove two terms equal, in steps.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.svg|.html|.json", help="Write the e-graph to this file.")] = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Saturate PROGRAM's e-graph; print its growth by law, answer questions about terms, draw it.
 
     The exit code is 1 if a term is not in the e-graph or two terms are not shown equal.
     """
 
-    def job() -> int:
-        if out is not None:
-            if out.suffix not in SUFFIXES:
-                raise OptionError(f"--out: got {str(out)!r}, wanted a file that ends in {', '.join(SUFFIXES)}")
-            check_writable(out.parent)
-        name, graph = load(program, options.batch)
-        from mirage_eg.egraph_api import egraph
+    if out is not None:
+        if out.suffix not in SUFFIXES:
+            raise OptionError(f"--out: got {str(out)!r}, wanted a file that ends in {', '.join(SUFFIXES)}")
+        check_writable(out.parent)
+    name, graph = load(program, options.batch)
+    from mirage_eg.egraph_api import egraph
 
-        with progress() as observe:
-            observe("saturate", 0, None, name)
-            found = egraph(
-                graph,
-                rules=options.rules,
-                without=without or (),
-                domain=options.domain,
-                loop=loop,
-                grid=grid,
-                name=name,
-            )
-            answers = [found.ask(term) for term in ask or ()]
-            proof = None if prove is None else found.prove(*prove)
-            observe("history", 0, None, name)
-            text = None if out is None else _text(found, out.suffix)
-            if not (as_json or answers or proof is not None or out is not None):
-                _print_history(found)
-        if out is not None and text is not None:
-            write_atomically(out, text)
-        record = {"egraph": repr(found), "saturation": found.saturation, "answers": answers, "proof": proof, "out": out}
-        if as_json:
-            print(json_line(record))
-        else:
-            print("\n".join(map(str, [found, *answers, *([] if proof is None else [proof]), *([] if out is None else [out])])))
-        return int(not all([*answers, proof is None or bool(proof)]))
-
-    return job
+    with progress() as observe:
+        observe("saturate", 0, None, name)
+        found = egraph(
+            graph,
+            rules=options.rules,
+            without=without or (),
+            domain=options.domain,
+            loop=loop,
+            grid=grid,
+            name=name,
+        )
+        answers = [found.ask(term) for term in ask or ()]
+        proof = None if prove is None else found.prove(*prove)
+        observe("history", 0, None, name)
+        text = None if out is None else _text(found, out.suffix)
+        if not (as_json or answers or proof is not None or out is not None):
+            _print_history(found)
+    if out is not None and text is not None:
+        write_atomically(out, text)
+    record = {"egraph": repr(found), "saturation": found.saturation, "answers": answers, "proof": proof, "out": out}
+    if as_json:
+        print(json_line(record))
+    else:
+        print("\n".join(map(str, [found, *answers, *([] if proof is None else [proof]), *([] if out is None else [out])])))
+    return int(not all([*answers, proof is None or bool(proof)]))
 
 
 def _text(found: "EGraph", suffix: str) -> str:

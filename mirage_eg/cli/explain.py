@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line
 from mirage_eg.ir.errors import OptionError
 
 
+@as_job
 def explain(
     model: Annotated[
         Path,
@@ -21,25 +22,22 @@ def explain(
         list[str] | None, typer.Option(metavar="NAME=EXTENT", help="The extent of a symbolic dim of an ONNX model; repeatable.")
     ] = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Print what of MODEL can be imported: segments with their ops, flops and bytes, and the ops that stay with torch."""
 
-    def job() -> int:
-        from mirage_eg.frontend.coverage import coverage
-        from mirage_eg.frontend.load import import_file
+    from mirage_eg.frontend.coverage import coverage
+    from mirage_eg.frontend.load import import_file
 
-        found = coverage(import_file(model, dict(map(_extent, dim or ()))))
-        if as_json:
-            print(json_line(found))
-            return 0
-        head, *rows = found.rows()
-        table = Table(*head)
-        for row in rows:
-            table.add_row(*row)
-        console().print(table)
+    found = coverage(import_file(model, dict(map(_extent, dim or ()))))
+    if as_json:
+        print(json_line(found))
         return 0
-
-    return job
+    head, *rows = found.rows()
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+    return 0
 
 
 def _extent(text: str) -> tuple[str, int]:

@@ -28,7 +28,7 @@ from mirage_eg.cli.mutants import mutants
 from mirage_eg.cli.optimize import optimize
 from mirage_eg.cli.optimize_sizes import run_verify_sizes
 from mirage_eg.cli.rewrite import rewrite
-from mirage_eg.cli.terminal import Job, JsonOption
+from mirage_eg.cli.terminal import JsonOption, as_job
 from mirage_eg.cli.tune import tune
 from mirage_eg.cli.why import why
 from mirage_eg.ir import serialize
@@ -133,6 +133,7 @@ def _common(
 
 @app.command()
 @with_options(Options, "batch", "trials", "seed")
+@as_job
 def verify(
     program: ProgramArgument,
     graph: GraphArgument,
@@ -149,47 +150,40 @@ def verify(
         typer.Option(metavar="NAME=MIN:MAX", help="Sizes of a dim that the program names, as n=1:257; all if not given."),
     ] = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Check that GRAPH.json computes PROGRAM; exit code 0 if it does, 1 if not or undecided, 2 for bad input.
 
     GRAPH.json is a graph as optimize writes it, or a checkpoint of mirage-project/mirage with many µGraphs. For a program with
     named dims, the sizes are printed for which GRAPH.json is right.
     """
 
-    def job() -> int:
-        _, reference = load(program, options.batch)
-        if sizes or dims_of(reference):
-            if floats or proof:
-                raise OptionError(
-                    f"--{'floats' if floats else 'proof'}: not offered for programs with named dims; leave it out"
-                )
-            return run_verify_sizes(reference, graph, options, as_json, rules or (), sizes or ())
-        from mirage_eg.cli.verify import run_verify
+    _, reference = load(program, options.batch)
+    if sizes or dims_of(reference):
+        if floats or proof:
+            raise OptionError(f"--{'floats' if floats else 'proof'}: not offered for programs with named dims; leave it out")
+        return run_verify_sizes(reference, graph, options, as_json, rules or (), sizes or ())
+    from mirage_eg.cli.verify import run_verify
 
-        return run_verify(reference, graph, options, as_json, rules or (), floats, proof)
-
-    return job
+    return run_verify(reference, graph, options, as_json, rules or (), floats, proof)
 
 
 @app.command()
+@as_job
 def show(
     graph: GraphArgument,
     out: Annotated[Path | None, typer.Option(metavar="FILE.svg|.html", help="Draw the graph into this file.")] = None,
-) -> Job:
+) -> int:
     """Print a graph as a listing, or draw it."""
 
-    def job() -> int:
-        if out is not None and out.suffix not in (".svg", ".html"):
-            raise OptionError(f"--out: got {str(out)!r}, wanted a file that ends in .svg or .html")
-        loaded = serialize.load(graph)
-        if out is None:
-            print(loaded)
-            return 0
-        from mirage_eg.report.draw import to_html, to_svg
-
-        check_writable(out.parent)
-        write_atomically(out, to_svg(loaded) if out.suffix == ".svg" else to_html(loaded, graph.stem))
-        print(out)
+    if out is not None and out.suffix not in (".svg", ".html"):
+        raise OptionError(f"--out: got {str(out)!r}, wanted a file that ends in .svg or .html")
+    loaded = serialize.load(graph)
+    if out is None:
+        print(loaded)
         return 0
+    from mirage_eg.report.draw import to_html, to_svg
 
-    return job
+    check_writable(out.parent)
+    write_atomically(out, to_svg(loaded) if out.suffix == ".svg" else to_html(loaded, graph.stem))
+    print(out)
+    return 0

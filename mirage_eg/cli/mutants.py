@@ -12,7 +12,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.expand import expand
@@ -58,6 +58,7 @@ class MutantRow:
 
 
 @with_options(Options, "batch", "gpu", "trials", "seed")
+@as_job
 def mutants(
     program: ProgramArgument,
     options: Options,
@@ -69,68 +70,65 @@ def mutants(
     every: EveryOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """List the mutants of PROGRAM: programs of other layouts and windows that are right on a part of the output, corrected.
 
     The exit code is 1 if a corrected program is not equal to PROGRAM.
     """
 
-    def job() -> int:
-        if out is not None:
-            if out.exists() and not out.is_dir():
-                raise OptionError(f"--out: got the file {str(out)!r}, wanted a folder")
-            check_writable(out)
-        name, graph = load(program, options.batch)
-        statement = _statement(every, graph)
-        from mirage_eg.partial_equivalence.mutants import mutants as find
-        from mirage_eg.partial_equivalence.parts import named_ops
-        from mirage_eg.partial_equivalence.size_families import at_tried_sizes, with_fixed_sizes
+    if out is not None:
+        if out.exists() and not out.is_dir():
+            raise OptionError(f"--out: got the file {str(out)!r}, wanted a folder")
+        check_writable(out)
+    name, graph = load(program, options.batch)
+    statement = _statement(every, graph)
+    from mirage_eg.partial_equivalence.mutants import mutants as find
+    from mirage_eg.partial_equivalence.parts import named_ops
+    from mirage_eg.partial_equivalence.size_families import at_tried_sizes, with_fixed_sizes
 
-        if dims_of(graph):
-            graph = with_fixed_sizes(at_tried_sizes(graph))
-        device = options.device_record
-        with progress() as observe:
-            found = find(graph, least=least, on_part=lambda done, of: observe("mutants", done, of, name))
-            if not found:
-                changed, others = (", ".join(names) for names in named_ops(graph))
-                rest = f" ({others}: in no linear part)" if others else ""
-                raise UnsupportedError(
-                    f"{name}: got no mutant of {changed}{rest} that is right on {least:.0%} of its positions; "
-                    "try: a smaller --least"
-                )
-            timed = _by_time(found, device, observe)[:limit]
-            by_time = [it for _, it in timed]
-            verdicts = _verdicts(by_time, options, observe) if verified else []
-            measured = _measured([graph, *(it.graph for it in by_time)], observe)
-        rows = [
-            MutantRow(
-                number,
-                it.name,
-                it.equal_fraction,
-                len(it.boxes),
-                len(it.rectangles),
-                it.recomputed,
-                it.wrong,
-                len(launches_of(it.graph).kernels),
-                us,
-                measured[number] if measured else None,
-                verdicts[number - 1] if verified else None,
-                statement(it),
+    if dims_of(graph):
+        graph = with_fixed_sizes(at_tried_sizes(graph))
+    device = options.device_record
+    with progress() as observe:
+        found = find(graph, least=least, on_part=lambda done, of: observe("mutants", done, of, name))
+        if not found:
+            changed, others = (", ".join(names) for names in named_ops(graph))
+            rest = f" ({others}: in no linear part)" if others else ""
+            raise UnsupportedError(
+                f"{name}: got no mutant of {changed}{rest} that is right on {least:.0%} of its positions; "
+                "try: a smaller --least"
             )
-            for number, (us, it) in enumerate(timed, 1)
-        ]
-        written = [] if out is None else _write(out, by_time)
-        original = {"kernels": len(launches_of(graph).kernels), "predicted_us": predict_us(graph, device)}
-        original |= {"measured_us": measured[0]} if measured else {}
-        if as_json:
-            print(json_line({"program": name, "original": original, "found": len(found), "mutants": rows, "written": written}))
-        else:
-            _print(name, len(found), original, rows)
-            for path in written:
-                print(path)
-        return int(any(row.verdict not in (None, "equal") for row in rows))
-
-    return job
+        timed = _by_time(found, device, observe)[:limit]
+        by_time = [it for _, it in timed]
+        verdicts = _verdicts(by_time, options, observe) if verified else []
+        measured = _measured([graph, *(it.graph for it in by_time)], observe)
+    rows = [
+        MutantRow(
+            number,
+            it.name,
+            it.equal_fraction,
+            len(it.boxes),
+            len(it.rectangles),
+            it.recomputed,
+            it.wrong,
+            len(launches_of(it.graph).kernels),
+            us,
+            measured[number] if measured else None,
+            verdicts[number - 1] if verified else None,
+            statement(it),
+        )
+        for number, (us, it) in enumerate(timed, 1)
+    ]
+    written = [] if out is None else _write(out, by_time)
+    original = {"kernels": len(launches_of(graph).kernels), "predicted_us": predict_us(graph, device)}
+    original |= {"measured_us": measured[0]} if measured else {}
+    if as_json:
+        print(json_line({"program": name, "original": original, "found": len(found), "mutants": rows, "written": written}))
+    else:
+        _print(name, len(found), original, rows)
+        for path in written:
+            print(path)
+    return int(any(row.verdict not in (None, "equal") for row in rows))
 
 
 def _statement(every: str | None, graph: Graph) -> "Callable[[Mutant], str | None]":

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model, results_folder, with_options
 from mirage_eg.cli.optimize_sizes import declared, run_optimize_sizes
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import JsonError, MirageError, OptionError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 @with_options(Options)
+@as_job
 def optimize(
     program: ProgramArgument,
     options: Options,
@@ -52,7 +53,7 @@ def optimize(
     ] = False,
     out: OutOption = RESULTS,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Search for µGraphs that compute PROGRAM, verify and compile them, and write the best.
 
     Results go to DIR/PROGRAM/: report.html to look at, report.json, best.json, best.py, candidates/, and checkpoint.jsonl with
@@ -62,44 +63,39 @@ def optimize(
     With --out FILE.onnx the best µGraph is an ONNX model, too, with a function for each kernel.
     """
 
-    def job() -> int:
-        if options.executor is not None and options.jobs is not None:
-            raise OptionError("got --jobs and --executor, wanted one of them: a cluster has its own number of workers")
-        results, model = results_folder(out)
-        name, graph, arrays = load_model(program, options.batch)
-        graph = declared(graph, dim) if dim else graph
-        folder, source = results / name, _source(program)
-        check_writable(folder)
-        _check_owner(folder, source)
-        if dims_of(graph):
-            if resume or trace is not None:
-                raise OptionError(
-                    f"{'--resume' if resume else '--trace'}: not offered for programs with named dims; leave it out"
-                )
-            if model is not None:
-                raise OptionError(
-                    f"--out: got {str(out)!r} for a program with named dims, wanted a folder: a model has fixed sizes"
-                )
-            return run_optimize_sizes(name, graph, options, folder, source, as_json)
-        if trace is not None:
-            if trace.is_dir():
-                raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")
-            check_writable(trace.parent)
-        result = _search(name, graph, options, folder / NAME, resume, trace)
-        report = write_results(result, graph, folder, source)
+    if options.executor is not None and options.jobs is not None:
+        raise OptionError("got --jobs and --executor, wanted one of them: a cluster has its own number of workers")
+    results, model = results_folder(out)
+    name, graph, arrays = load_model(program, options.batch)
+    graph = declared(graph, dim) if dim else graph
+    folder, source = results / name, _source(program)
+    check_writable(folder)
+    _check_owner(folder, source)
+    if dims_of(graph):
+        if resume or trace is not None:
+            raise OptionError(f"{'--resume' if resume else '--trace'}: not offered for programs with named dims; leave it out")
         if model is not None:
-            from mirage_eg.frontend.onnx_export import export_graph, save
+            raise OptionError(
+                f"--out: got {str(out)!r} for a program with named dims, wanted a folder: a model has fixed sizes"
+            )
+        return run_optimize_sizes(name, graph, options, folder, source, as_json)
+    if trace is not None:
+        if trace.is_dir():
+            raise OptionError(f"--trace: got the folder {str(trace)!r}, wanted a file")
+        check_writable(trace.parent)
+    result = _search(name, graph, options, folder / NAME, resume, trace)
+    report = write_results(result, graph, folder, source)
+    if model is not None:
+        from mirage_eg.frontend.onnx_export import export_graph, save
 
-            save(export_graph(result.candidates[0].graph, arrays=arrays), model)
-        if as_json:
-            print(json_line(report.data()))
-        else:
-            _print_result(result, folder)
-            if model is not None:
-                console().print(f"ONNX model: {model}", soft_wrap=True, highlight=False, markup=False)
-        return 0
-
-    return job
+        save(export_graph(result.candidates[0].graph, arrays=arrays), model)
+    if as_json:
+        print(json_line(report.data()))
+    else:
+        _print_result(result, folder)
+        if model is not None:
+            console().print(f"ONNX model: {model}", soft_wrap=True, highlight=False, markup=False)
+    return 0
 
 
 def _search(name: str, graph: Graph, options: Options, checkpoint: Path, resume: bool, trace: Path | None) -> "Result":

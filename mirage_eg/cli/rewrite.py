@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model_parts, results_folder, with_options
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
@@ -27,6 +27,7 @@ MOST_SILENT = 10  # laws without a match that are printed
 
 
 @with_options(Options, "batch", "target", "gpu")
+@as_job
 def rewrite(
     program: ProgramArgument,
     options: Options,
@@ -47,7 +48,7 @@ def rewrite(
     ] = None,
     out: OutOption = RESULTS,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Rewrite PROGRAM as a whole: laws merge and fold ops, and the program with the cheapest kernels is extracted, verified.
 
     Results go to DIR/PROGRAM/: rewritten.json is the program that runs each time, and `mirage-eg optimize` takes it.
@@ -57,60 +58,55 @@ def rewrite(
     between them is rewritten, with its files in DIR/PROGRAM/partN/.
     """
 
-    def job() -> int:
-        if not seconds > 0:
-            raise OptionError(f"--seconds: got {seconds:g}, wanted more than 0")
-        results, model = results_folder(out)
-        name, parts = load_model_parts(program, options.batch)
-        if len(parts) > 1 and (model is not None or weights):
-            given = "--weights" if weights else f"--out {out}"
-            raise OptionError(
-                f"{given}: got it for a model of {len(parts)} parts with torch between, wanted a model that is one"
+    if not seconds > 0:
+        raise OptionError(f"--seconds: got {seconds:g}, wanted more than 0")
+    results, model = results_folder(out)
+    name, parts = load_model_parts(program, options.batch)
+    if len(parts) > 1 and (model is not None or weights):
+        given = "--weights" if weights else f"--out {out}"
+        raise OptionError(f"{given}: got it for a model of {len(parts)} parts with torch between, wanted a model that is one")
+    folders = [results / name / part.name for part in parts]
+    for folder in folders:
+        check_writable(folder)
+    from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
+    from mirage_eg.graph_optimizer.tensor_laws import given_laws
+
+    laws = given_laws(tuple(rules or ()))  # errors before any work
+    found: list[OptimizedGraph] = []
+    without: list[GraphReport] = []
+    for part in parts:
+        names = weights or [escape(it) for it in part.arrays] or ([] if part.name else None)
+        label = f"{name} {part.name}".strip()
+        with progress() as observe:
+            run = partial(
+                optimize_graph,
+                part.program,
+                options.device_record,
+                names,
+                seconds,
+                name=label,
+                observe=observe,
             )
-        folders = [results / name / part.name for part in parts]
-        for folder in folders:
-            check_writable(folder)
-        from mirage_eg.graph_optimizer.optimize_graph import optimize_graph
-        from mirage_eg.graph_optimizer.tensor_laws import given_laws
+            found.append(run(rules=rules or ()))
+            without += [run().report] if laws else []
+    for result, folder in zip(found, folders, strict=True):
+        _write(result, folder)
+    if model is not None:
+        from mirage_eg.frontend.onnx_export import save
+        from mirage_eg.onnx import export_model
 
-        laws = given_laws(tuple(rules or ()))  # errors before any work
-        found: list[OptimizedGraph] = []
-        without: list[GraphReport] = []
-        for part in parts:
-            names = weights or [escape(it) for it in part.arrays] or ([] if part.name else None)
-            label = f"{name} {part.name}".strip()
-            with progress() as observe:
-                run = partial(
-                    optimize_graph,
-                    part.program,
-                    options.device_record,
-                    names,
-                    seconds,
-                    name=label,
-                    observe=observe,
-                )
-                found.append(run(rules=rules or ()))
-                without += [run().report] if laws else []
-        for result, folder in zip(found, folders, strict=True):
-            _write(result, folder)
-        if model is not None:
-            from mirage_eg.frontend.onnx_export import save
-            from mirage_eg.onnx import export_model
-
-            save(export_model(found[0], parts[0].arrays), model)
-        reports = [result.report for result in found]
-        if as_json:
-            data = [report.data() | _gain(laws, report, *without[place : place + 1]) for place, report in enumerate(reports)]
-            print(json_line(data[0] if len(parts) == 1 else data))
-        elif len(parts) == 1:
-            _print(reports[0], folders[0], model)
-        else:
-            _print_parts(reports, results / name)
-        if laws and not as_json:
-            _print_gain(laws, reports, without)
-        return 0
-
-    return job
+        save(export_model(found[0], parts[0].arrays), model)
+    reports = [result.report for result in found]
+    if as_json:
+        data = [report.data() | _gain(laws, report, *without[place : place + 1]) for place, report in enumerate(reports)]
+        print(json_line(data[0] if len(parts) == 1 else data))
+    elif len(parts) == 1:
+        _print(reports[0], folders[0], model)
+    else:
+        _print_parts(reports, results / name)
+    if laws and not as_json:
+        _print_gain(laws, reports, without)
+    return 0
 
 
 def _gain(given: "Sequence[GivenLaw]", report: "GraphReport", *without: "GraphReport") -> dict[str, Any]:

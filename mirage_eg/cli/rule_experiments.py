@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR, readable
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
@@ -36,6 +36,7 @@ DomainOption = Annotated[
 
 
 @with_options(Options, "batch", "max_block_ops", "target", "gpu", *_SATURATION)
+@as_job
 def impact(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
     options: Options,
@@ -47,49 +48,46 @@ def impact(
         Path | None, typer.Option(metavar="DIR", help="Write impact.json, and each new µGraph as JSON and SVG.")
     ] = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Search programs with FILE and without it: matches of each law, and the µGraphs that only FILE makes findable.
 
     Each new µGraph is priced and tested, the cheapest are proved where the laws can; `structures only with it` counts what is
     lost if one law of FILE alone is left out.
     """
 
-    def job() -> int:
-        from mirage_eg.lab.bench.rule_impact import part_impacts
-        from mirage_eg.lab.bench.tensor_rules import is_tensor_rules
+    from mirage_eg.lab.bench.rule_impact import part_impacts
+    from mirage_eg.lab.bench.tensor_rules import is_tensor_rules
 
-        if top < 1:
-            raise OptionError(f"--top: got {top}, wanted 1 or more")
-        if proofs < 0:
-            raise OptionError(f"--proofs: got {proofs}, wanted 0 or more")
-        if domain is not None and domain != TENSOR:
-            replace(options, domain=domain)  # its argument checks
-        if out is not None:
-            check_writable(out)
-        if domain == TENSOR or (domain is None and is_tensor_rules(str(file))):
-            return _tensor_comparison("impact", (), (str(file),), programs, options, out, as_json)
-        parts = _parts(programs, options)
-        with progress() as observer:
-            result = part_impacts(
-                file,
-                parts,
-                domain,
-                _limits(options),
-                options.device_record,
-                lambda stage, done, total: observer(stage, done, total, ""),
-                (top, proofs),
-            )
-        if out is not None:
-            _write_impact(result, out)
-        if as_json:
-            print(json_line(_impact_data(result)))
-            return 0
-        _print_impact(result, top, proofs)
-        if out is not None:
-            console().print(f"µGraphs: {out}", soft_wrap=True, highlight=False, markup=False)
+    if top < 1:
+        raise OptionError(f"--top: got {top}, wanted 1 or more")
+    if proofs < 0:
+        raise OptionError(f"--proofs: got {proofs}, wanted 0 or more")
+    if domain is not None and domain != TENSOR:
+        replace(options, domain=domain)  # its argument checks
+    if out is not None:
+        check_writable(out)
+    if domain == TENSOR or (domain is None and is_tensor_rules(str(file))):
+        return _tensor_comparison("impact", (), (str(file),), programs, options, out, as_json)
+    parts = _parts(programs, options)
+    with progress() as observer:
+        result = part_impacts(
+            file,
+            parts,
+            domain,
+            _limits(options),
+            options.device_record,
+            lambda stage, done, total: observer(stage, done, total, ""),
+            (top, proofs),
+        )
+    if out is not None:
+        _write_impact(result, out)
+    if as_json:
+        print(json_line(_impact_data(result)))
         return 0
-
-    return job
+    _print_impact(result, top, proofs)
+    if out is not None:
+        console().print(f"µGraphs: {out}", soft_wrap=True, highlight=False, markup=False)
+    return 0
 
 
 def _tensor_comparison(
@@ -218,51 +216,47 @@ def _print_line(text: str) -> None:
 
 
 @with_options(Options, "batch", "domain", "max_block_ops", "target", "gpu", "jobs", "rules", "without", *_SATURATION)
+@as_job
 def ablate(
     options: Options,
     programs: ProgramsArgument = None,
     law: Annotated[list[str] | None, typer.Option(metavar="LAW", help="Leave out these laws only.", show_default=False)] = None,
     every: Annotated[bool, typer.Option("--all", help="Print also the laws that change nothing.")] = False,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Leave each law out in turn: structures lost and gained, states, e-nodes, time, best predicted µs.
 
     Laws on axes and subexpressions stay: they belong to the declarations of ops. A law that does not match changes nothing.
     """
 
-    def job() -> int:
-        from mirage_eg.egraph.rulebook import load_rules
-        from mirage_eg.lab import rule_pages
-        from mirage_eg.lab.bench.rule_ablation import ablation
+    from mirage_eg.egraph.rulebook import load_rules
+    from mirage_eg.lab import rule_pages
+    from mirage_eg.lab.bench.rule_ablation import ablation
 
-        rulebook = load_rules(options.domain, options.rules, options.without)
-        _check_laws(law or (), [entry.name for entry in rulebook.laws])
-        parts = _parts(programs, options)
-        with progress() as observer:
-            result = ablation(
-                parts,
-                rulebook,
-                _limits(options),
-                law,
-                options.device_record,
-                options.jobs,
-                lambda program, done, total: observer(f"ablate {program}", done, total, ""),
-            )
-        if as_json:
-            print(json_line(result))
-            return 0
-        title = f"laws left out one at a time, {result.domain} domain, {result.max_block_ops} ops: with all laws → without one"
-        _print_table(rule_pages.ABLATION_HEAD, rule_pages.ablation_rows(result, not every), title)
-        rest = result.without_change()
-        count = len(result.programs[0].laws)
-        _print_line(
-            f"{len(rest)} of {count} laws change no structure of these programs" + ("" if every else "; --all prints them")
+    rulebook = load_rules(options.domain, options.rules, options.without)
+    _check_laws(law or (), [entry.name for entry in rulebook.laws])
+    parts = _parts(programs, options)
+    with progress() as observer:
+        result = ablation(
+            parts,
+            rulebook,
+            _limits(options),
+            law,
+            options.device_record,
+            options.jobs,
+            lambda program, done, total: observer(f"ablate {program}", done, total, ""),
         )
-        for row in result.programs:
-            _print_cut(row.program, row.baseline.cut)
+    if as_json:
+        print(json_line(result))
         return 0
-
-    return job
+    title = f"laws left out one at a time, {result.domain} domain, {result.max_block_ops} ops: with all laws → without one"
+    _print_table(rule_pages.ABLATION_HEAD, rule_pages.ablation_rows(result, not every), title)
+    rest = result.without_change()
+    count = len(result.programs[0].laws)
+    _print_line(f"{len(rest)} of {count} laws change no structure of these programs" + ("" if every else "; --all prints them"))
+    for row in result.programs:
+        _print_cut(row.program, row.baseline.cut)
+    return 0
 
 
 def _check_laws(laws: Iterable[str], known: Sequence[str]) -> None:
@@ -276,6 +270,7 @@ def _check_laws(laws: Iterable[str], known: Sequence[str]) -> None:
 
 
 @with_options(Options, "batch", "max_block_ops", "target", "gpu", *_SATURATION)
+@as_job
 def compare(
     a: Annotated[
         str,
@@ -288,40 +283,37 @@ def compare(
         list[str] | None, typer.Option(metavar="THEORY|LAW", help="Leave a theory or a law out of B.", show_default=False)
     ] = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Search programs with two rule sets, side by side: states, e-nodes, structures of only one, seconds, best predicted µs.
 
     A file or folder is added to the packaged laws of its domain, or stands alone if it declares the language itself.
     """
 
-    def job() -> int:
-        from mirage_eg.lab import rule_pages
-        from mirage_eg.lab.bench.rule_comparison import comparison, rule_set
-        from mirage_eg.lab.bench.tensor_rules import is_tensor_rules, rule_set_of
+    from mirage_eg.lab import rule_pages
+    from mirage_eg.lab.bench.rule_comparison import comparison, rule_set
+    from mirage_eg.lab.bench.tensor_rules import is_tensor_rules, rule_set_of
 
-        if is_tensor_rules(a) and is_tensor_rules(b) and not without:
-            return _tensor_comparison("compare", rule_set_of(a), rule_set_of(b), programs, options, None, as_json)
-        name = b if not without else f"{b} without {', '.join(without)}"
-        sets = (a, rule_set(a)), (name, rule_set(b, without or ()))
-        parts = _parts(programs, options)
-        with progress() as observer:
-            result = comparison(
-                parts,
-                *sets,
-                _limits(options),
-                options.device_record,
-                lambda stage, done, total: observer(stage, done, total, ""),
-            )
-        if as_json:
-            print(json_line(result))
-            return 0
-        title = f"A: {result.a} | B: {result.b}; {result.max_block_ops} ops, e-nodes of all splits, µs on {result.device}"
-        _print_table(rule_pages.COMPARISON_HEAD, rule_pages.comparison_rows(result), title)
-        for row in result.programs:
-            for word, entries in (("A", row.only_a), ("B", row.only_b)):
-                for entry in sorted(entries, key=len)[:3]:
-                    _print_line(f"{row.program}: only in {word}: {entry}")
-            _print_cut(row.program, (*row.a.cut, *row.b.cut))
+    if is_tensor_rules(a) and is_tensor_rules(b) and not without:
+        return _tensor_comparison("compare", rule_set_of(a), rule_set_of(b), programs, options, None, as_json)
+    name = b if not without else f"{b} without {', '.join(without)}"
+    sets = (a, rule_set(a)), (name, rule_set(b, without or ()))
+    parts = _parts(programs, options)
+    with progress() as observer:
+        result = comparison(
+            parts,
+            *sets,
+            _limits(options),
+            options.device_record,
+            lambda stage, done, total: observer(stage, done, total, ""),
+        )
+    if as_json:
+        print(json_line(result))
         return 0
-
-    return job
+    title = f"A: {result.a} | B: {result.b}; {result.max_block_ops} ops, e-nodes of all splits, µs on {result.device}"
+    _print_table(rule_pages.COMPARISON_HEAD, rule_pages.comparison_rows(result), title)
+    for row in result.programs:
+        for word, entries in (("A", row.only_a), ("B", row.only_b)):
+            for entry in sorted(entries, key=len)[:3]:
+                _print_line(f"{row.program}: only in {word}: {entry}")
+        _print_cut(row.program, (*row.a.cut, *row.b.cut))
+    return 0

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS, readable
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
@@ -34,37 +34,36 @@ RulesOption = Annotated[list[str] | None, typer.Option(metavar="PATH", help="Mor
 
 
 @app.command("list")
+@as_job
 def list_rules(
     rules: RulesOption = None,
     domain: Annotated[str, typer.Option(help=f"{', '.join(LAW_DOMAINS)}.")] = "indexed",
     laws: Annotated[bool, typer.Option("--laws", help="Print every law.")] = False,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Print the theories of a domain, and with --laws every law."""
 
-    def job() -> int:
-        from mirage_eg.egraph.rule_files import packaged_files, theory_name
-        from mirage_eg.egraph.rulebook import load_rules
+    from mirage_eg.egraph.rule_files import packaged_files, theory_name
+    from mirage_eg.egraph.rulebook import load_rules
 
-        loaded = load_rules(domain, rules or ())
-        on = {theory.path for theory in loaded.theories}
-        off = [theory_name(file.path) for file in packaged_files(domain) if file.path not in on]
-        theories = [*loaded.theories, *(theory for theory in load_rules(domain, off).theories if theory.path not in on)]
-        if as_json:
-            print(json_line([plain(theory) | {"sha256": theory.sha256, "on": theory.path in on} for theory in theories]))
-            return 0
-        table = Table("theory", "laws", "by default", "sha256")
-        for theory in theories:
-            table.add_row(theory.path, str(len(theory.laws)), "on" if theory.path in on else "off", theory.sha256[:12])
-        console().print(table)
-        for law in (law for theory in theories if laws for law in theory.laws):
-            console().print(f"{law.place}: {readable(law.text)}", soft_wrap=True, highlight=False, markup=False)
+    loaded = load_rules(domain, rules or ())
+    on = {theory.path for theory in loaded.theories}
+    off = [theory_name(file.path) for file in packaged_files(domain) if file.path not in on]
+    theories = [*loaded.theories, *(theory for theory in load_rules(domain, off).theories if theory.path not in on)]
+    if as_json:
+        print(json_line([plain(theory) | {"sha256": theory.sha256, "on": theory.path in on} for theory in theories]))
         return 0
-
-    return job
+    table = Table("theory", "laws", "by default", "sha256")
+    for theory in theories:
+        table.add_row(theory.path, str(len(theory.laws)), "on" if theory.path in on else "off", theory.sha256[:12])
+    console().print(table)
+    for law in (law for theory in theories if laws for law in theory.laws):
+        console().print(f"{law.place}: {readable(law.text)}", soft_wrap=True, highlight=False, markup=False)
+    return 0
 
 
 @app.command("check")
+@as_job
 def check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Rule files, or folders of them.", show_default=False)],
     domain: DomainOption = None,
@@ -74,41 +73,38 @@ def check(
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     ops: Annotated[list[Path] | None, typer.Option(metavar="FILE.py", help="A Python file that registers ops.")] = None,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Test every law in the model of its domain, lint, measure growth; exit code 0 sound, 1 refuted or lint error, 2 bad file
     or limit hit. Laws of whole tensors (`; domain: tensor`) are proved for all shapes where the normal form decides them."""
 
-    def job() -> int:
-        from mirage_eg.egraph.rule_files import rule_files
-        from mirage_eg.frontend.workloads import paper_programs
-        from mirage_eg.verify.tensor_laws import check_rule_file
+    from mirage_eg.egraph.rule_files import rule_files
+    from mirage_eg.frontend.workloads import paper_programs
+    from mirage_eg.verify.tensor_laws import check_rule_file
 
-        Options(seed=seed, domain=domain if domain in DOMAINS else DOMAINS[0])  # its argument checks
-        if domain is not None and domain not in LAW_DOMAINS:
-            raise RuleError(f"--domain: got {domain!r}, wanted one of {', '.join(LAW_DOMAINS)}")
-        if examples is not None and examples < 10:
-            raise RuleError(f"--examples: got {examples}, wanted at least 10")
-        for file in ops or ():
-            load_program(str(file))
-        code = 0
-        for file in (file for path in files for file in rule_files(path)):
-            with progress() as observer:
-                report = check_rule_file(
-                    file,
-                    paper_programs(),
-                    domain,
-                    examples,
-                    seed,
-                    lambda stage, done, total: observer(stage, done, total, ""),
-                )
-            if as_json:
-                print(json_line(plain(report) | {"sound": report.sound}))
-            else:
-                _print_report(report)
-            code = max(code, 0 if report.sound else 1)
-        return code
-
-    return job
+    Options(seed=seed, domain=domain if domain in DOMAINS else DOMAINS[0])  # its argument checks
+    if domain is not None and domain not in LAW_DOMAINS:
+        raise RuleError(f"--domain: got {domain!r}, wanted one of {', '.join(LAW_DOMAINS)}")
+    if examples is not None and examples < 10:
+        raise RuleError(f"--examples: got {examples}, wanted at least 10")
+    for file in ops or ():
+        load_program(str(file))
+    code = 0
+    for file in (file for path in files for file in rule_files(path)):
+        with progress() as observer:
+            report = check_rule_file(
+                file,
+                paper_programs(),
+                domain,
+                examples,
+                seed,
+                lambda stage, done, total: observer(stage, done, total, ""),
+            )
+        if as_json:
+            print(json_line(plain(report) | {"sound": report.sound}))
+        else:
+            _print_report(report)
+        code = max(code, 0 if report.sound else 1)
+    return code
 
 
 def _print_report(report: "Report") -> None:

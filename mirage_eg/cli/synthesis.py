@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mirage_eg.cli.terminal import Job, JsonOption, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.egraph.rule_files import LAW_DOMAINS, readable
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
@@ -40,6 +40,7 @@ def check_rule_file(path: Path | None) -> None:
     check_writable(path.parent)
 
 
+@as_job
 def minimize(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A rule file.", show_default=False)],
     out: OutOption = None,
@@ -50,42 +51,38 @@ def minimize(
         bool, typer.Option("--with-packaged", help="Drop what follows from the packaged laws, too.")
     ] = False,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Print which laws of FILE follow from its other laws, each with its derivation; with --out write the file without them."""
 
-    def job() -> int:
-        from mirage_eg.lab.minimize import minimize as run
+    from mirage_eg.lab.minimize import minimize as run
 
-        if domain is not None and domain not in LAW_DOMAINS:
-            raise OptionError(f"--domain: got {domain!r}, wanted one of {', '.join(LAW_DOMAINS)}")
-        check_rule_file(out)
-        with progress() as observer:
-            found = run(file, domain, with_packaged, observer)
-        if out is not None:
-            write_atomically(out, found.text)
-        if as_json:
-            print(json_line(plain(found) | {"out": out}))
-            return 0
-        lines = console()
-
-        def write(text: str) -> None:
-            lines.print(readable(text), soft_wrap=True, highlight=False, markup=False)
-
-        follow = "follows" if len(found.derived) == 1 else "follow"
-        write(
-            f"{found.path}: {len(found.derived)} of {counted(len(found.derived) + len(found.kept), 'law')} {follow} from others"
-        )
-        for it in found.derived:
-            write(f"{it.law.place}: {it.law.name} follows from {', '.join(it.laws) or 'the language'}")
-            for line in str(it.chain).splitlines() if it.chain else (f"  {it.missing}",):
-                write(f"  {line}")
-        if out is not None:
-            write(f"{out}: {counted(len(found.kept), 'law')}")
+    if domain is not None and domain not in LAW_DOMAINS:
+        raise OptionError(f"--domain: got {domain!r}, wanted one of {', '.join(LAW_DOMAINS)}")
+    check_rule_file(out)
+    with progress() as observer:
+        found = run(file, domain, with_packaged, observer)
+    if out is not None:
+        write_atomically(out, found.text)
+    if as_json:
+        print(json_line(plain(found) | {"out": out}))
         return 0
+    lines = console()
 
-    return job
+    def write(text: str) -> None:
+        lines.print(readable(text), soft_wrap=True, highlight=False, markup=False)
+
+    follow = "follows" if len(found.derived) == 1 else "follow"
+    write(f"{found.path}: {len(found.derived)} of {counted(len(found.derived) + len(found.kept), 'law')} {follow} from others")
+    for it in found.derived:
+        write(f"{it.law.place}: {it.law.name} follows from {', '.join(it.laws) or 'the language'}")
+        for line in str(it.chain).splitlines() if it.chain else (f"  {it.missing}",):
+            write(f"  {line}")
+    if out is not None:
+        write(f"{out}: {counted(len(found.kept), 'law')}")
+    return 0
 
 
+@as_job
 def synthesize(
     ops: Annotated[
         str,
@@ -113,56 +110,53 @@ def synthesize(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the synthesis that --out was stopped at.")] = False,
     as_json: JsonOption = False,
-) -> Job:
+) -> int:
     """Find laws over OPS by enumeration and equality saturation, check each, and write them with their evidence to --out.
 
     Stopped by --budget or Ctrl-C, it leaves its state next to --out (OUT.state.json), and --resume continues from there to the
     laws that a run without a stop finds.
     """
 
-    def job() -> int:
-        from mirage_eg.lab.synthesis.progress_file import NOTHING, Arguments, read_state, state_path, state_text
-        from mirage_eg.lab.synthesis.rule_text import rule_text
-        from mirage_eg.lab.synthesis.synthesize import synthesize as run
+    from mirage_eg.lab.synthesis.progress_file import NOTHING, Arguments, read_state, state_path, state_text
+    from mirage_eg.lab.synthesis.rule_text import rule_text
+    from mirage_eg.lab.synthesis.synthesize import synthesize as run
 
-        Options(seed=seed)  # its argument checks
-        if only_enumerate and (out is not None or domain != "tensor"):
-            raise OptionError("--only-enumerate: got it with --out or another domain than tensor, wanted --domain tensor alone")
-        if out is not None:
-            check_rule_file(out)
-        elif not only_enumerate:
-            raise OptionError("--out: got none, wanted the rule file to write, as --out found.egg")
-        names = [name.strip() for name in ops.split(",") if name.strip()]
-        names = [op for name in names for op in (register_ops(Path(name)) if name.endswith(".py") else (name,))]
-        if out is None:
-            return _enumerate_tensor_terms(names, size, seed, as_json)
-        if budget is not None and not budget > 0:
-            raise OptionError(f"--budget: got {budget:g}, wanted seconds above 0")
-        if domain == "tensor":
-            if resume:
-                raise OptionError("--resume: got it with the domain tensor, wanted the domain indexed")
-            return _synthesize_tensor_laws(names, size, seed, out, as_json, budget)
-        arguments, state = Arguments(tuple(names), size, seed), state_path(out)
-        begun = read_state(state, arguments) if resume else NOTHING
+    Options(seed=seed)  # its argument checks
+    if only_enumerate and (out is not None or domain != "tensor"):
+        raise OptionError("--only-enumerate: got it with --out or another domain than tensor, wanted --domain tensor alone")
+    if out is not None:
+        check_rule_file(out)
+    elif not only_enumerate:
+        raise OptionError("--out: got none, wanted the rule file to write, as --out found.egg")
+    names = [name.strip() for name in ops.split(",") if name.strip()]
+    names = [op for name in names for op in (register_ops(Path(name)) if name.endswith(".py") else (name,))]
+    if out is None:
+        return _enumerate_tensor_terms(names, size, seed, as_json)
+    if budget is not None and not budget > 0:
+        raise OptionError(f"--budget: got {budget:g}, wanted seconds above 0")
+    if domain == "tensor":
+        if resume:
+            raise OptionError("--resume: got it with the domain tensor, wanted the domain indexed")
+        return _synthesize_tensor_laws(names, size, seed, out, as_json, budget)
+    arguments, state = Arguments(tuple(names), size, seed), state_path(out)
+    begun = read_state(state, arguments) if resume else NOTHING
 
-        def keep_state(begun: "Begun") -> None:
-            write_atomically(state, state_text(arguments, begun))
+    def keep_state(begun: "Begun") -> None:
+        write_atomically(state, state_text(arguments, begun))
 
-        found = None
-        with progress() as observer, _left_if_stopped(out, domain, budget) as keep:
-            watched = _within(observer, budget)
-            found = run(names, size, domain, seed, watched, keep, begun, keep_state)
-        if found is None:
-            return 0
-        state.unlink(missing_ok=True)
-        write_atomically(out, rule_text(found))
-        if as_json:
-            print(json_line(plain(found) | {"out": out}))
-        else:
-            _print_synthesis(found, out)
+    found = None
+    with progress() as observer, _left_if_stopped(out, domain, budget) as keep:
+        watched = _within(observer, budget)
+        found = run(names, size, domain, seed, watched, keep, begun, keep_state)
+    if found is None:
         return 0
-
-    return job
+    state.unlink(missing_ok=True)
+    write_atomically(out, rule_text(found))
+    if as_json:
+        print(json_line(plain(found) | {"out": out}))
+    else:
+        _print_synthesis(found, out)
+    return 0
 
 
 def _within(observe: Observer, budget: float | None) -> Observer:

@@ -8,10 +8,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec
 
 import typer
 from rich.console import Console
@@ -22,6 +23,7 @@ from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.verdict import Observer
 
 Job = Callable[[], int]  # the work of a command; returns the exit code
+Parameters = ParamSpec("Parameters")
 WIDTH = 160  # columns of a table if stdout is not a terminal
 PROGRESS_VARIABLE, OFF = "MIRAGE_EG_PROGRESS", "off"
 SECONDS_A_LINE = 5.0  # between progress lines if stderr is not a terminal
@@ -33,6 +35,16 @@ def console() -> Console:
     """Stdout, with WIDTH columns if it is not a terminal."""
     stdout = Console()
     return stdout if stdout.is_terminal else Console(width=WIDTH)
+
+
+def as_job(command: Callable[Parameters, int]) -> Callable[Parameters, Job]:
+    """A command that typer reads, and `main` runs afterwards: typer would turn Ctrl-C into an end without a word."""
+
+    @wraps(command)
+    def read(*arguments: Parameters.args, **options: Parameters.kwargs) -> Job:
+        return partial(command, *arguments, **options)
+
+    return read
 
 
 @contextlib.contextmanager
