@@ -1,6 +1,6 @@
 """A copy of a graph, or of a part of it, in which some nodes are left out, reordered, or replaced by others."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 from mirage_eg.ir.graph import Graph
@@ -28,8 +28,17 @@ class GraphCopy:
 
     def copy(self, item: Node, values: range) -> None:
         """Add a node of the old graph."""
-        first = self.append(Node(item.op, tuple(self.position[operand] for operand in item.operands), item.attributes))
+        first = self.append(item.moved(self.position))
         self.position.update(zip(values, range(first, self._count), strict=True))
+
+    def inlined(self, graph: Graph, inputs: Sequence[int]) -> list[int]:
+        """Add the ops of another graph on positions in the place of its inputs; the positions of its outputs."""
+        place = dict(zip(graph.input_values, inputs, strict=True))
+        for item, values in graph.numbered():
+            if item.op not in ("input", "output"):
+                first = self.append(item.moved(place))
+                place.update(zip(values, range(first, self._count), strict=True))
+        return [place[item.operands[0]] for item in graph.outputs]
 
     def read(self, value: int, **given: Any) -> None:
         """Add an input in the place of a value of the old graph."""

@@ -4,6 +4,7 @@ A node is `(op, operands, attributes)`. Operands are positions of *values*: ever
 and `block` (one for each output of its graph).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
@@ -54,6 +55,10 @@ class Node:
             if key == name:
                 return value
         return default
+
+    def moved(self, position: Mapping[int, int] | Sequence[int]) -> "Node":
+        """The same op on operands at other positions."""
+        return Node(self.op, tuple(position[operand] for operand in self.operands), self.attributes)
 
     @property
     def mapping(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def without_repeats(program: Graph) -> Graph:
     nodes: list[Node] = []
     count = 0
     for item, values in program.numbered():
-        renumbered = Node(item.op, tuple(moved[i] for i in item.operands), item.attributes)
+        renumbered = item.moved(moved)
         results = first.get(renumbered) if OPS[item.op].kind is not Kind.BOUNDARY else None
         if results is None:
             nodes.append(renumbered)

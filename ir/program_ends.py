@@ -1,9 +1,10 @@
 """The ends of a program: slices of its inputs before everything else, and concatenations that only its outputs read."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.moves import VIEWS_ONCE
 
@@ -23,22 +24,13 @@ class Core:
 
     def rejoined(self, graph: Graph) -> Graph:
         """A µGraph of the given program, from a µGraph of `program`."""
-        nodes = list(self.before)
-        count = len(nodes)
-        inputs, position = iter(self.inputs), dict[int, int]()
-        for item, values in graph.numbered():
-            if item.op == "input":
-                position[values[0]] = next(inputs)
-            elif item.op != "output":
-                nodes.append(_moved(item, position))
-                position.update(zip(values, range(count, count + len(values)), strict=True))
-                count += len(values)
-        results = [position[item.operands[0]] for item in graph.outputs]
+        copy = GraphCopy(graph)
+        for item in self.before:
+            copy.append(item)
+        results = copy.inlined(graph, self.inputs)
         for item in self.after:
-            nodes.append(replace(item, operands=tuple(results[i] for i in item.operands)))
-            results.append(count)
-            count += item.op != "output"
-        return Graph(tuple(nodes))
+            results.append(copy.append(item.moved(results)))
+        return copy.graph()
 
 
 def core_of(program: Graph) -> Core | None:
@@ -60,13 +52,13 @@ def core_of(program: Graph) -> Core | None:
     place, position = ({value: number for number, value in enumerate(values)} for values in (before, core))
     outputs = [node("output", position[value], name=f"out{number}") for number, value in enumerate(results)]
     written = [_as_input(program, nodes, value, place[value]) for value in inputs]
-    written += [_moved(nodes[value], position) for value in core[len(inputs) :]]
+    written += [nodes[value].moved(position) for value in core[len(inputs) :]]
     behind = {value: number for number, value in enumerate((*results, *after))}
     return Core(
         Graph((*written, *outputs)),
-        tuple(_moved(nodes[value], place) for value in before),
+        tuple(nodes[value].moved(place) for value in before),
         tuple(place[value] for value in inputs),
-        (*(_moved(nodes[value], behind) for value in after), *(_moved(item, behind) for item in program.outputs)),
+        (*(nodes[value].moved(behind) for value in after), *(item.moved(behind) for item in program.outputs)),
     )
 
 
@@ -110,8 +102,3 @@ def _as_input(program: Graph, nodes: Sequence[Node], value: int, place: int) -> 
         return nodes[value]
     kind = program.types[value]
     return node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"view {place}")
-
-
-def _moved(item: Node, position: Mapping[int, int]) -> Node:
-    """A node on the new positions of its operands."""
-    return replace(item, operands=tuple(position[i] for i in item.operands))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.program_ends import Core, core_of
 
@@ -45,16 +46,12 @@ class Renamed:
     def _without_copies(self, graph: Graph) -> Graph:
         if self.inputs == tuple(range(len(self.given))):
             return graph
-        nodes, position = [*self.given], dict[int, int]()
-        count, inputs = len(nodes), iter(self.inputs)
-        for item, values in graph.numbered():
-            if item.op == "input":
-                position[values[0]] = next(inputs)
-                continue
-            nodes.append(replace(item, operands=tuple(position[i] for i in item.operands)))
-            position.update(zip(values, range(count, count + len(values)), strict=True))
-            count += len(values)
-        return Graph(tuple(nodes))
+        copy = GraphCopy(graph)
+        for item in self.given:
+            copy.append(item)
+        for item, value in zip(graph.outputs, copy.inlined(graph, self.inputs), strict=True):
+            copy.append(replace(item, operands=(value,)))
+        return copy.graph()
 
 
 def rename_views(program: Graph) -> Renamed:
@@ -108,8 +105,8 @@ def _renamed(program: Graph, reason: UnsupportedError) -> Renamed:
     needed = _cone(draft, [i for item in draft.outputs for i in item.operands])
     order = sorted(needed, key=lambda value: (draft.nodes[value].op != "input", value))
     position = {value: i for i, value in enumerate(order)}
-    ordered = [_moved(draft.nodes[value], position) for value in order]
-    outputs = (_moved(item, position) for item in draft.outputs)
+    ordered = [draft.nodes[value].moved(position) for value in order]
+    outputs = (item.moved(position) for item in draft.outputs)
     graph = Graph((*(_named(item, f"x{i}") for i, item in enumerate(ordered)), *outputs))
     numbers = {value: i for i, value in enumerate(value for value, item in enumerate(nodes) if item.op == "input")}
     origin = tuple(draft.origin[value] for value in order)
@@ -128,12 +125,12 @@ def _with_copies(draft: _Draft) -> _Draft | None:
         position = {value: value + len(cone) * (value >= at) for value in range(len(draft.nodes))}
         nodes = (
             *draft.nodes[:at],
-            *(_moved(draft.nodes[value], copied) for value in cone),
+            *(draft.nodes[value].moved(copied) for value in cone),
             replace(draft.nodes[at], operands=tuple(reader)),
-            *(_moved(item, position) for item in draft.nodes[at + 1 :]),
+            *(item.moved(position) for item in draft.nodes[at + 1 :]),
         )
         origin = (*draft.origin[:at], *(draft.origin[value] for value in cone), *draft.origin[at:])
-        longer = _Draft(nodes, origin, tuple(_moved(item, position) for item in draft.outputs))
+        longer = _Draft(nodes, origin, tuple(item.moved(position) for item in draft.outputs))
         if longer.infers(at + len(cone) + 1):
             return longer
     return None
@@ -162,15 +159,15 @@ def _without_copy(draft: _Draft, copy: int, other: int) -> _Draft:
         if value == copy:
             position[value] = position[other]
             continue
-        key = _moved(item, position), value if item.op == "input" else None
+        key = item.moved(position), value if item.op == "input" else None
         if key not in memo:
             memo[key] = len(unique)
             unique.append(value)
         position[value] = memo[key]
     return _Draft(
-        tuple(_moved(draft.nodes[value], position) for value in unique),
+        tuple(draft.nodes[value].moved(position) for value in unique),
         tuple(draft.origin[value] for value in unique),
-        tuple(_moved(item, position) for item in draft.outputs),
+        tuple(item.moved(position) for item in draft.outputs),
     )
 
 
@@ -184,11 +181,6 @@ def _cone(draft: _Draft, roots: list[int]) -> set[int]:
             cone.add(value)
             stack += draft.nodes[value].operands
     return cone
-
-
-def _moved(item: Node, position: dict[int, int]) -> Node:
-    """A node on the new positions of its operands."""
-    return replace(item, operands=tuple(position[i] for i in item.operands))
 
 
 def _named(item: Node, name: str) -> Node:

@@ -146,7 +146,7 @@ def with_row_maxima(
         items.sort(key=lambda entry: entry[2] not in row_maxima)
     for item, values, operand in items:
         if item.op != "input":
-            moved = Node(item.op, tuple(new_value[operand] for operand in item.operands), item.attributes)
+            moved = item.moved(new_value)
             nodes.append(moved)
             for value in values:
                 new_value[value] = count

@@ -138,7 +138,7 @@ def flatten(graph: Graph) -> Graph:
                 elif step.op == "input":
                     results[defined[0]] = next(arguments)
                 else:
-                    [results[defined[0]]] = append(Node(step.op, tuple(results[i] for i in step.operands), step.attributes))
+                    [results[defined[0]]] = append(step.moved(results))
         else:
             new_value.update(zip(values, append(Node(item.op, tuple(operands), item.attributes)), strict=True))
     return Graph.of_checked(checker, graph.threads)

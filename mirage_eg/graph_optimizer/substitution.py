@@ -5,7 +5,7 @@ Only inputs that are marked as weights are folded. The program that is extracted
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import product_flops
@@ -17,7 +17,7 @@ from mirage_eg.graph_optimizer.optimize_graph import saturated_classes
 from mirage_eg.graph_optimizer.rewritten_program import RewrittenProgram
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights, prepared_values
 
@@ -56,28 +56,13 @@ class Substitution:
 
     def whole(self, mugraph: Graph) -> Graph:
         """A µGraph of the rewritten program as one of the given program: the prologue before it, all inputs as given."""
-        nodes: list[Node] = list(self.program.inputs)
-        count = len(nodes)
-
-        def append(graph: Graph, inputs: list[int]) -> list[int]:
-            """The values of the outputs of a graph whose nodes are appended."""
-            nonlocal count
-            place: dict[int, int] = dict(zip(graph.input_values, inputs, strict=True))
-            results = []
-            for item, values in graph.numbered():
-                if item.op == "output":
-                    results.append(place[item.operands[0]])
-                elif item.op != "input":
-                    nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
-                    place.update(zip(values, range(count, count + len(values)), strict=True))
-                    count += len(values)
-            return results
-
-        it = self.rewritten
-        folded = [] if it.prologue is None else append(it.prologue, [*it.prologue_reads])
-        results = append(mugraph, [*it.reads, *folded])
-        outputs = zip(results, mugraph.outputs, strict=True)
-        return Graph((*nodes, *(node("output", value, **item.mapping) for value, item in outputs)))
+        it, copy = self.rewritten, GraphCopy(self.program)
+        for item in self.program.inputs:
+            copy.append(item)
+        folded = [] if it.prologue is None else copy.inlined(it.prologue, it.prologue_reads)
+        for item, value in zip(mugraph.outputs, copy.inlined(mugraph, [*it.reads, *folded]), strict=True):
+            copy.append(replace(item, operands=(value,)))
+        return copy.graph()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def _thread(block: Graph, members: list[tuple[Node, range]]) -> Node:
     new_value = {value: i for i, value in enumerate(operands)}
     nodes = [node("input", shape=block.types[i].shape, dtype=str(block.types[i].dtype)) for i in operands]
     for item, values in members:
-        nodes.append(Node(item.op, tuple(new_value[i] for i in item.operands), item.attributes))
+        nodes.append(item.moved(new_value))
         new_value[values[0]] = len(new_value)
     nodes.append(node("output", len(new_value) - 1))
     return node("thread", *operands, graph=Graph(tuple(nodes), Level.THREAD))

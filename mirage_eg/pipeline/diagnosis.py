@@ -233,7 +233,7 @@ def needed_subprogram(program: Graph, output: int | None, given: int | None = No
     for _, values in numbered:
         if not wanted.isdisjoint(values):
             item = next(sources)
-            nodes.append(replace(item, operands=tuple(place[operand] for operand in item.operands)))
+            nodes.append(item.moved(place))
             for value in [given] if given is not None and given in values else values:
                 place[value] = len(place)
     ends = [output] if output is not None else [item.operands[0] for item in program.outputs]

@@ -54,7 +54,7 @@ def _moved(program: Graph, result: int, computed: Node, pick: Node, picked: list
     now: dict[int, int] = {}
     for item, values in program.numbered():
         if list(values) != [result]:
-            made = checker.append(Node(item.op, tuple(now[operand] for operand in item.operands), item.attributes))
+            made = checker.append(item.moved(now))
             now |= dict(zip(values, made, strict=True))
             continue
         operands = [

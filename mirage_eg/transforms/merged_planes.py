@@ -6,14 +6,15 @@ with merged planes becomes one of the given program by reshapes of its inputs an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node, result_count
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
@@ -30,30 +31,18 @@ class MergedPlanes:
 
     def joined(self, graph: Graph) -> Graph:
         """A µGraph of the given program, from one of `program`."""
-        nodes, place, count = [*self.given.inputs], dict[int, int](), len(self.given.inputs)
+        copy = GraphCopy(self.given)
+        for item in self.given.inputs:
+            copy.append(item)
 
-        def shaped(value: int, have: Shape, want: Shape) -> int:
-            nonlocal count
-            if have == want:
-                return value
-            nodes.append(node("reshape", value, shape=want))
-            count += 1
-            return count - 1
+        def shaped(value: int, have: TensorType, want: TensorType) -> int:
+            return value if have.shape == want.shape else copy.append(node("reshape", value, shape=want.shape))
 
-        kinds = zip(graph.input_values, self.given.input_types, graph.input_types, strict=True)
-        for own, (value, kind, merged) in enumerate(kinds):
-            place[value] = shaped(own, kind.shape, merged.shape)
-        for item, values in graph.numbered():
-            if item.op not in ("input", "output"):
-                nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
-                place.update(zip(values, range(count, count + result_count(item)), strict=True))
-                count += result_count(item)
-        results = [
-            shaped(place[item.operands[0]], merged.shape, kind.shape)
-            for item, merged, kind in zip(graph.outputs, graph.output_types, self.given.output_types, strict=True)
-        ]
-        outputs = (node("output", value, **item.mapping) for value, item in zip(results, self.given.outputs, strict=True))
-        return Graph((*nodes, *outputs))
+        inputs = [*map(shaped, range(len(self.given.inputs)), self.given.input_types, graph.input_types)]
+        results = [*map(shaped, copy.inlined(graph, inputs), graph.output_types, self.given.output_types)]
+        for value, item in zip(results, self.given.outputs, strict=True):
+            copy.append(replace(item, operands=(value,)))
+        return copy.graph()
 
 
 def merged_planes(program: Graph, like: Graph | None = None) -> MergedPlanes | None:

@@ -1,9 +1,10 @@
 """Composition: the µGraphs of a plan's parts as one µGraph of the program."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.search.partition.kernel_plan import PlanPart
 
@@ -19,38 +20,22 @@ class _Composer:
     def __init__(self, program: Graph) -> None:
         self.program = program
         self.makers = [item for item, values in program.numbered() for _ in values]
-        self.nodes: list[Node] = []
-        self.count = 0
-        self.position: dict[int, int] = {}  # of each value of the program that the graph has
-
-    def append(self, item: Node, results: int = 1) -> range:
-        self.nodes.append(item)
-        self.count += results
-        return range(self.count - results, self.count)
+        self.copy = GraphCopy(program)
 
     def read(self, value: int) -> int:
-        if value not in self.position:
+        if value not in self.copy.position:
             item = self.makers[value]
             assert item.op in PLAIN_VIEWS, "parts run in order"
-            self.position[value] = self.append(Node(item.op, (self.read(item.operands[0]),), item.attributes))[0]
-        return self.position[value]
+            self.copy.position[value] = self.copy.append(replace(item, operands=(self.read(item.operands[0]),)))
+        return self.copy.position[value]
 
     def compose(self, parts: Sequence[PlanPart]) -> Graph:
-        for item, values in self.program.numbered():
+        for item, values in self.copy:
             if item.op == "input":
-                self.position[values[0]] = self.append(item)[0]
+                self.copy.copy(item, values)
         for part in parts:
-            inputs, outputs = iter(part.inputs), iter(part.segment.outputs)
-            inside: dict[int, int] = {}
-            for item, values in part.kernels.graph.numbered():
-                match item.op:
-                    case "input":
-                        inside[values[0]] = self.read(next(inputs))
-                    case "output":
-                        self.position[next(outputs)] = inside[item.operands[0]]
-                    case _:
-                        moved = Node(item.op, tuple(inside[i] for i in item.operands), item.attributes)
-                        inside.update(zip(values, self.append(moved, len(values)), strict=True))
+            results = self.copy.inlined(part.kernels.graph, [self.read(value) for value in part.inputs])
+            self.copy.position.update(zip(part.segment.outputs, results, strict=True))
         for item in self.program.outputs:
-            self.nodes.append(Node("output", (self.read(item.operands[0]),), item.attributes))
-        return Graph(tuple(self.nodes))
+            self.copy.append(replace(item, operands=(self.read(item.operands[0]),)))
+        return self.copy.graph()
