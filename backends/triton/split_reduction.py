@@ -15,7 +15,8 @@ from mirage_eg.backends.triton.tiles import Tile
 from mirage_eg.backends.triton.writer import Writer
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, node
 from mirage_eg.ir.shapes import Shape
 
 
@@ -128,32 +129,19 @@ def with_row_maxima(
     """
     if row_maxima.keys().isdisjoint(operands):
         return block, tuple(operands)
-    nodes: list[Node] = []
-    new_value: dict[int, int] = {}
+    copy = GraphCopy(block)
     read: list[int] = []
     weights: dict[tuple[object, ...], int] = {}
-    count = 0
-
-    def append(item: Node) -> int:
-        nonlocal count
-        nodes.append(item)
-        count += 1
-        return count - 1
-
     given = iter(operands)
     items = [(item, values, next(given) if item.op == "input" else -1) for item, values in block.numbered()]
     if _exponentiates(block):  # its own exponentials may be shifted by the maxima that it reads: these come first
         items.sort(key=lambda entry: entry[2] not in row_maxima)
     for item, values, operand in items:
         if item.op != "input":
-            moved = item.moved(new_value)
-            nodes.append(moved)
-            for value in values:
-                new_value[value] = count
-                count += 1
+            copy.copy(item, values)
             continue
         read.append(operand)
-        result = append(item)
+        result = copy.append(item)
         for row_maximum in row_maxima.get(operand, ()):
             imap = tuple(target if target >= 0 and row_maximum.shape[target] > 1 else REPLICATED for target in item["imap"])
             fmap = item.get("fmap", REPLICATED)
@@ -165,12 +153,12 @@ def with_row_maxima(
             key = (row_maximum.value, *layout.values())
             if key not in weights:
                 read.append(row_maximum.value)
-                loaded = append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), **layout))
-                weights[key] = append(node("exp", loaded))
+                loaded = copy.append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), **layout))
+                weights[key] = copy.append(node("exp", loaded))
             for _ in range(row_maximum.degree):
-                result = append(node("mul", result, weights[key]))
-        new_value[values[0]] = result
-    return Graph(tuple(nodes), block.level, block.grid, block.loop, block.threads), tuple(read)
+                result = copy.append(node("mul", result, weights[key]))
+        copy.position[values[0]] = result
+    return copy.graph(), tuple(read)
 
 
 def _exponentiates(block: Graph) -> bool:
