@@ -14,7 +14,8 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.renamed_views import rename_views
@@ -217,24 +218,18 @@ def _parts(program: Graph) -> Iterator[tuple[str, Graph]]:
 
 def needed_subprogram(program: Graph, output: int | None, given: int | None = None) -> Graph:
     """The nodes that an output needs, or all outputs, where the value `given` is an input."""
-    wanted = {output} if output is not None else {item.operands[0] for item in program.outputs}
-    kept: list[Node] = []
-    numbered = [(item, values) for item, values in program.numbered() if item.op != "output"]
-    for item, values in reversed(numbered):
-        if not wanted.isdisjoint(values):
-            if given is not None and given in values:
-                kind = program.types[given]
-                item = node("input", shape=kind.shape, dtype=str(kind.dtype))
-            wanted |= set(item.operands)
-            kept.append(item)
-    place: dict[int, int] = {}
-    nodes = []
-    sources = iter(reversed(kept))
-    for _, values in numbered:
-        if not wanted.isdisjoint(values):
-            item = next(sources)
-            nodes.append(item.moved(place))
-            for value in [given] if given is not None and given in values else values:
-                place[value] = len(place)
     ends = [output] if output is not None else [item.operands[0] for item in program.outputs]
-    return Graph((*nodes, *(node("output", place[end]) for end in ends)))
+    wanted, kept = set(ends), list[tuple[Node, range]]()
+    for item, values in reversed([*program.numbered()]):
+        if not wanted.isdisjoint(values):
+            wanted.update(() if given in values else item.operands)
+            kept.append((item, values))
+    copy = GraphCopy(program)
+    for item, values in reversed(kept):
+        if given is not None and given in values:
+            copy.read(given)
+        else:
+            copy.copy(item, values)
+    for end in ends:
+        copy.write(end)
+    return copy.graph()
