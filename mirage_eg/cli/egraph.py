@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_table, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
@@ -82,9 +81,7 @@ def _text(found: "EGraph", suffix: str) -> str:
 
 def _print_history(found: "EGraph") -> None:
     history: Any = found.history
-    table = Table("law", "e-nodes added", "classes merged")
-    for law, nodes, unions in history.by_law():
-        table.add_row(law, f"{nodes:+}", str(unions))
-    console().print(table)
+    rows = ((law, f"{nodes:+}", str(unions)) for law, nodes, unions in history.by_law())
+    print_table(("law", "e-nodes added", "classes merged"), rows)
     sizes = ", ".join(map(str, history.nodes))
     print(f"e-nodes at the start and after each iteration: {sizes}")

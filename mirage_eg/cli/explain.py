@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_table
 from mirage_eg.ir.errors import OptionError
 
 
@@ -33,10 +32,7 @@ def explain(
         print(json_line(found))
         return 0
     head, *rows = found.rows()
-    table = Table(*head)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    print_table(head, rows)
     return 0
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
 from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS, readable
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
@@ -53,10 +53,8 @@ def list_rules(
     if as_json:
         print(json_line([plain(theory) | {"sha256": theory.sha256, "on": theory.path in on} for theory in theories]))
         return 0
-    table = Table("theory", "laws", "by default", "sha256")
-    for theory in theories:
-        table.add_row(theory.path, str(len(theory.laws)), "on" if theory.path in on else "off", theory.sha256[:12])
-    console().print(table)
+    rows = ((it.path, str(len(it.laws)), "on" if it.path in on else "off", it.sha256[:12]) for it in theories)
+    print_table(("theory", "laws", "by default", "sha256"), rows)
     for law in (law for theory in theories if laws for law in theory.laws):
         console().print(f"{law.place}: {readable(law.text)}", soft_wrap=True, highlight=False, markup=False)
     return 0

@@ -7,9 +7,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
 from mirage_eg.egraph.rule_files import LAW_DOMAINS, readable
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
@@ -183,9 +182,7 @@ def _enumerate_tensor_terms(ops: list[str], size: int, seed: int, as_json: bool)
     if as_json:
         print(json_line({"domain": "tensor", "ops": ops, "size": size, "seed": seed} | counts))
         return 0
-    table = Table(*counts)
-    table.add_row(*(f"{count:,}" for count in counts.values()))
-    console().print(table)
+    print_table(counts, [(f"{count:,}" for count in counts.values())])
     return 0
 
 
@@ -244,9 +241,7 @@ def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_
         return 0
     lines = console()
     funnel = plain(found.funnel)
-    table = Table(*funnel)
-    table.add_row(*(f"{count:,}" for count in funnel.values()))
-    lines.print(table)
+    print_table(funnel, [(f"{count:,}" for count in funnel.values())])
     for kind, entries in (("refuted", refuted), ("ill-typed", ill_typed), ("only tested, left out", tested)):
         for entry in entries[:MOST_SHOWN]:
             lines.print(f"{kind}: {entry}", soft_wrap=True, highlight=False, markup=False)
@@ -262,9 +257,7 @@ def _print_synthesis(found: "Synthesis", out: Path) -> None:
 
     lines = console()
     funnel = plain(found.funnel)
-    table = Table(*funnel)
-    table.add_row(*(f"{count:,}" for count in funnel.values()))
-    lines.print(table)
+    print_table(funnel, [(f"{count:,}" for count in funnel.values())])
     for rejected in found.rejected:
         write(f"refuted: {rejected.law.name}: {rejected.reason}")
     derived = len(found.shipped) - len(found.missed)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
 from pathlib import Path
 from threading import Event, Thread
@@ -17,6 +17,7 @@ from typing import Annotated, Any, ParamSpec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.run_report import plain
@@ -45,6 +46,14 @@ def as_job(command: Callable[Parameters, int]) -> Callable[Parameters, Job]:
         return partial(command, *arguments, **options)
 
     return read
+
+
+def print_table(head: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> None:
+    """Print a table with one row of headings."""
+    table = Table(*head, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
 
 
 @contextlib.contextmanager

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from mirage_eg.cli.terminal import as_job, console
+from mirage_eg.cli.terminal import as_job, print_table
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
 
@@ -58,9 +57,9 @@ def tune(
         write_atomically(exported, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in found))
         print(f"{exported}: {counted(len(found), 'measurement')}")
     if exported is None and imported is None:
-        table = Table("device", "programs", "µGraphs", "candidates", title=str(folder), title_justify="left")
+        rows = []
         for device, count in Counter(line["device"] for line in found).items():
             own = [line for line in found if line["device"] == device]
-            table.add_row(device, *(str(len({line[name] for line in own})) for name in ("workload", "mugraph")), str(count))
-        console().print(table)
+            rows.append((device, *(str(len({line[name] for line in own})) for name in ("workload", "mugraph")), str(count)))
+        print_table(("device", "programs", "µGraphs", "candidates"), rows, str(folder))
     return 0
