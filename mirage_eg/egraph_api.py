@@ -9,8 +9,9 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.explain import Explanation, explain_tree, first_pruned
-from mirage_eg.egraph.expression import REDUCTIONS, Constant, Tree, flatten
-from mirage_eg.egraph.forms import Cost, Forms, unit_cost
+from mirage_eg.egraph.expression import REDUCTIONS, Tree, flatten
+from mirage_eg.egraph.forms import Forms
+from mirage_eg.egraph.node_costs import CostedNode, NodeCost, NodeCosts, fewest_ops
 from mirage_eg.egraph.oracle import Key, Limits, Oracle, Saturation, saturate
 from mirage_eg.egraph.program_expression import program_expression
 from mirage_eg.egraph.proof_chain import ProofChain
@@ -89,6 +90,7 @@ class EGraph:
         found = program_expression(program, rulebook.domain, *axes)
         self.program, self.name, self.rulebook, self.without, self.limits = program, name, rulebook, without, limits
         self.expression, self.names, self.split = found.expression, found.names, found.split
+        self._extents = found.extents
         arguments = (rulebook, found.expression, limits, without)
         self.oracle: Oracle = self._run(saturate, arguments, "saturation")
         self._forms = Forms(self.oracle, self.names)
@@ -105,6 +107,10 @@ class EGraph:
     def saturation(self) -> Saturation:
         """Size and growth; `stopped` is the limit that cut the e-graph, if one did."""
         return self.oracle.saturation
+
+    @cached_property
+    def _node_costs(self) -> NodeCosts:
+        return NodeCosts(self.oracle, self.expression.free, self._extents)
 
     @property
     def _is_indexed(self) -> bool:
@@ -165,34 +171,43 @@ class EGraph:
             raise OptionError(f"forms: got a count of {count}, wanted 1 or more")
         return tuple(map(show_term, self._forms.smallest(self._class(class_), count)))
 
-    def extract(self, cost: Cost | Mapping[str, float] | None = None) -> tuple[str, ...]:
-        """The cheapest term of each output.
+    def extract(self, cost: NodeCost | Mapping[str, float] | None = None, shared: bool = False) -> tuple[str, ...]:
+        """The cheapest term of each output; without a cost the one of the fewest ops, and of equally many the least work.
 
-        `cost` is that of a constructor with its constants, without operands: a function, or a mapping by constructor with 1 for
-        the others. Shared subterms count wherever they occur.
+        `cost` is that of an e-node without what is below its operands: a function of it, with op, constants, axes and extents
+        (of a split axis: up to 16 iterations and 16 blocks), or a mapping by constructor with 1 for the others. With `shared` a
+        subterm counts once, else wherever it occurs.
 
         Raises:
             OptionError: a cost that is not positive, or an output with no term of finite cost.
+            ExtractionError: with `shared`, no terms were found in ten seconds.
         """
-        best = self._forms.cheapest(self._cost(cost))
+        own = self._cost(cost)
+        if shared:
+            from mirage_eg.graph_optimizer.shared_terms import cheapest_shared
+
+            best = cheapest_shared(self._forms, own)
+        else:
+            best = self._forms.cheapest(own)
         for output in self.oracle.outputs:
             if output not in best:
                 raise OptionError(f"extract: class #{output}, an output, has no term of finite cost")
         return tuple(show_term(best[output]) for output in self.oracle.outputs)
 
-    def _cost(self, cost: Cost | Mapping[str, float] | None) -> Cost:
+    def _cost(self, cost: NodeCost | Mapping[str, float] | None) -> Callable[[Key], float]:
         if isinstance(cost, Mapping):
             unknown = [name for name in cost if name not in self.rulebook.signatures]
             if unknown:
                 raise OptionError(f"cost: no constructor {unknown[0]!r}; wanted names such as Mul, Sum, Exp")
-            own: Cost = lambda name, constants: float(cost.get(name, 1.0))  # noqa: E731
+            own: NodeCost = lambda node: float(cost.get(node.op, 1.0))  # noqa: E731
         else:
-            own = cost or unit_cost
+            own = cost or fewest_ops
 
-        def checked(name: str, constants: tuple[Constant, ...]) -> float:
-            value = own(name, constants)
+        def checked(key: Key) -> float:
+            node: CostedNode = self._node_costs.node(key)
+            value = own(node)
             if not value > 0:
-                raise OptionError(f"cost: got {value} for {name}, wanted a positive number")
+                raise OptionError(f"cost: got {value} for {node.op}, wanted a positive number")
             return value
 
         return checked
@@ -224,7 +239,7 @@ class EGraph:
         classes = frozenset(class_ for text in marked if (class_ := self.ask(text).class_) is not None)
         return EGraphView(self.oracle, classes, boxes, self.names)
 
-    def to_json(self, cost: Cost | Mapping[str, float] | None = None) -> str:
+    def to_json(self, cost: NodeCost | Mapping[str, float] | None = None) -> str:
         """The e-graph in the format of egraph-serialize, with the names of inputs and the costs of e-nodes."""
         return replace(self.view(), cost=self._cost(cost)).to_json()
 
@@ -234,9 +249,10 @@ class EGraph:
 
     def to_html(self) -> str:
         """A page that needs no network: the e-graph to pan, zoom and search, the history and the classes."""
-        best = self._forms.cheapest()
-        laws = self._laws_of_nodes()
-        return egraph_page(self.view(), f"e-graph of {self.name}", str(self), self.history, best, laws)
+        best = self._forms.cheapest(self._cost(None))
+        chosen = {class_: key for class_, tree in best.items() if (key := self._forms.key(tree)) is not None}
+        title = f"e-graph of {self.name}"
+        return egraph_page(self.view(), title, str(self), self.history, best, chosen, self._laws_of_nodes())
 
     def _laws_of_nodes(self) -> dict[Key, str]:
         """The law that made each e-node first; those of the program have none."""

@@ -8,15 +8,8 @@ from mirage_eg.egraph.expression import Constant, Tree
 from mirage_eg.egraph.oracle import Key, Oracle, children_of
 from mirage_eg.egraph.term_text import CLASS
 
-Cost = Callable[[str, tuple[Constant, ...]], float]  # of a constructor with its constants, without the operands
-
 _LARGER = 24  # constructors beyond those of the smallest term of a class: the largest terms that are listed
 _MOST = 5_000  # terms of one class and size that are combined
-
-
-def unit_cost(name: str, constants: tuple[Constant, ...]) -> float:
-    """1 for each constructor."""
-    return 1.0
 
 
 class Forms:
@@ -59,12 +52,17 @@ class Forms:
         name, *rest = (str(key[0]), *parts)
         return ("Var", self._names.get(str(rest[0]), str(rest[0]))) if name == "Var" else (name, *rest)
 
-    def cheapest(self, cost: Cost = unit_cost, preferred: Mapping[int, Tree] | None = None) -> dict[int, Tree]:
-        """The cheapest term of each class; `preferred` ones cost nothing. A class whose terms cost infinity is left out."""
+    def cheapest(
+        self, cost: Callable[[Key], float] = lambda key: 1.0, preferred: Mapping[int, Tree] | None = None
+    ) -> dict[int, Tree]:
+        """The cheapest term of each class by the cost of e-nodes without their operands; `preferred` ones cost nothing.
+
+        A class whose terms cost infinity is left out.
+        """
         best: dict[int, tuple[float, Tree]] = {class_: (0.0, tree) for class_, tree in (preferred or {}).items()}
         entries = []
         for key, class_ in sorted(self.oracle.table.items(), key=lambda entry: str(entry[0])):
-            own = cost(str(key[0]), constants_of(self.oracle, key))
+            own = cost(key)
             if own < inf:
                 entries.append((key, class_, own, children_of(self.oracle, key)))
         changed = True

@@ -1,9 +1,11 @@
 """A program of any ops as an expression of a rule domain, with inputs in place of slices of inputs and of library ops."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
-from mirage_eg.egraph.expression import Expression, Split, express
+from mirage_eg.egraph.expression import Expression, Split, express, parts_of
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.dissolve import dissolved
 from mirage_eg.ir.errors import OptionError
@@ -21,6 +23,7 @@ class ProgramExpression:
     expression: Expression
     names: tuple[str, ...]
     split: str
+    extents: Mapping[str, int]  # of the parts of all axes; those of a split are examples
 
 
 def program_expression(
@@ -39,7 +42,21 @@ def program_expression(
     axes = infer_axes(renamed.program)
     split = Split(_axis(axes, loop, "loop"), _axis(axes, grid, "grid"))
     expression = express(renamed.program, axes, split, domain)
-    return ProgramExpression(expression, _input_names(renamed, len(expression.inputs)), split.label(axes))
+    names = _input_names(renamed, len(expression.inputs))
+    return ProgramExpression(expression, names, split.label(axes), _extents(axes, split, domain))
+
+
+def _extents(axes: Axes, split: Split, domain: str) -> dict[str, int]:
+    """The sizes of axes that are not reduced, and of the parts of the others: up to 16 iterations, and up to 16 blocks."""
+    found = dict(zip(axes.names, axes.sizes, strict=True))
+    for axis, parts in parts_of(axes, split, domain).items():
+        left = axes.sizes[axis]
+        for names in (parts.grid, parts.loop):
+            count = gcd(left, 16) if names else 1
+            found |= {str(name): count for name in names}
+            left //= count
+        found |= {str(name): left for name in parts.tile}
+    return found
 
 
 def _input_names(renamed: Renamed, count: int) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class EGraphView:
     marked: frozenset[int] = frozenset()
     boxes: int = 40
     names: tuple[str, ...] = ()  # of the program's inputs; x0, x1 … if not given
-    cost: Callable[[str, tuple[Constant, ...]], float] | None = None  # of an e-node, in the JSON; 1 if not given
+    cost: Callable[[Key], float] | None = None  # of an e-node, in the JSON; 1 if not given
 
     def named(self, names: Sequence[str]) -> "EGraphView":
         """The view with these names of the program's inputs."""
@@ -97,7 +97,7 @@ class EGraphView:
                 "op": self.label(key),
                 "children": children,
                 "eclass": f"c{class_}",
-                "cost": 1.0 if self.cost is None else self.cost(str(key[0]), self._constants(key)),
+                "cost": 1.0 if self.cost is None else self.cost(key),
                 "subsumed": False,
             }
         roots = [f"c{class_}" for class_ in dict.fromkeys(self.oracle.outputs) if class_ in first]

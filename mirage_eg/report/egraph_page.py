@@ -34,14 +34,15 @@ def egraph_page(
     about: str,
     history: SaturationHistory,
     best: Mapping[int, Tree],
+    chosen: Mapping[int, Key],
     laws: Mapping[Key, str],
 ) -> str:
     """A standalone page, light and dark: the e-graph, the history and the e-nodes of every class.
 
-    `best` has the smallest term of each class, `laws` the law that made an e-node, for those that a law made.
+    `best` has the smallest term of each class and `chosen` its e-node, `laws` the law that made an e-node, if one did.
     """
     classes = view.classes()
-    elements, hidden = _elements(view, classes, best, laws)
+    elements, hidden = _elements(view, classes, best, chosen, laws)
     listed = [
         (f"#{it}", show_term(best[it]) if it in best else "", "\n".join(view.words(keys))) for it, keys in classes.items()
     ]
@@ -61,28 +62,32 @@ def egraph_page(
     )
 
 
-def folded(oracle: Oracle, keys: Sequence[Key]) -> list[tuple[Key, int]]:
-    """The e-nodes of a class without commuted copies, each with the number of its copies."""
+def folded(oracle: Oracle, keys: Sequence[Key]) -> list[tuple[Key, ...]]:
+    """The e-nodes of a class, commuted copies together."""
     found: dict[object, list[Key]] = {}
     for key in keys:
         op, children = op_of(str(key[0])), children_of(oracle, key)
         same = tuple(sorted(children)) if op is not None and OPS[op].commutative else children
         found.setdefault((key[0], constants_of(oracle, key), same), []).append(key)
-    return [(copies[0], len(copies)) for copies in found.values()]
+    return [tuple(copies) for copies in found.values()]
 
 
 def _elements(
-    view: EGraphView, classes: Mapping[int, Sequence[Key]], best: Mapping[int, Tree], laws: Mapping[Key, str]
+    view: EGraphView,
+    classes: Mapping[int, Sequence[Key]],
+    best: Mapping[int, Tree],
+    chosen: Mapping[int, Key],
+    laws: Mapping[Key, str],
 ) -> tuple[list[dict[str, Any]], int]:
     """The nodes and edges for Cytoscape with their places, and the number of classes that are left out."""
-    oracle, shown, count = view.oracle, dict[int, list[tuple[Key, int]]](), 0
+    oracle, shown, count = view.oracle, dict[int, list[tuple[Key, ...]]](), 0
     for class_, keys in classes.items():
         nodes = folded(oracle, sorted(keys, key=laws.__contains__))  # of copies, the program's own
         count += len(nodes)
         if shown and count > MOST:
             break
         shown[class_] = nodes
-    lit, chosen = _extracted(view, best, shown)
+    lit = _extracted(oracle, chosen)
     titles = {class_: _title(class_, best) for class_ in shown}
     places = _placed(oracle, shown, titles)
     elements: list[dict[str, Any]] = []
@@ -91,13 +96,14 @@ def _elements(
         kinds = [*(["root"] if class_ in oracle.outputs else []), *(["lit"] if class_ in lit else [])]
         data = {"id": f"c{class_}", "label": titles[class_], "tip": f"#{class_}: {term}"}
         elements.append({"data": data, "classes": " ".join(["class", *kinds, *(["marked"] if class_ in view.marked else [])])})
-        for number, (key, copies) in enumerate(nodes):
+        for number, copies in enumerate(nodes):
+            key = copies[0]
             own, (x, y) = f"c{class_}n{number}", places[class_][number]
             [word] = view.words([key])
             law = f"made by the law {laws[key]}" if key in laws else "of the program"
-            also = f"; {counted(copies - 1, 'commuted copy', 'commuted copies')}" if copies > 1 else ""
+            also = f"; {counted(len(copies) - 1, 'commuted copy', 'commuted copies')}" if len(copies) > 1 else ""
             entry = {"id": own, "parent": f"c{class_}", "label": view.label(key), "tip": f"{word}: {law}{also}"}
-            is_lit = chosen.get(class_) == key and class_ in lit
+            is_lit = class_ in lit and chosen[class_] in copies
             elements.append({"data": entry, "position": {"x": x, "y": y}, "classes": "enode lit" if is_lit else "enode"})
             for child in dict.fromkeys(children_of(oracle, key)):
                 if child in shown:
@@ -111,34 +117,19 @@ def _title(class_: int, best: Mapping[int, Tree]) -> str:
     return term if len(term) <= _TITLE else f"{term[: _TITLE - 1]}…"
 
 
-def _extracted(
-    view: EGraphView, best: Mapping[int, Tree], shown: Mapping[int, Sequence[tuple[Key, int]]]
-) -> tuple[set[int], dict[int, Key]]:
-    """The classes of the smallest terms of the outputs, and the e-node of each class's smallest term."""
-    oracle = view.oracle
-    sizes = {class_: _size(tree) for class_, tree in best.items()}
-    chosen = {
-        class_: min(
-            nodes, key=lambda it: (1 + sum(sizes.get(child, 1 << 30) for child in children_of(oracle, it[0])), str(it[0]))
-        )[0]
-        for class_, nodes in shown.items()
-    }
-    lit = set[int]()
-    stack = list(oracle.outputs)
+def _extracted(oracle: Oracle, chosen: Mapping[int, Key]) -> set[int]:
+    """The classes of the smallest terms of the outputs."""
+    lit, stack = set[int](), list(oracle.outputs)
     while stack:
         class_ = stack.pop()
         if class_ in chosen and class_ not in lit:
             lit.add(class_)
             stack += children_of(oracle, chosen[class_])
-    return lit, chosen
-
-
-def _size(tree: Tree) -> int:
-    return 1 + sum(_size(part) for part in tree[1:] if isinstance(part, tuple))
+    return lit
 
 
 def _placed(
-    oracle: Oracle, shown: Mapping[int, Sequence[tuple[Key, int]]], titles: Mapping[int, str]
+    oracle: Oracle, shown: Mapping[int, Sequence[tuple[Key, ...]]], titles: Mapping[int, str]
 ) -> dict[int, list[tuple[float, float]]]:
     """The centre of every e-node: classes in layers, ordered by the mean place of their neighbours; long layers are wrapped."""
     numbers = {class_: number for number, class_ in enumerate(shown)}
@@ -146,7 +137,7 @@ def _placed(
         dict.fromkeys(
             (numbers[class_], numbers[child])
             for class_, nodes in shown.items()
-            for key, _ in nodes
+            for key, *_ in nodes
             for child in children_of(oracle, key)
             if child in numbers
         )
@@ -199,12 +190,12 @@ def _wrapped(row: Sequence[int], sizes: Sequence[tuple[float, float]], widest: f
     return lines
 
 
-def _node_width(oracle: Oracle, nodes: Sequence[tuple[Key, int]]) -> float:
-    longest = max(len(" ".join(map(str, (key[0], *constants_of(oracle, key))))) for key, _ in nodes)
+def _node_width(oracle: Oracle, nodes: Sequence[tuple[Key, ...]]) -> float:
+    longest = max(len(" ".join(map(str, (key[0], *constants_of(oracle, key))))) for key, *_ in nodes)
     return _WIDTH + LETTER * longest
 
 
-def _box(oracle: Oracle, nodes: Sequence[tuple[Key, int]], title: str) -> tuple[float, float]:
+def _box(oracle: Oracle, nodes: Sequence[tuple[Key, ...]], title: str) -> tuple[float, float]:
     columns, rows = min(_ROW, len(nodes)), -(-len(nodes) // _ROW)
     return max(columns * (_node_width(oracle, nodes) + _GAP), LETTER * len(title)), rows * (_HEIGHT + _GAP)
 

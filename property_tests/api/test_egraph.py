@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import mirage_eg as mi
 from mirage_eg.egraph.chain_checker import check_chain
+from mirage_eg.egraph.node_costs import CostedNode
 from mirage_eg.egraph.oracle import Limits, children_of
 from mirage_eg.egraph_api import EGraph
 from mirage_eg.ir.errors import GraphError, MirageError, OptionError
@@ -224,3 +225,41 @@ def test_bad_input_of_the_command_is_one_line(
     monkeypatch.chdir(tmp_path)
     code, out, err = run_command(capsys, "egraph", "rmsnorm", *arguments)
     assert (code, out) == (2, "") and len(err.splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+def divided(first: bool) -> mi.Graph:
+    """The sum of X · g, divided by a number of each row before or after the sum."""
+    graph = mi.new_kernel_graph()
+    x, w, n = (graph.new_input(shape, name=name) for shape, name in (((8, 64), "X"), ((64, 16), "W"), ((8, 1), "n")))
+    graph.mark_output(graph.matmul(graph.div(x, n), w) if first else graph.div(graph.matmul(x, w), n))
+    return graph.graph()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_of_equally_many_ops_the_division_after_the_sum_is_extracted(first: bool) -> None:
+    [term] = mi.egraph(divided(first)).extract()
+    assert term.startswith("(Div (Sum ")
+
+
+def test_a_cost_sees_op_constants_axes_and_extents() -> None:
+    found, seen = mi.egraph(divided(first=True)), list[CostedNode]()
+
+    def cost(node: CostedNode) -> float:
+        seen.append(node)
+        return 1 / node.elements
+
+    [term] = found.extract(cost)
+    assert "(Div (Sum" not in term, "the more elements the cheaper: the division comes before the sum"
+    sums = {(node.constants, node.elements, tuple(node.result.values())) for node in seen if node.op == "Sum"}
+    assert (("j.t",), 8 * 64 * 16, (8, 16)) in sums
+
+
+def test_shared_terms_cost_once() -> None:
+    graph = mi.new_kernel_graph()
+    x = graph.new_input((4, 8), name="X")
+    root = graph.exp(graph.tanh(x))
+    graph.mark_output(graph.add(root, graph.mul(root, root)))
+    found = mi.egraph(graph.graph())
+    [once], [often] = (found.extract({"Exp": 10.0, "Square": 5.0}, shared=shared) for shared in (True, False))
+    assert "(Mul (Exp (Tanh X)) (Exp (Tanh X)))" in once, "the second exponential is free"
+    assert "(Mul (Exp (Tanh X)) (Exp (Tanh X)))" not in often
