@@ -75,7 +75,7 @@ class WithIntegers:
             ProgramError: an index is out of range.
         """
         if row.indices is not None:
-            _check_range(operands[row.indices], operands[0].shape[lead + attributes["dim"]])
+            _check_range(row.name, operands[row.indices], operands[0].shape[lead + attributes["dim"]])
         data = [x for place, x in enumerate(operands) if place != row.indices]
         if not data or not all(map(_is_whole, data)):
             return self.plain.library(row, operands, lead, attributes)
@@ -104,11 +104,11 @@ def _is_whole(x: Array) -> bool:
     return bool(x.dtype.kind in "iu")
 
 
-def _check_range(indices: Array, extent: int) -> None:
+def _check_range(op: str, indices: Array, extent: int) -> None:
     """Refuse indices that are none of the elements, which −1 counts from the last."""
     wrong = (indices < -extent) | (indices >= extent)
     if wrong.any():
-        raise ProgramError(f"got the index {int(indices[wrong][0])}, wanted {-extent} to {extent - 1}")
+        raise ProgramError(f"{op}: got the index {int(indices[wrong][0])}, wanted {-extent} to {extent - 1}")
 
 
 def _wrapped(number: Fraction) -> int:
