@@ -161,6 +161,7 @@ def test_a_problem_whose_process_fails_has_a_row_that_says_why(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # torch's, where it imports Inductor
 def test_a_problem_runs_through_its_stages(tmp_path: Path) -> None:
     problem = _problem(tmp_path, "return torch.relu(x * x).sum(dim=1, keepdim=True)")
     source = problem.path.read_text().replace("4096", "8")
