@@ -59,12 +59,18 @@ FOUND_HEAD = ("program", "new µGraph", "predicted µs", "verified", "proved by"
 
 
 def found_rows(impact: Any, most: int) -> list[tuple[str, ...]]:
-    """The cheapest new µGraphs of each program."""
-    return [
-        (row.program, new.structure, figure(new.us, 1), new.verdict, ", ".join(new.proof) or "–")
-        for row in impact.programs
-        for new in row.found[:most]
-    ]
+    """The cheapest new µGraphs of each program; those of the same ops and loads by the same laws are one row."""
+    rows: list[tuple[str, ...]] = []
+    for row in impact.programs:
+        ideas: dict[object, list[Any]] = {}
+        for new in row.found:
+            what = sorted(" ".join(word for word in line.split() if not word.startswith("%")) for line in new.steps)
+            ideas.setdefault((tuple(what), new.proof), []).append(new)
+        for first, *alike in list(ideas.values())[:most]:
+            also = f" (and {len(alike)} alike)" if alike else ""
+            proof = ", ".join(first.proof) or "–"
+            rows.append((row.program, first.structure + also, figure(first.us, 1), first.verdict, proof))
+    return rows
 
 
 def impact_html(impact: Any) -> str:

@@ -24,8 +24,6 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.moves import PLAIN_VIEWS
-from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.ir.serialize import from_data, read
@@ -45,7 +43,7 @@ from mirage_eg.search.instantiate.limits import fits, footprint
 from mirage_eg.search.instantiate.raise_block import OutsideError, RaisedKernel, Source, raise_block, regrouped
 from mirage_eg.search.membership import Departure, departure
 from mirage_eg.search.partition.segment_search import FieldCheck, Instantiated, instantiate_each, tile_limits
-from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.segments import Segment, read_names, segment_program
 from mirage_eg.search.prune_reasons import RULES, STAGES
 from mirage_eg.search.structure import AnyStructure, SplitReduction, canonical
 from mirage_eg.transforms.simplify import simplify
@@ -301,7 +299,8 @@ class _Kernel:
         kernels, plan = raised
         task = segment_task(self.run)
         with oracle_builder(self.run.rulebook, task.limits.saturation) as build:
-            names = [self._name(segment.inputs[number]) for number in named.inputs]
+            read = read_names(self.primitive, segment)
+            names = [read[number] for number in named.inputs]
             ended = departure(plan, named.program, axes, self.run.rulebook.domain, build, task.limits, names)
         if ended is not None:
             check = FieldCheck(named.program, axes, self.run.options.seed, self.run.options.trials)
@@ -316,13 +315,6 @@ class _Kernel:
             return KernelAnswer(self._title(), Answer.FOUND, "ranked", f"{op} is a kernel of the library in every plan")
         few = replace(self.run, options=replace(self.run.options, top=1))
         return self._followed(search_one_kernel(few, segment_program(self.primitive, self.origin.segment)), *self.raised)
-
-    def _name(self, value: int) -> str:
-        """The name of an input of the program, or the number of another value of its simplified form."""
-        item = self.primitive.nodes[self.primitive.makers[value]]
-        if OPS[item.op].kind is Kind.REARRANGEMENT and item.op in PLAIN_VIEWS:
-            return self._name(item.operands[0])
-        return str(item.get("name") or f"x{value}") if item.op == "input" else f"%{value}"
 
     def _title(self) -> str:
         words = [f"grid {'×'.join(map(str, it.grid)) or 1}, loop {it.loop}" for it in self.blocks]

@@ -126,15 +126,16 @@ def traced_search(
     return search(program, axes, rulebook, limits, on_candidate=listener, choices=(split,), build=build_and_keep)
 
 
-def structure_line(structure: AnyStructure) -> dict[str, Any]:
-    """The line of a structure or of a split-reduction pair."""
+def structure_line(structure: AnyStructure, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The line of a structure or of a split-reduction pair; `names` are those of the inputs, which else have numbers."""
     kernels = (structure.first, structure.last) if isinstance(structure, SplitReduction) else (structure,)
-    return {"kernels": [_kernel_lines(kernel) for kernel in kernels], "proved": structure.proved}
+    return {"kernels": [_kernel_lines(kernel, names) for kernel in kernels], "proved": structure.proved}
 
 
-def _kernel_lines(structure: Structure) -> list[str]:
+def _kernel_lines(structure: Structure, names: Sequence[str]) -> list[str]:
     """The loads, then the steps, numbered."""
-    loads = [f"load {load.input}{' looped' if load.looped else ''}" for load in structure.loads]
+    named = dict(enumerate(names))
+    loads = [f"load {named.get(load.input, load.input)}{' looped' if load.looped else ''}" for load in structure.loads]
     steps = [" ".join([step.op, *(f"%{i}" for i in step.operands), *map(str, step.constants)]) for step in structure.steps]
     return [f"%{number} {line}" for number, line in enumerate([*loads, *steps])]
 

@@ -259,7 +259,7 @@ class _ProgramRun:
             key = canonical(entry.structure)
             columns = (
                 describe(entry.structure),
-                tuple(lines(entry.structure)),
+                tuple(lines(entry.structure, self.part.inputs)),
                 tuple(name for name, keys in lost.items() if key in keys),
             )
             if not entry.kernels:

@@ -101,9 +101,9 @@ def describe(structure: AnyStructure) -> str:
     return f"{counted(len(structure.steps), 'op')}, {loop}: {', '.join(step.op for step in structure.steps)}"
 
 
-def lines(structure: AnyStructure) -> list[str]:
-    """A structure line by line, for JSON."""
-    kernels: list[list[str]] = structure_line(structure)["kernels"]
+def lines(structure: AnyStructure, names: Sequence[str]) -> list[str]:
+    """A structure line by line, for JSON, with the names of its inputs."""
+    kernels: list[list[str]] = structure_line(structure, names)["kernels"]
     return [line for kernel in kernels for line in kernel]
 
 

@@ -8,7 +8,15 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import Renamed, rename_views
-from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
+from mirage_eg.search.partition.segments import (
+    Segment,
+    Segmenter,
+    SegmentLimits,
+    counts,
+    op_count,
+    read_names,
+    segment_program,
+)
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 
@@ -21,6 +29,7 @@ class SearchProgram:
     program: Graph
     named: Renamed
     axes: Axes
+    inputs: tuple[str, ...]  # the user's names of the inputs of `named.program`
     parted_because: str | None = None  # of a segment: why one block graph cannot hold the program
 
 
@@ -44,7 +53,7 @@ def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple
     try:
         if len(whole.outputs) > limits.max_outputs:
             raise UnsupportedError(f"{len(whole.outputs)} outputs are more than the {limits.max_outputs} of a block graph")
-        return (_searched(name, segment_program(graph, whole), limits),)
+        return (_searched(name, graph, whole, limits),)
     except UnsupportedError as error:
         reason = error
     found: dict[Graph, SearchProgram] = {}
@@ -53,7 +62,7 @@ def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple
         ops = " ".join(item.op for item in part.nodes if counts(item))
         if part not in found and op_count(part):
             try:
-                segment = _searched(f"{name}, segment {len(found) + 1}: {ops}", part, limits)
+                segment = _searched(f"{name}, segment {len(found) + 1}: {ops}", graph, nodes, limits)
                 found[part] = replace(segment, parted_because=str(reason))
             except UnsupportedError:  # a library op
                 continue
@@ -62,11 +71,12 @@ def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple
     return tuple(found.values())
 
 
-def _searched(name: str, program: Graph, limits: SegmentLimits) -> SearchProgram:
+def _searched(name: str, graph: Graph, segment: Segment, limits: SegmentLimits) -> SearchProgram:
+    program, read = segment_program(graph, segment), read_names(graph, segment)
     named = rename_views(program)
     if (reason := Segmenter(named.program, limits).why_not_one()) is not None:
         raise UnsupportedError(reason)
-    return SearchProgram(name, program, named, infer_axes(named.program))
+    return SearchProgram(name, program, named, infer_axes(named.program), tuple(read[number] for number in named.inputs))
 
 
 def _largest(segmenter: Segmenter) -> Iterator[Segment]:

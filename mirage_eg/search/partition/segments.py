@@ -77,6 +77,17 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
     return copy.graph()
 
 
+def read_names(program: Graph, segment: Segment) -> tuple[str, ...]:
+    """For each value that a segment reads the name of the input that it is or shows, or its number in the program."""
+    names = []
+    for value in segment.inputs:
+        shown = value
+        while (item := program.nodes[program.makers[shown]]).op in PLAIN_VIEWS:
+            shown = item.operands[0]
+        names.append(str(item.get("name") or f"x{shown}") if item.op == "input" else f"%{value}")
+    return tuple(names)
+
+
 def is_barrier(item: Node) -> bool:
     """Whether the axes of an op cannot be inferred: no segment has it inside. A slice is a view, others are kernels."""
     return OPS[item.op].kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in ("concat", "slice")

@@ -19,7 +19,7 @@ from mirage_eg.lab.bench.rule_comparison import comparison, rule_set
 from mirage_eg.lab.bench.rule_impact import impact
 from mirage_eg.lab.bench.rule_search import rule_search
 from mirage_eg.lab.bench.search_programs import SearchProgram, search_programs
-from mirage_eg.lab.rule_pages import ablation_html, comparison_html, impact_html
+from mirage_eg.lab.rule_pages import ablation_html, comparison_html, found_rows, impact_html
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.verify.reference import Reference
 from property_tests.support.command import run_command
@@ -65,6 +65,10 @@ def test_new_mugraphs_need_the_law_and_compute_the_program(tmp_path: Path) -> No
     reference = Reference(gated().graph())
     assert all(reference.check(graph).equal for graph in found.graphs())
     assert "<table>" in impact_html(found)
+    loads = {line.split()[2] for new in row.found for line in new.steps if line.split()[1] == "load"}
+    assert loads >= {"X", "W"} and loads.isdisjoint({"0", "1"}), "inputs by name; partial results by number"
+    ideas = found_rows(found, most=len(row.found))
+    assert len(ideas) < len(row.found) and any("alike" in structure for _, structure, *_ in ideas)
 
 
 def test_a_file_without_a_matching_law_is_refused(tmp_path: Path) -> None:
