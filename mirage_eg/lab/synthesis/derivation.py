@@ -43,7 +43,7 @@ _RATIONALS = tuple(map(Fraction, ("3/7", "-5/11", "13/4", "-17/3", "3", "-5", "1
 _FACTS = ("axes", "above_zero", "indicator", "part", "below")
 MOST_CORNERS = 8
 MOST_BITS = "(bigint 1000)"  # of computed constants, in the text of a found law
-_FEW_BITS = "(bigint 8)"  # in derivations: in a class that is its own power, constants multiply without end
+_FEW_BITS = "(bigint 12)"  # in derivations, enough for sums of three of _RATIONALS: some classes multiply constants without end
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.rulebook import load_rules, read_rules
 from mirage_eg.egraph.soundness.check_law import Truth, check_law
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.lab.synthesis.indexed import IndexedDomain
 from mirage_eg.lab.synthesis.rule_text import rule_text
-from mirage_eg.lab.synthesis.synthesize import Synthesis, synthesize
+from mirage_eg.lab.synthesis.synthesize import Derivable, Synthesis, synthesize
 
 OPS = ("Exp", "Mul", "Add", "Sum")
 
@@ -33,6 +34,18 @@ def test_partial_and_conditional_laws_are_found() -> None:
     assert result.missed == ()
     assert any("(rewrite (Square (Sqrt x)) x " in text for text in texts)  # never the reverse
     assert any("(Scale s (Relu x))" in text and "(> s " in text for text in texts)
+
+
+def test_a_law_on_three_constants_follows_from_the_one_on_two() -> None:
+    """Kept, it would match in cubes of constants."""
+    small = "(< (bits (numer e)) (bigint 1000)) (< (bits (denom e)) (bigint 1000))"
+    two = f"(rewrite (Shift c (Shift d x)) (Shift e x) :when ((= e (+ c d)) {small}) :ruleset equivalence)"
+    three = f"(rewrite (Shift c (Shift d (Shift r x))) (Shift r (Shift e x)) :when ((< r 0) (= e (+ c d)) {small}))"
+    of_two, of_three = read_rules(f"{two}\n{three}").theories[-1].laws
+    derivable = Derivable(IndexedDomain(("Shift",)), [], [of_three])
+    assert derivable.answers() == [False]
+    derivable.add(of_two)
+    assert derivable.answers() == [True]
 
 
 def test_no_found_law_has_a_counterexample() -> None:
