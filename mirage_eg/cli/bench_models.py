@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from mirage_eg.cli.terminal import append_line, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import append_line, as_job, console, json_line, print_table, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
@@ -81,10 +80,7 @@ def bench_models(
     for title, *both in tables(rows.values()):
         console().print(title, markup=False, highlight=False)
         for head, lines in both:
-            table = Table(*head)
-            for line in lines:
-                table.add_row(*line)
-            console().print(table)
+            print_table(head, lines)
     if page is not None:
         write_atomically(page, page_of(read_rows(out) if out is not None else rows.values()))
     wrong = any(row.problem or not all(it.passes for it in row.contestants.values()) for row in rows.values())
