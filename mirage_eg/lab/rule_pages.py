@@ -59,13 +59,15 @@ FOUND_HEAD = ("program", "new µGraph", "predicted µs", "verified", "proved by"
 
 
 def found_rows(impact: Any, most: int) -> list[tuple[str, ...]]:
-    """The cheapest new µGraphs of each program; those of the same ops and loads by the same laws are one row."""
+    """The cheapest new µGraphs of each program; one idea is one row: the same ops by the same laws of the file, whatever is
+    looped, split and summed again."""
     rows: list[tuple[str, ...]] = []
     for row in impact.programs:
         ideas: dict[object, list[Any]] = {}
         for new in row.found:
-            what = sorted(" ".join(word for word in line.split() if not word.startswith("%")) for line in new.steps)
-            ideas.setdefault((tuple(what), new.proof), []).append(new)
+            ops = (line.split()[1] for line in new.steps)
+            what = sorted(op for op in ops if op not in ("load", "sum") and not op.startswith("accum_"))
+            ideas.setdefault((tuple(what), new.only_with), []).append(new)
         for first, *alike in list(ideas.values())[:most]:
             also = f" (and {len(alike)} alike)" if alike else ""
             proof = ", ".join(first.proof) or "–"
