@@ -22,6 +22,8 @@ def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
         return _library_dtype(item, operands)
     if any(dtype.is_integer for dtype in operands[row.conditions :]):
         return _integer_dtype(item, operands[row.conditions :])
+    if item.op in PACKAGED and PACKAGED[item.op].of_integers_alone:
+        raise ElementTypeError(f"got {' and '.join(operands)}, wanted integers")
     if "dtype" in row.attributes:
         if item["dtype"] == DType.bool and operands[0] is not DType.bool:
             raise ElementTypeError(f"got {operands[0]} to bool, wanted an indicator: compare it with a number")

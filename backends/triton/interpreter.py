@@ -124,7 +124,8 @@ def as_arrays(results: Any) -> list[Array]:
 
 
 def _mend_bfloat16() -> None:
-    """Triton's interpreter (3.6 to 3.9) multiplies bit patterns of bfloat16 in tl.dot, and rounds to bfloat16 towards 0.
+    """Triton's interpreter (3.6 to 3.9) multiplies bit patterns of bfloat16 in tl.dot, rounds to bfloat16 towards 0, and takes
+    whole numbers for bit patterns.
 
     It gets the values of the operands instead, and rounds to nearest as a GPU does.
     """
@@ -132,7 +133,7 @@ def _mend_bfloat16() -> None:
     from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-    plain, convert = InterpreterBuilder.create_dot, interpreter._convert_float
+    plain, convert, cast = InterpreterBuilder.create_dot, interpreter._convert_float, InterpreterBuilder.cast_impl
 
     def convert_float(x: Array, given: Any, wanted: Any, rounding_mode: Any) -> Array:
         if (given, wanted) != (tl.float32, tl.bfloat16):
@@ -150,7 +151,11 @@ def _mend_bfloat16() -> None:
     def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return plain(self, values(a), values(b), *rest)
 
-    InterpreterBuilder.create_dot = create_dot
+    def cast_impl(self: Any, x: Any, wanted: Any) -> Any:
+        is_whole = wanted.scalar == tl.bfloat16 and x.dtype.scalar.is_int()
+        return cast(self, cast(self, x, tl.float32) if is_whole else x, wanted)
+
+    InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl = create_dot, cast_impl
     interpreter._convert_float = convert_float
 
 

@@ -101,7 +101,7 @@ class Writer:
         return [line for _, line in sorted(self.loads, key=lambda load: -first_use(load[0]))]
 
     def compute_dtype(self, value: int) -> DType:
-        """The element type in which a kernel computes a value; integers are only moved and cast."""
+        """The element type in which a kernel computes a value; integers keep theirs, in which they wrap."""
         dtype = self.graph.types[value].dtype
         return dtype if dtype is DType.float64 or dtype.is_integer else DType.float32
 

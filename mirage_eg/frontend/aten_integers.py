@@ -123,6 +123,31 @@ def _sum(call: Call) -> Tensor:
     return reshaped(x, call.result.shape)
 
 
+def _known(call: Call, name: str) -> int:
+    """A whole number that is known at import, or the one number of a constant tensor."""
+    if name not in call.types:
+        return call.whole(name)
+    array = call.known_array(name)
+    if array is None or len({*array.ravel().tolist()}) != 1:
+        raise UnsupportedError(f"{name} is a tensor, wanted one whole number that is known at import")
+    return int(array.ravel()[0])
+
+
+def _shifted_right(call: Call) -> Tensor:
+    bits = _known(call, "other")
+    if not 0 <= bits < 8 * DType(call.result.dtype).itemsize:
+        raise UnsupportedError(f"other = {bits}, wanted fewer bits than {call.result.dtype} has")
+    x = _tensor(call, "self", call.result.dtype)
+    return x.builder.op("right_shift", x, bits=bits) if bits else x
+
+
+def _masked(call: Call) -> Tensor:
+    mask, x = _known(call, "other"), _tensor(call, "self", call.result.dtype)
+    if mask <= 0 or mask & (mask + 1):
+        raise UnsupportedError(f"other = {mask}, wanted a mask of low bits, such as 15")
+    return x.builder.op("low_bits", x, bits=mask.bit_length())
+
+
 OF_INTEGERS: Mapping[str, Handler] = {
     **named("lt.Tensor lt.Scalar", _compared("less")),
     **named("le.Tensor le.Scalar", _compared("less_equal")),
@@ -140,6 +165,8 @@ OF_INTEGERS: Mapping[str, Handler] = {
     **named("neg.default", _unary(lambda g, x: x * -1)),
     **named("abs.default", _unary(lambda g, x: g.abs(x))),
     **named("clamp.default clamp.Tensor clamp_min.default clamp_max.default", _clamped),
+    **named("bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Tensor __rshift__.Scalar __rshift__.Tensor", _shifted_right),
+    **named("bitwise_and.Scalar bitwise_and.Tensor __and__.Scalar __and__.Tensor", _masked),
     **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _chosen("condition", "self", "other")),
     **named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
     **named("to.device to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),

@@ -32,7 +32,8 @@ _HANDLERS: dict[str, Handler] = {
 }
 
 _TYPED: Mapping[str, Handler] = _HANDLERS | {
-    name: aten_integers.by_type(_HANDLERS[name], of_integers) for name, of_integers in aten_integers.OF_INTEGERS.items()
+    name: aten_integers.by_type(_HANDLERS.get(name, of_integers), of_integers)
+    for name, of_integers in aten_integers.OF_INTEGERS.items()
 }
 
 

@@ -53,6 +53,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "classes": (lambda x, t: x @ f.one_hot(t, 6).to(x.dtype).T, (X, torch.tensor([3, 0, 5]))),
     "smoothed labels": (lambda x, t: f.cross_entropy(x, t, label_smoothing=0.1), (X, torch.tensor([3, 0, 5, 5]))),
+    "packed nibbles": (
+        lambda x, i: x * torch.stack([i & 15, i >> 4], -1).view(4, 6).to(x.dtype),
+        (X, torch.arange(12, dtype=torch.uint8).mul(21).reshape(4, 3)),
+    ),
+    "bytes": (lambda x, i: x @ i.to(x.dtype).t(), (X, A.to(torch.int8) - 3)),
     "one of each row": (lambda x, t: x.reshape(2, 4, 3)[torch.arange(2), t.argmax(-1)], (X, TOKENS)),
 }
 
@@ -64,6 +69,13 @@ def test_integers_of_a_model_are_computed_inside_and_exactly(name: str) -> None:
     assert it.outside == ()
     wide = [x.double() if x.is_floating_point() else x for x in arguments]
     assert relative_error(it.run(*arguments), function(*wide)) <= 1e-6
+
+
+def test_a_product_with_bytes_and_their_scales_is_inside() -> None:
+    x, weight, scales = X.bfloat16(), A.to(torch.int8) - 3, X[:, 0].bfloat16()
+    it = imported(torch.ops.aten._weight_int8pack_mm, x, weight, scales)
+    assert it.outside == ()
+    assert relative_error(it.run(x, weight, scales), (x.double() @ weight.double().t()) * scales.double()) <= 2**-7
 
 
 @pytest.mark.parametrize(

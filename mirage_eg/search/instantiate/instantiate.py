@@ -58,9 +58,9 @@ def small_instance(plan: Structure | SplitReduction, program: Graph, axes: Axes)
 def has_element_types(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> bool:
     """Whether every op of a structure has a result for the element types of its operands.
 
-    The search knows none: with indicators among the inputs it also divides them.
+    The search knows none: with indicators or integers among the inputs it also divides them.
     """
-    if all(kind.dtype is not DType.bool for kind in program.types):
+    if all(kind.dtype is not DType.bool and not kind.dtype.is_integer for kind in program.types):
         return True
     try:
         small_instance(plan, program, axes)

@@ -94,11 +94,12 @@ def is_barrier(item: Node) -> bool:
 
 
 def barriers(program: Graph) -> frozenset[int]:
-    """The nodes that are kernels of their own, integer arithmetic among them: block graphs have none."""
+    """The nodes that are kernels of their own, most arithmetic of integers among them: block graphs unpack numbers alone."""
     return frozenset(
         position
         for position, (item, values) in enumerate(program.numbered())
-        if is_barrier(item) or (counts(item) and program.types[values[0]].dtype.is_integer)
+        if is_barrier(item)
+        or (counts(item) and program.types[values[0]].dtype.is_integer and item.op not in ("right_shift", "low_bits", "cast"))
     )
 
 

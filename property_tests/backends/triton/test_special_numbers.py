@@ -26,6 +26,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
+from mirage_eg.testing import OF_INTEGERS
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = [NAN, INF, -INF, 0.0, -2.0, 3.0, 0.5]
@@ -39,7 +40,9 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "shift": {"offset": Fraction(3)},
     "cast": {"dtype": "float32"},
 }
-ELEMENTWISE_OPS = [name for name, row in OPS.items() if row.kind is Kind.ELEMENTWISE and name != "where"]  # a selection
+ELEMENTWISE_OPS = [  # `where` is a selection
+    name for name, row in OPS.items() if row.kind is Kind.ELEMENTWISE and name != "where" and name not in OF_INTEGERS
+]
 
 
 def same(got: Any, want: Any) -> None:
