@@ -50,13 +50,23 @@ def import_program(program: Any) -> Imported:
     state: dict[str, Any] = {}
     for name, target in signature.inputs_to_parameters.items():
         roles[name], state[name] = Place.PARAMETER, program.state_dict[target]
-    for name, target in signature.inputs_to_buffers.items():
+    others = signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
+    for name, target in others.items():
         state[name] = program.state_dict[target] if target in program.state_dict else program.constants[target]
         if target not in mutated:
-            roles[name] = Place.CONSTANT
-    for name, target in signature.inputs_to_lifted_tensor_constants.items():
-        roles[name], state[name] = Place.CONSTANT, program.constants[target]
-    return _imported(program.graph, roles, state, dict(signature.inputs_to_parameters), Running.of_export(program, state))
+            roles[name] = Place.PARAMETER if _is_packed(state[name]) else Place.CONSTANT
+    names = signature.inputs_to_parameters | {it: name for it, name in others.items() if roles.get(it) is Place.PARAMETER}
+    return _imported(program.graph, roles, state, names, Running.of_export(program, state))
+
+
+def _is_packed(buffer: Any) -> bool:
+    """Whether a buffer is a weight of bytes, which kernels convert: as a constant it would be converted at import."""
+    return (
+        buffer.dim() >= 2
+        and buffer.element_size() == 1
+        and not buffer.is_floating_point()
+        and str(buffer.dtype) != "torch.bool"
+    )
 
 
 def import_graph(

@@ -78,6 +78,24 @@ def test_a_product_with_bytes_and_their_scales_is_inside() -> None:
     assert relative_error(it.run(x, weight, scales), (x.double() @ weight.double().t()) * scales.double()) <= 2**-7
 
 
+class Bytes(torch.nn.Module):
+    """A linear layer whose weight is a buffer of bytes with one scale for each of its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", A.to(torch.int8) - 3)
+        self.register_buffer("scales", X[:, 0].abs())
+
+    def forward(self, x: Any) -> Any:
+        return x @ self.weight.to(x.dtype).t() * self.scales
+
+
+def test_a_weight_of_bytes_stays_one_in_the_imported_program() -> None:
+    it = imported(Bytes(), X)
+    assert it.outside == () and "int8" in {str(kind.dtype) for kind in it.segments[0].program.input_types}
+    assert relative_error(it.run(X), Bytes()(X)) <= 1e-6
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
