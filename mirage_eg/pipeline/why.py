@@ -55,6 +55,10 @@ SECONDS = 20.0
 """The budget of the searches where none is given."""
 
 _NO_VALUE = "it computes a value that no op of the program computes"
+_FAILED = {
+    "field check": "its small instance differs on random inputs: a law that it needs is false",
+    "overflow": "its small instance is not finite on large or offset inputs, and the program's is",
+}
 _SAME = 1 + 1e-9  # of predicted times
 _COPIES = 16  # of inputs with several names: combinations that are tried
 
@@ -400,7 +404,7 @@ class _Kernel:
             count = f"{one.search.count:,} structures were found, of those that load alike the smallest are kept"
             return self._ended(Departure("not tried", count if one.search.complete else f"{count}; {'; '.join(one.notes)}"))
         if entry.ended is not None:
-            return self._ended(Departure(entry.ended, "its small instance"))
+            return self._ended(Departure(entry.ended, _FAILED[entry.ended]))
         ranked = sorted((it for it in one.structures if it.kernels), key=lambda it: it.kernels[0].us)
         if (left := self._tiling(entry, one, kernels)) is not None:
             return self._ended(left)

@@ -85,6 +85,24 @@ def test_a_mutant_is_lost_at_its_op_and_by_its_reason(name: str) -> None:
     assert place is None or (kernel.place is not None and place in kernel.place)
 
 
+def test_a_quotient_of_exponentials_is_rejected_as_it_overflows() -> None:
+    def graph() -> tuple[mi.KernelGraph, list[Tensor]]:
+        kernel = mi.new_kernel_graph()
+        shapes = {"A": (16, 64), "B": (16, 1), "W": (64, 16)}
+        return kernel, [kernel.new_input(shape, name=name) for name, shape in shapes.items()]
+
+    shifted, (a, b, w) = graph()
+    shifted.mark_output(shifted.matmul(shifted.exp(shifted.sub(a, b)), w), name="O")
+    given, inputs = graph()
+    block = mi.new_threadblock_graph((1,))
+    a, b, w = (block.new_input(x, (-1,)) for x in inputs)
+    block.new_output(block.matmul(block.div(block.exp(a), block.exp(b)), w), (-1,))
+    [result] = given.customized(inputs, block)
+    given.mark_output(result, name="O")
+    found = why(shifted, given)
+    assert (found.answer, found.stage) == (Answer.REJECTED, "overflow")
+
+
 def test_a_pruned_term_has_the_nearest_class_in_the_users_names() -> None:
     graph, *_ = MUTANTS["another function"]
     [kernel] = why(program(), graph).kernels
