@@ -1,4 +1,4 @@
-"""Values of a program that are one number whatever its inputs are become constants: x − x, clamp(min(x, 0), 0, 1).
+"""Values of a program that are one number for all inputs become constants: x − x, clamp(min(x, 0), 0, 1).
 
 The laws of `rules/simplify/10_constants.egg` find them. Each that the result needs is then proved by itself: as a function of
 the operands of elementwise ops it equals its number in the field, or by boxes of positions; or it is computed of proved
