@@ -59,8 +59,8 @@ FOUND_HEAD = ("program", "new µGraph", "predicted µs", "verified", "proved by"
 
 
 def found_rows(impact: Any, most: int) -> list[tuple[str, ...]]:
-    """The cheapest new µGraphs of each program; one idea is one row: the same ops by the same laws of the file, whatever is
-    looped, split and summed again."""
+    """The cheapest new µGraphs of each program; one idea is one row: the same ops by the same laws of the file, under
+    any loop and split."""
     rows: list[tuple[str, ...]] = []
     for row in impact.programs:
         ideas: dict[object, list[Any]] = {}

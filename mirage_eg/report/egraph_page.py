@@ -1,6 +1,6 @@
 """A page of an e-graph to read: classes as boxes of e-nodes, to pan, zoom and search, without a network.
 
-Cytoscape.js (MIT) draws it, from the file in `vendored/`. A class has its smallest term as its title. Commuted copies of an
+Its canvas is Cytoscape.js (MIT), the file in `vendored/`. A class has its smallest term as its title. Commuted copies of an
 e-node are one. The extracted term is lit. The pointer on an e-node shows the law that made it.
 """
 

@@ -17,7 +17,7 @@ import mirage_eg
 
 ROOT = Path(__file__).parents[2]
 LINKS = ("ir", "rules", "backends")
-DATA = {".py", ".egg", ".md", ".typed"}
+DATA = {".py", ".egg", ".md", ".typed", ".js", ".LICENSE"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
