@@ -8,7 +8,7 @@ import numpy as np
 from mirage_eg.ir.graph import Graph
 
 BYTES_PER_ELEMENT = 64  # of the tensors of a program: residues of several components, float64, and temporaries
-FEW = 1 << 26  # elements that NumPy evaluates sooner than CuPy compiles its kernels
+FEW = 1 << 24  # elements that NumPy evaluates sooner than CuPy compiles its kernels
 
 
 def usable_cupy() -> Any:
@@ -22,12 +22,17 @@ def usable_cupy() -> Any:
 
 def array_module(program: Graph) -> Any:
     """CuPy where the program has many elements and the GPU enough free memory for them, else NumPy."""
-    elements = sum(prod(kind.shape) for kind in program.types)
-    cupy = usable_cupy() if elements > FEW else None
+    count = element_count(program)
+    cupy = usable_cupy() if count > FEW else None
     if cupy is None:
         return np
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    return cupy if elements * BYTES_PER_ELEMENT <= free else np
+    return cupy if count * BYTES_PER_ELEMENT <= free else np
+
+
+def element_count(program: Graph) -> int:
+    """The elements of all values of a program."""
+    return sum(prod(kind.shape) for kind in program.types)
 
 
 def evaluator_device(xp: Any) -> str:
