@@ -23,7 +23,7 @@ def why(program: ProgramArgument, graph: GraphArgument, options: Options, as_jso
 
     def job() -> int:
         from mirage_eg.pipeline.run.run_report import plain
-        from mirage_eg.pipeline.why import SECONDS, Outcome, explain_why, read_graphs
+        from mirage_eg.pipeline.why import SECONDS, AnswerKind, explain_why, read_graphs
 
         name, wanted = load(program, options.batch)
         chosen = options if options.budget is not None else replace(options, budget=SECONDS)
@@ -31,7 +31,7 @@ def why(program: ProgramArgument, graph: GraphArgument, options: Options, as_jso
         for number, given in enumerate(serialize.read(Path(graph), read_graphs)):
             with progress() as observe:
                 found = explain_why(name, wanted, given, chosen, observe)
-            lost += found.answer is not Outcome.FOUND
+            lost += found.answer is not AnswerKind.FOUND
             if as_json:
                 print(
                     json_line(

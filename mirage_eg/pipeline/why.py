@@ -63,7 +63,7 @@ _SAME = 1 + 1e-9  # of predicted times
 _COPIES = 16  # of inputs with several names: combinations that are tried
 
 
-class Outcome(StrEnum):
+class AnswerKind(StrEnum):
     """The kinds of answers."""
 
     FOUND = "found"
@@ -83,7 +83,7 @@ class KernelAnswer:
     """
 
     kernel: str
-    answer: Outcome
+    answer: AnswerKind
     stage: str
     because: str
     place: str | None = None
@@ -96,11 +96,11 @@ class KernelAnswer:
 
     def __str__(self) -> str:
         lines = [f"{self.kernel}: {self.answer}{f' at rank {self.rank} of {self.structures}' if self.rank else ''}"]
-        lines.append(f"  {self.stage}: {STAGES[self.stage]}" if self.answer is not Outcome.FOUND else f"  {self.because}")
-        if self.answer is not Outcome.FOUND:
+        lines.append(f"  {self.stage}: {STAGES[self.stage]}" if self.answer is not AnswerKind.FOUND else f"  {self.because}")
+        if self.answer is not AnswerKind.FOUND:
             lines += [f"  at {self.place}" if self.place else "", f"  {self.because}"]
             lines.append(f"  nearest: {self.nearest}" if self.nearest else "")
-        if self.equal is not None and self.answer is Outcome.PRUNED:
+        if self.equal is not None and self.answer is AnswerKind.PRUNED:
             missing = "a law is missing, or holds in the other direction only" if self.equal else "it is another function"
             lines.append(f"  {'equal' if self.equal else 'not equal'} to its part of the program in random fields: {missing}")
         return "\n".join(filter(None, lines))
@@ -129,13 +129,13 @@ class Why:
     @property
     def decisive(self) -> KernelAnswer:
         """The first kernel that is not found, else the first."""
-        return next((it for it in self.kernels if it.answer is not Outcome.FOUND), self.kernels[0])
+        return next((it for it in self.kernels if it.answer is not AnswerKind.FOUND), self.kernels[0])
 
     @property
-    def answer(self) -> Outcome:
+    def answer(self) -> AnswerKind:
         """Whether the µGraph is found, or how it ended; one whose kernels are found, but in no plan kept, is rejected."""
         lost = self.ranked is not None and self.ranked.rank is None
-        return Outcome.REJECTED if lost and self.decisive.answer is Outcome.FOUND else self.decisive.answer
+        return AnswerKind.REJECTED if lost and self.decisive.answer is AnswerKind.FOUND else self.decisive.answer
 
     @property
     def stage(self) -> str:
@@ -145,12 +145,12 @@ class Why:
     @property
     def rank(self) -> int | None:
         """The rank of a found µGraph: of its structure, if one kernel or one split-reduction pair is the whole."""
-        if self.answer is not Outcome.FOUND:
+        if self.answer is not AnswerKind.FOUND:
             return None
         return self.kernels[0].rank if self.ranked is None else self.ranked.rank
 
     def __str__(self) -> str:
-        at = f" at rank {self.rank} of {self.ranked.graphs} µGraphs" if self.ranked and self.answer is Outcome.FOUND else ""
+        at = f" at rank {self.rank} of {self.ranked.graphs} µGraphs" if self.ranked and self.answer is AnswerKind.FOUND else ""
         lines = [f"{self.program}: {self.answer}{at}{'' if self.us is None else f'; {self.us:.2f} µs predicted'}"]
         lines += map(str, self.kernels)
         if self.stage == "on no plan" and self.ranked and self.ranked.first_us and self.us:
@@ -209,7 +209,7 @@ def explain_why(
     """
     if isinstance(graph, Unsupported):
         text = f"{graph.op} has no meaning here"
-        return Why(name, (KernelAnswer("the µGraph", Outcome.NOT_ENUMERATED, "op", text, graph.op),), None)
+        return Why(name, (KernelAnswer("the µGraph", AnswerKind.NOT_ENUMERATED, "op", text, graph.op),), None)
     check_types(program, graph)
     request = request_of(name, program, replace(options, cache=False))
     options = request.options
@@ -282,7 +282,7 @@ class _Kernel:
 
     def found(self, ranked: Ranked) -> KernelAnswer:
         """The answer for a kernel of a µGraph that is found as a whole."""
-        return KernelAnswer(self._title(), Outcome.FOUND, "ranked", f"a kernel of µGraph {ranked.rank} of {ranked.graphs}")
+        return KernelAnswer(self._title(), AnswerKind.FOUND, "ranked", f"a kernel of µGraph {ranked.rank} of {ranked.graphs}")
 
     def left(self) -> KernelAnswer | None:
         """Where it leaves the search space, if it does."""
@@ -316,7 +316,7 @@ class _Kernel:
         """The answer for a kernel in the space, by the search and the stages after it."""
         if self.raised is None or self.origin.segment is None:
             op = self.graph.nodes[self.origin.nodes[0]].op
-            return KernelAnswer(self._title(), Outcome.FOUND, "ranked", f"{op} is a kernel of the library in every plan")
+            return KernelAnswer(self._title(), AnswerKind.FOUND, "ranked", f"{op} is a kernel of the library in every plan")
         few = replace(self.run, options=replace(self.run.options, top=1))
         return self._followed(search_one_kernel(few, segment_program(self.primitive, self.origin.segment)), *self.raised)
 
@@ -325,13 +325,13 @@ class _Kernel:
         return f"kernel {self.number} ({'; then '.join(words) or self.graph.nodes[self.origin.nodes[0]].op})"
 
     def _ended(self, left: Departure, kernels: Sequence[RaisedKernel] = ()) -> KernelAnswer:
-        answer = Outcome.PRUNED if left.stage == "query" else Outcome.NOT_ENUMERATED if left.stage in RULES else None
+        answer = AnswerKind.PRUNED if left.stage == "query" else AnswerKind.NOT_ENUMERATED if left.stage in RULES else None
         place = None
         if left.step is not None and kernels:
             place = self._place(left.kernel, kernels[left.kernel].values[left.step])
         elif left.value is not None:
             place = self._place(left.kernel, left.value)
-        return KernelAnswer(self._title(), answer or Outcome.REJECTED, left.stage, left.text, place, left.nearest)
+        return KernelAnswer(self._title(), answer or AnswerKind.REJECTED, left.stage, left.text, place, left.nearest)
 
     def _place(self, kernel: int, value: int) -> str:
         block: Graph = self.graph.nodes[self.origin.nodes[kernel]]["graph"]
@@ -409,12 +409,12 @@ class _Kernel:
         if (left := self._tiling(entry, one, kernels)) is not None:
             return self._ended(left)
         first = ranked[0].kernels[0].us
-        answer = KernelAnswer(self._title(), Outcome.FOUND, "ranked", "", us=us, first_us=first, structures=len(ranked))
+        answer = KernelAnswer(self._title(), AnswerKind.FOUND, "ranked", "", us=us, first_us=first, structures=len(ranked))
         rank, best = ranked.index(entry) + 1, entry.kernels[0].us
         slower = f"{us:.2f} µs, {us - first:.2f} µs slower than the first" if us > first else f"{us:.2f} µs, as the first"
         if not self._is_kept(entry, one, us):
             text = f"{slower}; its structure has rank {rank} of {len(ranked)}, and its fastest µGraph takes {best:.2f} µs"
-            return replace(answer, answer=Outcome.REJECTED, stage="not among top", because=text)
+            return replace(answer, answer=AnswerKind.REJECTED, stage="not among top", because=text)
         return replace(answer, rank=rank, because=slower)
 
     def _is_kept(self, entry: Instantiated, one: OneKernelSearch, us: float) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import mirage_eg as mi
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
-from mirage_eg.pipeline.why import Outcome, Why, why
+from mirage_eg.pipeline.why import AnswerKind, Why, why
 from mirage_eg.search.prune_reasons import NOT_ENUMERATED, RULES, STAGES
 
 Last = Callable[[ThreadblockGraph, Tensor, Tensor], Tensor]
@@ -40,39 +40,39 @@ def hand_written(last: Last = divided, grid: int = 64, loop: int = 4) -> mi.Grap
 def test_a_hand_written_graph_of_the_space_is_found_at_its_rank() -> None:
     found = why(program(), hand_written())
     [kernel] = found.kernels
-    assert found.answer is Outcome.FOUND
+    assert found.answer is AnswerKind.FOUND
     assert kernel.rank is not None and 1 <= kernel.rank <= kernel.structures
     assert kernel.first_us is not None and found.us is not None and kernel.first_us <= found.us
 
 
 def test_a_graph_of_library_kernels_is_found_too() -> None:
-    assert why(program(), program()).answer is Outcome.FOUND
+    assert why(program(), program()).answer is AnswerKind.FOUND
 
 
-MUTANTS: dict[str, tuple[mi.Graph, Outcome, str, str | None, bool | None]] = {
+MUTANTS: dict[str, tuple[mi.Graph, AnswerKind, str, str | None, bool | None]] = {
     "another function": (
         hand_written(lambda block, product, norm: block.mul(product, norm)),
-        Outcome.PRUNED,
+        AnswerKind.PRUNED,
         "query",
         "mul %3 %6",
         False,
     ),
     "equal by no law": (
         hand_written(lambda block, product, norm: block.div(block.mul(product, norm), block.mul(norm, norm))),
-        Outcome.PRUNED,
+        AnswerKind.PRUNED,
         "query",
         "mul %3 %6",
         True,
     ),
     "an op outside": (
         hand_written(lambda block, product, norm: block.repeat(block.slice(block.div(product, norm), 0, 0, 8), 2, 0)),
-        Outcome.NOT_ENUMERATED,
+        AnswerKind.NOT_ENUMERATED,
         "op",
         "slice %7",
         None,
     ),
-    "a huge tile": (hand_written(grid=1, loop=1), Outcome.REJECTED, "tile limits", None, None),
-    "a grid that is not tried": (hand_written(grid=2048), Outcome.NOT_ENUMERATED, "tiling", None, None),
+    "a huge tile": (hand_written(grid=1, loop=1), AnswerKind.REJECTED, "tile limits", None, None),
+    "a grid that is not tried": (hand_written(grid=2048), AnswerKind.NOT_ENUMERATED, "tiling", None, None),
 }
 
 
@@ -100,7 +100,7 @@ def test_a_quotient_of_exponentials_is_rejected_as_it_overflows() -> None:
     [result] = given.customized(inputs, block)
     given.mark_output(result, name="O")
     found = why(shifted, given)
-    assert (found.answer, found.stage) == (Outcome.REJECTED, "overflow")
+    assert (found.answer, found.stage) == (AnswerKind.REJECTED, "overflow")
 
 
 def test_a_pruned_term_has_the_nearest_class_in_the_users_names() -> None:
