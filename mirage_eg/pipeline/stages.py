@@ -138,7 +138,7 @@ def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: 
 
 def _with_constants(run: Run) -> tuple[Run, list[str]]:
     """The run of the program with constants for values of one number, where NaN and infinity may be lost; notes on it."""
-    if run.options.not_finite == "keep":
+    if run.options.not_finite_in(run.program) == "keep":
         return run, []
     given = expand(run.program)
     program = with_constants(given)

@@ -35,7 +35,7 @@ class Settings:
     torch's own. `verify`: *proved* asks for a proof of each kernel. `buckets`: largest sizes of the buckets of a symbolic size,
     by the name that `explain` shows. With `constant_weights` graph substitutions may join parameters and buffers, once; weights
     that change in place are joined again, except by CUDA graphs.
-    `not_finite`: values that are one number for all numbers, as x − x, may *lose* NaN and infinity of inputs, or *keep* them.
+    `not_finite`: values that are one number for all numbers, as x − x, *keep* NaN and infinity of inputs, or may *lose* them.
     `cache` names the folder of found kernels, or is `off`; without it MIRAGE_EG_CACHE decides. `report` is a folder for the
     reports of the searches and of the backend.
 
@@ -58,7 +58,7 @@ class Settings:
     )
     not_finite: Annotated[
         str, Option("Values of one number for all numbers lose NaN and infinity, or keep them.", choices=NOT_FINITE)
-    ] = "lose"
+    ] = "keep"
     mode: str | None = None
     cache: str | None = None
     report: Path | None = None

@@ -11,7 +11,7 @@ from mirage_eg.verify.block_reference import BlockReference
 def test_no_numbers_are_drawn_for_the_ops_of_a_large_program(monkeypatch: pytest.MonkeyPatch) -> None:
     p = mi.new_kernel_graph()
     hidden = p.silu(p.new_input((4, 64)) @ p.new_input((64, 128)))
-    p.mark_output(p.rms_norm(hidden @ p.new_input((128, 64)), 64))
+    p.mark_output(hidden @ p.new_input((128, 64)))
     program = expand(p.graph())
     [small] = BlockReference(program, 2, 0).float_checks([program])
     assert small.ok and small.compared

@@ -92,7 +92,7 @@ def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[
     contest = Contestants(loaded, {EAGER: loaded.model})
     row = replace(row, stage=Stage.EAGER, call_seconds=contest.called(EAGER))
     yield row
-    settings = {name: getattr(options, name) for name in ("budget", "tune", "min_ops")}
+    settings = {name: getattr(options, name) for name in ("budget", "tune", "min_ops")} | {"not_finite": "lose"}
     settings |= {"search": "always", "gate": "time" if on_gpu else "cost"}
     contest.runs[OURS] = torch.compile(loaded.model, backend=backend, options=settings, dynamic=False)
     seconds = contest.called(OURS)

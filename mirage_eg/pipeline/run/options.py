@@ -73,12 +73,13 @@ class Options:
         ),
     ] = None
     not_finite: Annotated[
-        str,
+        str | None,
         Option(
-            "Values that are one number for all numbers, as x − x, may lose the NaN and infinity of inputs, or keep them.",
+            "Values that are one number for all numbers, as x − x, may lose the NaN and infinity of inputs, or keep them; "
+            "without this option an imported program keeps them.",
             choices=NOT_FINITE,
         ),
-    ] = "lose"
+    ] = None
     weights: Annotated[
         tuple[str, ...], Option("An input that stays the same from call to call, as 'W*'; may be repeated.", metavar="NAME")
     ] = ()
@@ -149,6 +150,10 @@ class Options:
         if has_choices(program) or (self.undefined is None and program.keeps_undefined):
             return "keep"
         return self.undefined or "free"
+
+    def not_finite_in(self, program: Graph) -> str:
+        """Whether values of one number for all numbers lose what is not finite in the inputs of a program."""
+        return self.not_finite or ("keep" if program.keeps_undefined else "lose")
 
     def until(self) -> Deadline:
         """When a run that begins now has spent the budget."""
