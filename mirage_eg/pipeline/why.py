@@ -54,6 +54,7 @@ from mirage_eg.verify.verdict import Observer
 SECONDS = 20.0
 """The budget of the searches where none is given."""
 
+_CUT = "the budget was spent before all plans and equal programs were searched: with a longer --budget it may be found"
 _NO_VALUE = "it computes a value that no op of the program computes"
 _FAILED = {
     "field check": "its small instance differs on random inputs: a law that it needs is false",
@@ -247,7 +248,9 @@ def _ranked(run: Run, primitive: Graph, graph: Graph) -> Ranked:
     wanted = graph if graph == run.program else optimize_mugraph(graph, run.device).graph
     us = [entry.predicted_us for entry in found]
     rank = next((i for i, entry in enumerate(found, 1) if wanted in (lower(entry, run.device).graph, entry.graph)), None)
-    return Ranked(rank, len(found), us[0] if us else None, tuple(search.notes))
+    return Ranked(
+        rank, len(found), us[0] if us else None, (*search.notes, *equal.notes, *([_CUT] if run.until.passed() else []))
+    )
 
 
 def _written(graph: Graph) -> Graph:
