@@ -103,7 +103,7 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
     if settings.report is not None:
         for record in graph_records()[before:]:
             write_reports(settings.report, record, ())
-    return ours if us is None or us[0] < us[1] else whole.compiled[whole.mode]
+    return ours if isinstance(us, str) or us[0] < us[1] else whole.compiled[whole.mode]
 
 
 def _with_inductor(

@@ -39,10 +39,10 @@ class WholeGraph:
         """The fastest mode."""
         return min(self.us, key=self.us.__getitem__) if self.us else next(iter(self.compiled))
 
-    def against(self, ours: Compiled) -> tuple[float, float] | None:
-        """The microseconds of the graph with segments, and without in the fastest mode; None if memory is too short."""
+    def against(self, ours: Compiled) -> tuple[float, float] | str:
+        """The microseconds of the graph with segments, and without in the fastest mode; or why they were not measured."""
         found = _times([ours, self.compiled[self.mode]], self.inputs, self.written)
-        return None if found is None else (found[0], found[1])
+        return found if isinstance(found, str) else (found[0], found[1])
 
 
 def may_compare(settings: Settings, inputs: Sequence[Any]) -> bool:
@@ -66,7 +66,7 @@ def compiled_whole(
     compiled = {mode: compile_one(_copied(gm), replace(settings, mode=mode)) for mode in modes}
     written = _written(len(inputs))
     found = _times([*compiled.values()], inputs, written) if len(modes) > 1 else None
-    return WholeGraph(inputs, compiled, written, dict(zip(modes, found, strict=True)) if found else {})
+    return WholeGraph(inputs, compiled, written, dict(zip(modes, found, strict=True)) if isinstance(found, list) else {})
 
 
 def _copied(gm: Any) -> Any:
@@ -90,8 +90,11 @@ def _written(count: int) -> frozenset[int]:
     return frozenset(place - first for place, it in enumerate(infos) if it.mutates_data or it.mutates_metadata)
 
 
-def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[int]) -> list[float] | None:
-    """Microseconds of calls, in turns, on the inputs; those that are written are copies, and the random state is put back."""
+def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[int]) -> list[float] | str:
+    """Microseconds of calls, in turns, on the inputs, or torch's error; of written ones copies; the random state is put back.
+
+    Every call begins with the whole numbers of the first: a counter of tokens would leave its cache after so many.
+    """
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -99,17 +102,25 @@ def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[i
     with _disable_current_modes(), torch._guards.tracing(None), torch.no_grad(), torch.random.fork_rng(devices):
         try:
             given = [it.clone() if place in written else it for place, it in enumerate(inputs)]
-            return [it.warm_us for it in time_alternately([partial(run, *given) for run in runs], cold=False)]
-        except torch.OutOfMemoryError:
-            return None
+            counters = [place for place in written if not inputs[place].dtype.is_floating_point]
+            now, first = [given[place] for place in counters], [inputs[place] for place in counters]
+
+            def once(run: Compiled) -> object:
+                if now:
+                    torch._foreach_copy_(now, first)
+                return run(*given)
+
+            return [it.warm_us for it in time_alternately([partial(once, run) for run in runs], cold=False)]
+        except RuntimeError as error:  # torch's, as of too little memory
+            return " ".join(str(error).split())[:200]
 
 
-def decided(record: GraphRecord, us: tuple[float, float] | None, whole: WholeGraph) -> GraphRecord:
+def decided(record: GraphRecord, us: tuple[float, float] | str, whole: WholeGraph) -> GraphRecord:
     """The record of a graph after both times; without segments if these are slower together."""
     modes = ", ".join(f"{mode or 'default'} {time:.1f} µs" for mode, time in whole.us.items())
     reason = f"the whole graph, in the mode {whole.mode or 'default'}" + (f" ({modes} without segments)" if modes else "")
-    if us is None:
-        return replace(record, whole="not compared as a whole: the memory does not suffice")
+    if isinstance(us, str):
+        return replace(record, whole=f"not compared as a whole: {us}")
     ours_us, other_us = us
     if ours_us < other_us:
         return replace(record, whole=reason, ours_us=ours_us, other_us=other_us)

@@ -59,6 +59,31 @@ def test_segments_that_are_slower_together_are_not_used(clock: Clock, ours: floa
     assert (f"graph {record.number}", decision, f"{ours}, 6.0 measured") in [(row[0], row[2], row[3]) for row in record.rows()]
 
 
+def test_a_counter_stays_within_its_cache_however_often_the_graph_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(counter: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(0, counter, torch.ones(1))
+        return counter.add_(1)
+
+    def often(runs: Sequence[Callable[[], Any]], **_: Any) -> list[Timing]:
+        return [Timing(float(run()[0]), 0.0, 1.0, 0.0, "test", "cpu") for run in [*runs] * 20]
+
+    monkeypatch.setattr(whole_graph, "time_alternately", lambda runs, **_: [often(runs)[-1]])
+    counter, cache = torch.tensor([6]), torch.zeros(8)
+    assert whole_graph._times([step], (counter, cache), frozenset({0, 1})) == [7.0]
+    assert counter.item() == 6 and not cache.any()
+
+
+def test_segments_stay_where_the_whole_graph_cannot_be_timed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(runs: Sequence[Callable[[], Any]], **_: Any) -> list[Timing]:
+        raise RuntimeError("no\n memory")
+
+    monkeypatch.setattr(whole_graph, "time_alternately", failing)
+    x = torch.randn(8, WIDTH)
+    got, record = compiled(projected, x)
+    torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
+    assert record.used == 1 and record.whole == "not compared as a whole: no memory"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("default", "autotuned", "mode"), [(4.0, 6.0, "default"), (6.0, 4.0, "max-autotune-no-cudagraphs")])
 def test_the_faster_mode_compiles_the_rest(clock: Clock, default: float, autotuned: float, mode: str) -> None:
