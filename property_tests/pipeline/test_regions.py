@@ -75,7 +75,7 @@ def test_equal_layers_are_taken_from_the_cache_by_a_second_run(tmp_path: Path, m
 
 
 @pytest.mark.usefixtures("small_regions")
-def test_seconds_of_tuning_are_shared_by_the_regions_and_are_not_those_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_share_the_seconds_of_tuning_which_are_not_the_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, given = Clock(), list[float]()
 
     def tune(*arguments: Any, **_: Any) -> list[Any]:

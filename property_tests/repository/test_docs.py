@@ -225,6 +225,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg bench models": "property_tests/cli/test_bench_models.py",
     "mirage-eg bench": "property_tests/lab/bench/test_search.py",
     "mirage-eg bench search": "property_tests/lab/bench/test_search.py",
+    "mirage-eg bench search rmsnorm": "property_tests/lab/bench/test_search.py",
     "mirage-eg bench gpu": GPU,
     "mirage-eg bench models --tune 25": GPU,
     "mirage-eg bench gpu --report": "property_tests/lab/bench/test_gpu.py",

@@ -130,7 +130,7 @@ def refuted(folder: Path, text: str) -> set[str]:
     return {finding.law.name for finding in report.findings if finding.truth is Truth.REFUTED}
 
 
-def test_of_rules_and_laws_on_a_relation_with_a_meaning_the_wrong_ones_are_blamed(tmp_path: Path) -> None:
+def test_the_wrong_rules_and_laws_on_a_declared_relation_are_blamed(tmp_path: Path) -> None:
     wrong = """(rule ((= e (Sub x y)) (positive x) (positive y)) ((positive e)) :name "differences")
 (rewrite (Abs x) (Scale -1 x) :when ((positive x)) :name "negative")
 """
