@@ -73,7 +73,7 @@ class TermAlgebra:
         stub = _stub((*leading, *row.shape([self.shape(operand)[lead:] for operand in operands], attributes)))
         if row.name not in OPAQUE:
             return TermValue(operands[0].term, stub)
-        constants = [attributes[name] for name in row.attributes]
+        constants = [attributes[name] for name in row.attributes if name in attributes]  # others are optional
         return TermValue(self.make(constructor(row.name), *constants, *(operand.term for operand in operands)), stub)
 
     def library(self, row: Op, operands: Sequence[TermValue], lead: int, attributes: Attributes) -> TermValue:
