@@ -15,6 +15,7 @@ from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, is_row_ma
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
+from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
@@ -163,7 +164,7 @@ def _record(
             key=segment.key,
             ops=region.ops,
             decision=Decision.NOT_FUSED,
-            reason="the search found library kernels only",
+            reason=_why_none(segment),
             from_cache=segment.from_cache,
         )
     contest = Contest(region, region_module(module, region, found.found.same), device, values)
@@ -174,6 +175,16 @@ def _record(
         with ending(until):
             record = gated(add_call(SegmentCall(segment, _of_nodes(contest.module, region))), contest, settings, store)
     return replace(record, reason=f"{record.reason}; {segment.note}") if segment.note else record
+
+
+def _why_none(segment: FoundSegment) -> str:
+    """Why no µGraph of a search may be used."""
+    fused = [entry for entry in segment.result.candidates if entry.fused]
+    if not fused:
+        return "the search found library kernels only"
+    first = fused[0]
+    why = first.compile.error or first.float_check.problem or "it was not compiled, or has no proof"
+    return f"{counted(len(fused), 'fused µGraph')}, none to be used; the first: {why}"
 
 
 def _tuning_since(begun: float, settings: Settings, device: Any) -> float:

@@ -12,10 +12,12 @@ from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
 from mirage_eg.torch_compile import segment_store
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
+COMPILED = CompileRecord("sm_90", ())
+
 
 @contextmanager
-def library_segments() -> Iterator[None]:
-    """Searches find the library form alone; use it with gate="off" and cache="off"."""
+def library_segments(compiled: CompileRecord = COMPILED) -> Iterator[None]:
+    """Searches find the library form alone, `compiled` so; use it with gate="off" and cache="off"."""
 
     def search(name: str, program: Graph, *rest: Any) -> Result:
         candidate = Candidate(
@@ -24,7 +26,7 @@ def library_segments() -> Iterator[None]:
             fused=True,
             source=emit(program, program=program),
             schedule=(),
-            compile=CompileRecord("sm_90", ()),
+            compile=compiled,
             verdict=Verdict(Equality.EQUAL, 0, 0, 0, 0, 0.0, "it is the program", 1.0),
             float_check=FloatCheck(True, 0.0, 0.0, None),
         )

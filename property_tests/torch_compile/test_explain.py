@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import mirage_eg as mi
+from mirage_eg.backends.triton.compile import KernelCompile
+from mirage_eg.pipeline.run.result import CompileRecord
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import graph_records
 from property_tests.support.library_segments import library_segments
@@ -75,6 +77,16 @@ def test_a_function_of_another_backend_has_no_graphs() -> None:
     with library_segments(), torch.no_grad():
         torch.compile(projected, backend=backend, options=OPTIONS)(x)
         assert mi.torch.explain(torch.compile(norm, backend="eager"), x).graphs == ()
+
+
+def test_a_segment_whose_kernels_do_not_compile_says_why() -> None:
+    failed = CompileRecord("sm_90", (KernelCompile("t1_kernel", "sm_90", False, None, None, None, "ptxas was slow", 1.0),))
+    with library_segments(failed), torch.no_grad():
+        torch.compile(projected, backend=backend, options={"gate": "off", "cache": "off", "rest": "eager"})(
+            torch.randn(8, WIDTH)
+        )
+    [segment] = graph_records()[-1].segments
+    assert segment.reason == "1 fused µGraph, none to be used; the first: ptxas was slow"
 
 
 SCRIPT = """
