@@ -89,7 +89,7 @@ def test_a_small_model_of_each_suite_passes(suite: str, capsys: pytest.CaptureFi
     package = model_suites.SUITES[suite][ONE_EACH[suite]].package
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    given = ("--suite", suite, "--models", ONE_EACH[suite], "--modes", "ours", "--out", str(out))
+    given = ("--suite", suite, "--models", ONE_EACH[suite], "--modes", "ours", "--budget", "15", "--out", str(out))
     code, shown, error = run_command(capsys, "bench", "models", *CPU, *given)
     assert code == 0, shown + error
     [row] = read_rows(out)
