@@ -245,7 +245,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "python benchmarks/onnx_suite.py": "property_tests/frontend/test_onnx_suite.py",
     "python benchmarks/op_suite.py --tenth": "property_tests/frontend/test_op_samples.py",
     "python benchmarks/op_suite.py": "property_tests/frontend/test_op_samples.py",
-    "python benchmarks/prism_programs.py --jobs 1": ["benchmarks/prism_programs.py", "RMSNorm", "--jobs", "1"],
+    "python benchmarks/prism_programs.py": ["benchmarks/prism_programs.py", "RMSNorm", "--jobs", "1"],
     "python benchmarks/verification.py": ["benchmarks/verification.py", "ragged_mlp", "--budget", "2", "--count", "1"],
     "python benchmarks/models.py": "property_tests/frontend/test_torch_import.py",
     "python benchmarks/launch.py --library torch": ["benchmarks/launch.py", "--library", "none", "--calls", "20"],
