@@ -219,16 +219,15 @@ def _softmax_of(call: Call) -> Tensor:
 
 
 def _safe_softmax(call: Call) -> Tensor:
-    """Softmax, with zeros in rows of −∞. Products of queries and keys have none, nor has a sum with a mask that shows a key."""
+    """Softmax, with zeros in rows of −∞: products of queries and keys have none, nor their sums with masks that show a key."""
     call.ignore("dtype")
     scores, result = _behind_views(call.take("self")), _softmax_of(call)
     x, g = call.tensor("self"), call.graph
     dim = call.dim("dim", len(x.shape))
-    added = scores.args if str(scores.target) == "aten.add.Tensor" and not scores.kwargs else ()
-    masks = [call.known(it) for it in added if hasattr(it, "target") and dim == len(x.shape) - 1]
-    is_shown = any(mask is not None and (mask.max(-1) > -inf).all() for mask in masks)
-    is_shown |= any(_least(call, it) > -inf for it in added)
-    if is_shown or str(scores.target) in ("aten.bmm.default", "aten.mm.default"):
+    added = scores.args if str(scores.target) == "aten.add.Tensor" and not scores.kwargs else (scores,)
+    others = [it for it in added if not _is_above_minus_infinity(call, it)]
+    mask = call.known(others[0]) if len(others) == 1 and len(added) > 1 and dim == len(x.shape) - 1 else None
+    if not others or (mask is not None and (mask.max(-1) > -inf).all()):
         return result
     return g.where(_is_hidden(call, x, dim), 0, result)
 
@@ -243,6 +242,18 @@ _MOVES = frozenset(
 )
 
 
+_PRODUCTS = frozenset({"aten.bmm.default", "aten.mm.default"})
+_SCALED = frozenset({"aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar"})
+
+
+def _is_above_minus_infinity(call: Call, given: Any) -> bool:
+    """Whether a number or all values of an FX node are: those of a product of finite numbers, or with such a lower bound."""
+    node = _behind_views(given) if hasattr(given, "target") else None
+    while node is not None and str(node.target) in _SCALED and not hasattr(node.args[1], "target"):
+        node = _behind_views(node.args[0])
+    return (node is not None and str(node.target) in _PRODUCTS) or _least(call, given) > -inf
+
+
 def _least(call: Call, given: Any) -> float:
     """A lower bound of a number or of an FX node's values: of a mask chosen between numbers the smaller one; −∞ if unknown."""
     import torch
@@ -250,7 +261,7 @@ def _least(call: Call, given: Any) -> float:
     if not hasattr(given, "target"):
         return float(given)
     if (known := call.known(given)) is not None:
-        least = float(known.min(initial=inf))
+        least = float(known.min()) if known.size else inf
         return -inf if isnan(least) else least
     name, args = str(given.target), given.args
     match name.rpartition(".")[0]:

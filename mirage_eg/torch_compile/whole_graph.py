@@ -98,6 +98,8 @@ def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[i
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
+    if any(place < 0 for place in written):
+        return "it writes into a buffer that is no input"
     devices = sorted({it.device.index for it in inputs if it.device.type == "cuda"})
     with _disable_current_modes(), torch._guards.tracing(None), torch.no_grad(), torch.random.fork_rng(devices):
         try:

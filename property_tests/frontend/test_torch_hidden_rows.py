@@ -75,6 +75,28 @@ def test_safe_softmax_has_zeros_in_rows_of_minus_infinity(dim: int) -> None:
     torch.testing.assert_close(imported(softmax, x).run(x), softmax(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("added", [0.5, torch.arange(6), torch.randn(6, generator=DRAW)])
+def test_safe_softmax_of_a_hidden_row_and_finite_numbers_is_zero(added: Any) -> None:
+    x = torch.where(EACH, torch.randn(2, 1, 6, 6, generator=DRAW), -INF)
+
+    def softmax(x: Any) -> Any:
+        return torch.ops.aten._safe_softmax(x + added, -1) * 2
+
+    torch.testing.assert_close(imported(softmax, x).run(x), softmax(x), rtol=1e-4, atol=1e-5)
+
+
+def test_scaled_products_with_a_known_mask_have_no_hidden_rows() -> None:
+    mask = torch.full((6, 6), -INF).triu(1)
+
+    def attend(q: Any, k: Any) -> Any:
+        return torch.ops.aten._safe_softmax(torch.bmm(q, k.transpose(1, 2)) * 0.5 + mask, -1) * 2
+
+    given = Q[0], K[0]
+    program = imported(attend, *given)
+    assert all(item.op != "equal" for segment in program.segments for item in segment.program.nodes)
+    torch.testing.assert_close(program.run(*given), attend(*given), rtol=1e-4, atol=1e-5)
+
+
 def test_a_softmax_of_a_hidden_row_stays_undefined() -> None:
     x = torch.where(EACH, torch.ones(()), -INF)
     got = imported(lambda x: x.softmax(-1) * 2, x).run(x)

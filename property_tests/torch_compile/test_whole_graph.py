@@ -71,6 +71,7 @@ def test_a_counter_stays_within_its_cache_however_often_the_graph_is_timed(monke
     counter, cache = torch.tensor([6]), torch.zeros(8)
     assert whole_graph._times([step], (counter, cache), frozenset({0, 1})) == [7.0]
     assert counter.item() == 6 and not cache.any()
+    assert whole_graph._times([step], (counter, cache), frozenset({-1})) == "it writes into a buffer that is no input"
 
 
 def test_segments_stay_where_the_whole_graph_cannot_be_timed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

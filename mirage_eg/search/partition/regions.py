@@ -14,6 +14,8 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.partition.segments import Segment, counts, op_count, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
+_REST = 8  # a rest of few ops is that part of the most
+
 
 def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> tuple[Segment, ...]:
     """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
@@ -43,9 +45,6 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
     if len(kept) == 1 and cut_at is None and inside <= most // _REST:
         kept.clear()
     return tuple(graph.segments(kept))
-
-
-_REST = 8  # a rest is that part of the most ops
 
 
 Cut = tuple[int, int]  # an articulation value, and the nodes before the cut as bits, the value's own node included
