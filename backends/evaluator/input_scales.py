@@ -207,7 +207,8 @@ class _SampleAlgebra:
         return _Sample(shape, self.generator.permutation(numbers)[:SAMPLES])
 
     def cast(self, x: _Sample, dtype: DType) -> _Sample:
-        self.fits &= bool((~(np.abs(x.numbers) > dtype.largest / _MARGIN)).all())
+        if not dtype.is_integer:  # whole numbers are drawn within their range
+            self.fits &= bool((~(np.abs(x.numbers) > dtype.largest / _MARGIN)).all())
         return x
 
 

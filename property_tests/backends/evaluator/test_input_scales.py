@@ -82,6 +82,16 @@ def test_what_leaves_the_range_without_a_product_is_made_smaller_as_a_whole() ->
     assert scale < 1 and np.isfinite(computed(program.graph())[0]).all()
 
 
+def test_weights_of_bytes_are_no_overflow_their_product_is_made_smaller() -> None:
+    program = KernelGraph()
+    x, w = program.new_input((4, 4096), "float16"), program.new_input((4096, 8), "int8")
+    program.mark_output(program.square(program.matmul(program.tanh(x), program.cast(w, "float16"))))
+    scale, whole = input_scales(program.graph())
+    assert scale < 1 == whole and large_magnitude(program.graph(), (scale, whole)) >= 1
+    inputs = [scale * np.random.default_rng(5).standard_normal((4, 4096)), np.full((4096, 8), 127)]
+    assert np.isfinite(evaluate(program.graph(), inputs, FloatAlgebra(working=DType.float32, rounds=True))[0]).all()
+
+
 def test_what_overflows_at_any_size_keeps_the_scales_of_its_products() -> None:
     program = KernelGraph()
     program.mark_output(program.shift(program.exp(program.shift(program.new_input((8, 8)), 100)), 1))
