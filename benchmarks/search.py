@@ -8,24 +8,28 @@ with kernels again and keeps the other lines, with `--picture` it draws the line
 import json
 import platform
 import sys
+from dataclasses import dataclass
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.cli.terminal import progress
-from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD, WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.lab.bench.search import guided
 from mirage_eg.lab.bench.search_programs import search_programs
-from mirage_eg.lab.search.count import kernel_space
 from mirage_eg.pipeline.run.peak_memory import peak_bytes, reset_peak
 from mirage_eg.pipeline.run.run_report import plain
+from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, segment_program
 from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.transforms.softmax_shift import drop_shifts
 
@@ -87,6 +91,90 @@ def measure_kernels() -> list[dict[str, Any]]:
                 counted = plain(space) | {"cpu_seconds": process_time() - start}
                 lines.append({"series": "kernels", "workload": workload} | counted | _about())
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpace:
+    """Plans of at most `kernels` kernels; `structures` are of all their segments, `mugraphs` the combinations along plans."""
+
+    kernels: int
+    segments: int
+    plans: int
+    visited: int
+    structures: int
+    mugraphs: int
+    complete: bool
+    seconds: float
+
+
+def kernel_space(
+    program: Graph,
+    rulebook: Rulebook,
+    kernels: int,
+    limits: SearchLimits,
+) -> KernelSpace:
+    """Search every segment of `program` (in primitive ops) of a plan of at most `kernels` kernels."""
+    start = perf_counter()
+    segmenter = Segmenter(program)
+    edges = _edges(segmenter, kernels)
+    counts: dict[Graph, int] = {}
+    visited, complete = 0, True
+    segments = list(dict.fromkeys(segment for entry in edges.values() for segment, _ in entry))
+    programs = {segment: segment_program(program, segment) for segment in segments}
+    for segment_graph in dict.fromkeys(programs.values()):
+        counts[segment_graph] = len(launches_of(segment_graph).kernels) <= 1  # as a library kernel
+        try:
+            named = rename_views(segment_graph).program
+        except UnsupportedError:
+            continue
+        found = search(named, infer_axes(named), rulebook, limits)
+        counts[segment_graph] += len(found.structures)
+        visited += sum(record.visited for record in found.records)
+        complete &= all(record.complete for record in found.records)
+    return KernelSpace(
+        kernels,
+        len(segments),
+        _count(edges, kernels, dict.fromkeys(segments, 1), segmenter.start),
+        visited,
+        sum(counts.values()),
+        _count(edges, kernels, {segment: counts[programs[segment]] for segment in segments}, segmenter.start),
+        complete,
+        perf_counter() - start,
+    )
+
+
+Edges = dict[tuple[Needed, int], list[tuple[Segment, Needed]]]
+
+
+def _edges(segmenter: Segmenter, kernels: int) -> Edges:
+    """From each state, with so many kernels left, the segments on a path to the end."""
+    edges: Edges = {}
+
+    def ends(needed: Needed, left: int) -> bool:
+        if not needed or not left:
+            return not needed
+        key = needed, left
+        if key not in edges:
+            edges[key] = [(segment, rest) for segment, rest in segmenter.choices(needed) if ends(rest, left - 1)]
+        return bool(edges[key])
+
+    ends(segmenter.start, kernels)
+    return edges
+
+
+def _count(edges: Edges, kernels: int, weights: dict[Segment, int], start: Needed) -> int:
+    """The sum over all plans of the product of their segments' weights."""
+    known: dict[tuple[Needed, int], int] = {}
+
+    def count(needed: Needed, left: int) -> int:
+        if not needed:
+            return 1
+        key = needed, left
+        if key not in known:
+            known[key] = sum(weights[segment] * count(rest, left - 1) for segment, rest in edges.get(key, ()))
+        return known[key]
+
+    return count(start, kernels)
 
 
 def _about() -> dict[str, Any]:

@@ -1,8 +1,6 @@
-"""`mirage-eg bench search`: the cost and the pruning of the oracle."""
+"""`mirage-eg bench search`: the cost of the search."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,9 +10,7 @@ from mirage_eg.cli.arguments import ProgramsArgument, load_programs
 from mirage_eg.cli.terminal import as_job, console, json_line, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD
-from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
     from mirage_eg.lab.bench.search import SearchRow
@@ -25,25 +21,20 @@ def bench_search(
     programs: ProgramsArgument = None,
     domain: Annotated[str, typer.Option(help=f"{' or '.join(DOMAINS)}.")] = "indexed",
     max_block_ops: Annotated[int, typer.Option(help="Of one block graph: primitives, without loads and stores.")] = MOST,
-    without_oracle: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time for each program of one output without the oracle; 0: skip.")
-    ] = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help=f"One JSON line for each program and limit on block ops, from {FEWEST}.")
     ] = False,
 ) -> int:
-    """Print e-graph sizes, saturation, visited states and structures of each program, with the oracle and without.
+    """Print e-graph sizes, saturation, visited states and structures of each program.
 
     A program that no block graph can hold is measured segment by segment.
     """
 
     from mirage_eg.egraph.rulebook import load_rules
-    from mirage_eg.lab.bench.search import PUBLISHED, guided, two_kernels, unguided
+    from mirage_eg.lab.bench.search import PUBLISHED, guided
     from mirage_eg.lab.bench.search_programs import search_programs
     from mirage_eg.search.structure_search import SearchLimits
 
-    if not 0 <= without_oracle < float("inf"):
-        raise OptionError(f"--without-oracle: got {without_oracle}, wanted seconds, 0 or more")
     rulebook = load_rules(domain, Options(domain=domain, max_block_ops=max_block_ops).rules)
     graphs = load_programs(programs, STANDARD)
     parts = [part for name, graph in graphs.items() for part in search_programs(name, graph, max_block_ops)]
@@ -53,16 +44,9 @@ def bench_search(
         rows: list[SearchRow] = []
         for done, (part, ops) in enumerate(jobs):
             observer("search", done, len(jobs), f"{part.name}, {ops} ops")
-            row = guided(part, rulebook, SearchLimits(ops))
-            if without_oracle and ops == max_block_ops and len(part.named.program.outputs) == 1:
-                report = partial(_report, observer, f"{part.name} without the oracle")
-                row = replace(row, without_oracle=unguided(part, rulebook, ops, without_oracle, report))
-            if ops == max_block_ops:
-                space = two_kernels(part, rulebook, ops, partial(_report, observer, f"two kernels of {part.name}"))
-                row = replace(row, two_kernels=space, seconds_two_kernels=space.seconds)
-            rows.append(row)
+            rows.append(guided(part, rulebook, SearchLimits(ops)))
             if as_json:
-                print(json_line(row), flush=True)
+                print(json_line(rows[-1]), flush=True)
         by_ops = []
         if "rmsnorm" in (programs or STANDARD) and not as_json:
             [rmsnorm] = (part for part in parts if part.name == "rmsnorm")
@@ -71,10 +55,6 @@ def bench_search(
     if not as_json:
         _print(rows, by_ops)
     return 0
-
-
-def _report(observer: Observer, stage: str, done: int, total: int) -> None:
-    observer(stage, done, total, "")
 
 
 def _print(rows: "Sequence[SearchRow]", by_ops: "Sequence[SearchRow]") -> None:
@@ -91,23 +71,6 @@ def _print(rows: "Sequence[SearchRow]", by_ops: "Sequence[SearchRow]") -> None:
         seconds = f"{row.seconds:.2f}" + ("" if row.complete else " (incomplete)")
         table.add_row(row.workload, *map(str, sizes), structures, seconds, str(round(row.peak_bytes / 2**20)))
     console().print(table)
-    spaces = [(row.workload, row.two_kernels) for row in rows if row.two_kernels is not None]
-    table = Table("program", "segments", "plans", "visited", "structures", "µGraphs", "s", title_justify="left")
-    table.title = (
-        "at most two kernels: every plan, every structure of its segments; µGraphs are the combinations, without tilings"
-    )
-    for workload, space in spaces:
-        counts = (space.segments, space.plans, space.visited, space.structures, space.mugraphs)
-        table.add_row(workload, *map(str, counts), f"{space.seconds:.2f}" + ("" if space.complete else " (incomplete)"))
-    console().print(table)
-    unguided = [(row.workload, row.without_oracle) for row in rows if row.without_oracle is not None]
-    if unguided:
-        table = Table("program", "splits", "visited", "structures", "s", title_justify="left")
-        table.title = f"without the oracle and without bounds, one kernel, {rows[0].max_block_ops} ops"
-        for workload, entry in unguided:
-            note = "" if entry.complete else " (incomplete)"
-            table.add_row(workload, *map(str, (entry.splits, entry.visited, entry.structures)), f"{entry.seconds:.2f}{note}")
-        console().print(table)
     if by_ops:
         table = Table("ops", "here s", "structures", *_PUBLISHED_COLUMNS, title_justify="left")
         table.title = (

@@ -24,9 +24,9 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.lab.search.exhaustive import Exhaustive, Solution, Terms, alphabet_of
 from mirage_eg.search.structure import Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, search
+from property_tests.support.exhaustive_search import Exhaustive, Solution, Terms, alphabet_of
 
 ONE_WAY = (
     "24_exponentials",
@@ -198,7 +198,6 @@ def compare(program: Graph, max_ops: int, rules: Rulebook = RULES) -> tuple[int,
                     missing["holds a value twice"] += 1
                 else:
                     missing["no law proves it"] += 1
-            assert run.complete
         if rules is RULES:
             assert proved == by_oracle[split]
         else:  # what a one-way law proves from the structure's side only is no part of the program's e-graph

@@ -1,15 +1,10 @@
-"""`bench search`: e-graph sizes, visited states and structures of each workload, with the oracle and without."""
+"""`bench search`: e-graph sizes, visited states and structures of each workload."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter, process_time
 
-from mirage_eg.egraph.expression import express, splits
-from mirage_eg.egraph.oracle import build_oracle
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.lab.bench.search_programs import SearchProgram
-from mirage_eg.lab.search.count import KernelSpace, kernel_space
-from mirage_eg.lab.search.exhaustive import Exhaustive, alphabet_of
 from mirage_eg.pipeline.run.peak_memory import peak_bytes, reset_peak
 from mirage_eg.search.structure_search import SearchLimits, search
 
@@ -22,17 +17,6 @@ PUBLISHED = {  # Mirage (OSDI'25), RMSNorm: seconds on many threads, on one, and
     10: ("26", "166", "not given"),
     11: ("28", "183", "not given"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Unguided:
-    """One-kernel structures without the oracle; not `complete` if the time limit stopped the enumeration."""
-
-    splits: int
-    visited: int
-    structures: int
-    complete: bool
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +42,6 @@ class SearchRow:
     seconds: float
     cpu_seconds: float  # of this process
     peak_bytes: int  # largest resident memory of the process during the search
-    without_oracle: Unguided | None = None
-    two_kernels: KernelSpace | None = None  # every plan of at most two kernels, with every structure of each segment
-    seconds_two_kernels: float | None = None
 
 
 def guided(part: SearchProgram, rulebook: Rulebook, limits: SearchLimits) -> SearchRow:
@@ -87,28 +68,3 @@ def guided(part: SearchProgram, rulebook: Rulebook, limits: SearchLimits) -> Sea
         cpu_seconds,
         peak_bytes(),
     )
-
-
-def two_kernels(part: SearchProgram, rulebook: Rulebook, max_ops: int, on_progress: Callable[[int, int], None]) -> KernelSpace:
-    """Search every plan of one program with at most two kernels; split-reduction pairs are counted in `guided`."""
-    return kernel_space(part.program, rulebook, 2, SearchLimits(max_ops, max_kernels=1), on_progress)
-
-
-def unguided(
-    part: SearchProgram, rulebook: Rulebook, max_ops: int, seconds: float, on_progress: Callable[[int, int], None]
-) -> Unguided:
-    """Enumerate the one-kernel structures of one program without the oracle, over the ops of its e-graph."""
-    program, axes = part.named.program, part.axes
-    start = perf_counter()
-    visited = structures = 0
-    complete = True
-    all_splits = splits(axes)
-    for done, split in enumerate(all_splits, 1):
-        alphabet = alphabet_of(build_oracle(rulebook, express(program, axes, split, rulebook.domain)).table)
-        left = (start + seconds - perf_counter()) / (len(all_splits) - done + 1)
-        run = Exhaustive(program, axes, split, alphabet, max_ops, perf_counter() + max(left, 0.1))
-        structures += sum(1 for _ in run.run())
-        visited += run.visited
-        complete &= run.complete
-        on_progress(done, len(all_splits))
-    return Unguided(len(all_splits), visited, structures, complete, perf_counter() - start)

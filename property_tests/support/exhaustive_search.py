@@ -1,13 +1,12 @@
 """The exhaustive search, without an oracle: every structure of the program's ops whose function is the program's.
 
-It measures the gain of pruning, and the losses of the guided search. Every term is a class of its own, added at its first
+It measures what the guided search loses. Every term is a class of its own, added at its first
 look-up; a term's function is its float64 value on random tensors over named parts. No bounds of the guided search are used.
 """
 
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -150,17 +149,14 @@ class Solution:
 
 @dataclass(slots=True)
 class Exhaustive:
-    """Enumerates one split of a program with one output; counts what it visits."""
+    """Enumerates one split of a program with one output."""
 
     program: Graph
     axes: Axes
     split: Split
     alphabet: Alphabet
     max_ops: int
-    deadline: float | None = None
     whole: int | None = None
-    visited: int = 0
-    complete: bool = True
     loads: tuple[Load, ...] = ()
 
     def run(self) -> Iterator[tuple[Solution, Terms]]:
@@ -200,10 +196,6 @@ class Exhaustive:
             still_unused = unused.difference(item[1]) | {len(values)}
             if len(still_unused) > left:  # each further op uses at most one of them
                 continue
-            if self.deadline is not None and perf_counter() > self.deadline:
-                self.complete = False
-                return
-            self.visited += 1
             values.append(value)
             steps.append(item)
             if len(still_unused) == 1 and value[1] == goal_axes and value[2] != LOOP and terms.same_function(value[0], goal):

@@ -1,1 +1,0 @@
-"""Searches without pruning, and sizes of search spaces: what the e-graph saves."""
