@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.backends.evaluator.exact_numbers import work_of
 from mirage_eg.ir.graph import Graph
 
 BYTES_PER_ELEMENT = 64  # of the tensors of a program: residues of several components, float64, and temporaries
-FEW = 1 << 24  # elements that NumPy evaluates sooner than CuPy compiles its kernels
+FEW = 1 << 27  # elements that NumPy evaluates sooner than CuPy compiles its kernels, which takes 25 s where none is cached
+_TERMS = 1 << 7  # of products, which take NumPy as long as one element takes it through all algebras
 
 
 def usable_cupy() -> Any:
@@ -21,9 +23,9 @@ def usable_cupy() -> Any:
 
 
 def array_module(program: Graph) -> Any:
-    """CuPy where the program has many elements and the GPU enough free memory for them, else NumPy."""
+    """CuPy where the program has many elements or terms and the GPU enough free memory for them, else NumPy."""
     count = element_count(program)
-    cupy = usable_cupy() if count > FEW else None
+    cupy = usable_cupy() if count + work_of(program) // _TERMS > FEW else None
     if cupy is None:
         return np
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()

@@ -2,14 +2,17 @@
 
 Candidate i of a round is timed on GPU i modulo their number: the assignment does not depend on speed. The final round is on one
 GPU, since its times are compared with each other. A process that dies or whose GPU context is lost is replaced; its candidate
-is counted as failed.
+is counted as failed. Processes take seconds to start: timers may use them one after another (`shared_timing_processes`).
 """
 
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from time import perf_counter
 from types import TracebackType
@@ -25,8 +28,9 @@ Quick = Callable[[str], Outcome]
 Full = Callable[[str], tuple[Outcome, Timing | None]]
 HUNG_SECONDS = 2.0  # after the deadline; then the process of a candidate that is still running is ended
 _MOST_LOSSES = 5  # processes in a row; more losses are no fault of the candidates
-_task: tuple[str, int, Sequence[Sequence[Shape]], bytes] | None = None  # of a worker's process: what its timer is made of
-_trials: CandidateTimer | None = None  # of a worker's process
+Task = tuple[str, int, Sequence[Sequence[Shape]], bytes]  # what a timer is made of, with the custom ops
+_timer: tuple[Task, CandidateTimer] | None = None  # of a worker's process
+_IDLE: ContextVar[dict[str, Executor] | None] = ContextVar("idle timing processes", default=None)  # by GPU
 
 
 def _nothing() -> None:
@@ -35,7 +39,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The functions that a worker calls, `prepare` first; functions of a module if workers are processes."""
+    """The functions that a worker calls, `prepare` first; with what a worker can unpickle if workers are processes."""
 
     quick: Quick
     full: Full
@@ -45,9 +49,15 @@ class Calls:
 class MultiGpuTimer:
     """A timer that distributes the candidates of a round over GPUs; a context, which starts and ends the processes."""
 
-    def __init__(self, gpus: Sequence[str], start: Callable[[str], Executor], calls: Calls) -> None:
-        """`start` returns an executor with one worker, which sees only the named GPU."""
-        self._gpus, self._start, self._calls = tuple(gpus), start, calls
+    def __init__(
+        self,
+        gpus: Sequence[str],
+        start: Callable[[str], Executor],
+        calls: Calls,
+        leave: Callable[[str, Executor], None] = lambda gpu, executor: _end(executor, kill=False),
+    ) -> None:
+        """`start` returns an executor with one worker, which sees only the named GPU; `leave` takes it back."""
+        self._gpus, self._start, self._calls, self._leave = tuple(gpus), start, calls, leave
         self._executors: dict[int, Executor] = {}
         self._losses: Counter[int] = Counter()  # of each GPU, since it last gave a result
 
@@ -57,8 +67,11 @@ class MultiGpuTimer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for executor in self._executors.values():
-            _end(executor, kill=kind is not None)
+        for gpu, executor in self._executors.items():
+            if kind is None:
+                self._leave(self._gpus[gpu], executor)
+            else:
+                _end(executor, kill=True)
         self._executors.clear()
 
     @property
@@ -167,46 +180,91 @@ def gpus_of_first_kind() -> list[str]:
     return [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[0]]
 
 
+@contextmanager
+def shared_timing_processes(gpus: Sequence[str] = ()) -> Iterator[None]:
+    """Timers in this context use the same processes, which end with it; those of `gpus` start at once."""
+    idle = {gpu: _process(gpu) for gpu in gpus}
+    for executor in idle.values():
+        executor.submit(_begin_gpu)
+    token = _IDLE.set(idle)
+    try:
+        yield
+    finally:
+        _IDLE.reset(token)
+        for executor in idle.values():
+            _end(executor, kill=True)
+
+
 def multi_gpu_timer(
     gpus: Sequence[str], source: str, seed: int, shapes: Sequence[Sequence[Shape]] = FIXED_SHAPES
 ) -> MultiGpuTimer:
     """`backends.measure.candidate_timer.CandidateTimer` in a process on each GPU."""
-    import loky
+    idle = _IDLE.get()
 
     def start(gpu: str) -> Executor:
-        executor: Executor = loky.ProcessPoolExecutor(
-            1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_begin, initargs=(source, seed, shapes, pickled_ops())
-        )
-        return executor
+        return _process(gpu) if idle is None or gpu not in idle else idle.pop(gpu)
 
-    return MultiGpuTimer(gpus, start, Calls(_quick, _full, _prepare))
+    def leave(gpu: str, executor: Executor) -> None:
+        if idle is None or gpu in idle:
+            _end(executor, kill=False)
+            return
+        try:
+            executor.submit(_forget)
+        except BrokenExecutor:
+            _end(executor, kill=True)
+        else:
+            idle[gpu] = executor
+
+    task = source, seed, shapes, pickled_ops()
+    return MultiGpuTimer(gpus, start, Calls(partial(_quick, task), partial(_full, task), partial(_prepare, task)), leave)
 
 
-def _begin(source: str, seed: int, shapes: Sequence[Sequence[Shape]], ops: bytes) -> None:
-    """Note the task. The timer is made in a call, whose error has words: loky ends a process whose initializer fails."""
-    global _task
+def _process(gpu: str) -> Executor:
+    import loky
+
+    executor: Executor = loky.ProcessPoolExecutor(1, env={"CUDA_VISIBLE_DEVICES": gpu}, initializer=_begin)
+    return executor
+
+
+def _begin() -> None:
     begin_worker()
     keep_worker()
-    _task = source, seed, shapes, ops
 
 
-def _timer() -> CandidateTimer:
-    global _trials
-    assert _task is not None
-    if _trials is None:
-        source, seed, shapes, ops = _task
+def _begin_gpu() -> None:
+    import torch
+
+    torch.cuda.init()
+
+
+def _timer_of(task: Task) -> CandidateTimer:
+    """The timer of a task: the one that is there, or a new one in its place."""
+    global _timer
+    if _timer is None or _timer[0] != task:
+        _forget()
+        source, seed, shapes, ops = task
         install_ops(ops)
-        _trials = CandidateTimer(source, seed, shapes)
-    return _trials
+        _timer = task, CandidateTimer(source, seed, shapes)
+    return _timer[1]
 
 
-def _prepare() -> None:
-    _timer()
+def _forget() -> None:
+    """Give the memory of the timer back to the GPU."""
+    global _timer
+    if _timer is not None:
+        import torch
+
+        _timer = None
+        torch.cuda.empty_cache()
 
 
-def _quick(source: str) -> Outcome:
-    return _timer().quick(source)
+def _prepare(task: Task) -> None:
+    _timer_of(task)
 
 
-def _full(source: str) -> tuple[Outcome, Timing | None]:
-    return _timer().full(source)
+def _quick(task: Task, source: str) -> Outcome:
+    return _timer_of(task).quick(source)
+
+
+def _full(task: Task, source: str) -> tuple[Outcome, Timing | None]:
+    return _timer_of(task).full(source)

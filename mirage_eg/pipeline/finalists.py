@@ -51,7 +51,7 @@ def find_finalists(
     """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of all kernels compile."""
     library = Found(run.program, predict_us(run.program, run.device), fused=run.given is not None, proved_by_search=True)
     reference = BlockReference(run.program, run.options.trials, run.options.seed)
-    compiler, most = Compiler(run), run.options.top
+    most = run.options.top
     candidates = [*search.candidates, *equal.candidates]
     notes: list[str] = []
     measurements: tuple[Measurement, ...] = ()
@@ -64,6 +64,7 @@ def find_finalists(
         seconds = perf_counter() - begun
         if started.own_seconds:
             run = replace(run, until=run.until.later(seconds))
+    compiler = Compiler(run)
     if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
         if run.on_gpu and candidates:
             notes.append("the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time")

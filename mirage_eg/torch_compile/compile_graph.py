@@ -16,6 +16,7 @@ from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.ir.plurals import counted
+from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, shared_timing_processes
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
@@ -95,45 +96,62 @@ def _gated(
     theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
     worker.
     """
-    import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     store = store_of(settings)
     ops = {(region.program, _device(region)): region.ops for region in found.regions if region.ops >= settings.min_ops}
     different = {(region.program, _device(region)): region for region in found.regions}
     by_program: dict[Any, SegmentRecord] = {}
-    with _disable_current_modes(), shared_processes(), Workers() as workers:
+    with _disable_current_modes():
         in_order = sorted(different.items(), key=lambda pair: -pair[1].ops)
         asked = [
             (region.program, _weights(found, region))
             for (_, device), region in in_order
             if _left_to_torch(region, settings, device) is None
         ]
-        if asked and may_begin(workers):
-            start(workers)
-        several = asked if len(asked) > 1 and may_begin(workers) else []
-        searches = searches_of(several, settings, _until_gate(until, settings), other_sizes, store.may_have)
-        store.begun = BegunSearches(workers, searches, tunes=settings.tune > 0 and gpu_available())
-        for same, region in in_order:
-            begun = time.monotonic()
-            part = region.ops / max(1, sum(ops.values()))
-            share = after(until.left() * min(2 * part, (1 + part) / 2))
-            try:
-                by_program[same] = _record(module, found, weights, region, settings, share, store, other_sizes)
-            except OverdueError:
-                by_program[same] = SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings))
-            except OptionError:  # of the settings
-                raise
-            except (MirageError, torch.OutOfMemoryError) as error:
-                by_program[same] = SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
-            except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
-                by_program[same] = SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))
-            ops.pop(same, None)
-            until = until.later(_tuning_since(begun, settings, same[1]))
+        searches = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
+        tunes = settings.tune > 0 and gpu_available()
+        gpus = gpus_of_first_kind() if searches and tunes else ()
+        with shared_processes(), shared_timing_processes(gpus), Workers() as workers:
+            if searches and may_begin(workers):
+                start(workers)
+            store.begun = BegunSearches(workers, searches if may_begin(workers) else {}, tunes)
+            for same, region in in_order:
+                begun = time.monotonic()
+                part = region.ops / max(1, sum(ops.values()))
+                share = after(until.left() * min(2 * part, (1 + part) / 2))
+                by_program[same] = _record_or_why(module, found, weights, region, settings, share, store, other_sizes)
+                ops.pop(same, None)
+                until = until.later(_tuning_since(begun, settings, same[1]))
     store.begun = None
     records = [by_program[region.program, _device(region)] for region in found.regions]
     pairs = zip(found.regions, records, strict=True)
     return records, [(region, record.key) for region, record in pairs if record.decision is Decision.USED], until
+
+
+def _record_or_why(
+    module: Any,
+    found: FxRegions,
+    values: Weights,
+    region: FxRegion,
+    settings: Settings,
+    until: Deadline,
+    store: SegmentStore,
+    other_sizes: bool,
+) -> SegmentRecord:
+    """The record of a region, with the reason where an error leaves it to torch."""
+    import torch
+
+    try:
+        return _record(module, found, values, region, settings, until, store, other_sizes)
+    except OverdueError:
+        return SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings))
+    except OptionError:  # of the settings
+        raise
+    except (MirageError, torch.OutOfMemoryError) as error:
+        return SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
+    except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
+        return SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))
 
 
 def _record(

@@ -24,7 +24,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer import multi_gpu
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer, gpus_of_first_kind, multi_gpu_timer
+from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer, gpus_of_first_kind, multi_gpu_timer, shared_timing_processes
 from mirage_eg.optimizer.tune import Tuning, tune
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 
@@ -167,6 +167,20 @@ def test_an_error_of_the_timer_itself_has_words_for_each_candidate() -> None:
     assert [outcome.problem if outcome else "" for outcome in outcomes] == ["ValueError: a result of whole numbers"] * 5
 
 
+def test_timers_may_share_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    process = multi_gpu._process
+    monkeypatch.setattr(multi_gpu, "_process", lambda gpu: started.append(process(gpu)) or started[-1])
+    problems = []
+    with shared_timing_processes():
+        for problem in ("first", "second"):
+            with multi_gpu_timer(["0"], f"raise ValueError({problem!r})", 0) as timer:
+                problems += [timer.quick("").problem, timer.full("")[0].problem]
+        assert len(started) == 1 and started[0]._processes
+    assert problems == ["ValueError: first"] * 2 + ["ValueError: second"] * 2
+    assert not started[0]._processes  # they ended with the context
+
+
 def fails_first(folder: str) -> None:
     if not Path(folder, "begun").exists():
         Path(folder, "begun").touch()
@@ -291,4 +305,4 @@ def test_gpus_of_the_first_ones_kind_are_used(
     if variable is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert gpus_of_first_kind() == wanted
-    assert multi_gpu._trials is None
+    assert multi_gpu._timer is None

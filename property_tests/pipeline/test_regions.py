@@ -93,6 +93,8 @@ def test_regions_share_the_seconds_of_tuning_which_are_not_the_budgets(monkeypat
     result = optimize("layers", p.graph(), Options(device="cuda", jobs=1, cache=False, budget=50.0), tuning=Tuning().of(100.0))
     assert len(result.report.regions) > 1 and len(given) == len(result.report.regions)
     assert sum(given) == pytest.approx(100.0) and not result.cut
+    fused = [candidate for candidate in result.candidates if candidate.fused]
+    assert fused and all(candidate.compile.ok for candidate in fused)
 
 
 @pytest.mark.usefixtures("small_regions")

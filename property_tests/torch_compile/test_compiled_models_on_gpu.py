@@ -41,13 +41,13 @@ def test_the_whole_graph_is_timed_with_segments_and_without(mode: str, monkeypat
         return model(cache.index_copy_(0, place, cache[:1] + x))
 
     monkeypatch.setattr(gate, "time_alternately", won)
-    model = nn.Sequential(nn.RMSNorm(64), nn.Linear(64, 64), nn.SiLU()).eval().cuda()
-    ours, plainly = torch.ones(16, 64, device="cuda"), torch.ones(16, 64, device="cuda")
-    arguments = torch.randn(1, 64, device="cuda"), torch.tensor([0], device="cuda")
+    model = nn.Sequential(nn.RMSNorm(64), nn.Linear(64, 64), nn.SiLU()).eval().half().cuda()
+    ours, plainly = (torch.ones(16, 64, device="cuda", dtype=torch.half) for _ in range(2))
+    arguments = torch.randn(1, 64, device="cuda", dtype=torch.half), torch.tensor([0], device="cuda")
     options = {"cache": "off", "rest": "inductor", "mode": mode}
     with torch.no_grad(), library_segments():
         got = torch.compile(step, backend=backend, options=options)(ours, *arguments)
-        torch.testing.assert_close((got, ours), (step(plainly, *arguments), plainly), atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close((got, ours), (step(plainly, *arguments), plainly), atol=1e-2, rtol=1e-2)
     record = graph_records()[-1]
     assert record.segments and record.ours_us is not None and record.other_us is not None
     assert (record.used > 0) == (record.ours_us < record.other_us) and not Compilation((record,)).unexpected
