@@ -5,7 +5,7 @@ A graph goes to Inductor whole, with one line in the log, if a gradient may be a
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,22 @@ from mirage_eg.torch_compile.records import (
     withdraw_records,
 )
 from mirage_eg.torch_compile.reports import write_reports
+from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
-from mirage_eg.torch_compile.whole_graph import NoSegmentUsedError, compiled_whole, decided, may_compare
+from mirage_eg.torch_compile.whole_graph import (
+    NoSegmentUsedError,
+    OtherSegmentsError,
+    WholeTimes,
+    compiled_whole,
+    copied,
+    decided,
+    keep_times,
+    may_compare,
+    name_of,
+    segments_of,
+    times_of,
+)
 
 
 def backend(
@@ -91,29 +104,65 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
 
 def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
     """The graph with segments or without, whichever takes less time; without, if none of them is used."""
-    before, start = len(graph_records()), time.monotonic()
+    before, store, name = len(graph_records()), store_of(settings), name_of(gm, example_inputs, settings)
+    times: WholeTimes | str | None = times_of(name, store) if settings.search != "always" else None
+    if isinstance(times, WholeTimes):
+        with suppress(OtherSegmentsError):
+            return _as_timed(gm, example_inputs, settings, call, times)
+        withdraw_records(before)
+    start = time.monotonic()
     whole = compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen))
     call.spend(time.monotonic() - start)
     try:
-        ours = _with_inductor(gm, example_inputs, replace(settings, mode=whole.mode), call, or_nothing=True)
+        ours = _with_inductor(gm, example_inputs, replace(settings, mode=whole.mode), call, _some_used)
     except NoSegmentUsedError:
         return whole.compiled[whole.mode]
-    us = whole.against(ours)
-    change_records(before, lambda record: decided(record, us, whole))
+    segments = [it for record in graph_records()[before:] for it in segments_of(record, store)]
+    times = whole.against(ours, segments)
+    _note(times, before, settings)
+    if isinstance(times, str):
+        return ours
+    keep_times(name, times, store)
+    return ours if times.ours_us < times.other_us else whole.compiled[whole.mode]
+
+
+def _as_timed(
+    gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall, times: WholeTimes
+) -> Callable[..., Any]:
+    """The graph compiled once, as times of an earlier process say.
+
+    Raises:
+        OtherSegmentsError: it has other segments now.
+    """
+    before, chosen, store = len(graph_records()), replace(settings, mode=times.mode), store_of(settings)
+    try:
+        compiled = _with_inductor(copied(gm), example_inputs, chosen, call, lambda record: times.check(record, store))
+    except NoSegmentUsedError:
+        compiled = _whole(gm, example_inputs, chosen)
+    _note(times, before, settings)
+    return compiled
+
+
+def _note(times: WholeTimes | str, before: int, settings: Settings) -> None:
+    change_records(before, lambda record: decided(record, times))
     if settings.report is not None:
         for record in graph_records()[before:]:
             write_reports(settings.report, record, ())
-    return ours if isinstance(us, str) or us[0] < us[1] else whole.compiled[whole.mode]
+
+
+def _some_used(record: GraphRecord) -> None:
+    if not record.used:
+        raise NoSegmentUsedError
 
 
 def _with_inductor(
-    gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall, *, or_nothing: bool = False
+    gm: Any,
+    example_inputs: Sequence[Any],
+    settings: Settings,
+    call: FirstCall,
+    check: Callable[[GraphRecord], None] = lambda record: None,
 ) -> Callable[..., Any]:
-    """Our kernels for segments, Inductor's code for the rest.
-
-    Raises:
-        NoSegmentUsedError: with `or_nothing`, if no segment is used.
-    """
+    """Our kernels for segments, Inductor's code for the rest, unless `check` raises an error for the record of the graph."""
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
@@ -121,8 +170,7 @@ def _with_inductor(
         if keywords.get("is_inference"):
             weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
             record = compile_graph(module, weights, settings, _sizes_may_change(), call=call)
-            if or_nothing and not record.used:
-                raise NoSegmentUsedError
+            check(record)
         keywords.pop("get_decomp_fn", None)  # our table, for which Inductor's cache has no key; the graph needs it no longer
         with _constants_have_values(inputs):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)

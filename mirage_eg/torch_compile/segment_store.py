@@ -295,7 +295,7 @@ class SegmentStore:
         """Keep that a segment of a form was searched: one file each, so that no process overwrites what another one wrote."""
         self._forms.setdefault(form, {})[found.key] = found
         if self.cache is not None:
-            _write(self.cache.folder / FORMS / form / found.key, "")
+            write_kept(self.cache.folder / FORMS / form / found.key, "")
 
     def by_key(self, name: str) -> FoundSegment:
         """The segment of a key, as a compiled model names it.
@@ -378,7 +378,7 @@ class SegmentStore:
     def keep_findings(self, name: str, findings: GateFindings) -> None:
         """Keep what the gate found."""
         if self.cache is not None:
-            _write(self._gate_path(name), json.dumps(asdict(findings)) + "\n")
+            write_kept(self._gate_path(name), json.dumps(asdict(findings)) + "\n")
 
     def _gate_path(self, name: str) -> Path:
         assert self.cache is not None
@@ -421,7 +421,7 @@ def forget() -> None:
     _STORES.clear()
 
 
-def _write(path: Path, text: str) -> None:
+def write_kept(path: Path, text: str) -> None:
     """Write a small file of the cache; one that cannot be written costs time, not the model."""
     try:
         write_atomically(path, text)

@@ -2,17 +2,24 @@
 
 Segments that each win may lose together: they take from Inductor what it would fuse across their ends. A graph with symbolic
 sizes is not compared, since its segments are gated at each size, nor is one in a mode that records CUDA graphs.
+
+The times are kept beside the segments: a second process compiles the graph once.
 """
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from mirage_eg.backends.measure.timing import time_alternately
+from mirage_eg.ir.json_text import parse_json
+from mirage_eg.pipeline.run.cache import code_hash, installed_version
 from mirage_eg.torch_compile.gate import can_time
-from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord
+from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord
+from mirage_eg.torch_compile.segment_store import SegmentStore, write_kept
 from mirage_eg.torch_compile.settings import AUTO, AUTOTUNED, Settings
 
 Compiled = Callable[..., Any]
@@ -20,6 +27,36 @@ Compiled = Callable[..., Any]
 
 class NoSegmentUsedError(Exception):
     """Nothing of a graph is ours, so torch compiles it as if we were not there."""
+
+
+class OtherSegmentsError(Exception):
+    """The segments of a graph are not those that were timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTimes:
+    """The microseconds of a graph with `segments`, by their keys and the hashes of their sources, and without.
+
+    `mode` is that of the rest, the faster one where `us` has several.
+    """
+
+    mode: str | None
+    us: Mapping[str, float]
+    ours_us: float
+    other_us: float
+    segments: Sequence[Sequence[str]]
+
+    def check(self, record: GraphRecord, store: SegmentStore) -> None:
+        """Hold the record of a graph against what was timed.
+
+        Raises:
+            OtherSegmentsError: it has other segments.
+            NoSegmentUsedError: they are slower than none.
+        """
+        if segments_of(record, store) != self.segments:
+            raise OtherSegmentsError
+        if self.ours_us >= self.other_us:
+            raise NoSegmentUsedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +76,46 @@ class WholeGraph:
         """The fastest mode."""
         return min(self.us, key=self.us.__getitem__) if self.us else next(iter(self.compiled))
 
-    def against(self, ours: Compiled) -> tuple[float, float] | str:
-        """The microseconds of the graph with segments, and without in the fastest mode; or why they were not measured."""
+    def against(self, ours: Compiled, segments: Sequence[Sequence[str]]) -> WholeTimes | str:
+        """The times of the graph with segments, and without in the fastest mode; or why they were not measured."""
         found = _times([ours, self.compiled[self.mode]], self.inputs, self.written)
-        return found if isinstance(found, str) else (found[0], found[1])
+        us = {mode or "default": time for mode, time in self.us.items()}
+        return found if isinstance(found, str) else WholeTimes(self.mode, us, found[0], found[1], segments)
+
+
+def segments_of(record: GraphRecord, store: SegmentStore) -> list[list[str]]:
+    """The keys of the segments that a graph uses, with the hashes of their sources."""
+    keys = [it.key for it in record.segments if it.decision is Decision.USED]
+    return [[key, "" if (found := store.findings(key)) is None else found.source] for key in keys]
+
+
+def name_of(gm: Any, inputs: Sequence[Any], settings: Settings) -> str:
+    """The name under which the times of a graph are kept: a hash of all that they depend on but its segments."""
+    import torch
+
+    own = [f"{it.name}={getattr(settings, it.name)}" for it in fields(settings) if it.name not in ("cache", "report", "budget")]
+    tensors = [(list(it.shape), list(it.stride()), str(it.dtype), str(it.device)) for it in inputs]
+    cards = sorted({torch.cuda.get_device_name(it.device) for it in inputs if it.device.type == "cuda"})
+    versions = [code_hash(), *map(installed_version, ("torch", "triton"))]
+    return sha256(json.dumps([gm.code, own, tensors, cards, versions]).encode()).hexdigest()
+
+
+def times_of(name: str, store: SegmentStore) -> WholeTimes | None:
+    """The times that were kept, in this process or an earlier one."""
+    if store.cache is None or not (path := store.cache.folder / f"{name}.whole.json").is_file():
+        return None
+    try:
+        kept = parse_json(path.read_text())
+        return WholeTimes(**{field.name: kept[field.name] for field in fields(WholeTimes)})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        LOGGER.warning("whole graph: %s ignored: %s", path, error)
+        return None
+
+
+def keep_times(name: str, times: WholeTimes, store: SegmentStore) -> None:
+    """Keep the times of a graph."""
+    if store.cache is not None:
+        write_kept(store.cache.folder / f"{name}.whole.json", json.dumps(asdict(times)) + "\n")
 
 
 def may_compare(settings: Settings, inputs: Sequence[Any]) -> bool:
@@ -63,13 +136,13 @@ def compiled_whole(
 ) -> WholeGraph:
     """The graph without segments in the mode of the settings, or in both modes, which are timed."""
     modes = (None, AUTOTUNED) if settings.mode == AUTO else (settings.mode,)
-    compiled = {mode: compile_one(_copied(gm), replace(settings, mode=mode)) for mode in modes}
+    compiled = {mode: compile_one(copied(gm), replace(settings, mode=mode)) for mode in modes}
     written = _written(len(inputs))
     found = _times([*compiled.values()], inputs, written) if len(modes) > 1 else None
     return WholeGraph(inputs, compiled, written, dict(zip(modes, found, strict=True)) if isinstance(found, list) else {})
 
 
-def _copied(gm: Any) -> Any:
+def copied(gm: Any) -> Any:
     """The module with a graph of its own, which Inductor changes."""
     import torch
 
@@ -117,17 +190,15 @@ def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[i
             return " ".join(str(error).split())[:200]
 
 
-def decided(record: GraphRecord, us: tuple[float, float] | str, whole: WholeGraph) -> GraphRecord:
+def decided(record: GraphRecord, times: WholeTimes | str) -> GraphRecord:
     """The record of a graph after both times; without segments if these are slower together."""
-    modes = ", ".join(f"{mode or 'default'} {time:.1f} µs" for mode, time in whole.us.items())
-    reason = f"the whole graph, in the mode {whole.mode or 'default'}" + (f" ({modes} without segments)" if modes else "")
-    if isinstance(us, str):
-        return replace(record, whole=f"not compared as a whole: {us}")
-    ours_us, other_us = us
-    if ours_us < other_us:
-        return replace(record, whole=reason, ours_us=ours_us, other_us=other_us)
-    segments = tuple(map(_slower, record.segments))
-    return replace(record, segments=segments, whole=reason, ours_us=ours_us, other_us=other_us)
+    if isinstance(times, str):
+        return replace(record, whole=f"not compared as a whole: {times}")
+    modes = ", ".join(f"{mode} {time:.1f} µs" for mode, time in times.us.items())
+    reason = f"the whole graph, in the mode {times.mode or 'default'}" + (f" ({modes} without segments)" if modes else "")
+    slower = times.ours_us >= times.other_us
+    segments = tuple(map(_slower, record.segments)) if slower else record.segments
+    return replace(record, segments=segments, whole=reason, ours_us=times.ours_us, other_us=times.other_us)
 
 
 def _slower(segment: SegmentRecord) -> SegmentRecord:
