@@ -16,11 +16,23 @@ class DType(StrEnum):
     uint8 = "uint8"
     int32 = "int32"
     int64 = "int64"
+    float8_e4m3fn = "float8_e4m3fn"  # 3 bits of mantissa, no infinity
+    float8_e5m2 = "float8_e5m2"
 
     @property
     def is_integer(self) -> builtins.bool:
         """Whether its numbers are whole: indices; indicators are not counted."""
         return self in _INTEGERS
+
+    @property
+    def is_float8(self) -> builtins.bool:
+        """Whether numbers of it are stored alone: arithmetic casts them, and an op of its own rounds to it."""
+        return self in _FLOAT8
+
+    @property
+    def in_numpy(self) -> str:
+        """The type of its numbers in NumPy, which has neither bfloat16 nor float8: those are float32, rounded."""
+        return "float32" if self is DType.bfloat16 or self.is_float8 else self.value
 
     def keeps(self, other: "DType") -> builtins.bool:
         """Whether each number of another type is one of this type; so a cast to this type rounds none."""
@@ -53,18 +65,24 @@ _ITEMSIZE = {
     DType.uint8: 1,
     DType.int32: 4,
     DType.int64: 8,
+    DType.float8_e4m3fn: 1,
+    DType.float8_e5m2: 1,
 }
+_FLOAT8 = (DType.float8_e4m3fn, DType.float8_e5m2)
 _BYTES = (DType.bool, DType.int8, DType.uint8)
 _KEPT = {
-    **dict.fromkeys((DType.float16, DType.bfloat16, DType.int32, DType.int64), _BYTES),
-    DType.float32: (*_BYTES, DType.float16, DType.bfloat16),
-    DType.float64: (*_BYTES, DType.float16, DType.bfloat16, DType.float32, DType.int32),
+    **dict.fromkeys((DType.int32, DType.int64), _BYTES),
+    **dict.fromkeys((DType.float16, DType.bfloat16), (*_BYTES, *_FLOAT8)),
+    DType.float32: (*_BYTES, *_FLOAT8, DType.float16, DType.bfloat16),
+    DType.float64: (*_BYTES, *_FLOAT8, DType.float16, DType.bfloat16, DType.float32, DType.int32),
 }
 _UNIT_ROUNDOFF = {
     DType.float16: 2.0**-11,
     DType.bfloat16: 2.0**-8,
     DType.float32: 2.0**-24,
     DType.float64: 2.0**-53,
+    DType.float8_e4m3fn: 2.0**-4,
+    DType.float8_e5m2: 2.0**-3,
     **dict.fromkeys((DType.bool, *_INTEGERS), 0.0),
 }
 _LARGEST = {
@@ -77,6 +95,8 @@ _LARGEST = {
     DType.uint8: 2.0**8 - 1,
     DType.int32: 2.0**31 - 1,
     DType.int64: 2.0**63,
+    DType.float8_e4m3fn: 448.0,
+    DType.float8_e5m2: 57344.0,
 }
 
 

@@ -20,11 +20,17 @@ def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
     row = OPS[item.op]
     if row.kind is Kind.LIBRARY:
         return _library_dtype(item, operands)
+    if any(dtype.is_float8 for dtype in operands) and not (row.kind is Kind.REARRANGEMENT or item.op == "cast"):
+        raise ElementTypeError(f"got {' and '.join(operands)}, wanted numbers to compute with: cast those of float8")
     if any(dtype.is_integer for dtype in operands[row.conditions :]):
         return _integer_dtype(item, operands[row.conditions :])
     if item.op in PACKAGED and PACKAGED[item.op].of_integers_alone:
         raise ElementTypeError(f"got {' and '.join(operands)}, wanted integers")
+    if item.op in PACKAGED and PACKAGED[item.op].dtype:
+        return DType(PACKAGED[item.op].dtype)
     if "dtype" in row.attributes:
+        if DType(item["dtype"]).is_float8 and operands[0] is not item["dtype"]:
+            raise ElementTypeError(f"got {operands[0]} to {item['dtype']}, wanted the op to_{item['dtype']}, which rounds")
         if item["dtype"] == DType.bool and operands[0] is not DType.bool:
             raise ElementTypeError(f"got {operands[0]} to bool, wanted an indicator: compare it with a number")
         if DType(item["dtype"]).is_integer and operands[0] is not DType.bool:
@@ -41,7 +47,7 @@ def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
 def _integer_dtype(item: Node, operands: Sequence[DType]) -> DType:
     """The type of an op's result where an operand is of integers."""
     common = reduce(promote, operands)
-    if item.op == "cast":
+    if item.op == "cast" and not DType(item["dtype"]).is_float8:
         return DType(item["dtype"])
     if not common.is_integer:
         raise ElementTypeError(
@@ -63,6 +69,8 @@ def _library_dtype(item: Node, operands: Sequence[DType]) -> DType:
     if row.indices is not None and not operands[row.indices].is_integer:
         raise ElementTypeError(f"got indices of {operands[row.indices]}, wanted int32 or int64")
     data = [dtype for place, dtype in enumerate(operands) if place != row.indices]
+    if any(dtype.is_float8 for dtype in data) and row.rearrange is None:
+        raise ElementTypeError(f"got {' and '.join(data)}, wanted numbers to compute with: cast those of float8")
     if len(set(data)) > 1:
         raise ElementTypeError(f"got {' and '.join(data)}, wanted one element type: cast one of them")
     if row.dtype is not None:

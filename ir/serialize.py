@@ -13,6 +13,7 @@ interface; tile shapes follow from grid, loop and maps.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -204,7 +205,10 @@ def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:
             raise GraphError("field `op` is missing")
         op = data["op"]
         if not isinstance(op, str) or op not in OPS:
-            raise GraphError(f"got op {_shown(op)}, wanted one of {', '.join(sorted(OPS))}")
+            near = get_close_matches(str(op), OPS, n=8, cutoff=0)
+            raise GraphError(
+                f"got op {_shown(op)}, wanted one of {', '.join(near)} or another of {len(OPS)} (OPS in ir/ops.py)"
+            )
         place = f"{place}: {op}"
         if checker.level not in OPS[op].levels:  # also keeps the recursion three levels deep
             raise GraphError(f"got it at the {checker.level} level, wanted {', '.join(sorted(OPS[op].levels))}")

@@ -224,7 +224,10 @@ class Builder:
 
     def cast(self, x: Tensor, dtype: object) -> Tensor:
         """x in another element type: rounded to it, or computed with in it from here on."""
-        return self.op("cast", x, dtype=dtype_of(dtype))
+        wanted = DType(dtype_of(dtype))
+        if wanted.is_float8 and x.dtype != wanted:
+            return self.op(f"to_{wanted}", self.op("cast", x, dtype=DType.float32) if DType(x.dtype).is_integer else x)
+        return self.op("cast", x, dtype=str(wanted))
 
     def neg(self, x: Tensor) -> Tensor:
         """−x."""

@@ -119,14 +119,14 @@ class MuGraph:
             _check_numpy(f"argument {name}", array, wanted)
         for place, bound in index_bounds(self.graph).items():
             _check_indices(f"argument {self.graph.input_names[place]}", arrays[place], bound)
-        wide, bfloat16 = self.graph.working_dtype, FloatAlgebra(np, DType.float32, rounds=True)
+        wide, rounding = self.graph.working_dtype, FloatAlgebra(np, DType.float32, rounds=True)
         inputs = [
-            bfloat16.cast(array, wanted.dtype) if wanted.dtype is DType.bfloat16 else array.astype(str(wide), copy=False)
+            rounding.cast(array, wanted.dtype) if wanted.dtype.in_numpy != wanted.dtype else array.astype(str(wide), copy=False)
             for array, wanted in zip(arrays, self.graph.input_types, strict=True)
         ]
         outputs = as_kernels_compute(self.graph, inputs, np, wide)
         results = tuple(
-            output.astype(_numpy_dtype(wanted), copy=False)
+            output.astype(wanted.dtype.in_numpy, copy=False)
             for output, wanted in zip(outputs, self.graph.output_types, strict=True)
         )
         if out is None:
@@ -164,17 +164,12 @@ def _miscounted(what: str, given: Sequence[Any], names: Sequence[str]) -> GraphE
     return GraphError(f"got {len(given)} {what}, wanted {len(names)}: {', '.join(names)}")
 
 
-def _numpy_dtype(wanted: TensorType) -> str:
-    """NumPy has no bfloat16: such values are in float32, rounded."""
-    return "float32" if wanted.dtype is DType.bfloat16 else str(wanted.dtype)
-
-
 def _check_numpy(what: str, array: Any, wanted: TensorType) -> None:
     if array.shape != wanted.shape:
         raise GraphError(f"{what}: got shape {array.shape}, wanted {wanted.shape}")
-    if str(array.dtype) != _numpy_dtype(wanted):
-        held = " (NumPy's place for bfloat16)" if wanted.dtype is DType.bfloat16 else ""
-        raise GraphError(f"{what}: got {array.dtype}, wanted {_numpy_dtype(wanted)}{held}; convert it with .astype")
+    if str(array.dtype) != (kept := wanted.dtype.in_numpy):
+        held = f" (NumPy's place for {wanted.dtype})" if kept != wanted.dtype else ""
+        raise GraphError(f"{what}: got {array.dtype}, wanted {kept}{held}; convert it with .astype")
 
 
 def _check_indices(what: str, indices: Any, bound: int) -> None:

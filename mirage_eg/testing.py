@@ -50,9 +50,9 @@ TAME = frozenset(name for name, row in OPS.items() if row.kind in (Kind.REARRANG
 }
 # A rounding turns a comparison of almost equal values, and a condition must be one: `test_indicators.py` has them.
 CHOICES = frozenset(op.name for op in PACKAGED.values() if op.indicator or op.conditions)
-OF_INTEGERS = frozenset(op.name for op in PACKAGED.values() if op.of_integers_alone)
+OF_A_TYPE = frozenset(op.name for op in PACKAGED.values() if op.of_integers_alone or op.dtype)
 _INNER = frozenset(name for name, row in OPS.items() if row.kind not in (Kind.BOUNDARY, Kind.GRAPH, Kind.LIBRARY))
-EVERY = _INNER - CHOICES - OF_INTEGERS | {"thread"}
+EVERY = _INNER - CHOICES - OF_A_TYPE | {"thread"}
 
 _RATIONALS = (Fraction(1, 2), Fraction(-3, 4), Fraction(2), Fraction(1, 10))
 _EXPONENTS = (Fraction(2), Fraction(-1), Fraction(1, 2), Fraction(3, 5), Fraction(0))

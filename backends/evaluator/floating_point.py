@@ -98,6 +98,8 @@ class FloatAlgebra:
                     return self._wide(self.xp.where(x != 0, 1, 0))
                 case DType.int8 | DType.uint8:  # wraps
                     return self._wide(x.astype(self.xp.int64).astype(self.xp.dtype(str(dtype))))
+                case _ if dtype.is_float8:
+                    return self._wide(ELEMENTWISE[f"to_{dtype}"](self.xp, self._wide(x)))
                 case DType.float16 if self.xp is np and x.dtype == np.float32:
                     return self._wide(_round_to_float16(x))
                 case _:

@@ -22,6 +22,7 @@ from mirage_eg.ir.shapes import Shape
 
 ERROR_RATIO = 2  # a candidate may be this many times as wrong as the library form, as in the float check
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # or so wrong, of the largest element
+TOLERANCE |= {"float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}  # two neighbours
 MOST_WRONG = 0.1  # of the largest element: a library form that is more wrong has overflown inside, and allows nothing
 FIXED_SHAPES: Sequence[Sequence[Shape]] = ((),)  # of a program that takes no sizes
 MOST_DIFFERENT = 1e-2  # of whole numbers, such as places in an order: roundings decide between numbers that are nearly equal
@@ -197,7 +198,7 @@ def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shap
     errors = []
     for got, error in zip(results, _errors(results, wanted), strict=True):
         if got.is_floating_point():
-            errors.append(error if error <= MOST_WRONG and bool(got.isfinite().all()) else 0.0)
+            errors.append(error if error <= MOST_WRONG and bool(got.double().isfinite().all()) else 0.0)
         else:
             errors.append(error if error <= MOST_WRONG else inf)
     return errors

@@ -9,9 +9,9 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 
 
-def _refuse_bfloat16(layout: ArrayLayout) -> None:
-    if layout.dtype == "bfloat16":
-        raise GraphError(f"{layout.name} is bfloat16, which CuPy has not; call with torch tensors")
+def _refuse_unknown(layout: ArrayLayout) -> None:
+    if DType(layout.dtype).in_numpy != layout.dtype:
+        raise GraphError(f"{layout.name} is {layout.dtype}, which CuPy has not; call with torch tensors")
 
 
 class Cupy:
@@ -32,11 +32,11 @@ class Cupy:
         return ArrayLocation(data.device_id, array.shape, array.dtype.name, strides, data.ptr)
 
     def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
-        """CuPy's strides are in bytes. It has no bfloat16, so no array matches that type."""
+        """CuPy's strides are in bytes. It has neither bfloat16 nor float8, so no array matches these types."""
         wanted = []
         for layout in layouts:
             size = DType(layout.dtype).itemsize
-            dtype = None if layout.dtype == "bfloat16" else self._cupy.dtype(layout.dtype)
+            dtype = None if DType(layout.dtype).in_numpy != layout.dtype else self._cupy.dtype(layout.dtype)
             wanted.append((dtype, layout.shape, tuple(stride * size for stride in layout.strides)))
 
         def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
@@ -73,7 +73,7 @@ class Cupy:
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """CuPy allocates on the current device: launching has set it, other callers may not have."""
         cupy = self._cupy
-        _refuse_bfloat16(layout)
+        _refuse_unknown(layout)
         size, dtype, nbytes = DType(layout.dtype).itemsize, cupy.dtype(layout.dtype), layout.nbytes
         strides = tuple(stride * size for stride in layout.strides)
         current, allocate, make = cupy.cuda.runtime.getDevice, cupy.cuda.alloc, cupy.ndarray
@@ -98,7 +98,7 @@ class Cupy:
 
     def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
         """A view."""
-        _refuse_bfloat16(layout)
+        _refuse_unknown(layout)
         size = DType(layout.dtype).itemsize
         strides = tuple(stride * size for stride in layout.strides)
         return self._cupy.ndarray(layout.shape, dtype=layout.dtype, memptr=memory.data + offset, strides=strides)

@@ -82,7 +82,7 @@ def serve(run: RunProgram) -> None:
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of a program must not mix with the answers
-    _mend_bfloat16()
+    _mend_narrow_types()
     _allow_precisions()
     _reduce_maxima_at_once()
 
@@ -123,19 +123,26 @@ def as_arrays(results: Any) -> list[Array]:
     return [(it if it.dtype in whole else it.to(torch.float64)).numpy() for it in given]
 
 
-def _mend_bfloat16() -> None:
-    """Triton's interpreter (3.6 to 3.9) multiplies bit patterns of bfloat16 in tl.dot, rounds to bfloat16 towards 0, and takes
-    whole numbers for bit patterns.
+def _mend_narrow_types() -> None:
+    """Triton's interpreter (3.6 to 3.9) multiplies bit patterns of bfloat16 in tl.dot, rounds to bfloat16 and float8 towards 0,
+    takes whole numbers for bit patterns, and has no not-a-number in float8.
 
     It gets the values of the operands instead, and rounds to nearest as a GPU does.
     """
+    import torch
     from triton import language as tl
     from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+    float8 = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+    plain_types = {tl.float32: torch.float32, tl.float16: torch.float16}
     plain, convert, cast = InterpreterBuilder.create_dot, interpreter._convert_float, InterpreterBuilder.cast_impl
 
     def convert_float(x: Array, given: Any, wanted: Any, rounding_mode: Any) -> Array:
+        if given in float8 and wanted in plain_types:
+            return torch.from_numpy(x).view(float8[given]).to(plain_types[wanted]).numpy()  # type: ignore[no-any-return]
+        if given in plain_types and wanted in float8:
+            return torch.from_numpy(x).to(float8[wanted]).view(torch.uint8).numpy()  # type: ignore[no-any-return]
         if (given, wanted) != (tl.float32, tl.bfloat16):
             result: Array = convert(x, given, wanted, rounding_mode)
             return result

@@ -48,7 +48,10 @@ def torch_attributes(item: Node, dtype: DType) -> Attributes:
 
 def triton_type(dtype: DType) -> str:
     """The name of an element type in Triton."""
-    return "tl.int1" if dtype is DType.bool else f"tl.{dtype}"
+    return f"tl.{_TRITON_NAMES.get(dtype, dtype)}"
+
+
+_TRITON_NAMES = {DType.bool: "int1", DType.float8_e4m3fn: "float8e4nv", DType.float8_e5m2: "float8e5"}
 
 
 def _write(expression: str | Callable[..., str]) -> Write:

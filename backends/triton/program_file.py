@@ -29,6 +29,8 @@ TRITON_TYPES = {
     DType.uint8: "u8",
     DType.int32: "i32",
     DType.int64: "i64",
+    DType.float8_e4m3fn: "fp8e4nv",
+    DType.float8_e5m2: "fp8e5",
 }
 
 

@@ -10,10 +10,12 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.sizes import SizeArgument, most
 from mirage_eg.ir.whole_inputs import causal_inputs, root_inputs, whole_inputs
 
 _TOLERANCE = {DType.float16: 2e-2, DType.bfloat16: 1e-1, DType.float32: 1e-3, DType.float64: 1e-9}  # of the largest output
+_TOLERANCE |= {dtype: 2 * dtype.unit_roundoff for dtype in DType if dtype.is_float8}  # two neighbours
 _DOUBLE_BYTES = 8 << 30  # a reference that would hold more than this in float64 is computed in float32
 
 
@@ -49,7 +51,8 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
                 if item.op in ("full", "eye") and not program.types[value].dtype.is_integer:
                     attributes["dtype"] = precision
                 call = torch_call(item.op, operands, attributes, shapes)
-                if item.op == "cast" and not program.types[value].dtype.is_integer:
+                rounds = item.op == "cast" or (item.op in PACKAGED and PACKAGED[item.op].dtype)
+                if rounds and not program.types[value].dtype.is_integer:
                     call = f"{call}.to(torch.{precision})"  # rounded
                 lines.append(f"    {names[value]} = {call}")
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])

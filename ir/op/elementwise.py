@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
-from mirage_eg.ir.op import activations, arithmetic, bits, exponentials, selections
+from mirage_eg.ir.op import activations, arithmetic, bits, exponentials, roundings, selections
 from mirage_eg.ir.op.record import ElementwiseOp
 
 Row = TypeVar("Row")
 
 PACKAGED: Mapping[str, ElementwiseOp] = {
-    op.name: op for op in (*arithmetic.OPS, *bits.OPS, *selections.OPS, *exponentials.OPS, *activations.OPS)
+    op.name: op for op in (*arithmetic.OPS, *bits.OPS, *roundings.OPS, *selections.OPS, *exponentials.OPS, *activations.OPS)
 }
 
 COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)

@@ -52,7 +52,7 @@ class ElementwiseOp:
     `numbers(xp, *operands, **attributes)` on arrays; `exactly(mp, *operands, **attributes)` on mpmath's numbers, and with
     `rational` also on fractions; `field` in the finite field; `degree(*operands, **attributes)`, None of no rational function.
     `whole`: of integers the op gives integers, by `numbers` or by the function `whole`, whose attributes are integers, too;
-    `of_integers_alone`: other numbers are refused.
+    `of_integers_alone`: other numbers are refused. `dtype`: the element type of results, where it is not that of the operands.
 
     `triton` and `torch` are expressions in `{x}`, `{y}`, `{z}` and `{ATTRIBUTE}`, or functions of these texts and of the
     attributes; an op with a definition may lack them. Operands are names, calls or subscripts, so that none needs parentheses.
@@ -84,6 +84,7 @@ class ElementwiseOp:
     degree: Callable[..., Any] | None = None
     whole: bool | Callable[..., Any] = False
     of_integers_alone: bool = False
+    dtype: str = ""
     triton: str | Callable[..., str] | None = None
     torch: str | Callable[..., str] | None = None
     helpers: tuple[Helper, ...] = ()

@@ -185,6 +185,7 @@ class Call:
 
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
+FLOAT8 = tuple(str(dtype) for dtype in DType if dtype.is_float8)
 _NO_DEFAULT = object()
 _DIMS = frozenset(("dim", "dims", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination", "dimension"))
 

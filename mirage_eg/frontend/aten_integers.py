@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named, spelled
+from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, named, spelled
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
@@ -36,7 +36,7 @@ def _operand(call: Call, name: str, dtype: str) -> Operand:
     source, x = call.types[name].dtype, call.any_tensor(name)
     if source == dtype or x.dtype == dtype:
         return x
-    if dtype in INTEGERS and source in FLOATING:
+    if dtype in INTEGERS and source in (*FLOATING, *FLOAT8):
         raise UnsupportedError(f"{name} has element type {source}, wanted one that is {dtype} without rounding")
     if dtype in INTEGERS and x.dtype in FLOATING:  # an indicator of zeros and ones
         return call.graph.where(x, _constant(call, Fraction(1), dtype), _constant(call, Fraction(0), dtype))

@@ -13,6 +13,7 @@ from mirage_eg.frontend import (
     aten_library,
     aten_losses,
     aten_pooling,
+    aten_quantized,
     aten_rearrangements,
     aten_repeats,
 )
@@ -29,6 +30,7 @@ _HANDLERS: dict[str, Handler] = {
     **aten_library.HANDLERS,
     **aten_losses.HANDLERS,
     **aten_pooling.HANDLERS,
+    **aten_quantized.HANDLERS,
 }
 
 _TYPED: Mapping[str, Handler] = _HANDLERS | {

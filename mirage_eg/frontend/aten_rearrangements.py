@@ -7,7 +7,7 @@ from hashlib import sha256
 from math import prod
 from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, named, spelled
+from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, Lazy, named, spelled
 from mirage_eg.frontend.aten_two_indices import at_rows_and_columns
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -40,7 +40,7 @@ def _cast(call: Call) -> Tensor:
         return x
     if target == "bool":
         return 1 - call.graph.equal(call.tensor("self"), 0)
-    if {source, target} - {*FLOATING, "bool"}:
+    if {source, target} - {*FLOATING, *FLOAT8, "bool"}:
         raise UnsupportedError(f"a cast from {source} to {target}: the IR computes with numbers of {', '.join(FLOATING)}")
     return cast(x, target)
 

@@ -9,6 +9,7 @@ from typing import Any
 from mirage_eg.frontend.aten_call import TorchType
 from mirage_eg.frontend.aten_ops import FROM_SHAPES
 from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 
 _LOGGER = logging.getLogger("mirage_eg.torch")
@@ -185,11 +186,12 @@ def call(node: Fx, value: Callable[[Fx], Any], device: Any = None) -> Any:
 
 
 def numpy_of(tensor: Any) -> Any:
-    """A tensor's values as a NumPy array; bfloat16 as float32."""
-    import torch
-
+    """A tensor's values as a NumPy array; bfloat16 and float8 as float32."""
     values = tensor.detach().cpu()
-    return (values.float() if values.dtype is torch.bfloat16 else values).numpy()
+    return (values.float() if str(values.dtype).removeprefix("torch.") in _NOT_IN_NUMPY else values).numpy()
+
+
+_NOT_IN_NUMPY = frozenset(str(dtype) for dtype in DType if dtype.in_numpy != dtype)
 
 
 def nbytes_of(node: Fx) -> int:

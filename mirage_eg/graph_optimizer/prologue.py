@@ -57,11 +57,4 @@ class FoldedProgram:
 def _run(graph: Graph, given: dict[str, Any]) -> Sequence[Any]:
     wide = graph.working_dtype
     outputs = as_kernels_compute(graph, [given[name].astype(str(wide), copy=False) for name in graph.input_names], np, wide)
-    return [
-        output.astype(_stored(str(kind.dtype)), copy=False) for output, kind in zip(outputs, graph.output_types, strict=True)
-    ]
-
-
-def _stored(dtype: str) -> str:
-    """NumPy has no bfloat16: such values are in float32, rounded."""
-    return "float32" if dtype == "bfloat16" else dtype
+    return [output.astype(kind.dtype.in_numpy, copy=False) for output, kind in zip(outputs, graph.output_types, strict=True)]

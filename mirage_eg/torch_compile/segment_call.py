@@ -17,6 +17,7 @@ from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.file_tables import tables_of
 from mirage_eg.backends.triton.interpreter import interpreter
+from mirage_eg.frontend.fx_values import numpy_of
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
@@ -155,7 +156,7 @@ class SegmentCall:
     def _on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
         import torch
 
-        arrays = [(tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy() for tensor in inputs]
+        arrays = list(map(numpy_of, inputs))
         results = run_interpreted(self.source, arrays)
         kinds = zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)
         return _own(inputs, [torch.from_numpy(array).to(dtype).reshape(shape) for array, dtype, shape in kinds])

@@ -82,7 +82,7 @@ class _Checker:
     def __init__(self, reference: Reference) -> None:
         program = reference.program
         self._program, self._inputs, self._xp = program, reference.inputs, reference.xp
-        self._roundoff = max(dtype.unit_roundoff for dtype in program.dtypes)  # of the coarsest
+        self._roundoff = _roundoff(program)
         self._types = _types_of_results(self._inputs.primitive)  # an ε of float64 is no type of accumulators
         self._working = DType.float64 if DType.float64 in self._types else DType.float32
         self._longest = longest_reduction(program)
@@ -222,11 +222,17 @@ class _Checker:
         return 16 * self._roundoff + 2 * longest * self._working.unit_roundoff
 
 
+def _roundoff(program: Graph) -> float:
+    """That of the coarsest type; roundings to float8 are ops of the program, of which results may be neighbours."""
+    wide = [dtype.unit_roundoff for dtype in program.dtypes if not dtype.is_float8]
+    return max([*wide, *(kind.dtype.unit_roundoff / 8 for kind in program.output_types if kind.dtype.is_float8)], default=0.0)
+
+
 def _types_of_results(graph: Graph) -> frozenset[DType]:
     """The floating-point types that ops round to, and outputs."""
     values = (graph.types[value] for item, results in graph.numbered() if item.op != "input" for value in results)
     kinds = (kind.dtype for kind in (*values, *graph.output_types))
-    return frozenset(dtype for dtype in kinds if not dtype.is_integer and dtype is not DType.bool)
+    return frozenset(dtype for dtype in kinds if not (dtype.is_integer or dtype.is_float8) and dtype is not DType.bool)
 
 
 def _check(usual: _TrialResult, far: Sequence[_TrialResult], tolerance: float, magnitude: float) -> FloatCheck:

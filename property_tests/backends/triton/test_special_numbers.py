@@ -26,7 +26,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
-from mirage_eg.testing import OF_INTEGERS
+from mirage_eg.testing import OF_A_TYPE
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = [NAN, INF, -INF, 0.0, -2.0, 3.0, 0.5]
@@ -41,7 +41,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "cast": {"dtype": "float32"},
 }
 ELEMENTWISE_OPS = [  # `where` is a selection
-    name for name, row in OPS.items() if row.kind is Kind.ELEMENTWISE and name != "where" and name not in OF_INTEGERS
+    name for name, row in OPS.items() if row.kind is Kind.ELEMENTWISE and name != "where" and name not in OF_A_TYPE
 ]
 
 

@@ -19,7 +19,7 @@ from mirage_eg.egraph.rule_files import DOMAINS, packaged_names
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.models import MANY_DIGITS, Model, TensorValue, UndefinedError
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.testing import OF_INTEGERS
+from mirage_eg.testing import OF_A_TYPE
 
 H: Tree = ("Var", "x")
 LIMITS = Limits(iterations=6, nodes=400, seconds=2.0)
@@ -39,9 +39,7 @@ CONSTANTS = {
 }
 PARTIAL = ("Sqrt", "Rsqrt", "Log", "Log1p", "Log2", "Log10", "Pow")
 OFTEN = ["Mul", "Mul", "Div", "Sqrt", "Sqrt", "Square", "Exp", "Log", "Rsqrt", "Pow", "Scale", "Sum", "Max", "Abs"]
-OPS_OF = {
-    name: OPS[op] for name in load_rules("indexed").signatures if (op := op_of(name)) is not None and op not in OF_INTEGERS
-}
+OPS_OF = {name: OPS[op] for name in load_rules("indexed").signatures if (op := op_of(name)) is not None and op not in OF_A_TYPE}
 FEW = settings(max_examples=max(40, settings.default.max_examples // 4))  # each builds an e-graph
 
 

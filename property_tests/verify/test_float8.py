@@ -1,0 +1,142 @@
+"""Numbers of float8: a rounding to them is an op, exact to the bit, and no other rounding is equal."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from mirage_eg.backends.evaluator import mpmath_ops
+from mirage_eg.backends.evaluator.floating_point import ELEMENTWISE
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.errors import ElementTypeError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
+from mirage_eg.verify.float_check import float_check
+from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.verdict import Equality
+from property_tests.support.torch_import import imported, relative_error
+
+FLOAT8 = [str(dtype) for dtype in DType if dtype.is_float8]
+
+
+def _numbers(name: str) -> Any:
+    """All numbers of a type, the midpoints between them and their neighbours, and numbers of any size, in float32."""
+    every = torch.arange(256, dtype=torch.uint8).view(getattr(torch, name)).float().numpy()
+    finite = np.sort(every[np.isfinite(every)])
+    middle = (finite[1:] + finite[:-1]) / 2
+    generator = np.random.default_rng(0)
+    random = generator.standard_normal(1000) * np.exp2(generator.integers(-22, 18, 1000))
+    return np.r_[every, middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf), random, 1e30].astype(np.float32)
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_float8_is_rounded_to_as_torch_does_to_the_bit(name: str) -> None:
+    x = _numbers(name)
+    wanted = torch.from_numpy(x).to(getattr(torch, name)).float().numpy()
+    with np.errstate(all="ignore"):
+        assert np.array_equal(ELEMENTWISE[f"to_{name}"](np, x), wanted, equal_nan=True)
+        assert np.array_equal(ELEMENTWISE[f"to_{name}"](np, x.astype(np.float64)), wanted, equal_nan=True)
+    exact = [float(mpmath_ops.ELEMENTWISE[f"to_{name}"](mpmath.mpf(float(it)))) for it in x]
+    assert np.array_equal(exact, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_kernels_load_round_and_store_float8(run_program: RunProgram, name: str) -> None:
+    kernel = new_kernel_graph()
+    x, w = kernel.new_input((16, 32), "float32", "X"), kernel.new_input((32, 16), name, "W")
+    block = new_threadblock_graph((1,))
+    left, right = (block.new_input(it, (REPLICATED,)) for it in (x, w))
+    narrow = block.cast(left, name)
+    block.new_output(narrow, (REPLICATED,))
+    block.new_output(block.matmul(block.cast(narrow, "float32"), block.cast(right, "float32")), (REPLICATED,))
+    kernel.customized([x, w], block)
+    source = emit(kernel.graph())
+    [load] = [line for line in source.splitlines() if "tl.load(W_ptr" in line]
+    assert ".to(" not in load and from_json(to_json(kernel.graph())) == kernel.graph()
+    numbers = _numbers(name)[-512:].reshape(16, 32)
+    stored = np.random.default_rng(0).integers(-8, 9, (32, 16)) / 8
+    rounded, product = run_program(source, [numbers, stored])
+    wanted = torch.from_numpy(numbers).to(getattr(torch, name)).double().numpy()
+    assert np.array_equal(rounded, wanted, equal_nan=True)
+    with np.errstate(all="ignore"):
+        assert np.allclose(product[:-1], (wanted @ stored)[:-1], rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+Program = Callable[[KernelGraph, Tensor, Tensor, Tensor], Tensor]
+
+
+def _scaled(rounding: Callable[[KernelGraph, Tensor, Tensor], Tensor], inside: bool = False, twice: bool = False) -> Program:
+    """The product of a rounded x with float8 numbers: times the scale after it, or inside."""
+
+    def write(g: KernelGraph, x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+        left, right = g.cast(rounding(g, x, s), "float32"), g.cast(w, "float32")
+        left = g.cast(g.cast(left, "float8_e4m3fn"), "float32") if twice else left
+        return g.matmul(left * s, right) if inside else g.matmul(left, right) * s
+
+    return write
+
+
+def _program(write: Program) -> Graph:
+    g = new_kernel_graph()
+    x, w, s = g.new_input((4, 8), "float32"), g.new_input((8, 6), "float8_e4m3fn"), g.new_input((1, 1), "float32")
+    g.mark_output(write(g, x, w, s))
+    return expand(g.graph())
+
+
+RIGHT = _scaled(lambda g, x, s: g.cast(x / s, "float8_e4m3fn"))
+EQUAL: dict[str, Program] = {
+    "the scale inside": _scaled(lambda g, x, s: g.cast(x / s, "float8_e4m3fn"), inside=True),
+    "a second rounding": _scaled(lambda g, x, s: g.cast(x / s, "float8_e4m3fn"), twice=True),
+}
+NOT_EQUAL: dict[str, Program] = {
+    "no rounding": _scaled(lambda g, x, s: x / s),
+    "a rounding before the scale": _scaled(lambda g, x, s: g.cast(g.cast(x, "float8_e4m3fn"), "float32") / s),
+    "a rounding to the other type": _scaled(lambda g, x, s: g.cast(x / s, "float8_e5m2")),
+    "no scale": lambda g, x, w, s: g.matmul(g.cast(g.cast(x / s, "float8_e4m3fn"), "float32"), g.cast(w, "float32")),
+}
+
+
+@pytest.mark.parametrize("name", [*EQUAL, *NOT_EQUAL])
+def test_a_rounding_to_float8_is_a_part_of_the_program(name: str) -> None:
+    program, other = _program(RIGHT), _program((EQUAL | NOT_EQUAL)[name])
+    wanted = Equality.EQUAL if name in EQUAL else Equality.NOT_EQUAL
+    assert Reference(program).check(other).verdict is wanted
+    assert float_check(program, other).ok or name in NOT_EQUAL
+
+
+def test_arithmetic_of_float8_is_refused() -> None:
+    g = new_kernel_graph()
+    x = g.new_input((2, 2), "float8_e5m2")
+    for op in (lambda: x + x, lambda: g.matmul(x, x), lambda: g.op("sum", x, dim=0)):
+        with pytest.raises(ElementTypeError, match="cast those of float8"):
+            op()
+
+
+def _quantized(x: Any, rows: bool) -> tuple[Any, Any]:
+    largest = x.abs().amax(-1, keepdim=True) if rows else x.abs().max()
+    scale = largest.clamp(min=1e-12).float() / 448
+    return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_scaled_product_of_float8_is_inside(rows: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((16, 32), (16, 32), (16,)))
+    w, scale = _quantized(weight, rows)
+
+    def linear(x: Any, w: Any, scale: Any, bias: Any) -> Any:
+        x8, own = _quantized(x, rows)
+        return torch._scaled_mm(x8, w.t(), own, scale.t() if rows else scale, bias.bfloat16(), out_dtype=torch.bfloat16)
+
+    it = imported(linear, x, w, scale, bias)
+    assert it.outside == ()
+    assert relative_error(it.run(x, w, scale, bias), linear(x, w, scale, bias).double()) <= 2**-7
