@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_eg.api import MuGraph, described
 from mirage_eg.frontend.exponential_groups import FunctionValues
 from mirage_eg.frontend.onnx_export import export_graph
-from mirage_eg.frontend.onnx_import import import_model
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Level
+
+if TYPE_CHECKING:
+    from mirage_eg.frontend.onnx_import import import_model
 
 _HOMES = {"frontend.onnx_import": ("import_model",), "onnx": ("export_model",)}  # for the reference
 
@@ -38,6 +40,14 @@ def export_model(result: Any, weights: Mapping[str, Any] = MappingProxyType({}))
     kernels = [FunctionValues(frozenset(it.values), it.results) for it in result.report.kernels]
     inputs = list(zip(result.program.input_names, result.program.input_types, strict=True))
     return export_graph(result.graph, kernels, result.prologue, inputs, weights)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "import_model":
+        raise AttributeError(f"module 'mirage_eg.onnx' has no attribute {name!r}")
+    from mirage_eg.frontend.onnx_import import import_model  # loads torch
+
+    return import_model
 
 
 __all__ = ["export_model", "import_model"]

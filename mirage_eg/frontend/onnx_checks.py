@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from onnx import AttributeProto, defs
+
 from mirage_eg.frontend.onnx_evaluators import operator_name
 from mirage_eg.frontend.onnx_types import DOMAINS, ModelTypes
 
@@ -16,8 +18,6 @@ def first_fault(model: Any) -> str | None:
 
 def _of_graph(graph: Any, around: frozenset[str], types: ModelTypes, functions: set[tuple[str, str]]) -> Iterator[str]:
     """The faults of a graph that may read the values `around` it."""
-    from onnx import AttributeProto
-
     made = {
         *around,
         *(it.name for it in (*graph.input, *graph.initializer)),
@@ -42,8 +42,6 @@ def _of_graph(graph: Any, around: frozenset[str], types: ModelTypes, functions: 
 
 def _of_node(node: Any, types: ModelTypes) -> Iterator[str]:
     """What of a node the definition of its operator does not allow."""
-    from onnx import AttributeProto, defs
-
     schema, version = types.schema(node), types.opset(node.domain)
     if schema is None or schema.deprecated:
         domains = {*DOMAINS, *(it.domain for it in defs.get_all_schemas())}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import helper, numpy_helper
 
 from mirage_eg.frontend.onnx_values import Operator, Value, element_type, known
 from mirage_eg.ir.errors import UnsupportedError
@@ -19,8 +20,6 @@ def _constant(
     value_string: str | None = None,
     value_strings: Sequence[str] | None = None,
 ) -> Any:
-    from onnx import numpy_helper
-
     if value_string is not None or value_strings is not None:
         return np.array(value_strings if value_string is None else value_string, object)
 
@@ -31,15 +30,11 @@ def _constant(
 
 
 def _constant_of_shape(shape: Value, *, value: Any = None) -> Any:
-    from onnx import numpy_helper
-
     filling = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
     return np.broadcast_to(filling.reshape(()), known("shape", shape)).copy()
 
 
 def _eye_like(x: Value, *, dtype: int = 0, k: int = 0) -> Any:
-    from onnx import helper
-
     rows, columns = x.shape
     return np.eye(rows, columns, k, helper.tensor_dtype_to_np_dtype(dtype or element_type(x)))
 

@@ -5,6 +5,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import torch
 
 from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, operand, tensor
 
@@ -13,8 +14,6 @@ def _torch(name: str) -> Operator:
     """The function of torch with one operand and this name."""
 
     def unary(x: Value) -> Any:
-        import torch
-
         return getattr(torch, name)(tensor(x))
 
     return unary
@@ -22,8 +21,6 @@ def _torch(name: str) -> Operator:
 
 def _functional(name: str) -> Operator:
     def unary(x: Value) -> Any:
-        import torch
-
         return getattr(torch.nn.functional, name)(tensor(x))
 
     return unary
@@ -31,8 +28,6 @@ def _functional(name: str) -> Operator:
 
 def _binary(name: str) -> Operator:
     def binary(x: Value, y: Value) -> Any:
-        import torch
-
         if isinstance(x, np.ndarray) and isinstance(operand(x, y), int | float):  # the first operand is a tensor in torch
             x = torch.tensor(x.item(), dtype=y.dtype, device=y.device)
         return getattr(torch, name)(tensor(x, y), operand(y, x))
@@ -42,15 +37,11 @@ def _binary(name: str) -> Operator:
 
 def _divide(x: Value, y: Value) -> Any:
     """Whole numbers are divided toward 0."""
-    import torch
-
     x = tensor(x, y)
     return torch.div(x, operand(y, x), rounding_mode=None if x.is_floating_point() else "trunc")
 
 
 def _power(x: Value, y: Value) -> Any:
-    import torch
-
     return torch.pow(tensor(x, y), operand(y, x)).to(tensor(x, y).dtype)
 
 
@@ -58,36 +49,26 @@ def _joined(name: str) -> Operator:
     """A function of any number of operands, two by two."""
 
     def pair(x: Value, y: Value) -> Any:
-        import torch
-
         return getattr(torch, name)(tensor(x, y), tensor(y, x))
 
     return lambda *operands: reduce(pair, operands)
 
 
 def _clip(x: Tensor, low: Value = None, high: Value = None) -> Any:
-    import torch
-
     if low is None and high is None:
         return x
     return torch.clamp(x, known("min", low), known("max", high))
 
 
 def _gelu(x: Tensor, *, approximate: str = "none") -> Any:
-    import torch
-
     return torch.nn.functional.gelu(x, approximate=approximate)
 
 
 def _leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Any:
-    import torch
-
     return torch.nn.functional.leaky_relu(x, alpha)
 
 
 def _elu(x: Tensor, *, alpha: float = 1.0) -> Any:
-    import torch
-
     return torch.nn.functional.elu(x, alpha)
 
 
@@ -102,20 +83,14 @@ def _hard_swish(x: Tensor) -> Any:
 
 def _sign(x: Tensor) -> Any:
     """Of not-a-number it is that, in torch 0."""
-    import torch
-
     return torch.where(x != x, x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)
 
 
 def _swish(x: Tensor, *, alpha: float = 1.0) -> Any:
-    import torch
-
     return torch.nn.functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)
 
 
 def _p_relu(x: Tensor, slope: Value) -> Any:
-    import torch
-
     return torch.where(x < 0, x * operand(slope, x), x)
 
 
@@ -156,8 +131,6 @@ def _top_k(x: Tensor, k: Value, *, axis: int = -1, largest: int = 1, sorted: int
 
 def _hardmax(x: Tensor, *, axis: int = -1) -> Any:
     """1 at the first maximum along an axis, else 0."""
-    import torch
-
     places = torch.arange(x.shape[axis], device=x.device).reshape([-1, *[1] * (x.ndim - 1 - axis % x.ndim)])
     return (x.argmax(axis, keepdim=True) == places).to(x.dtype)
 

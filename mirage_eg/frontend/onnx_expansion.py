@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper
 
 from mirage_eg.frontend.onnx_barriers import reads
 from mirage_eg.frontend.onnx_types import DOMAINS, ModelTypes, type_of
@@ -12,8 +14,6 @@ from mirage_eg.frontend.onnx_values import Value
 
 def body_of(node: Any, values: Mapping[str, Value], types: ModelTypes, prefix: str) -> list[Any]:
     """The nodes of ONNX's definition of an operator as a function, with other names inside; none if it is no function."""
-    import onnx
-
     schema, version = types.schema(node), types.opset(node.domain)
     if schema is None:
         return []
@@ -42,8 +42,6 @@ def _up_to(newest: int, versions: Sequence[int]) -> list[int]:
 
 def branch_of(node: Any, condition: Value, prefix: str) -> tuple[list[Any], dict[str, Any]]:
     """The nodes and the initializers of the branch of an `If` that runs, with other names inside."""
-    from onnx import helper, numpy_helper
-
     wanted = "then_branch" if np.asarray(condition).item() else "else_branch"
     [graph] = [it.g for it in node.attribute if it.name == wanted]
     made = {name for it in graph.node for name in it.output} | {it.name for it in graph.initializer}
@@ -79,8 +77,6 @@ class _Names:
 
 def _renamed(node: Any, names: _Names, attributes: Mapping[str, Any] | None) -> Any:
     """A copy of a node with other names; `attributes` are those of the function's call, to which its own may refer."""
-    import onnx
-
     made = onnx.NodeProto()
     made.CopyFrom(node)
     made.ClearField("attribute")
@@ -108,8 +104,6 @@ def _renamed(node: Any, names: _Names, attributes: Mapping[str, Any] | None) -> 
 
 def with_readers(nodes: Sequence[Any], outputs: Iterable[str]) -> list[Any]:
     """The nodes that the outputs depend on, in order; the name of an optional result that nothing reads is empty."""
-    import onnx
-
     needed, kept = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.output):
@@ -124,8 +118,6 @@ def with_readers(nodes: Sequence[Any], outputs: Iterable[str]) -> list[Any]:
 
 def _optional_results(node: Any) -> frozenset[int]:
     """The places of the results that a node may leave out."""
-    from onnx import defs
-
     domain = "" if node.domain in DOMAINS else node.domain
     if not defs.has(node.op_type, domain):
         return frozenset()

@@ -4,6 +4,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError
+
 from mirage_eg.frontend.onnx_checks import first_fault
 from mirage_eg.frontend.onnx_types import DOMAINS
 from mirage_eg.ir.errors import ProgramError
@@ -15,15 +19,8 @@ def read_model(model: Any) -> Any:
     """The checked onnx.ModelProto of a path or of itself.
 
     Raises:
-        ProgramError: a package is not installed, or the model is not valid.
+        ProgramError: the model is not valid.
     """
-    try:
-        import onnx
-        import onnx.inliner
-        import torch  # noqa: F401
-        from google.protobuf.message import DecodeError
-    except ImportError as error:
-        raise ProgramError(f"{error.name} is not installed; try: pip install 'mirage-eg[onnx]'") from None
     path = Path(model) if isinstance(model, str | Path) else None
     name = path or "model"
     try:

@@ -3,6 +3,8 @@
 from math import isclose, prod, sqrt
 from typing import Any, NamedTuple
 
+from onnx import helper, numpy_helper
+
 from mirage_eg.frontend.onnx_expansion import with_readers
 
 _TOLERANCE = 1e-3  # of constants in float16
@@ -17,8 +19,6 @@ class _Scaled(NamedTuple):
 
 def with_gelu(graph: Any) -> list[Any]:
     """The nodes of an onnx.GraphProto with each x · (1 + erf(x/√2)) / 2 replaced; nodes without readers are dropped."""
-    from onnx import helper
-
     nodes, found = list(graph.node), _Values(graph)
     for node in graph.node:
         if node.op_type == "Erf" and (match := found.gelu_around(node)) is not None:
@@ -31,8 +31,6 @@ class _Values:
     """The producers and readers of the values of a graph, and the values that are constant numbers."""
 
     def __init__(self, graph: Any) -> None:
-        from onnx import helper, numpy_helper
-
         self.producer = {name: node for node in graph.node for name in node.output}
         self.readers: dict[str, list[Any]] = {}
         for node in graph.node:

@@ -14,6 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.ir.errors import ProgramError, UnsupportedError
+
+try:
+    import torch
+    from onnx import numpy_helper
+except ImportError as error:
+    raise ProgramError(f"{error.name} is not installed; try: pip install 'mirage-eg[onnx]'") from None
+
 from mirage_eg.frontend.fx_partition import MOVES
 from mirage_eg.frontend.imported import Imported, OnnxNames, Outside
 from mirage_eg.frontend.onnx_evaluators import operator_name
@@ -25,7 +33,6 @@ from mirage_eg.frontend.onnx_run import OnnxRun, late_model
 from mirage_eg.frontend.onnx_types import model_types, shape_of_input, symbols
 from mirage_eg.frontend.onnx_values import Value, tensor, torch_type
 from mirage_eg.frontend.torch_export import import_program
-from mirage_eg.ir.errors import ProgramError, UnsupportedError
 
 
 def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) -> Imported:
@@ -36,7 +43,7 @@ def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) 
     outside as an opaque op, or runs after all others. `run` takes the arrays in the order of the model's inputs, or by name.
 
     Raises:
-        ProgramError: a package is not installed, the model is not valid, a dim has no extent, or operands do not fit.
+        ProgramError: the model is not valid, a dim has no extent, or operands do not fit.
     """
     checked = read_model(model)
     graph = checked.graph
@@ -140,8 +147,6 @@ class _Import:
 
     def _exported(self, results: Sequence[str], places: Mapping[str, str], names: Mapping[str, str]) -> Any:
         """The calls of torch as torch.export records them."""
-        import torch
-
         steps, types, weights = self.plan.steps, self.plan.types, self.weights
         known = {name: it for name, it in self.plan.values.items() if isinstance(it, np.ndarray)}
         casts = self._returned_casts(results)
@@ -196,8 +201,6 @@ def _is_torchs(kind: Any) -> bool:
 
 def _initializers(graph: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Initializers that are known at import, and weights: those of a floating-point type with more than one element."""
-    from onnx import numpy_helper
-
     arrays = {}
     for it in graph.initializer:
         try:
@@ -216,8 +219,6 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 def _dense(given: Any) -> Any:
     """The array of an onnx.SparseTensorProto: indices are places in the flat array, or one in each dim."""
-    from onnx import numpy_helper
-
     values, indices = numpy_helper.to_array(given.values), numpy_helper.to_array(given.indices)
     made = np.zeros(tuple(given.dims), values.dtype)
     if indices.ndim == 1:
@@ -229,8 +230,6 @@ def _dense(given: Any) -> Any:
 
 def _example(value: Any, dims: Mapping[str, int]) -> Any:
     """Zeros of the shape and type of a model's input."""
-    import torch
-
     return torch.zeros(shape_of_input(value, dims), dtype=torch_type(value.type.tensor_type.elem_type))
 
 

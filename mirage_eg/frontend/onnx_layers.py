@@ -5,19 +5,17 @@ from functools import reduce
 from math import sqrt
 from typing import Any
 
+import torch
+
 from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, operand
 from mirage_eg.ir.errors import UnsupportedError
 
 
 def _softmax(x: Tensor, *, axis: int = -1) -> Any:
-    import torch
-
     return torch.softmax(x, axis)
 
 
 def _log_softmax(x: Tensor, *, axis: int = -1) -> Any:
-    import torch
-
     return torch.log_softmax(x, axis)
 
 
@@ -37,50 +35,36 @@ def _matmul(a: Tensor, b: Tensor) -> Any:
 
 
 def _einsum(*operands: Tensor, equation: str) -> Any:
-    import torch
-
     return torch.einsum(equation, *operands)
 
 
 def _layer_norm(x: Tensor, scale: Tensor, bias: Tensor = None, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
-    import torch
-
     shape = tuple(x.shape[axis:])
     bias = None if bias is None else bias.expand(shape)
     return torch.nn.functional.layer_norm(x, shape, scale.expand(shape), bias, epsilon)
 
 
 def _rms_norm(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
-    import torch
-
     shape = tuple(x.shape[axis:])
     return torch.nn.functional.rms_norm(x, shape, scale.expand(shape), epsilon)
 
 
 def _group_norm(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5) -> Any:
-    import torch
-
     if scale.shape[0] != x.shape[1]:
         raise UnsupportedError("scales of groups (opset 18) are deprecated, wanted one of each channel (opset 21)")
     return torch.nn.functional.group_norm(x, num_groups, scale, bias, epsilon)
 
 
 def _instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5) -> Any:
-    import torch
-
     return torch.nn.functional.instance_norm(x, weight=scale, bias=bias, eps=epsilon)
 
 
 def _batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float = 1e-5) -> Any:
-    import torch
-
     return torch.nn.functional.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
 
 
 def _lp_norm(x: Tensor, *, axis: int = -1, p: int = 2) -> Any:
     """0 where the norm is 0."""
-    import torch
-
     norm = x.norm(p=p, dim=axis, keepdim=True)
     return torch.where(norm == 0, 0, x / norm)
 
@@ -97,8 +81,6 @@ def _attention(
     scale: float | None = None,
 ) -> Any:
     """softmax(scale · Q Kᵀ + mask) V; operands of rank 3 hold the heads in their last dim."""
-    import torch
-
     packed = query.ndim == 3
     if packed:
         query, key, value = (
@@ -130,8 +112,6 @@ def _global_max(x: Tensor) -> Any:
 
 def _dropout(x: Tensor, ratio: Value = None, training: Value = None, *, results: int) -> Any:
     """The operand; the mask says that each element stays."""
-    import torch
-
     if training is not None and known("training_mode", training) and (ratio is None or known("ratio", ratio) != 0):
         raise UnsupportedError("training_mode is set, wanted inference")
     return (x, torch.ones_like(x, dtype=torch.bool))[:results]
@@ -139,8 +119,6 @@ def _dropout(x: Tensor, ratio: Value = None, training: Value = None, *, results:
 
 def _local_response_norm(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Any:
     """Each channel over a power of the mean square of its neighbours; of an even size one more of them is after it."""
-    import torch
-
     before = (size - 1) // 2
     squares = torch.nn.functional.pad(x.square(), [*[0] * (2 * (x.ndim - 2)), before, size - 1 - before])
     total = reduce(torch.add, (squares.narrow(1, place, x.shape[1]) for place in range(size)))

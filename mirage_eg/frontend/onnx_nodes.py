@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnx import AttributeProto, helper
 
 from mirage_eg.frontend.onnx_constants import CONSTANTS
 from mirage_eg.frontend.onnx_evaluators import operator_name
@@ -133,8 +134,6 @@ def _given(value: Value) -> bool:
 
 
 def _defaults(schema: Any) -> dict[str, Any]:
-    from onnx import AttributeProto
-
     return {
         name: _value(attribute.default_value)
         for name, attribute in (schema.attributes.items() if schema is not None else ())
@@ -151,8 +150,6 @@ def _shown(value: Any) -> str:
 
 
 def _value(attribute: Any) -> Any:
-    from onnx import helper
-
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode(errors="replace")

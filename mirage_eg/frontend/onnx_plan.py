@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from mirage_eg.frontend.onnx_barriers import call_node, evaluated, is_computed, reads
 from mirage_eg.frontend.onnx_expansion import body_of, branch_of
@@ -178,6 +179,4 @@ def _shown(name: str, value: Value) -> str:
 
 
 def _text(kind: Any) -> str:
-    from onnx import TensorProto
-
     return f"{TensorProto.DataType.Name(kind.tensor_type.elem_type)}{list(shape_of(kind))}"

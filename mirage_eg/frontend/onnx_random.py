@@ -3,43 +3,33 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from mirage_eg.frontend.onnx_values import Operator, Tensor, torch_type
 
 
 def _uniform(*, shape: Sequence[int], dtype: int = 1, low: float = 0.0, high: float = 1.0) -> Any:
-    import torch
-
     return torch.rand(list(shape), dtype=torch_type(dtype)) * (high - low) + low
 
 
 def _normal(*, shape: Sequence[int], dtype: int = 1, mean: float = 0.0, scale: float = 1.0) -> Any:
-    import torch
-
     return torch.randn(list(shape), dtype=torch_type(dtype)) * scale + mean
 
 
 def _uniform_like(x: Tensor, *, dtype: int = 0, low: float = 0.0, high: float = 1.0) -> Any:
-    import torch
-
     return torch.rand_like(x, dtype=torch_type(dtype) if dtype else x.dtype) * (high - low) + low
 
 
 def _normal_like(x: Tensor, *, dtype: int = 0, mean: float = 0.0, scale: float = 1.0) -> Any:
-    import torch
-
     return torch.randn_like(x, dtype=torch_type(dtype) if dtype else x.dtype) * scale + mean
 
 
 def _bernoulli(x: Tensor, *, dtype: int = 0) -> Any:
-    import torch
-
     return torch.bernoulli(x).to(torch_type(dtype) if dtype else x.dtype)
 
 
 def _multinomial(x: Tensor, *, dtype: int = 6, sample_size: int = 1) -> Any:
     """Classes by their logarithms, which need not be normalized."""
-    import torch
-
     return torch.multinomial(torch.softmax(x, -1), sample_size, replacement=True).to(torch_type(dtype))
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from onnx import TensorProto
 
 from mirage_eg.frontend.onnx_values import MisfitError, Operator, Tensor, Value, known, tensor, torch_type
 from mirage_eg.ir.errors import UnsupportedError
@@ -37,8 +39,6 @@ def _flatten(x: Tensor, *, axis: int = 1) -> Any:
 
 
 def _concat(*operands: Tensor, axis: int) -> Any:
-    import torch
-
     return torch.cat(operands, axis)
 
 
@@ -69,8 +69,6 @@ def _from_start(indices: Value, x: Any, axis: int) -> Any:
     Raises:
         MisfitError: a known one is out of range.
     """
-    import torch
-
     extent = x.shape[axis]
     if not isinstance(indices, np.ndarray):
         return torch.where(indices < 0, indices + extent, indices)
@@ -91,8 +89,6 @@ def _gather_elements(x: Tensor, indices: Value, *, axis: int = 0) -> Any:
 
 
 def _expand(x: Tensor, shape: Value) -> Any:
-    import torch
-
     return torch.broadcast_to(x, torch.broadcast_shapes(tuple(x.shape), tuple(known("shape", shape))))
 
 
@@ -101,8 +97,6 @@ def _tile(x: Tensor, repeats: Value) -> Any:
 
 
 def _pad(x: Tensor, pads: Value, value: Value = None, axes: Value = None, *, mode: str = "constant") -> Any:
-    import torch
-
     widths, dims = known("pads", pads), known("axes", axes) or list(range(x.ndim))
     before, after = dict.fromkeys(range(x.ndim), 0), dict.fromkeys(range(x.ndim), 0)
     for place, dim in enumerate(dims):
@@ -121,8 +115,6 @@ def _pad(x: Tensor, pads: Value, value: Value = None, axes: Value = None, *, mod
 
 
 def _where(condition: Value, x: Value, y: Value) -> Any:
-    import torch
-
     like = next(it for it in (x, y, condition) if not isinstance(it, np.ndarray))
     return torch.where(tensor(condition, like), tensor(x, like), tensor(y, like))
 
@@ -134,8 +126,6 @@ def _trilu(x: Tensor, k: Value = None, *, upper: int = 1) -> Any:
 
 def _cast(x: Tensor, *, to: int) -> Any:
     if isinstance(to, str):  # before opset 6
-        from onnx import TensorProto
-
         to = int(TensorProto.DataType.Value(to))
     return x.to(torch_type(to))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from mirage_eg.frontend.onnx_barriers import model_of, reads
 from mirage_eg.frontend.onnx_evaluators import computed
@@ -16,8 +17,6 @@ from mirage_eg.ir.errors import ProgramError, UnsupportedError
 
 def late_model(plan: Plan, graph: Any, given: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
     """The model of the nodes that run last, None if there are none; its inputs are the values that others compute."""
-    from onnx import helper
-
     if not plan.late:
         return None
     made = {name for it in plan.late for name in it.source.output}

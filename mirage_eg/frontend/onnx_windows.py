@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from mirage_eg.frontend.onnx_values import Operator, Tensor, Value
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -68,8 +70,6 @@ def _is_even(dims: Sequence[_Dim]) -> bool:
 
 
 def _framed(x: Value, dims: Sequence[_Dim]) -> Any:
-    import torch
-
     return torch.nn.functional.pad(x, [width for dim in reversed(dims) for width in (dim.before, dim.after)])
 
 
@@ -85,8 +85,6 @@ def _conv(
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> Any:
-    import torch
-
     _check_kernel_shape(kernel_shape, weight)
     dims = _dims(x, weight.shape[2:], strides, pads, dilations, auto_pad)
     x, padding = (x, [dim.before for dim in dims]) if _is_even(dims) else (_framed(x, dims), [0] * len(dims))
@@ -109,8 +107,6 @@ def _conv_transpose(
     strides: Sequence[int] = (),
 ) -> Any:
     """Different pads are cut off the result; `output_shape` says how many are cut."""
-    import torch
-
     rank = x.ndim - 2
     _check_kernel_shape(kernel_shape, weight)
     strides, dilations = list(strides) or [1] * rank, list(dilations) or [1] * rank
@@ -157,8 +153,6 @@ def _max_pool(
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> Any:
-    import torch
-
     dims = _dims(x, kernel_shape, strides, pads, dilations, auto_pad)
     pool, window = getattr(torch.nn.functional, f"max_pool{len(dims)}d"), list(kernel_shape)
     steps, dilation, before = [dim.stride for dim in dims], list(dilations) or 1, [dim.before for dim in dims]
@@ -190,8 +184,6 @@ def _average_pool(
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),
 ) -> Any:
-    import torch
-
     if any(dilation != 1 for dilation in dilations):
         raise UnsupportedError(f"dilations = {list(dilations)}, wanted 1: torch's means have none")
     dims = _dims(x, kernel_shape, strides, pads, (), auto_pad)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from math import floor, inf, isnan, log2, nan
 from typing import Any
 
+import torch
+
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.measure.candidate_timer import MOST_WRONG
 from mirage_eg.ir.expand import expand
@@ -27,8 +29,6 @@ def largest_errors(
 
     `nodes` computes the same by torch, of `layout(tensors)`. Inputs are as large as torch's own ops take them.
     """
-    import torch
-
     call, coarsest, stable = inputs.call, coarsest_types(inputs.call.found.program), with_stable_sorts(nodes)
 
     def errors(magnitude: float, seed: int, distribution: str) -> GateErrors:
@@ -61,8 +61,6 @@ def _has_finite(results: Sequence[Any]) -> bool:
 
 def coarsest_types(program: Graph) -> list[Any]:
     """Of each result the torch type of the fewest digits to which the program rounds before it, its own included."""
-    import torch
-
     coarsest: list[Any] = [None] * len(program.types)  # of each value; None where nothing is rounded
     results = []
     for item, values in program.numbered():
@@ -80,8 +78,6 @@ def coarsest_types(program: Graph) -> list[Any]:
 
 
 def _eps(dtype: Any) -> float:
-    import torch
-
     return float(torch.finfo(dtype).eps)
 
 
@@ -91,8 +87,6 @@ def compared(got: Any, plain: Any, exact: Any, coarsest: Any, max_error: float, 
     Nothing (NaN) is allowed where torch is no measure. On large inputs the roundings of scores decide a softmax, and torch
     itself may be wrong by several hundredths.
     """
-    import torch
-
     if not exact.numel():
         return GateErrors(0.0, 0.0, 0.0)
     if not plain.is_floating_point():
@@ -114,8 +108,6 @@ def _difference(got: Any, exact: Any) -> float:
 
 def times_allowed(call: SegmentCall, like: Sequence[Any]) -> float:
     """The largest error on the masks of `like` and random other inputs, of three square roots of the precision."""
-    import torch
-
     program, generator = call.found.program, torch.Generator().manual_seed(0)
     whole, roots = whole_inputs(program), root_inputs(expand(program))
     inputs = []
@@ -140,8 +132,6 @@ def times_allowed(call: SegmentCall, like: Sequence[Any]) -> float:
 
 def with_stable_sorts(nodes: Any) -> Any:
     """The same graph module with equal elements sorted as they come, as the program does: torch may have any order of them."""
-    import torch
-
     aten, graph = torch.ops.aten, torch.fx.Graph()
 
     def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:

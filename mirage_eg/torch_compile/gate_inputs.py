@@ -7,6 +7,7 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
+import torch
 
 from mirage_eg.frontend.fx_partition import writes_argument
 from mirage_eg.frontend.fx_values import Fx, HostValues
@@ -29,8 +30,6 @@ class Weights:
 
     def __init__(self, module: Any, tensors: Mapping[str, Any]) -> None:
         """`tensors` are values of placeholders by name; `module` has those of its attributes."""
-        import torch
-
         self._tensors: dict[str, ref[Any]] = {}
         for node in module.graph.nodes:
             value = tensors.get(node.name)
@@ -88,8 +87,6 @@ class GateInputs:
 
         Whole numbers are below their bounds; numbers whose roots are taken are positive.
         """
-        import torch
-
         generator = torch.Generator(self.device).manual_seed(seed)
         whole, roots = whole_inputs(self.region.program), root_inputs(expand(self.region.program))
         tensors = []
@@ -111,15 +108,11 @@ class GateInputs:
 
 
 def _as(values: Any, dtype: str, device: Any) -> Any:
-    import torch
-
     tensor = torch.from_numpy(np.array(values, order="C")) if isinstance(values, np.ndarray) else values
     return tensor.to(getattr(torch, dtype)).to(device)
 
 
 def _random(distribution: str, shape: Sequence[int], generator: Any) -> Any:
-    import torch
-
     where = {"generator": generator, "device": generator.device}
     match distribution:
         case "normal":

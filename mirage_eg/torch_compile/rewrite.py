@@ -8,6 +8,9 @@ from itertools import count
 from operator import getitem
 from typing import Any
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
 from mirage_eg.frontend.fx_partition import writes_argument
 from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, read_of
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
@@ -23,8 +26,6 @@ Fake = Any  # torch's FakeTensorMode
 
 def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
     """The nodes of a region as a graph module of its own; its inputs are those of the region that are nodes."""
-    import torch
-
     graph = torch.fx.Graph()
     copies: dict[Fx, Fx] = {}
     for given in region.inputs:
@@ -54,8 +55,6 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
 
 def writing_module(module: Any, region: FxRegion) -> Any:
     """The graph module of a region with copies of results into the inputs that it writes; it returns the other results."""
-    import torch
-
     into = written_inputs(region.program)
     if not into:
         return module
@@ -86,8 +85,6 @@ class _Sizes:
         Raises:
             UnsupportedError: no input of the region has one of the sizes.
         """
-        import torch
-
         if expression.is_Integer:
             return int(expression)
         if expression in self.of_symbol:
@@ -126,8 +123,6 @@ class _Writer:
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Fx:
         """A node with the fake value of its result."""
-        import torch
-
         with self.graph.inserting_before(self.output):
             node = self.graph.call_function(target, args, kwargs)
         values = torch.fx.node.map_arg((args, kwargs), lambda it: it.meta["val"])
@@ -137,8 +132,6 @@ class _Writer:
 
     def separate_shapes(self) -> None:
         """Constants that have the shape of a value read an empty one: a region may compute the value and read the constant."""
-        import torch
-
         calls = [it for it in self.graph.nodes if it.op == "call_function" and has_fixed_sizes(it) and not is_mutable(it)]
         for node in [it for it in calls if not it.is_impure()]:  # a token of an effect is empty, and orders it
             read = read_of(node)
@@ -177,8 +170,6 @@ class _Writer:
             old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
 
     def _input(self, given: Fx | AddedInput, dtype: str) -> Fx:
-        import torch
-
         if isinstance(given, CausalMask):
             return self._causal_mask(given)
         if isinstance(given, Constant):
@@ -192,9 +183,6 @@ class _Writer:
         return self.call(torch.ops.aten.clone.default, given, memory_format=torch.contiguous_format)
 
     def _constant(self, given: Constant, dtype: str) -> Fx:
-        import torch
-        from torch.utils._python_dispatch import _disable_current_modes
-
         name = f"_mirage_eg_constant_{next(self.constants)}"
         with _disable_current_modes():  # a tensor with values
             values = torch.from_numpy(given.array().copy()).to(self.device, getattr(torch, dtype))
@@ -206,8 +194,6 @@ class _Writer:
 
     def _causal_mask(self, given: CausalMask) -> Fx:
         """The mask that torch computes at the sizes of a call, once for all regions."""
-        import torch
-
         if given not in self.masks:
             shape = [self._size(extent) for extent in given.shape]
             ones = self.call(torch.ops.aten.ones.default, shape, dtype=torch.bool, device=self.device)
@@ -216,8 +202,6 @@ class _Writer:
 
     def _size(self, extent: int) -> Fx | int:
         """The node of a named dim's size, which a placeholder has; or a number."""
-        import torch
-
         if not isinstance(extent, Dim):
             return extent
         named = [(node, node.meta[NAMED]) for node in self.graph.nodes if node.op == "placeholder" and NAMED in node.meta]
@@ -229,8 +213,6 @@ class _Writer:
 
     def _like(self, new: Fx, old: Fx) -> Fx:
         """The value with torch's type, dense in the order of torch's strides: it has the views that it has there."""
-        import torch
-
         aten, value = torch.ops.aten, old.meta["val"]
         if new.meta["val"].dtype != value.dtype:  # an indicator
             new = self.call(aten._to_copy.default, new, dtype=value.dtype)

@@ -11,6 +11,8 @@ from threading import Lock
 from typing import Any
 from weakref import finalize
 
+import torch
+
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.addressing import ALIGNMENT
@@ -34,8 +36,6 @@ class Results:
     """Element types and shapes of a program's results; shapes follow from the sizes that its inputs have."""
 
     def __init__(self, program: Graph) -> None:
-        import torch
-
         dims = dims_of(program)
         self.dtypes = [getattr(torch, str(kind.dtype)) for kind in program.output_types]
         self.places = {
@@ -123,8 +123,6 @@ class SegmentCall:
         return [(kind.shape, str(kind.dtype)) for kind in types]
 
     def _wanted_at(self, sizes: Sizes, given: Sequence[tuple[Any, Shape]]) -> list[tuple[Any, Shape]]:
-        import torch
-
         if sizes not in self._wanted:
             _forget_oldest(self._wanted)
             inputs = tables_of(self.module, [shape for _, shape in given]).inputs.values()
@@ -154,8 +152,6 @@ class SegmentCall:
         return running, running.has_own(returned) and all(running.outputs[place].is_dense for place in returned)
 
     def _on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
-        import torch
-
         arrays = list(map(numpy_of, inputs))
         results = run_interpreted(self.source, arrays)
         kinds = zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)

@@ -81,6 +81,23 @@ def test_the_importer_of_torch_loads_no_torch() -> None:
     assert heavy(loaded("import mirage_eg as mi\nmi.torch.import_program")) <= {"numpy"}
 
 
+def test_the_importer_of_onnx_says_which_package_is_missing() -> None:
+    code = """
+import mirage_eg as mi
+export = mi.onnx.export_model
+assert not {"torch", "onnx"} & set(sys.modules)
+sys.modules["torch"] = None
+try:
+    mi.onnx.import_model
+except mi.MirageError as error:
+    assert str(error) == "torch is not installed; try: pip install 'mirage-eg[onnx]'", error
+    print("refused")
+print()
+"""
+    done = subprocess.run([sys.executable, "-c", f"import sys\n{code}"], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "refused"
+
+
 def test_ipython_shows_graphs_and_loads_no_egglog() -> None:
     code = """
 from IPython.core.interactiveshell import InteractiveShell

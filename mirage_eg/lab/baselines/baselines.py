@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
@@ -69,8 +72,6 @@ def _of_torch(eager: Callable[..., Any]) -> list[Baseline]:
 
 
 def _compiled(function: Callable[..., Any], tensors: Sequence[Any], mode: str) -> Run:
-    import torch
-
     torch._dynamo.reset()
     compiled = torch.compile(function, mode=mode, dynamic=False)
     compiled(*tensors)
@@ -78,27 +79,19 @@ def _compiled(function: Callable[..., Any], tensors: Sequence[Any], mode: str) -
 
 
 def _rmsnorm(x: Any, g: Any, w: Any) -> Any:
-    import torch
-
     return (x * torch.rsqrt(x.float().square().mean(-1, keepdim=True)).to(x.dtype) * g) @ w
 
 
 def _rmsnorm_library(x: Any, g: Any, w: Any) -> Any:
-    import torch
-
     return torch.nn.functional.rms_norm(x, (x.shape[-1],), g, eps=0.0) @ w
 
 
 def _gated_mlp(x: Any, w1: Any, w2: Any) -> Any:
-    import torch
-
     return torch.nn.functional.silu(x @ w1) * (x @ w2)
 
 
 def _gated_mlp_packed(tensors: Sequence[Any]) -> Run:
     """Both weights side by side: one product."""
-    import torch
-
     x, w1, w2 = tensors
     packed = torch.cat([w1, w2], dim=1).contiguous()
 
@@ -114,20 +107,14 @@ def _lora(x: Any, w: Any, a: Any, b: Any) -> Any:
 
 
 def _lora_addmm(x: Any, w: Any, a: Any, b: Any) -> Any:
-    import torch
-
     return torch.addmm(x @ w, x @ a, b)
 
 
 def _attention(q: Any, k: Any, v: Any) -> Any:
-    import torch
-
     return torch.softmax(q @ k / 8, dim=-1) @ v
 
 
 def _qknorm(q: Any, k: Any, v: Any) -> Any:
-    import torch
-
     q = q * torch.rsqrt(q.float().square().mean(-1, keepdim=True)).to(q.dtype)
     k = k * torch.rsqrt(k.float().square().mean(-2, keepdim=True)).to(k.dtype)
     return _attention(q, k, v)
@@ -139,35 +126,25 @@ def _ntrans(h: Any, x: Any, alpha: Any) -> Any:
 
 
 def _norm(x: Any) -> Any:
-    import torch
-
     return x * torch.rsqrt(x.float().square().mean(-1, keepdim=True)).to(x.dtype)
 
 
 def _ntrans_library(h: Any, x: Any, alpha: Any) -> Any:
-    import torch
-
     norm = torch.nn.functional.rms_norm
     return norm(torch.lerp(x, norm(h, (h.shape[-1],), eps=0.0), alpha), (x.shape[-1],), eps=0.0)
 
 
 def _mlp_block(r: Any, g: Any, gate: Any, up: Any, down: Any) -> Any:
-    import torch
-
     h = _norm(r) * g
     return r + (torch.nn.functional.silu(h @ gate) * (h @ up)) @ down
 
 
 def _mlp_block_library(r: Any, g: Any, gate: Any, up: Any, down: Any) -> Any:
-    import torch
-
     h = torch.nn.functional.rms_norm(r, (r.shape[-1],), g, eps=0.0)
     return torch.addmm(r, torch.nn.functional.silu(h @ gate) * (h @ up), down)
 
 
 def _decoder_layer(x: Any, g1: Any, wq: Any, wk: Any, wv: Any, k: Any, v: Any, wo: Any, *mlp: Any) -> Any:
-    import torch
-
     h = _norm(x) * g1
     q = (h @ wq).view(-1, 8, 4, 128)
     attended = torch.softmax(q @ k / 128**0.5, dim=-1) @ v
@@ -177,8 +154,6 @@ def _decoder_layer(x: Any, g1: Any, wq: Any, wk: Any, wv: Any, k: Any, v: Any, w
 
 def _decoder_layer_library(tensors: Sequence[Any]) -> Run:
     """One product for QKV, FlashAttention of grouped heads, the residual within the product."""
-    import torch
-
     functional = torch.nn.functional
     x, g1, wq, wk, wv, k, v, wo, *mlp = tensors
     packed, keys = torch.cat([wq, wk, wv], dim=1).contiguous(), k.transpose(-1, -2).contiguous()
@@ -196,9 +171,6 @@ def _sdpa(backend: str, normalized: bool = False, causal: bool = False) -> Calla
     """Scaled-dot-product attention with one back end; K has a row for each key, as all back ends require."""
 
     def make(tensors: Sequence[Any]) -> Run:
-        import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
         functional = torch.nn.functional
         q, k, v = (tensor[None] for tensor in tensors[:3])
         k = k.transpose(-1, -2).contiguous()
@@ -218,7 +190,6 @@ def _flex(causal: bool = False) -> Callable[[Sequence[Any]], Run]:
     """FlexAttention, compiled, with the mask in its own form: it skips masked tiles."""
 
     def make(tensors: Sequence[Any]) -> Run:
-        import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         q, k, v = (tensor[None] for tensor in tensors[:3])
@@ -238,45 +209,31 @@ def _flex(causal: bool = False) -> Callable[[Sequence[Any]], Run]:
 
 
 def _masked_attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
-    import torch
-
     scores = (q @ k / q.shape[-1] ** 0.5).masked_fill(~mask.bool(), float("-inf"))
     return torch.softmax(scores, dim=-1) @ v
 
 
 def _wide_attention(q: Any, k: Any, v: Any) -> Any:
-    import torch
-
     return torch.softmax(q @ k / q.shape[-1] ** 0.5, dim=-1) @ v
 
 
 def _softmax(x: Any) -> Any:
-    import torch
-
     return torch.softmax(x, dim=-1)
 
 
 def _log_softmax(x: Any) -> Any:
-    import torch
-
     return torch.log_softmax(x, dim=-1)
 
 
 def _cross_entropy(x: Any, target: Any) -> Any:
-    import torch
-
     return torch.nn.functional.cross_entropy(x, target[:, 0], reduction="none")[:, None]
 
 
 def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-    import torch
-
     return torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias)
 
 
 def _group_norm(x: Any, weight: Any, bias: Any) -> Any:
-    import torch
-
     return torch.nn.functional.group_norm(x, 32, weight, bias)
 
 
@@ -286,8 +243,6 @@ def _add_rms_norm(x: Any, r: Any, g: Any) -> Any:
 
 
 def _add_rms_norm_library(x: Any, r: Any, g: Any) -> Any:
-    import torch
-
     residual = x + r
     return torch.nn.functional.rms_norm(residual, (residual.shape[-1],), g, eps=0.0), residual
 
@@ -377,8 +332,6 @@ def quiet() -> Iterator[None]:
 
 def ceilings() -> dict[str, float]:
     """Rates that this GPU reaches now: bytes a second of a copy through memory, float16 operations a second of a product."""
-    import torch
-
     from mirage_eg.backends.measure.timing import event_us
 
     source = torch.empty(1 << 29, dtype=torch.int16, device="cuda").zero_()

@@ -18,6 +18,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import torch
+import triton
+from torch.utils import _pytree as pytree
+
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn
 from mirage_eg.backends.measure.timing import captured, gpu_available, timing_stream
 from mirage_eg.lab.bench.gpu_row_records import append
@@ -50,8 +54,6 @@ class Loaded:
 
 def load(path: Path, options: KernelBenchOptions) -> Loaded:
     """The model and inputs of a problem; weights and inputs are drawn on the device."""
-    import torch
-
     module = run_source(path.read_text(encoding="utf-8"), str(path))
     dtype = getattr(torch, options.dtype)
 
@@ -76,8 +78,6 @@ def load(path: Path, options: KernelBenchOptions) -> Loaded:
 
 def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[GpuRow]:
     """The row of a problem after each stage."""
-    import torch
-
     from mirage_eg.torch_compile.backend import backend
     from mirage_eg.torch_compile.records import Compilation, graph_records
 
@@ -129,8 +129,6 @@ class Contestants:
 
     def called(self, name: str) -> dict[str, float]:
         """The seconds of first calls, after that of one more contestant."""
-        import torch
-
         inputs, started = self.loaded.inputs(SEED), perf_counter()
         with torch.no_grad():
             self.runs[name](*inputs)
@@ -141,8 +139,6 @@ class Contestants:
 
     def with_baseline(self, row: GpuRow, name: str) -> GpuRow:
         """The row with one more baseline, or the reason why torch does not compile it."""
-        import torch
-
         self.runs[name] = torch.compile(self.loaded.model, dynamic=False, **BASELINES[name])
         try:
             return replace(row, call_seconds=self.called(name))
@@ -152,8 +148,6 @@ class Contestants:
 
     def timed(self, row: GpuRow) -> GpuRow:
         """The row with times of all contestants."""
-        import torch
-
         inputs = self.loaded.inputs(SEED)
         with torch.no_grad(), timing_stream():
             plain, graphs = times(self.runs, inputs)
@@ -162,8 +156,6 @@ class Contestants:
 
 def times(runs: Mapping[str, Call], inputs: Sequence[Any]) -> tuple[dict[str, float], dict[str, float]]:
     """Median µs of calls one at a time with cold caches, and of CUDA graphs where capture succeeds; in alternating rounds."""
-    import torch
-
     flushed = torch.empty(FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -197,8 +189,6 @@ def times(runs: Mapping[str, Call], inputs: Sequence[Any]) -> tuple[dict[str, fl
 
 def _checked(row: GpuRow, contest: Contestants) -> GpuRow:
     """The row with both tests."""
-    import torch
-
     loaded, runs = contest.loaded, contest.runs
     theirs = all(_passes(runs, loaded.inputs(seed), THEIR_TOLERANCE[row.dtype]) for seed in range(SEED, SEED + TRIALS))
     row = replace(row, theirs=theirs)
@@ -216,8 +206,6 @@ def _checked(row: GpuRow, contest: Contestants) -> GpuRow:
 
 def _passes(runs: Mapping[str, Call], inputs: list[Any], tolerance: float) -> bool:
     """KernelBench's test on one choice of inputs."""
-    import torch
-
     with torch.no_grad():
         wanted, got = (_tensors(runs[name](*inputs)) for name in (EAGER, OURS))
     return len(got) == len(wanted) and all(
@@ -230,8 +218,6 @@ def _with_errors(row: GpuRow, contest: Contestants, reference: Call, plain: Call
 
     Inputs of which torch's own result is not finite, or has no digit of the reference, say nothing.
     """
-    import torch
-
     least = max(TOLERANCE, 2 * torch.finfo(contest.loaded.dtype).eps)
     found = replace(row, reference=NO_REFERENCE, error=None, torch_error=None, allowed=None)
     for normal in (False, True):
@@ -271,22 +257,14 @@ def _error(result: Any, wanted: Any) -> float:
 
 
 def _is_float(value: Any) -> bool:
-    import torch
-
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _tensors(results: Any) -> list[Any]:
-    import torch
-    from torch.utils import _pytree as pytree
-
     return [one for one in pytree.tree_leaves(results) if isinstance(one, torch.Tensor)]
 
 
 def _versions() -> dict[str, str]:
-    import torch
-    import triton
-
     return {"torch": torch.__version__, "triton": triton.__version__}
 
 
