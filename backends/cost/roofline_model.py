@@ -7,8 +7,9 @@ The model is crude on purpose: it ranks candidates before they are timed, and re
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
@@ -298,54 +299,94 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False
     staged = 0.0
-    op_of = {value: item.op for item, values in block.numbered() for value in values}
-    for item, values in block.numbered():
-        if item.op == "output":
-            continue
-        kind = OPS[item.op].kind
-        value = values[0]
-        shape, size = shapes[value], block.types[value].dtype.itemsize
-        elements = padded_elements(shape)
-        operand_phase = max((block.phases[i] for i in item.operands), default=block.phases[value])
-        looped = operand_phase is Phase.LOOP
-        times = iterations if looped else 1
-        match kind:
+    for item in _tile_ops(block):
+        shape = shapes[item.value]
+        times = iterations if item.looped else 1
+        match item.kind:
             case Kind.BOUNDARY:
-                moved = prod(shape) * size * times
+                moved = prod(shape) * item.size * times
                 loaded += moved
-                row = shape[-1] * size if shape else SECTOR
-                tensor_row = item["shape"][-1] * size if item["shape"] else SECTOR
-                if row < min(SECTOR, tensor_row):
-                    wasted += int(moved * (min(SECTOR, tensor_row) / row - 1))
+                row = shape[-1] * item.size if shape else SECTOR
+                if row < (least := min(SECTOR, item.tensor_row)):
+                    wasted += int(moved * (least / row - 1))
             case Kind.MATMUL:
                 left, right = (shapes[i] for i in item.operands)
                 *batch, m, k = left
                 n = right[-1]
-                match matmul_form(left, right):
-                    case MatmulForm.DOT:
-                        dtype = product_dtype(block, item, block.types[value].dtype)
-                        flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
-                        ahead |= looped
-                        if is_narrow(dtype):
-                            staged += sum(
-                                padded_elements(shapes[i])
-                                * min(block.types[i].dtype.itemsize, dtype.itemsize)
-                                * (iterations if block.phases[i] is Phase.LOOP else 1)
-                                for i in item.operands
-                                if op_of[i] != "input" or prod(batch) > 1
-                            )
-                        else:
-                            staged += split_bytes(sum(padded_elements(shapes[i]) for i in item.operands)) * times
-                    case _:
-                        arithmetic += padded_elements((*batch, m, k, n)) * times
-                        steps[looped] += k > 1
-            case Kind.ELEMENTWISE if is_function(item.op, item.mapping):
-                functions += elements * times
+                if matmul_form(left, right) is MatmulForm.DOT:
+                    dtype = item.product
+                    flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
+                    ahead |= item.looped
+                    if is_narrow(dtype):
+                        staged += sum(
+                            padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1)
+                            for it in item.staged
+                            if it.computed or prod(batch) > 1
+                        )
+                    else:
+                        staged += split_bytes(sum(padded_elements(shapes[i]) for i in item.operands)) * times
+                else:
+                    arithmetic += padded_elements((*batch, m, k, n)) * times
+                    steps[item.looped] += k > 1
+            case Kind.ELEMENTWISE if item.is_function:
+                functions += padded_elements(shape) * times
             case Kind.REARRANGEMENT:
                 pass
             case _:
-                operand = padded_elements(shapes[item.operands[0]])
+                elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times
-                steps[looped] += kind is Kind.REDUCTION and elements < operand
+                steps[item.looped] += item.kind is Kind.REDUCTION and elements < operand
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     return BlockWork(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged, live)
+
+
+class _Staged(NamedTuple):
+    """An operand of a product: bytes of an element in registers, whether the loop moves it, and whether it is computed."""
+
+    value: int
+    size: int
+    looped: bool
+    computed: bool
+
+
+class _TileOp(NamedTuple):
+    """What an op of a block graph does at any tile shapes; `looped` where its operands are in the loop."""
+
+    kind: Kind
+    value: int
+    size: int  # bytes of an element
+    looped: bool
+    operands: Sequence[int]
+    is_function: bool = False
+    tensor_row: int = 0  # bytes, of an input
+    product: DType = DType.float32  # the type in which a product is computed
+    staged: Sequence[_Staged] = ()
+
+
+@lru_cache(maxsize=1 << 12)
+def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
+    """The ops of a block graph of primitive ops; a search asks for the work of few, at many tile shapes."""
+    op_of = {value: item.op for item, values in block.numbered() for value in values}
+    found = []
+    for item, values in block.numbered():
+        if item.op == "output":
+            continue
+        kind, value = OPS[item.op].kind, values[0]
+        dtype = block.types[value].dtype
+        looped = max((block.phases[i] for i in item.operands), default=block.phases[value]) is Phase.LOOP
+        tile_op = _TileOp(kind, value, dtype.itemsize, looped, item.operands)
+        if kind is Kind.BOUNDARY:
+            tile_op = tile_op._replace(tensor_row=item["shape"][-1] * dtype.itemsize if item["shape"] else SECTOR)
+        elif kind is Kind.MATMUL:
+            product = product_dtype(block, item, dtype)
+            staged = [
+                _Staged(
+                    i, min(block.types[i].dtype.itemsize, product.itemsize), block.phases[i] is Phase.LOOP, op_of[i] != "input"
+                )
+                for i in item.operands
+            ]
+            tile_op = tile_op._replace(product=product, staged=staged)
+        elif kind is Kind.ELEMENTWISE:
+            tile_op = tile_op._replace(is_function=is_function(item.op, item.mapping))
+        found.append(tile_op)
+    return tuple(found)

@@ -84,6 +84,7 @@ def padded_elements(shape: Shape) -> int:
     return prod(map(power_of_two, shape))
 
 
+@lru_cache(maxsize=1 << 16)
 def matmul_form(left: Shape, right: Shape) -> MatmulForm:
     """The form that fits the operands' shapes."""
     m, k, n = left[-2], left[-1], right[-1]

@@ -6,7 +6,6 @@ shows; so it is at most the cost model's prediction (`mirage_eg.backends.cost.ro
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
@@ -134,7 +133,7 @@ class CostBound:
         for product_of in self._products:
             batch, m, k, n = (elements[tile] for tile in (product_of.batch, product_of.m, product_of.k, product_of.n))
             times = loop if product_of.loops else 1
-            if _form(batch, m, k, n) is MatmulForm.DOT:
+            if matmul_form((batch, m, k), (batch, k, n)) is MatmulForm.DOT:
                 flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
                 ahead |= product_of.loops
                 staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed])
@@ -168,8 +167,3 @@ class CostBound:
             self._dram[tiling.sizes] = read, written
         read, written = self._dram[tiling.sizes]
         return block_cost(work, blocks, tiling.loop, read + written * partial, self._device).us
-
-
-@cache
-def _form(batch: int, m: int, k: int, n: int) -> MatmulForm:
-    return matmul_form((batch, m, k), (batch, k, n))

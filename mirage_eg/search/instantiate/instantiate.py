@@ -168,8 +168,8 @@ class Instantiation:
         self._too_large: list[Choice] = []
         self._bounds: list[CostBound] = []  # of the kernels
         self._outlines: dict[
-            tuple[object, ...], tuple[tuple[Outline, LiveTiles, bool], ...]
-        ] = {}  # of each form built: its kernels
+            tuple[object, ...], tuple[tuple[Outline, LiveTiles, bool, bool], ...]
+        ] = {}  # of each form built: its kernels, whether masks skip iterations, and whether all ops are primitive
 
     def tilings(self) -> list[tuple[Tiling, ...]]:
         """All choices that pass the bounds."""
@@ -218,14 +218,14 @@ class Instantiation:
     def us_of_tiles(self, choice: Choice) -> float | None:
         """The predicted microseconds of a choice by the shapes of its tiles; None before a µGraph of its form was built."""
         known = self._outlines.get(self._form(choice))
-        if known is None or any(expanded(outline.block) is not outline.block for outline, _, _ in known):
+        if known is None or not all(is_primitive for *_, is_primitive in known):
             return None
         return sum(
             bound.us_of(
                 work_of_tiles(outline.block, outline.shapes(tiling), tiling.loop, bound.live(tiling) if is_masked else 1.0),
                 tiling,
             )
-            for (outline, _, is_masked), tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
+            for (outline, _, is_masked, _), tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
         )
 
     def _form(self, choice: Choice) -> tuple[object, ...]:
@@ -242,7 +242,12 @@ class Instantiation:
             if (form := self._form(choice)) not in self._outlines:
                 blocks = [item for item in graph.nodes if item.op == "block"]
                 self._outlines[form] = tuple(
-                    (outline, live_tiles(outline.block), bool(skipping_masks(graph, item)))
+                    (
+                        outline,
+                        live_tiles(outline.block),
+                        bool(skipping_masks(graph, item)),
+                        expanded(outline.block) is outline.block,
+                    )
                     for outline, item in zip(outlines, blocks, strict=True)
                 )
         if graph is None or not self.fits(graph):
@@ -265,5 +270,5 @@ class Instantiation:
         """Whether registers cannot hold the tiles, by a bound that builds no tile."""
         return any(
             live.nbytes(outline.shapes(tiling)) > self.limits.registers
-            for (outline, live, _), tiling in zip(self._outlines.get(self._form(choice), ()), choice.tilings, strict=False)
+            for (outline, live, *_), tiling in zip(self._outlines.get(self._form(choice), ()), choice.tilings, strict=False)
         )
