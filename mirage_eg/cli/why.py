@@ -18,12 +18,13 @@ def why(program: ProgramArgument, graph: GraphArgument, options: Options, as_jso
     """Print why the search finds GRAPH.json as a µGraph of PROGRAM, or at which op, by which rule or check it is lost.
 
     GRAPH.json is a graph as optimize writes it, or a checkpoint of mirage-project/mirage with many µGraphs. The exit code is 0
-    if all are found, else 1. Without --budget the searches have 20 s.
+    if all are found, else 1. Without --budget the searches have 15 s.
     """
 
     def job() -> int:
         from mirage_eg.pipeline.run.run_report import plain
-        from mirage_eg.pipeline.why import SECONDS, AnswerKind, explain_why, read_graphs
+        from mirage_eg.pipeline.why import SECONDS, explain_why, read_graphs
+        from mirage_eg.pipeline.why_answers import AnswerKind
 
         name, wanted = load(program, options.batch)
         chosen = options if options.budget is not None else replace(options, budget=SECONDS)

@@ -15,12 +15,14 @@ import numpy as np
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
 from mirage_eg.ir.axes import Dims
+from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, is_op, node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.search.partition.segments import Segment, Segmenter
+from mirage_eg.verify.restriction import JointAxes
 
 _SAMPLE = 512  # elements that are compared to find the order of dims
 
@@ -37,13 +39,16 @@ class Origin:
 class Values:
     """Which values of a program of primitive ops and of a µGraph are equal, by their elements on the same random inputs.
 
-    Views of inputs are compared by what they show; a µGraph of one kernel, or one split-reduction pair, needs no more.
+    Views of inputs are compared by what they show; a µGraph of one kernel, or one split-reduction pair, needs no more. `tiny`:
+    at sizes of 2 and 3 where axes have such sizes; there a kernel that has its extents in its constants differs.
     """
 
-    def __init__(self, program: Graph, graph: Graph, seed: int) -> None:
+    def __init__(self, program: Graph, graph: Graph, seed: int, *, tiny: bool = True) -> None:
+        self._given = {True: program, False: graph}
+        self._parts, self._graphs = _at_tiny_sizes(program, graph) if tiny else (None, self._given)
+        program, graph = self._graphs[True], self._graphs[False]
         algebra, whole = FieldAlgebra.of(seed), whole_inputs(program)
         inputs = [algebra.input(i, kind.shape, below=whole.get(i, 0)) for i, kind in enumerate(program.input_types)]
-        self._graphs = {True: program, False: graph}
         self._shown = {side: [_shown_input(of, i) for i in range(len(of.types))] for side, of in self._graphs.items()}
         lazy: dict[tuple[bool, int], FieldValue] = {}
         for side, of in self._graphs.items() if _is_one(graph) is None else ():
@@ -56,11 +61,16 @@ class Values:
         for (side, i), it in zip(lazy, algebra.read([*lazy.values()]), strict=True):
             elements = it.residues if it.undefined is None else np.where(it.undefined, -1, it.residues)
             self._arrays[side, i] = np.broadcast_to(elements, self._graphs[side].types[i].shape)
-        keys: dict[tuple[bool, int], tuple[str, int] | tuple[int, int]] = {
-            place: _key(array) for place, array in self._arrays.items()
+        keys: dict[tuple[bool, int], tuple[Any, ...]] = {
+            (side, i): (prod(self._given[side].types[i].shape), _key(array)) for (side, i), array in self._arrays.items()
         }
         keys |= {(side, i): shown for side, own in self._shown.items() for i, shown in enumerate(own) if shown is not None}
         self._keys = keys
+
+    @property
+    def tiny(self) -> bool:
+        """Whether they are compared at tiny sizes."""
+        return self._parts is not None
 
     def of_program(self, value: int) -> tuple[int, ...]:
         """The values of the program that have the elements of a value of the µGraph."""
@@ -73,12 +83,16 @@ class Values:
         if all(of.nodes[of.makers[i]].op == "input" for of, i in ((program, given), (graph, value))):
             return dims
         axes = [axis for dim in dims for axis in dim]
-        wanted, split = self._elements(False, value), self._elements(True, given).reshape([sizes[axis] for axis in axes])
+        own = [sizes[axis] for axis in axes]
+        extents = own if self._parts is None else _extents(self._parts[given], own)
+        if extents is None:
+            return Values(self._given[True], self._given[False], 0, tiny=False).walked(value, given, dims, sizes)
+        wanted, split = self._elements(False, value), self._elements(True, given).reshape(extents)
         flat = np.linspace(0, wanted.size - 1, min(_SAMPLE, wanted.size)).astype(np.int64)
         sample = wanted.flat[flat]
         for order in permutations(range(len(axes))):
             if np.array_equal(split.transpose(order).flat[flat], sample):
-                return _grouped([axes[i] for i in order], sizes, wanted.shape)
+                return _grouped([axes[i] for i in order], sizes, self._given[False].types[value].shape)
         return None
 
     def _elements(self, side: bool, value: int) -> Any:
@@ -91,6 +105,35 @@ class Values:
             return np.arange(prod(shape), dtype=np.int64).reshape(shape)
         of = self._elements(side, item.operands[0])
         return of.transpose(item["permutation"]) if item.op == "transpose" else of.reshape(shape)
+
+
+Parts = list[tuple[int, int]]  # of the dims of a value, slowest first: an extent, and that at tiny sizes
+
+
+def _at_tiny_sizes(program: Graph, graph: Graph) -> tuple[list[Parts] | None, dict[bool, Graph]]:
+    """Program and µGraph at tiny sizes, with the parts of each value of the program; as given where they have no joint axes."""
+    try:
+        joint = JointAxes(program, graph)
+        small, kernels = joint.at(tiny := joint.tiny())
+    except (GraphError, UnsupportedError):
+        return None, {True: program, False: graph}
+    axes, (_, values) = joint.axes, joint.flat.bodies[0]
+    parts = [[(axes.sizes[axis], tiny[axis]) for dim in axes.dims[value] for axis in dim] for value in values]
+    return parts, {True: small, False: kernels}
+
+
+def _extents(parts: Parts, sizes: Sequence[int]) -> list[int] | None:
+    """The tiny extents of axes of these sizes, row-major; None where a part is of two axes."""
+    left, found = [*parts], list[int]()
+    for size in sizes:
+        whole = few = 1
+        while whole < size and left:
+            extent, tiny = left.pop(0)
+            whole, few = whole * extent, few * tiny
+        if whole != size:
+            return None
+        found.append(few)
+    return found
 
 
 def _shown_input(graph: Graph, value: int) -> tuple[str, int] | None:
@@ -218,8 +261,8 @@ def _grouped(axes: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) ->
     return tuple(result)
 
 
-def _key(array: Any) -> tuple[int, int]:
-    """The number of elements and a sum that does not depend on their order."""
+def _key(array: Any) -> int:
+    """A sum of the elements that does not depend on their order."""
     numbers = np.ascontiguousarray(array, dtype=np.float64).view(np.uint64)
     mixed = (numbers ^ (numbers >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
-    return array.size, int((mixed ^ (mixed >> np.uint64(29))).sum(dtype=np.uint64))
+    return int((mixed ^ (mixed >> np.uint64(29))).sum(dtype=np.uint64))

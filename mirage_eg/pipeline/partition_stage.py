@@ -25,6 +25,7 @@ from mirage_eg.search.partition.segment_search import (
     FieldCheck,
     KernelFinder,
     SegmentSearch,
+    Task,
     best_kernels,
     find_kernels,
     for_other_sizes,
@@ -66,6 +67,17 @@ class PlanSearch:
 NOTHING: Mapping[Graph, SegmentSearch] = MappingProxyType({})
 
 
+def task_of_parts(run: Run) -> Task:
+    """The search of a segment of a plan, under tighter limits than that of the whole program, until plans are searched no
+    more."""
+    task = segment_task(run)
+    saturation = saturation_limits(run.options, Limits(nodes=HEURISTICS.segment_nodes))
+    limits = replace(task.limits, max_alike=HEURISTICS.segment_alike, saturation=saturation)
+    until = run.until.part(HEURISTICS.until_plans)
+    trace = MOST_OF_SEGMENT if run.tracer else 0
+    return replace(task, limits=limits, segment_states=HEURISTICS.segment_states, until=until, trace=trace)
+
+
 class Partitioner:
     """Partitions one program into kernels; segments are work items, and the whole program has been searched.
 
@@ -82,12 +94,7 @@ class Partitioner:
         known: Sequence[KnownSegment] = (),
     ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
-        task = segment_task(run)
-        limits = replace(task.limits, max_alike=HEURISTICS.segment_alike)
-        limits = replace(limits, saturation=saturation_limits(options, Limits(nodes=HEURISTICS.segment_nodes)))
-        until = run.until.part(HEURISTICS.until_plans)
-        task = replace(task, limits=limits, segment_states=HEURISTICS.segment_states, until=until)
-        self._task = replace(task, trace=MOST_OF_SEGMENT if run.tracer else 0)
+        self._task = task_of_parts(run)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
         most = options.max_kernels and options.max_kernels + shared_launches(primitive)
         self._bounds = replace(HEURISTICS.partition, segments=segments, max_kernels=most, until=self._task.until)
@@ -102,7 +109,8 @@ class Partitioner:
             program = segment_program(primitive, one_kernel.segment)
             if merged_planes(program) is None:  # else it is searched again, with merged planes
                 kernels = best_kernels(self._task, program, one_kernel.structures)
-                check = FieldCheck(one_kernel.program, one_kernel.axes, self._task.seed, self._task.trials, until)
+                task = self._task
+                check = FieldCheck(one_kernel.program, one_kernel.axes, task.seed, task.trials, task.until)
                 self._finder.found[program] = SegmentSearch(kernels, tried=for_other_sizes(one_kernel.structures, check))
 
     @property

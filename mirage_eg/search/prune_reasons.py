@@ -30,6 +30,7 @@ STAGES = {
     "tile limits": "a structure without a µGraph that a block can hold or that passes the filters",
     "not tried": "a structure that loads as several smaller ones do",
     "not among top": "a µGraph that the cost model ranks after the finalists",
+    "unfinished": "the search of this part ended at its budget or a limit of states",
     "verification": "a µGraph that differs at full size",
     "compile": "a µGraph that the compiler refused",
     "ranked": "a µGraph of the result",

@@ -15,6 +15,7 @@ number the indices of a dim anew, and few parts decide where the numbers are nam
 Part of the trusted core.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -124,6 +125,11 @@ class JointAxes:
             if sum(prod(sizes[axis] for dim in value for axis in dim) for value in axes.dims) <= ELEMENTS:
                 break
         return sizes
+
+    def tiny(self) -> list[int]:
+        """Sizes of 2 and 3 where slices, ragged tiles and windows allow them: at these the two may be equal by chance."""
+        axes = self.axes
+        return sizes_that_fit(axes, [min(size, 2 + i % 2) for i, size in enumerate(axes.sizes)], axes.indexed, Counter())
 
     def at(self, sizes: Sequence[int]) -> tuple[Graph, Graph]:
         """Program and µGraph at other sizes of the axes.

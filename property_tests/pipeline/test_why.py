@@ -1,13 +1,19 @@
 """`why`: a µGraph of the search is found at its rank; another one is lost at the op, by the rule or check that says so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.egraph.expression import Split
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
-from mirage_eg.pipeline.why import AnswerKind, Why, why
+from mirage_eg.pipeline import why as why_module
+from mirage_eg.pipeline.why import why
+from mirage_eg.pipeline.why_answers import AnswerKind, Why
+from mirage_eg.search.partition import segment_search
+from mirage_eg.search.partition.segment_search import TracedSearch, search_splits
 from mirage_eg.search.prune_reasons import NOT_ENUMERATED, RULES, STAGES
 
 Last = Callable[[ThreadblockGraph, Tensor, Tensor], Tensor]
@@ -107,6 +113,46 @@ def test_a_pruned_term_has_the_nearest_class_in_the_users_names() -> None:
     graph, *_ = MUTANTS["another function"]
     [kernel] = why(program(), graph).kernels
     assert kernel.nearest is not None and "Sqrt(Mean(j.l, Mean(j.t, Square(X))))" in kernel.nearest
+
+
+def of_two_kernels() -> tuple[mi.Graph, mi.Graph]:
+    """A product, then a softmax that a block graph computes; and the µGraph that stores the product between."""
+
+    def graph() -> tuple[mi.KernelGraph, Tensor]:
+        kernel = mi.new_kernel_graph()
+        x, w = kernel.new_input((16, 2048), name="X"), kernel.new_input((2048, 64), name="W", weight=True)
+        return kernel, kernel.matmul(x, w)
+
+    program, product = graph()
+    program.mark_output(program.softmax(product, 1), name="O")
+    given, product = graph()
+    block = mi.new_threadblock_graph((16,))
+    scores = block.new_input(product, (0,))
+    block.new_output(block.div(block.exp(scores), block.sum(block.exp(scores), 1)), (0,))
+    [result] = given.customized([product], block)
+    given.mark_output(result, name="O")
+    return program.graph(), given.graph()
+
+
+def test_a_search_that_the_budget_ends_is_an_answer_of_its_own() -> None:
+    found = why(*of_two_kernels(), budget=0.01)
+    assert (found.answer, found.stage) == (AnswerKind.UNFINISHED, "unfinished")
+    assert "not searched to its end" in str(found)
+
+
+def test_the_kernels_of_a_graph_are_searched_in_their_own_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = list[Split]()
+
+    def of_few(common: Any, choices: Sequence[Split]) -> Iterator[TracedSearch]:
+        searched.extend(choices)
+        return search_splits(common, choices)
+
+    monkeypatch.setattr(segment_search, "search_splits", of_few)
+    monkeypatch.setattr(why_module, "search_program", lambda *_: pytest.fail("plans are searched"))
+    program, graph = of_two_kernels()
+    with pytest.raises(pytest.fail.Exception, match="plans"):
+        why(program, graph)
+    assert len(set(searched)) == 1
 
 
 def test_every_reason_of_a_given_graph_is_a_stage() -> None:

@@ -208,16 +208,12 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
             return SegmentSearch(
                 best_kernels(task, program, instantiate(task, named, axes, [own], check)), structures=1, tried=(own,)
             )
-    choices = _worthwhile(named.program, axes, task.limits)
-    limits = task.limits
-    if task.segment_states is not None:
-        limits = replace(limits, max_states=max(SEARCH.fewest_segment_states, task.segment_states // len(choices)))
-    searched = [*search_splits((replace(task, limits=limits), named.program, axes), choices)]
+    searched = [*search_worthwhile(task, named.program, axes)]
     found = merged([found for found, _ in searched])
     instantiated = [
         entry
-        for structures in (found.structures, found.split_reductions)
-        for entry in instantiate(task, named, axes, _first_alike(structures, task.limits.max_alike), check)
+        for structures in first_alike(found, task.limits.max_alike)
+        for entry in instantiate(task, named, axes, structures, check)
     ]
     tracer = Tracer(task.trace)
     if task.trace:
@@ -233,6 +229,15 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
         any(record.saturation.stopped for record in found.records),
         for_other_sizes(instantiated, check),
     )
+
+
+def search_worthwhile(task: Task, program: Graph, axes: Axes, only: Split | None = None) -> Iterator[TracedSearch]:
+    """The structures of a segment's worthwhile splits, or of one of them, with the trace."""
+    choices = _worthwhile(program, axes, task.limits)
+    if task.segment_states is not None:
+        most = max(SEARCH.fewest_segment_states, task.segment_states // len(choices))
+        task = replace(task, limits=replace(task.limits, max_states=most))
+    yield from search_splits((task, program, axes), [split for split in choices if only in (None, split)])
 
 
 def _ops_that_count(program: Graph) -> int:
@@ -285,16 +290,17 @@ def trace_structures(tracer: Tracer, found: SearchResult, instantiated: Sequence
     tracer.count("not tried", found.count - len(found.all))
 
 
-def _first_alike(structures: Sequence[AnyStructure], most: int | None) -> list[AnyStructure]:
-    """The first structures of each split and set of loads."""
-    seen: Counter[tuple[Split, frozenset[Load]]] = Counter()
-    first: list[AnyStructure] = []
-    for structure in structures:
-        kind = structure.split, frozenset((structure if isinstance(structure, Structure) else structure.first).loads)
-        seen[kind] += 1
-        if most is None or seen[kind] <= most:
-            first.append(structure)
-    return first
+def first_alike(found: SearchResult, most: int | None) -> Iterator[list[AnyStructure]]:
+    """The first structures of each split and set of loads: of one kernel, then of two."""
+    for structures in (found.structures, found.split_reductions):
+        seen: Counter[tuple[Split, frozenset[Load]]] = Counter()
+        first: list[AnyStructure] = []
+        for structure in structures:
+            kind = structure.split, frozenset((structure if isinstance(structure, Structure) else structure.first).loads)
+            seen[kind] += 1
+            if most is None or seen[kind] <= most:
+                first.append(structure)
+        yield first
 
 
 def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
