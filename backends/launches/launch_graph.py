@@ -12,6 +12,7 @@ from functools import cached_property
 from mirage_eg.backends.launches.attention import LibraryAttention, library_attentions
 from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order
 from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
+from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
@@ -95,6 +96,8 @@ def launches_of(graph: Graph) -> LaunchGraph:
     grouped = {position for launch in launches for position in launch.nodes}
     prepared = prepared_values(graph)
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
+    if any(item.op == "gather" for item in graph.nodes):
+        in_place |= {graph.makers[value] for value in placement_of(graph).gathered}
     for position, (item, values) in enumerate(graph.numbered()):
         if position in grouped or OPS[item.op].kind is Kind.BOUNDARY:
             continue

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
 from mirage_eg.backends.launches.image_layouts import image_layouts
-from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.launches.views import View, joined_values, views_of
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
@@ -31,6 +31,11 @@ class Placement:
         """The offsets, in elements, of the values that lie in the memory of another one."""
         return {value: view.offset for value, view in (*self.views.items(), *self.joined.items())}
 
+    @cached_property
+    def gathered(self) -> frozenset[int]:
+        """The values that kernels read in chosen rows of another one."""
+        return frozenset(value for value, view in self.views.items() if view.rows is not None)
+
 
 @once_per_graph
 def placement_of(graph: Graph) -> Placement:
@@ -45,8 +50,9 @@ def placement_of(graph: Graph) -> Placement:
     plain = {value: row_major(kind.shape) for value, kind in enumerate(graph.types)}
     strides = [*(plain | given | images).values()]
     joined = joined_values(graph, strides, declared)
-    copied = (value for launch in launches_of(graph).of_kind(LaunchKind.CONCATENATION) for value in launch.results)
-    views = views_of(graph, strides, declared, frozenset(copied), frozenset(images))
+    copying = copying_nodes(graph)
+    copied = frozenset(copying[place] for joint in joint_concats(graph, copying) for place in joint.members)
+    views = views_of(graph, strides, declared, copied, frozenset(images))
     for value, view in (*views.items(), *joined.items()):
         strides[value] = view.strides
     return Placement(tuple(strides), views, joined, frozenset(images))

@@ -1,17 +1,34 @@
-"""Values of a kernel graph that alias the memory of another: reshapes, transposes, broadcasts, slices, joined operands.
+"""Values of a kernel graph that alias the memory of another: reshapes, transposes, broadcasts, slices, rows, joined operands.
 
 A kernel reads such a value at the address of what it shows, with other strides and from an offset; nothing is launched or
-copied for it. A kernel whose results are concatenated writes them at their places in the result.
+copied for it. Of a gather, such as the weights of chosen experts, it reads the index of the row first. A kernel whose results
+are concatenated writes them at their places in the result.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import MOVES, VIEWS
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.ir.sizes import SizeExpression
+from mirage_eg.ir.sizes import SizeExpression, most
+from mirage_eg.ir.weights import prepared_values
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """The rows that a gather takes: the value with their indices, and how it is read along the dims of a view.
+
+    `step`: from a row to the next, in elements of what is shown; `extent`: the number of rows.
+    """
+
+    index: int
+    strides: Shape
+    step: int
+    extent: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +38,12 @@ class View:
     base: int
     strides: Shape
     offset: int = 0
+    rows: ChosenRows | None = None
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The values that are read with it."""
+        return (self.base,) if self.rows is None else (self.base, self.rows.index)
 
 
 def views_of(
@@ -30,26 +53,32 @@ def views_of(
     ones may be no views; generated kernels write the concatenations `copied`, and library calls give `images` their strides."""
     numbered = [*graph.numbered()]
     made_here = {value for item, values in numbered if item.op in ("block", "input", *VIEWS) for value in values}
-    made_here |= copied | images
-    source_of = {values[0]: item.operands[0] for item, values in numbered if item.op in VIEWS}
+    chosen = gathers_of_rows(graph)
+    made_here |= copied | images | chosen
+    source_of = {
+        values[0]: item.operands[0] for item, values in numbered if item.op in VIEWS or (values and values[0] in chosen)
+    }
     candidates: dict[int, View] = {}
     for item, values in numbered:
-        if item.op not in VIEWS or values[0] in fixed or (item.operands[0] not in made_here and not MOVES[item.op].omits):
+        if not values or values[0] not in source_of or values[0] in fixed:
             continue
-        [operand] = item.operands
+        operand = item.operands[0]
+        if operand not in made_here and item.op in VIEWS and not MOVES[item.op].omits:
+            continue
         if operand not in candidates and operand in source_of:
             continue  # the library copies this view
         seen = candidates.get(operand, View(operand, strides[operand]))
-        shown = shown_at(item, graph.types[operand].shape, seen.strides)
+        shown = _rows_of(graph, item, seen, strides) if item.op == "gather" else _view_of(graph, item, seen)
         if shown is not None:
-            candidates[values[0]] = View(seen.base, shown[0], seen.offset + shown[1])
+            candidates[values[0]] = shown
     while True:  # the library copies a view with another reader, and its bases
         views = {
             value: view
             for value, view in candidates.items()
             if graph.readers[value]
             and all(
-                item.op == "block" or (values and (values[0] in candidates or values[0] in copied))
+                item.op == "block"
+                or (values and (_shows(item, value, values[0], candidates) or (values[0] in copied and view.rows is None)))
                 for item, values in map(numbered.__getitem__, graph.readers[value])
             )
         }
@@ -57,6 +86,54 @@ def views_of(
             return views
         with_base = {value for value in views if source_of[value] in views or source_of[value] not in source_of}
         candidates = {value: view for value, view in views.items() if value in with_base}
+
+
+_ROW = 64  # bytes: shorter rows are gathered once, not by each of their readers
+
+
+def gathers_of_rows(graph: Graph) -> frozenset[int]:
+    """The values that are gathered in long rows and not once for all calls: kernels may read them where they are."""
+    prepared = prepared_values(graph)
+    return frozenset(
+        values[0]
+        for item, values in graph.numbered()
+        if item.op == "gather" and values[0] not in prepared and _row_bytes(graph, item) >= _ROW
+    )
+
+
+def _row_bytes(graph: Graph, item: Node) -> int:
+    kind = graph.types[item.operands[0]]
+    return most(prod(kind.shape[item["dim"] + 1 :])) * kind.dtype.itemsize
+
+
+def _rows_of(graph: Graph, item: Node, seen: View, strides: Sequence[Shape]) -> View | None:
+    """A gather of what is seen; None of a gather, whose rows are chosen by another index."""
+    source, index = item.operands
+    if seen.rows is not None:
+        return None
+    dim, extent = item["dim"], graph.types[source].shape[item["dim"]]
+    before, after = seen.strides[:dim], seen.strides[dim + 1 :]
+    along = (*(0 for _ in before), *strides[index], *(0 for _ in after))
+    rows = ChosenRows(index, along, seen.strides[dim], extent)
+    return View(seen.base, (*before, *(0 for _ in strides[index]), *after), seen.offset, rows)
+
+
+def _view_of(graph: Graph, item: Node, seen: View) -> View | None:
+    """A move of what is seen; its rows are read along the dims that the move leaves them."""
+    shape = graph.types[item.operands[0]].shape
+    shown = shown_at(item, shape, seen.strides)
+    if shown is None:
+        return None
+    view, rows = View(seen.base, shown[0], seen.offset + shown[1]), seen.rows
+    if rows is None:
+        return view
+    where = shown_at(item, shape, rows.strides)
+    return None if where is None else replace(view, rows=replace(rows, strides=where[0], offset=rows.offset + where[1]))
+
+
+def _shows(item: Node, value: int, result: int, views: Mapping[int, View]) -> bool:
+    """Whether a reader of a value is a view that shows it; an index has a memory of its own."""
+    return result in views and (item.op != "gather" or item.operands[1] != value)
 
 
 def transposed_operands(graph: Graph) -> frozenset[int]:

@@ -32,6 +32,16 @@ class Pointer:
     dtype: DType
     strides: Shape
     offset: int = 0  # of its first element in the argument's memory
+    rows: "Rows | None" = None  # of its memory, if it is gathered
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a gathered tensor: their indices along the dims of the result, the elements from row to row, their number."""
+
+    index: Pointer
+    step: int
+    extent: int
 
 
 def highest_offset(pointer: Pointer) -> int:
@@ -81,13 +91,16 @@ def address(
     tile: Tile,
     lead: int = 0,
     places: Mapping[int, str] = NO_PLACES,
+    thin: bool = False,
 ) -> str:
     """The pointers of all elements of a tile; the first `lead` dims of the tensor are no dims of the tile.
 
-    `places` has indices in dims of the tile that are not the tile's own.
+    `places` has indices in dims of the tile that are not the tile's own. A `thin` tile has one element along dims of stride 0.
     """
     terms = [str(pointer.offset)] if pointer.offset else []
     for dim, (moves, stride) in enumerate(zip(steps, pointer.strides, strict=True)):
+        if thin and not stride:
+            continue
         writer.grid_used.update(grid_dim for grid_dim, _ in moves if grid_dim != REPLICATED)
         names = [("i" if grid_dim == REPLICATED else GRID_NAMES[grid_dim], step) for grid_dim, step in moves]
         if dim - lead not in tile.dims:  # one element: only scalars move it

@@ -5,14 +5,16 @@ Nothing here is trusted: emitted kernels are checked against float64.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_eg.backends.triton.addressing import (
     ALIGNMENT,
     LARGEST_OFFSET,
+    NO_PLACES,
     Pointer,
+    Rows,
     address,
     coordinates,
     highest_offset,
@@ -62,8 +64,8 @@ class Part:
 
     @property
     def pointers(self) -> tuple[Pointer, ...]:
-        """Pointers to inputs, bounds of the loop, outputs and exported maxima."""
-        return (*self.inputs, *self.bounds, *self.outputs, *self.extras)
+        """Pointers to inputs and the indices of their rows, bounds of the loop, outputs and exported maxima."""
+        return (*with_indices(self.inputs), *self.bounds, *self.outputs, *self.extras)
 
     @property
     def bounds(self) -> tuple[Pointer, ...]:
@@ -91,6 +93,14 @@ class BlockKernel:
     helpers: frozenset[str]
     sized_tiles: tuple[SizedTiles, ...] = ()
     addresses_gain: bool = False
+
+
+def with_indices(pointers: Iterable[Pointer]) -> Iterator[Pointer]:
+    """The pointers, each with that to the indices of its rows, if it is gathered."""
+    for pointer in pointers:
+        yield pointer
+        if pointer.rows is not None:
+            yield pointer.rows.index
 
 
 def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
@@ -129,7 +139,7 @@ def _arguments(part: Part) -> list[str]:
     graph = prepared(part.graph)
     needed = {operand for item in graph.nodes for operand in item.operands}
     used = [pointer for value, pointer in zip(graph.input_values, part.inputs, strict=True) if value in needed]
-    return [pointer.name for pointer in (*used, *part.bounds, *part.outputs, *part.extras)]
+    return [pointer.name for pointer in (*with_indices(used), *part.bounds, *part.outputs, *part.extras)]
 
 
 def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
@@ -236,7 +246,7 @@ def _write_load(
     dtype, stored = graph.types[value].dtype, pointer.dtype
     before_loop = graph.phases[value] is Phase.PROLOGUE
     early = ready and before_loop and writer.schedule.dependent_launch
-    hoisted = not early and before_loop and writer.schedule.hoist_loads
+    hoisted = not early and before_loop and writer.schedule.hoist_loads and pointer.rows is None
     name = writer.new_name(pointer.tensor)
     tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
     ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
@@ -246,12 +256,14 @@ def _write_load(
     if graph.phases[value] is Phase.LOOP:
         splits[item["fmap"]].append((REPLICATED, graph.loop))
     steps = [parts(split, extent) for split, extent in zip(splits, tile.shape, strict=True)]
+    loaded, where_moved = tile, places(writer, moved) if moved else NO_PLACES
     if moved:
-        where = address(writer, pointer, steps, tile, places=places(writer, moved))
         value = moved[-1][1]
         tile = writer.new_tile(value, name, dtype, frozenset(range(len(graph.types[value].shape))), finite=True)
-    else:
-        where = address(writer, pointer, steps, tile)
+    if pointer.rows is not None:
+        row = _write_rows(writer, pointer.rows, steps, loaded, tile, where_moved, graph.phases[value])
+        pointer = replace(pointer, name=f"{pointer.name} + {row}")
+    where = address(writer, pointer, steps, loaded, places=where_moved)
     mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
     load = f"tl.load({where}{mask}{', volatile=True' if hoisted else ''})"
     if early:
@@ -271,6 +283,33 @@ def _write_load(
             Phase.LOOP,
             f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/explanation/kernels.md)",
         )
+
+
+def _write_rows(
+    writer: Writer,
+    rows: Rows,
+    steps: Sequence[list[tuple[int, int]]],
+    loaded: Tile,
+    tile: Tile,
+    moved: Mapping[int, str],
+    phase: Phase,
+) -> str:
+    """Load the indices of the rows of a gathered tile; gives the term of its address. An index counts from the end below 0.
+
+    An index beyond the rows, for which torch raises, reads the first or the last one: no address is outside the tensor.
+    """
+    along = [dim for dim, stride in enumerate(rows.index.strides) if stride]
+    if all(grid_dim != REPLICATED for dim in along for grid_dim, _ in steps[dim]):
+        phase = Phase.PROLOGUE
+    ragged = sorted(tile.ragged if moved else tile.ragged.intersection(along))
+    mask = f", mask={condition(writer, tile, ragged)}, other=0" if ragged else ""
+    where = address(writer, rows.index, steps, loaded, places=moved, thin=True)
+    name = writer.new_name(f"{tile.name}_row")
+    writer.say(phase, f"{name} = tl.load({where}{mask}).to(tl.int64)")
+    writer.say(
+        phase, f"{name} = tl.minimum(tl.maximum(tl.where({name} < 0, {name} + {rows.extent}, {name}), 0), {rows.extent + -1})"
+    )
+    return times(name, rows.step)
 
 
 def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) -> None:

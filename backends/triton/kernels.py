@@ -33,7 +33,8 @@ def write_kernel(file: ProgramFile, launch: Launch) -> None:
     written = [*dict.fromkeys(file.write(value) for value in (*block.values, *block.extras))]
     for value in block.operands:
         file.use(value)
-    value_of = {file.pointer(value).name: value for value in (*block.operands, *block.bounds, *written)}
+    values = dict.fromkeys(used for value in block.operands for used in (value, *file.indices(value)))
+    value_of = {file.pointer(value).name: value for value in (*values, *block.bounds, *written)}
     options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
     if block.part.schedule.dependent_launch and file.kernels:  # the first one waits for all work before the program
         options["launch_pdl"] = True
@@ -72,7 +73,8 @@ def _anonymous(part: Part) -> Part:
     order = {name: str(place) for place, name in enumerate(dict.fromkeys(pointer.name for pointer in part.pointers))}
 
     def anonymous(pointer: Pointer) -> Pointer:
-        return replace(pointer, name=order[pointer.name], tensor=order[pointer.name])
+        rows = pointer.rows and replace(pointer.rows, index=anonymous(pointer.rows.index))
+        return replace(pointer, name=order[pointer.name], tensor=order[pointer.name], rows=rows)
 
     return replace(
         part,

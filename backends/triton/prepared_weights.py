@@ -72,7 +72,11 @@ def add_loop_bounds(file: ProgramFile, block: Graph, operands: Sequence[int]) ->
     if file.sizes:
         return None
     held = {file.names[value] for value in marked_weights(file.graph) | file.prepared if value in file.names}
-    constants = [position for position, operand in enumerate(operands) if file.names[operand] in held]
+    constants = [
+        position
+        for position, operand in enumerate(operands)
+        if file.names[operand] in held and operand not in file.lowered.placement.gathered
+    ]
     skipped = skipped_iterations(in_order(block), constants)
     if skipped is None:
         return None

@@ -1,11 +1,11 @@
 """The file of an emitted program while it is being written: names, buffers, kernels and their launches."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirage_eg.backends.launches.launch_graph import LaunchGraph
 from mirage_eg.backends.launches.placement import Placement
-from mirage_eg.backends.triton.addressing import Pointer
+from mirage_eg.backends.triton.addressing import Pointer, Rows
 from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part
 from mirage_eg.backends.triton.schedule import Schedule
@@ -167,7 +167,9 @@ class ProgramFile:
     def name_alias(self, value: int, base: int) -> None:
         """Name a value that is stored in the memory of another one."""
         self.names[value] = self.names[base]
-        self.shown[value] = self.shown.get(base, frozenset())
+        self.shown[value] = frozenset[int]().union(
+            *(self.shown.get(each, frozenset()) for each in (base, *self.indices(value)))
+        )
 
     def name_written(self, value: int) -> None:
         """Name a value that a kernel writes, and the buffer that holds it."""
@@ -178,9 +180,19 @@ class ProgramFile:
 
     def pointer(self, value: int) -> Pointer:
         """The argument of a kernel that reads or writes a value."""
-        name, kind = self.names[value], self.types[value]
-        offset = self.lowered.placement.offsets.get(value, 0)
-        return Pointer(f"{name}_ptr", name, kind.shape, kind.dtype, self.strides[value], offset)
+        name, kind, placement = self.names[value], self.types[value], self.lowered.placement
+        rows = None
+        if value in placement.gathered:
+            chosen = placement.views[value].rows
+            assert chosen is not None
+            index = replace(self.pointer(chosen.index), shape=kind.shape, strides=chosen.strides, offset=chosen.offset)
+            rows = Rows(index, chosen.step, chosen.extent)
+        return Pointer(f"{name}_ptr", name, kind.shape, kind.dtype, self.strides[value], placement.offsets.get(value, 0), rows)
+
+    def indices(self, value: int) -> tuple[int, ...]:
+        """The value with the indices of a gathered one's rows."""
+        view = self.lowered.placement.views.get(value)
+        return () if view is None else view.read[1:]
 
     def buffer_of(self, value: int) -> int:
         """The value in whose memory a kernel writes a value: a concatenation, or the value itself."""
@@ -199,7 +211,8 @@ class ProgramFile:
         written = {self.graph.input_values[place] for place in written_inputs(self.graph).values()}
         given = [value for value in self.graph.input_values if value not in written]
         names = {self.names[value] for value in (*given, *self.prepared) if value in self.names}
-        return frozenset(position for position, value in enumerate(values) if self.names[value] in names)
+        read = [(value, *self.indices(value)) for value in values]
+        return frozenset(position for position, each in enumerate(read) if names.issuperset(self.names[it] for it in each))
 
     def new_name(self, wanted: str) -> str:
         """An unused name."""

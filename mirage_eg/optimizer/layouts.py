@@ -141,7 +141,7 @@ def intermediates(graph: Graph) -> list[int]:
         for value in values:
             family = (value, *family_of.get(value, ()))
             readers = [numbered[reader] for other in family for reader in graph.readers[other]]
-            generated = all(reader.op == "block" or (results and results[0] in views) for reader, results in readers)
+            generated = all(reader.op == "block" or (reader.op in VIEWS and results[0] in views) for reader, results in readers)
             if readers and generated and declared.keys().isdisjoint(family):
                 free.append(value)
     return free

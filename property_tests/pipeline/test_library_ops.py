@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import new_kernel_graph
@@ -40,6 +41,26 @@ def test_a_gather_cuts_a_program_and_what_is_around_it_is_fused() -> None:
     ops = [item.op for item in best.graph.ops]
     assert "gather" in ops and ops.count("block") >= 1 and best.fused
     assert best.verdict.equal and best.verdict.evidence
+
+
+def test_a_routed_layer_reads_the_weights_of_its_experts_where_they_are(run_program: RunProgram) -> None:
+    graph = new_kernel_graph()
+    x, scores, weights = (
+        graph.new_input(shape, name=name) for shape, name in (((1, 64), "x"), ((1, 6), "s"), ((6, 64, 32), "w"))
+    )
+    chosen = graph.op("argsort", graph.softmax(scores, 1), dim=1, descending=1, count=2)
+    graph.mark_output(
+        graph.silu(graph.matmul(graph.reshape(x, (1, 1, 64)), graph.gather(weights, graph.reshape(chosen, (2,)))))
+    )
+    [best, *_] = optimize("routed", graph.graph(), OPTIONS).candidates
+    assert best.verdict.equal and best.float_check.ok and best.compile.ok
+    kinds = {best.graph.nodes[launch.nodes[0]].op: launch.kind for launch in launches_of(best.graph).launches}
+    assert kinds["gather"] is LaunchKind.VIEW
+    generator = np.random.default_rng(0)
+    x_, s_, w_ = (generator.normal(size=shape) for shape in ((1, 64), (1, 6), (6, 64, 32)))
+    [result] = run_program(emit(best.graph), [x_, s_, w_])
+    products = x_ @ w_[np.argsort(-s_[0])[:2]]
+    np.testing.assert_allclose(result, products / (1 + np.exp(-products)), rtol=1e-2, atol=1e-2)
 
 
 def test_indices_out_of_range_in_a_numpy_array_are_refused() -> None:

@@ -10,7 +10,7 @@ from mirage_eg.search.partition.kernel_plan import PlanPart
 
 
 def compose(program: Graph, parts: Sequence[PlanPart]) -> Graph:
-    """The kernel graph of all parts, in the order in which they run; reshapes between them become views."""
+    """The kernel graph of all parts, in the order in which they run; reshapes and gathers between them become views."""
     return _Composer(program).compose(parts)
 
 
@@ -25,8 +25,8 @@ class _Composer:
     def read(self, value: int) -> int:
         if value not in self.copy.position:
             item = self.makers[value]
-            assert item.op in PLAIN_VIEWS, "parts run in order"
-            self.copy.position[value] = self.copy.append(replace(item, operands=(self.read(item.operands[0]),)))
+            assert item.op in PLAIN_VIEWS or item.op == "gather", "parts run in order"
+            self.copy.position[value] = self.copy.append(replace(item, operands=tuple(map(self.read, item.operands))))
         return self.copy.position[value]
 
     def compose(self, parts: Sequence[PlanPart]) -> Graph:

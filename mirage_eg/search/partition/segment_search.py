@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
@@ -34,6 +34,7 @@ from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, has_element_types, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
+from mirage_eg.search.partition.chosen_rows import copies_us
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
 from mirage_eg.search.partition.segments import Segment, barriers, op_count, segment_program
 from mirage_eg.search.structure import AnyStructure, Load, Structure
@@ -414,7 +415,7 @@ class FieldCheck:
             return "overflow" if overflows else None
 
 
-@dataclass(slots=True)
+@dataclass
 class KernelFinder:
     """Finds the kernels of the segments of one program; `run` searches programs, here or on workers, and may begin others."""
 
@@ -489,5 +490,15 @@ class KernelFinder:
     def _parts(self, segment: Segment, program: Graph) -> tuple[PlanPart, ...]:
         best: dict[int, SegmentKernels] = {}
         for kernels in self.found[program].kernels:
-            best.setdefault(kernels.count, kernels)
+            own = kernels if kernels.fused else self._with_copies(segment, kernels)
+            best.setdefault(own.count, own)
         return tuple(PlanPart(segment, segment.inputs, kernels) for kernels in best.values())
+
+    def _with_copies(self, segment: Segment, kernels: SegmentKernels) -> SegmentKernels:
+        """Library kernels with the copies of chosen rows that they read."""
+        read = [self._copies[value] for value in segment.inputs if value in self._copies]
+        return replace(kernels, us=kernels.us + sum(read), count=kernels.count + len(read)) if read else kernels
+
+    @cached_property
+    def _copies(self) -> dict[int, float]:
+        return copies_us(self.program, barriers(self.program), self.device)

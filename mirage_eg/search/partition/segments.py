@@ -31,6 +31,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.elementwise_chains import continued, uncounted
+from mirage_eg.search.partition.chosen_rows import chosen_rows
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 Needed = frozenset[int]  # values
@@ -143,6 +144,7 @@ class Segmenter:
             for operand in item.operands:
                 self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
+        self.rows = chosen_rows(program, self.barriers)
         self._chains = continued(program)
         self._fused = self._fused_by_library()
         self._inner = frozenset[int]() if self.limits.every_boundary else self._inner_values()
@@ -342,8 +344,9 @@ class Segmenter:
         return item.op == "matmul" and min(types[value].shape[-2:]) >= rows and types[item.operands[0]].shape[-1] >= summed
 
     def _is_input(self, value: int) -> bool:
-        """Whether a value is a program input or a slice of one."""
-        return self.items[self.makers[self.behind(value)]].op == "input"
+        """Whether a value is a program input or a slice of one, or its rows are read where they are."""
+        base = self.behind(value)
+        return base in self.rows or self.items[self.makers[base]].op == "input"
 
     def _only_reader(self, value: int) -> int | None:
         """The only node that reads a value or its reshapes, if there is one."""
@@ -368,9 +371,16 @@ class Segmenter:
         return frozenset(views)
 
     def _needed(self, values: Iterator[int] | Sequence[int]) -> Needed:
-        """The values to compute for these: reshapes and slices are views, inputs are there."""
-        bases = map(self.behind, values)
-        return frozenset(value for value in bases if self.items[self.makers[value]].op != "input")
+        """The values to compute for these: reshapes, slices and chosen rows are views, inputs are there."""
+        needed, waiting = set[int](), [*values]
+        while waiting:
+            value = self.behind(waiting.pop())
+            item = self.items[self.makers[value]]
+            if value in self.rows:
+                waiting += item.operands
+            elif item.op != "input":
+                needed.add(value)
+        return frozenset(needed)
 
     def behind(self, value: int) -> int:
         """The value of which this one is a view between kernels: of reshapes and slices."""
@@ -408,7 +418,9 @@ class Segmenter:
             if maker not in nodes:
                 nodes.add(maker)
                 for operand in self.items[maker].operands:
-                    frontier += (made := self._needed([operand]))
+                    made = self._needed([operand])
+                    rows = self.behind(operand)
+                    frontier += [rows] if made and rows in self.rows else made
                     if made or self._shows_slice(operand):
                         nodes |= self._views(operand, PLAIN_VIEWS if made else ("reshape",))
         return self._segment(frozenset(nodes), self.start)
