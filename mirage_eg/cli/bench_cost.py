@@ -1,16 +1,15 @@
 """`mirage-eg bench cost`: the cost model against measured kernels, and device constants fitted to them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from mirage_eg.backends.cost.devices import DEVICES, Device, find_device
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_table, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
@@ -71,35 +70,34 @@ def bench_cost(
         }
         print(json_line(result))
     else:
-        console().print(_agreement_table(before, after))
-        console().print(_furthest_table(measured, fitted))
-        console().print(_constants_table(constants))
+        print_table(
+            ("workload", "µGraphs", "rank correlation", "off by", "fitted: rank correlation", "off by"),
+            map(_agreement, before, after),
+            "predicted against measured: Spearman's rank correlation, and the mean factor between them",
+        )
+        head = ("workload", "µGraph", "measured µs", "predicted µs", "limited by")
+        print_table(head, _furthest(measured, fitted), "furthest off after the fit")
+        print_table(
+            ("constant", "shipped", "fitted"),
+            ((name, f"{pair['shipped']:.3g}", f"{pair['fitted']:.3g}") for name, pair in constants.items()),
+            "device constants: bytes and operations a second, microseconds",
+        )
     return 0
 
 
-def _agreement_table(before: Sequence["Agreement"], after: Sequence["Agreement"]) -> Table:
-    table = Table(
-        "workload", "µGraphs", "rank correlation", "off by", "fitted: rank correlation", "off by", title_justify="left"
-    )
-    table.title = "predicted against measured: Spearman's rank correlation, and the mean factor between them"
-    for shipped, fitted in zip(before, after, strict=True):
-        cells = [_correlation(shipped.correlation), f"{shipped.factor:.2f}"]
-        cells += [_correlation(fitted.correlation), f"{fitted.factor:.2f}"]
-        table.add_row(shipped.workload, str(shipped.count), *cells)
-    return table
+def _agreement(shipped: "Agreement", fitted: "Agreement") -> tuple[str, ...]:
+    figures = (cell for it in (shipped, fitted) for cell in (_correlation(it.correlation), f"{it.factor:.2f}"))
+    return shipped.workload, str(shipped.count), *figures
 
 
 def _correlation(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _furthest_table(measured: Sequence["Measured"], device: Device) -> Table:
+def _furthest(measured: Sequence["Measured"], device: Device) -> Iterator[tuple[str, ...]]:
     from mirage_eg.backends.cost.roofline_model import cost_of
     from mirage_eg.lab.bench.calibrate import predicted
     from mirage_eg.pipeline.kernel_summary import kernel_summary
-
-    table = Table("workload", "µGraph", "measured µs", "predicted µs", "limited by", title_justify="left")
-    table.title = "furthest off after the fit"
 
     def off(one: "Measured") -> float:
         ratio = predicted(one, device) / one.us
@@ -107,13 +105,4 @@ def _furthest_table(measured: Sequence["Measured"], device: Device) -> Table:
 
     for one in sorted(measured, key=off, reverse=True)[:_LISTED]:
         limits = ", ".join(dict.fromkeys(cost_of(kernel, device).limited_by for kernel in one.kernels))
-        table.add_row(one.workload, kernel_summary(one.graph), f"{one.us:.1f}", f"{predicted(one, device):.1f}", limits)
-    return table
-
-
-def _constants_table(constants: dict[str, dict[str, float]]) -> Table:
-    table = Table("constant", "shipped", "fitted", title_justify="left")
-    table.title = "device constants: bytes and operations a second, microseconds"
-    for name, pair in constants.items():
-        table.add_row(name, f"{pair['shipped']:.3g}", f"{pair['fitted']:.3g}")
-    return table
+        yield one.workload, kernel_summary(one.graph), f"{one.us:.1f}", f"{predicted(one, device):.1f}", limits

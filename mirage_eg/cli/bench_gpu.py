@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
 from mirage_eg.frontend.load import BUILT_IN
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import OptionError
@@ -66,35 +65,29 @@ def bench_gpu(
         print(json_line({"rows": [asdict(row) for row in rows], "failures": [asdict(failure) for failure in failures]}))
     else:
         if rows:
-            console().print(_table(rows))
+            _print_table(rows)
         for failure in failures:
             console().print(f"{failure.workload} b{failure.batch}: {failure.reason}", markup=False, highlight=False)
         console().print(f"lines: {rows_path(out)}", markup=False, highlight=False, soft_wrap=True)
     return 1 if failures else 0
 
 
-def _table(rows: Sequence["Summary"]) -> Table:
+def _print_table(rows: Sequence["Summary"]) -> None:
     from mirage_eg.lab.bench.gpu import geometric_mean
 
-    table = Table(title="µs, warm / cold; ratios above 1: ours is faster", title_justify="left")
-    for column in ("workload", "batch", "ours", "best baseline", "", "ratio warm", "ratio cold", "lower bound", "bound / ours"):
-        table.add_column(column, justify="left" if column in ("workload", "") else "right")
+    lines = []
     for row in rows:
-        table.add_row(
-            row.workload,
-            str(row.batch),
-            f"{row.warm_us:.1f} / {row.cold_us:.1f}",
-            "–" if row.baseline_warm_us is None else f"{row.baseline_warm_us:.1f} / {row.baseline_cold_us:.1f}",
-            row.baseline or "",
-            *("–" if ratio is None else f"{ratio:.2f}" for ratio in (row.warm_ratio, row.cold_ratio)),
-            f"{row.lower_bound_us:.1f}",
-            f"{row.lower_bound_ratio:.2f}",
-        )
+        baseline = "–" if row.baseline_warm_us is None else f"{row.baseline_warm_us:.1f} / {row.baseline_cold_us:.1f}"
+        ratios = ("–" if ratio is None else f"{ratio:.2f}" for ratio in (row.warm_ratio, row.cold_ratio))
+        times = (f"{row.warm_us:.1f} / {row.cold_us:.1f}", baseline, row.baseline or "")
+        bound = (f"{row.lower_bound_us:.1f}", f"{row.lower_bound_ratio:.2f}")
+        lines.append((row.workload, str(row.batch), *times, *ratios, *bound))
     groups = {row.workload: [other for other in rows if other.workload == row.workload] for row in rows}
     for name, group in (groups | {"all": rows}).items():
         means = []
-        for ratios in ([row.warm_ratio for row in group], [row.cold_ratio for row in group]):
-            known = [ratio for ratio in ratios if ratio is not None]
+        for all_ratios in ([row.warm_ratio for row in group], [row.cold_ratio for row in group]):
+            known = [ratio for ratio in all_ratios if ratio is not None]
             means.append(f"{geometric_mean(known):.2f}" if known else "–")
-        table.add_row(f"geometric mean, {name}", "", "", "", "", *means, "", "")
-    return table
+        lines.append((f"geometric mean, {name}", "", "", "", "", *means, "", ""))
+    head = ("workload", "batch", "ours", "best baseline", "", "ratio warm", "ratio cold", "lower bound", "bound / ours")
+    print_table(head, lines, "µs, warm / cold; ratios above 1: ours is faster", left=("workload", ""))

@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from mirage_eg.cli.arguments import with_options
-from mirage_eg.cli.terminal import append_line, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import append_line, as_job, json_line, print_table, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 
 if TYPE_CHECKING:
     from mirage_eg.lab.bench.kernelbench import Problem
-    from mirage_eg.lab.bench.kernelbench_gpu import GpuRow
+    from mirage_eg.lab.bench.kernelbench_gpu import GpuRow, Score
 
 _DEFAULTS = KernelBenchOptions()
 _SECONDS = {"cpu": 120.0, "cuda": 90.0}
@@ -100,10 +99,7 @@ def _on_cpu(found: "Sequence[Problem]", shrink: bool, seconds: float, out: Path 
                 append_line(out, json_line(row))
             observe("import", len(rows), len(found), row.problem)
     head, *lines = summary(rows)
-    table = Table(*head)
-    for line in lines:
-        table.add_row(*line)
-    console().print(table)
+    print_table(head, lines)
     return int(any(row.result in (Import.WRONG, Import.FAILED) for row in rows))
 
 
@@ -125,14 +121,16 @@ def _on_gpus(found: "Sequence[Problem]", options: KernelBenchOptions, seconds: f
 
         run_problems(waiting, options, visible_gpus() if waiting else [], seconds, out, report)
     rows = gpu_rows(out, found, options.dtype)
-    table = Table("level", "against", "", "problems", "right", *(f"fast_{p:g}" for p in FAST), "mean", "< 0.98", "≥ 2")
-    for score in scores(rows):
-        counts = (str(score.problems), str(score.right), *(f"{share:.2f}" for share in score.fast))
-        mean = "–" if score.mean is None else f"{score.mean:.2f}"
-        kind = "CUDA graphs" if score.graphs else "calls"
-        table.add_row(score.level, score.against, kind, *counts, mean, str(score.slower), str(score.twice))
-    console().print(table)
+    head = ("level", "against", "", "problems", "right", *(f"fast_{p:g}" for p in FAST), "mean", "< 0.98", "≥ 2")
+    print_table(head, map(_cells, scores(rows)))
     return int(any(not row.right for row in rows))
+
+
+def _cells(score: "Score") -> tuple[str, ...]:
+    counts = (str(score.problems), str(score.right), *(f"{share:.2f}" for share in score.fast))
+    mean = "–" if score.mean is None else f"{score.mean:.2f}"
+    kind = "CUDA graphs" if score.graphs else "calls"
+    return score.level, score.against, kind, *counts, mean, str(score.slower), str(score.twice)
 
 
 def _line(row: "GpuRow") -> str:

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from mirage_eg.cli.terminal import JsonOption, append_line, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, append_line, as_job, json_line, print_table, progress
 from mirage_eg.ir.errors import OptionError
 
 if TYPE_CHECKING:
-    from mirage_eg.lab.bench.laws import LawRow
+    from mirage_eg.lab.bench.laws import LawCounts, LawRow
 
 _HEAD = ("pairs of", "pairs", "decided", "proved for all sizes", "and all ranks", "at a size", "undecided", "wrong")
 
@@ -51,12 +50,13 @@ def bench_laws(
     if as_json:
         print(json_line({"rows": rows, "counts": counts(rows)}))
     else:
-        table = Table(*_HEAD, "twins", "refuted", "s")
-        for it in counts(rows):
-            numbers = (it.pairs, it.decided, it.all_sizes, it.all_ranks, it.at_a_size, it.undecided, it.wrong)
-            table.add_row(it.file, *map(str, numbers), str(it.twins), str(it.twins_refuted), f"{it.seconds:.1f}")
-        console().print(table)
+        print_table((*_HEAD, "twins", "refuted", "s"), map(_cells, counts(rows)))
     return int(any(row.verdict.wrong for row in rows))
+
+
+def _cells(it: "LawCounts") -> tuple[str, ...]:
+    numbers = (it.pairs, it.decided, it.all_sizes, it.all_ranks, it.at_a_size, it.undecided, it.wrong)
+    return it.file, *map(str, (*numbers, it.twins, it.twins_refuted)), f"{it.seconds:.1f}"
 
 
 def _line(row: "LawRow") -> str:

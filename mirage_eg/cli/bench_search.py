@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs
-from mirage_eg.cli.terminal import as_job, console, json_line, progress
+from mirage_eg.cli.terminal import as_job, json_line, print_table, progress
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.frontend.workloads import FEWEST, MOST, STANDARD
 from mirage_eg.pipeline.run.options import Options
@@ -60,27 +59,27 @@ def bench_search(
 def _print(rows: "Sequence[SearchRow]", by_ops: "Sequence[SearchRow]") -> None:
     from mirage_eg.lab.bench.search import PUBLISHED
 
-    table = Table("program", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB", title_justify="left")
-    table.title = (
+    print_table(
+        ("program", "splits", "e-nodes", "classes", "ms", "visited", "structures", "s", "MiB"),
+        map(_cells, rows),
         f"{rows[0].domain} domain, {rows[0].max_block_ops} ops without loads and stores; sizes and ms are the largest over the "
-        "splits; structures: one kernel + split-reduction pairs"
+        "splits; structures: one kernel + split-reduction pairs",
     )
-    for row in rows:
-        sizes = (row.splits, row.nodes, row.classes, round(row.saturation_ms), row.visited)
-        structures = f"{row.one_kernel} + {row.split_reduction}"
-        seconds = f"{row.seconds:.2f}" + ("" if row.complete else " (incomplete)")
-        table.add_row(row.workload, *map(str, sizes), structures, seconds, str(round(row.peak_bytes / 2**20)))
-    console().print(table)
     if by_ops:
-        table = Table("ops", "here s", "structures", *_PUBLISHED_COLUMNS, title_justify="left")
-        table.title = (
+        print_table(
+            ("ops", "here s", "structures", *_PUBLISHED_COLUMNS),
+            ((str(it.max_block_ops), f"{it.seconds:.2f}", str(it.structures), *PUBLISHED[it.max_block_ops]) for it in by_ops),
             "RMSNorm by the largest number of ops in a block graph. Here: with g, on this machine, in one process; ops are "
             "primitives, and loads and stores are not counted, so that the same number allows more. Published (OSDI'25): on "
-            "its own machine; loads are counted"
+            "its own machine; loads are counted",
         )
-        for row in by_ops:
-            table.add_row(str(row.max_block_ops), f"{row.seconds:.2f}", str(row.structures), *PUBLISHED[row.max_block_ops])
-        console().print(table)
+
+
+def _cells(row: "SearchRow") -> tuple[str, ...]:
+    sizes = (row.splits, row.nodes, row.classes, round(row.saturation_ms), row.visited)
+    seconds = f"{row.seconds:.2f}" + ("" if row.complete else " (incomplete)")
+    structures = f"{row.one_kernel} + {row.split_reduction}"
+    return row.workload, *map(str, sizes), structures, seconds, str(round(row.peak_bytes / 2**20))
 
 
 _PUBLISHED_COLUMNS = ("published s, many threads", "one thread", "no abstract expressions")

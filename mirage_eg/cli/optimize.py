@@ -3,15 +3,13 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model, results_folder, with_options
 from mirage_eg.cli.optimize_sizes import declared, run_optimize_sizes
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import JsonError, MirageError, OptionError
@@ -163,14 +161,15 @@ def write_results(result: "Result", program: Graph, folder: Path, source: str) -
 
 def _print_result(result: "Result", folder: Path) -> None:
     report = result.report
-    table = Table(title=f"{report.program}: {counted(len(result.candidates), 'µGraph')}, best first", title_justify="left")
-    for column in ("#", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"):
-        justify: Literal["left", "right"] = "left" if column in ("what it does", "verified", "compiled") else "right"
-        table.add_column(column, justify=justify, min_width=22 if column == "what it does" else None)
-    for ranks, cells in numbered(map(_cells, result.candidates)):  # equal rows differ in maps, or in the order of ops
-        table.add_row(ranks, *map(Text, cells))
+    rows = numbered(map(_cells, result.candidates))  # equal rows differ in maps, or in the order of ops
+    print_table(
+        ("#", "kernels", "what it does", "grid", "loop", "predicted µs", "measured µs", "verified", "compiled"),
+        ((ranks, *cells) for ranks, cells in rows),
+        f"{report.program}: {counted(len(result.candidates), 'µGraph')}, best first",
+        left=("what it does", "verified", "compiled"),
+        widths={"what it does": 22},
+    )
     out = console()
-    out.print(table)
     if report.cache == "hit":
         out.print(f"cache: hit, computed {report.computed}; try: --no-cache to run again", highlight=False)
     if report.regions:

@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
-from mirage_eg.cli.terminal import console, json_line, progress
+from mirage_eg.cli.terminal import console, json_line, print_table, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import OptionError
@@ -108,22 +105,18 @@ def _record(bucket: "Bucket") -> dict[str, Any]:
     }
 
 
+def _cells(bucket: dict[str, Any]) -> tuple[str, ...]:
+    sizes = ", ".join(f"{key} {least}–{largest}" for key, (least, largest) in bucket["sizes"].items())
+    tested = "; ".join(" ".join(f"{key}={size}" for key, size in each.items()) for each in bucket["tested_at"])
+    numbers = (str(bucket["kernels"]), f"{bucket['predicted_us']:.1f}", f"{1000 * bucket['seconds']:.0f}")
+    return sizes, *numbers, "yes" if bucket["proved"] else "no", tested, bucket["source"]
+
+
 def _print(name: str, dims: Any, buckets: Sequence[dict[str, Any]], folder: Path) -> None:
     listed = ", ".join(dim.declaration for dim in dims)
-    table = Table(title=f"{name} for {listed}: {len(buckets)} buckets, 1 search", title_justify="left")
-    for column in ("sizes", "kernels", "predicted µs", "instantiated in ms", "proved", "tested at", "source"):
-        table.add_column(column)
-    for bucket in buckets:
-        sizes = ", ".join(f"{key} {least}–{largest}" for key, (least, largest) in bucket["sizes"].items())
-        tested = "; ".join(" ".join(f"{key}={size}" for key, size in each.items()) for each in bucket["tested_at"])
-        cells = (
-            *(sizes, str(bucket["kernels"]), f"{bucket['predicted_us']:.1f}", f"{1000 * bucket['seconds']:.0f}"),
-            *("yes" if bucket["proved"] else "no", tested, bucket["source"]),
-        )
-        table.add_row(*map(Text, cells))
-    out = console()
-    out.print(table)
-    out.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    head = ("sizes", "kernels", "predicted µs", "instantiated in ms", "proved", "tested at", "source")
+    print_table(head, map(_cells, buckets), f"{name} for {listed}: {len(buckets)} buckets, 1 search")
+    console().print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
 
 
 def run_verify_sizes(

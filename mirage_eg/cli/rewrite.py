@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model_parts, results_folder, with_options
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
@@ -153,21 +152,19 @@ def _write(result: "OptimizedGraph", folder: Path) -> None:
 
 
 def _print(report: "GraphReport", folder: Path, model: Path | None) -> None:
-    table = Table(
-        title=f"{report.program} on {report.device}: {report.ops_before} ops, {report.ops_after} after", title_justify="left"
+    costs = {
+        "as written": report.as_written,
+        "fusion only": report.fusion,
+        "substitution only": report.substitution,
+        "joint": report.joint,
+    }
+    numbers = {label: (str(it.kernels), f"{it.us:.1f}", f"{it.bound_us:.1f}") for label, it in costs.items()}
+    print_table(
+        ("", "kernels", "predicted µs", "bound µs", "optimal", "seconds"),
+        ((label, *numbers[label], "proved" if it.proved else "not proved", f"{it.seconds:.2f}") for label, it in costs.items()),
+        f"{report.program} on {report.device}: {report.ops_before} ops, {report.ops_after} after",
+        left=("", "optimal"),
     )
-    for column in ("", "kernels", "predicted µs", "bound µs", "optimal", "seconds"):
-        table.add_column(column, justify="left" if column in ("", "optimal") else "right")
-    for label, it in (
-        ("as written", report.as_written),
-        ("fusion only", report.fusion),
-        ("substitution only", report.substitution),
-        ("joint", report.joint),
-    ):
-        proved = "proved" if it.proved else "not proved"
-        table.add_row(label, str(it.kernels), f"{it.us:.1f}", f"{it.bound_us:.1f}", proved, f"{it.seconds:.2f}")
-    out = console()
-    out.print(table)
     stopped = f"; {report.stopped}" if report.stopped else ""
     lines = [
         f"e-graph: {report.enodes:,} e-nodes in {report.eclasses:,} classes, {report.saturation_seconds:.2f} s{stopped}",
@@ -177,22 +174,21 @@ def _print(report: "GraphReport", folder: Path, model: Path | None) -> None:
         *([f"ONNX model: {model}"] if model else []),
     ]
     for line in lines:
-        out.print(line, soft_wrap=True, highlight=False, markup=False)
+        console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _print_parts(reports: Sequence["GraphReport"], folder: Path) -> None:
-    device = reports[0].device
-    table = Table(title=f"{folder.name} on {device}: {len(reports)} parts, torch between them", title_justify="left")
-    for column in ("part", "ops", "after", "as written, µs", "rewritten, µs", "gain", "verified"):
-        table.add_column(column, justify="left" if column in ("part", "verified") else "right")
+    rows = []
     for it in reports:
         least = min(it.as_written.us, it.joint.us)
         gain = f"{it.as_written.us / least:.2f}" if least else "–"
         part = it.program.rpartition(" ")[2]
-        table.add_row(part, str(it.ops_before), str(it.ops_after), f"{it.as_written.us:.1f}", f"{least:.1f}", gain, it.verdict)
+        rows.append((part, str(it.ops_before), str(it.ops_after), f"{it.as_written.us:.1f}", f"{least:.1f}", gain, it.verdict))
     before = sum(it.as_written.us for it in reports)
     after = sum(min(it.as_written.us, it.joint.us) for it in reports)
-    table.add_row("all", "", "", f"{before:.1f}", f"{after:.1f}", f"{before / after:.2f}" if after else "–", "")
-    out = console()
-    out.print(table)
-    out.print(f"predictions are of a roofline; files: {folder}/part0 …", soft_wrap=True, highlight=False, markup=False)
+    rows.append(("all", "", "", f"{before:.1f}", f"{after:.1f}", f"{before / after:.2f}" if after else "–", ""))
+    head = ("part", "ops", "after", "as written, µs", "rewritten, µs", "gain", "verified")
+    print_table(
+        head, rows, f"{folder.name} on {reports[0].device}: {len(rows) - 1} parts, torch between them", ("part", "verified")
+    )
+    console().print(f"predictions are of a roofline; files: {folder}/part0 …", soft_wrap=True, highlight=False, markup=False)

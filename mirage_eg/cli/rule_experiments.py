@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
 from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR, readable
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
@@ -203,12 +202,7 @@ def _print_cut(program: str, cut: Iterable[str]) -> None:
 
 
 def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], title: str) -> None:
-    table = Table(title=title, title_justify="left")
-    for position, column in enumerate(head):
-        table.add_column(column, overflow="fold", min_width=8 if position == 0 else None)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table, markup=False)
+    print_table(head, rows, title, widths={head[0]: 8})
 
 
 def _print_line(text: str) -> None:

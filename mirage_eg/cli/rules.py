@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
@@ -124,15 +123,11 @@ def _print_report(report: "Report") -> None:
     for lint in report.lints:
         write(f"  {lint.place}: {lint.level}: {lint.message}")
     if report.growth:
-        table = Table("workload", "e-nodes", "with the file", "classes", "with the file", "ms", "with the file")
-        for before, after in report.growth:
-            table.add_row(
-                before.workload,
-                *map(str, (before.nodes, after.nodes, before.classes, after.classes)),
-                f"{before.milliseconds:.0f}",
-                f"{after.milliseconds:.0f}",
-            )
-        out.print(table)
+        rows = (
+            (a.workload, *map(str, (a.nodes, b.nodes, a.classes, b.classes)), f"{a.milliseconds:.0f}", f"{b.milliseconds:.0f}")
+            for a, b in report.growth
+        )
+        print_table(("workload", "e-nodes", "with the file", "classes", "with the file", "ms", "with the file"), rows)
     if report.unmeasured is not None:
         write(f"  growth was not measured completely: {report.unmeasured}")
     write("sound" if report.sound else "not sound" if refuted else "true, but not fit for the search")

@@ -7,17 +7,19 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
-from typing import Annotated, Any, ParamSpec
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.run_report import plain
@@ -48,11 +50,23 @@ def as_job(command: Callable[Parameters, int]) -> Callable[Parameters, Job]:
     return read
 
 
-def print_table(head: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> None:
-    """Print a table with one row of headings."""
-    table = Table(*head, title=title, title_justify="left")
+def print_table(
+    head: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    title: str | None = None,
+    left: Collection[str] | None = None,
+    widths: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Print a table with one row of headings; where columns that stand `left` are named, the others stand right.
+
+    `widths` are the least widths of columns.
+    """
+    table = Table(title=title, title_justify="left")
+    for column in head:
+        stands: Literal["left", "right"] = "left" if left is None or column in left else "right"
+        table.add_column(column, justify=stands, overflow="fold", min_width=widths.get(column))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console().print(table)
 
 
