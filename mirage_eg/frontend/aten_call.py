@@ -50,7 +50,8 @@ class Call:
 
     A tensor among the arguments is a node of the FX graph: `tensor_of` returns its tensor, and makes it an input if need be;
     `known` returns its NumPy array if it is a constant, else None. `lift` makes an input of kind constant from a function that
-    returns its NumPy array, `causal_mask` one of so many rows and columns.
+    returns its NumPy array, `causal_mask` one of so many rows and columns. `values`: torch's values of the tensor arguments,
+    which have strides, but need not have elements.
     """
 
     graph: KernelGraph
@@ -62,6 +63,7 @@ class Call:
     lift: Lift
     causal_mask: Callable[[int, int], Tensor]
     known: Callable[[Any], Any]
+    values: Mapping[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
     @property
@@ -132,12 +134,17 @@ class Call:
         value = self.take(name)
         if name in self.types:
             return self.tensor(name)
-        return _number(name, value) if not isinstance(value, float) or isfinite(value) else self._constant(value)
+        if not isinstance(value, float) or isfinite(value):
+            return _number(name, value)
+        return self.constant(value, next((it.dtype for it in self.types.values() if it.dtype in FLOATING), self.result.dtype))
 
-    def _constant(self, value: float) -> Tensor:
+    def constant(self, value: float, dtype: str) -> Tensor:
+        """A number as an input of kind constant.
+
+        The IR's own constants are finite and depend on a tensor in form, so that the search takes longer and fuses less.
+        """
         import numpy as np
 
-        dtype = next((kind.dtype for kind in self.types.values() if kind.dtype in FLOATING), self.result.dtype)
         shape = (1,) if self.result.shape else ()  # of the smallest rank: the result of two scalars is one
         return self.lift(f"number_{spelled(value)}_{dtype}_{len(shape)}", shape, dtype, lambda: np.full(shape, value))
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 from math import log, prod
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy, named
+from mirage_eg.frontend.aten_indicators import truth
 from mirage_eg.frontend.aten_library import place_of_extreme
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
@@ -79,14 +80,17 @@ def _clamp(low_name: str, high_name: str) -> Handler:
     def clamp(call: Call) -> Tensor:
         x, g = call.tensor("self"), call.graph
         low, high = (None if call.take(name) is None else call.operand(name) for name in (low_name, high_name))
-        if isinstance(low, Fraction) and isinstance(high, Fraction):
-            if low > high:
-                raise UnsupportedError(f"{low_name} = {low} is larger than {high_name} = {high}")
+        if isinstance(low, Fraction) and isinstance(high, Fraction) and low <= high:
             return g.clamp(x, low, high)
         x = x if low is None else g.maximum(x, low)
         return x if high is None else g.minimum(x, high)
 
     return clamp
+
+
+def _added_of_two(combine: Callable[[Tensor, Tensor], Tensor]) -> Handler:
+    """self + value · combine(tensor1, tensor2)."""
+    return lambda call: _sum(call.tensor("self"), combine(call.tensor("tensor1"), call.tensor("tensor2")), call.number("value"))
 
 
 def _gelu(call: Call) -> Tensor:
@@ -168,6 +172,16 @@ def _reduction(op: str, sign: int = 1) -> Handler:
     return reduce
 
 
+def _any(call: Call) -> Tensor:
+    x = truth(call, "self")
+    return _kept(call, _over("max", x, call.dims("dim", len(x.shape))))
+
+
+def _all(call: Call) -> Tensor:
+    x = 1 - truth(call, "self")
+    return _kept(call, 1 - _over("max", x, call.dims("dim", len(x.shape))))
+
+
 def _product(call: Call) -> Tensor:
     """The product of all elements, or of those along a dim: halves are multiplied until one element is left."""
     x = _of_result_type(call)
@@ -238,16 +252,6 @@ def _distances(call: Call) -> Tensor:
     return reshaped(g.sqrt(g.sum(difference**2, len(difference.shape) - 1)), call.result.shape)
 
 
-def _average_of_all(call: Call) -> Tensor:
-    """Adaptive average pooling to one value for each channel: a mean over the trailing dims."""
-    x = call.tensor("self")
-    sizes = list(call.take("output_size"))
-    if set(sizes) != {1}:
-        raise UnsupportedError(f"output_size = {sizes}, wanted 1 alone")
-    rank = len(x.shape)
-    return _over("mean", x, list(range(rank - len(sizes), rank)))
-
-
 HANDLERS: Mapping[str, Handler] = {
     **{f"aten.{name}.default": _unary(op.name) for op in PACKAGED.values() for name in op.aten},
     **named("add.Tensor add.Scalar", _add),
@@ -255,6 +259,8 @@ HANDLERS: Mapping[str, Handler] = {
     **named("rsub.Tensor rsub.Scalar", _rsub),
     **named("mul.Tensor mul.Scalar", _mul),
     **named("div.Tensor true_divide.Tensor div.Scalar div.Tensor_mode", _div),
+    "aten.addcmul.default": _added_of_two(lambda x, y: x * y),
+    "aten.addcdiv.default": _added_of_two(lambda x, y: x / y),
     "aten.pow.Tensor_Scalar": _pow,
     **named("maximum.default max.other", _extreme("maximum")),
     **named("minimum.default min.other", _extreme("minimum")),
@@ -277,11 +283,12 @@ HANDLERS: Mapping[str, Handler] = {
     **named("sum.default sum.dim_IntList", _reduction("sum")),
     **named("mean.default mean.dim", _reduction("mean")),
     **named("prod.default prod.dim_int", _product),
+    **named("any.default any.dim any.dims", _any),
+    **named("all.default all.dim all.dims", _all),
     **named("amax.default max.default", _reduction("max")),
     **named("amin.default min.default", _reduction("max", -1)),
     "aten.max.dim": _extreme_along(1),
     "aten.min.dim": _extreme_along(-1),
-    **named("adaptive_avg_pool1d.default adaptive_avg_pool2d.default adaptive_avg_pool3d.default", _average_of_all),
     "aten.var.correction": lambda call: _kept(call, _variance(call)[0]),
     "aten.std.correction": lambda call: _kept(call, call.graph.sqrt(_variance(call)[0])),
     "aten.var_mean.correction": _var_mean,

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from math import inf
 from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named, spelled
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named
 from mirage_eg.frontend.aten_rearrangements import cast
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -50,18 +51,22 @@ def _equal(call: Call) -> Tensor:
     return x if number else 1 - x
 
 
+def truth(call: Call, name: str) -> Tensor:
+    """Zeros and ones of a floating-point type: where an operand is true, or a number that is not 0."""
+    if call.is_indicator(name):
+        return _number_indicator(call, name)
+    x = call.any_tensor(name)
+    other = 1 - call.graph.equal(x, 0)
+    return other if x.dtype in FLOATING else cast(cast(other, "bool"), "float32")
+
+
+def _is_infinite(call: Call) -> Tensor:
+    x = call.tensor("self")
+    return call.graph.equal(call.graph.abs(x), call.constant(inf, str(x.dtype)))
+
+
 def _xor(call: Call) -> Tensor:
     return (_number_indicator(call, "self") - _number_indicator(call, "other")) ** 2
-
-
-def number_input(call: Call, value: float, dtype: str) -> Tensor:
-    """A number as an input of kind constant with one element.
-
-    The IR's own constants are finite and depend on a tensor in form, so that the search takes longer and fuses less.
-    """
-    import numpy as np
-
-    return call.lift(f"number_{spelled(value)}_{dtype}", (1,), dtype, lambda: np.full(1, value))
 
 
 def _selected(call: Call, name: str) -> Tensor:
@@ -71,7 +76,7 @@ def _selected(call: Call, name: str) -> Tensor:
         return call.tensor(name)
     if isinstance(value, bool) or value != value:
         raise UnsupportedError(f"{name} = {value!r} is not supported")
-    return number_input(call, float(value), call.result.dtype)
+    return call.constant(float(value), call.result.dtype)
 
 
 def _where(call: Call) -> Tensor:
@@ -95,6 +100,8 @@ HANDLERS: Mapping[str, Handler] = {
     **named("logical_or.default bitwise_or.Tensor __or__.Tensor", _of_indicators("maximum")),
     **named("logical_xor.default bitwise_xor.Tensor __xor__.Tensor", _xor),
     **named("logical_not.default bitwise_not.default", lambda call: 1 - _number_indicator(call, "self")),
+    "aten.isinf.default": _is_infinite,
+    "aten.isnan.default": lambda call: 1 - call.graph.equal(call.tensor("self"), call.tensor("self")),
     **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _where),
     **named("masked_fill.Scalar masked_fill.Tensor", _masked_fill),
 }

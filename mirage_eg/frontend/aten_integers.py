@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, named, spelled
+from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, named
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
@@ -19,11 +19,7 @@ def has_integers(call: Call) -> bool:
 
 
 def _constant(call: Call, value: Fraction, dtype: str) -> Tensor:
-    import numpy as np
-
-    number = int(value) if dtype in INTEGERS else float(value)
-    shape = (1,) if call.result.shape else ()  # of the smallest rank: the result of two scalars is one
-    return call.lift(f"number_{spelled(number)}_{dtype}_{len(shape)}", shape, dtype, lambda: np.full(shape, number))
+    return call.constant(int(value) if dtype in INTEGERS else float(value), dtype)
 
 
 def _operand(call: Call, name: str, dtype: str) -> Operand:

@@ -7,14 +7,13 @@ from math import inf, isnan, prod, sqrt
 from typing import Any
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy, named
-from mirage_eg.frontend.aten_indicators import number_input
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped, swapped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import SizeExpression
 
 
-def _product(x: Tensor, y: Tensor) -> Tensor:
+def product(x: Tensor, y: Tensor) -> Tensor:
     """x @ y by the rules of torch.matmul: a vector is a row on the left and a column on the right, and its dim is dropped.
 
     A sum over one element is none: such a product, as of frequencies and positions, is elementwise.
@@ -31,26 +30,26 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _matmul(left: str, right: str) -> Handler:
-    return lambda call: _product(call.tensor(left), call.tensor(right))
+    return lambda call: product(call.tensor(left), call.tensor(right))
 
 
 def _linear(call: Call) -> Tensor:
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional("bias")
-    z = _product(x, weight if len(weight.shape) == 1 else swapped(weight, 0, 1))
+    z = product(x, weight if len(weight.shape) == 1 else swapped(weight, 0, 1))
     return z if bias is None else z + bias
 
 
 def _product_with_bytes(call: Call) -> Tensor:
     """A product with a weight of int8 whose columns have scales."""
     x = call.tensor("self")
-    return _product(x, swapped(cast(call.any_tensor("mat2"), str(x.dtype)), 0, 1)) * call.tensor("scales")
+    return product(x, swapped(cast(call.any_tensor("mat2"), str(x.dtype)), 0, 1)) * call.tensor("scales")
 
 
 def _added_product(left: str, right: str) -> Handler:
     """beta · self + alpha · left @ right."""
 
     def added(call: Call) -> Tensor:
-        z, alpha, beta = _product(call.tensor(left), call.tensor(right)), call.number("alpha"), call.number("beta")
+        z, alpha, beta = product(call.tensor(left), call.tensor(right)), call.number("alpha"), call.number("beta")
         z = z if alpha == 1 else z * alpha
         x = call.tensor("self")
         return z if beta == 0 else z + (x if beta == 1 else x * beta)
@@ -234,7 +233,7 @@ def _safe_softmax(call: Call) -> Tensor:
 
 def _is_hidden(call: Call, x: Tensor, dim: int) -> Tensor:
     """Where all of x along a dim is −∞."""
-    return call.graph.equal(call.graph.max(x, dim), number_input(call, -inf, str(x.dtype)))
+    return call.graph.equal(call.graph.max(x, dim), call.constant(-inf, str(x.dtype)))
 
 
 _MOVES = frozenset(
@@ -350,7 +349,7 @@ def _attended(call: Call, scores: Tensor, mask: _Mask | None, v: Tensor) -> Tens
     return g.where(g.max(by, keys), result, 0) if mask.is_indicator else g.where(_is_hidden(call, by, keys), 0, result)
 
 
-def _scale(width: int) -> Fraction:
+def scale_of_heads(width: int) -> Fraction:
     if isinstance(width, SizeExpression):
         raise UnsupportedError("scale = 1 / √width, and the width of heads is chosen later")
     return Fraction(str(1 / sqrt(width)))
@@ -361,7 +360,7 @@ def _attention(call: Call, mask_name: str) -> Tensor:
     call.ignore("return_debug_mask", "compute_log_sumexp", "enable_gqa")  # the kernels have no flag for groups of heads
     call.require("dropout_p", 0.0)
     q, k, v = call.tensor("query"), call.tensor("key"), call.tensor("value")
-    scale = call.number("scale") if call.take("scale") is not None else _scale(q.shape[-1])
+    scale = call.number("scale") if call.take("scale") is not None else scale_of_heads(q.shape[-1])
     mask = _mask(call, mask_name, q.shape[-2], k.shape[-2])
     shape = (*q.shape[:-1], v.shape[-1])
     if len(q.shape) > 2 and q.shape[-3] > k.shape[-3] > 1:

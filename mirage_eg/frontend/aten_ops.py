@@ -7,6 +7,7 @@ from mirage_eg.frontend import (
     aten_convolution,
     aten_einsum,
     aten_elementwise,
+    aten_encoder,
     aten_indicators,
     aten_integers,
     aten_layers,
@@ -16,6 +17,7 @@ from mirage_eg.frontend import (
     aten_quantized,
     aten_rearrangements,
     aten_repeats,
+    aten_strided,
 )
 from mirage_eg.frontend.aten_call import Call, Handled, Handler
 
@@ -25,7 +27,9 @@ _HANDLERS: dict[str, Handler] = {
     **aten_elementwise.HANDLERS,
     **aten_rearrangements.HANDLERS,
     **aten_repeats.HANDLERS,
+    **aten_strided.HANDLERS,
     **aten_indicators.HANDLERS,
+    **aten_encoder.HANDLERS,
     **aten_layers.HANDLERS,
     **aten_library.HANDLERS,
     **aten_losses.HANDLERS,

@@ -87,13 +87,13 @@ def _max_pool(dims: int) -> Handler:
     return pool
 
 
-def _max_pool_with_places(dims: int) -> Handler:
-    def pool(call: Call) -> list[Lazy | str]:
-        z = _max_pool(dims)(call)
+def _with_places(pool: Handler) -> Handler:
+    def both(call: Call) -> list[Lazy | str]:
+        z = pool(call)
         assert isinstance(z, Tensor)
         return [lambda: z, "the places of the maxima of a pooling are no output of the IR's op"]
 
-    return pool
+    return both
 
 
 def _avg_pool(dims: int) -> Handler:
@@ -125,25 +125,43 @@ def _avg_pool(dims: int) -> Handler:
     return pool
 
 
-def _adaptive_mean(dims: int) -> Handler:
-    """Windows of one size, where the extents of the result divide those of the operand."""
+_MOST = 64  # windows of different sizes along a dim
+
+
+def _adaptive(op: str, dims: int) -> Handler:
+    """Window i of n along a dim of extent e is [⌊i·e/n⌋, ⌈(i+1)·e/n⌉)."""
 
     def pool(call: Call) -> Tensor:
         x = call.tensor("self")
         call.ignore("output_size")  # read off the type of the result
         counts, extents = call.result.shape[-dims:], x.shape[-dims:]
-        for count, extent in zip(counts, extents, strict=True):
-            if extent % count:
-                raise UnsupportedError(f"output_size = {count} does not divide the extent {extent}")
-        return _tiled(call, x, "mean", [extent // count for count, extent in zip(counts, extents, strict=True)])
+        if all(extent % count == 0 for count, extent in zip(counts, extents, strict=True)):
+            return _tiled(call, x, op, [extent // count for count, extent in zip(counts, extents, strict=True)])
+        for dim, count in enumerate(counts, len(x.shape) - dims):
+            x = _adaptive_along(x, op, dim, count)
+        return x
 
     return pool
+
+
+def _adaptive_along(x: Tensor, op: str, dim: int, count: int) -> Tensor:
+    extent, g = x.shape[dim], x.builder
+    if count % extent == 0:
+        return x if count == extent else g.repeat(x, count // extent, dim)
+    if count > _MOST:
+        raise UnsupportedError(
+            f"output_size = {count} of an extent of {extent}, wanted at most {_MOST} windows of several sizes"
+        )
+    ends = [(place * extent // count, -(-(place + 1) * extent // count)) for place in range(count)]
+    kept = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+    return g.concat([reshaped(g.op(op, cut(x, dim, *window), dim=dim), kept) for window in ends], dim)
 
 
 HANDLERS: Mapping[str, Handler] = {
     **{f"aten.avg_pool{dims}d.default": _avg_pool(dims) for dims in (1, 2, 3)},
     **{f"aten.max_pool{dims}d.default": _max_pool(dims) for dims in (1, 2, 3)},
-    **{f"aten.max_pool{dims}d_with_indices.default": _max_pool_with_places(dims) for dims in (2, 3)},
-    **{f"aten.adaptive_avg_pool{dims}d.default": _adaptive_mean(dims) for dims in (1, 2, 3)},
-    "aten._adaptive_avg_pool2d.default": _adaptive_mean(2),
+    **{f"aten.max_pool{dims}d_with_indices.default": _with_places(_max_pool(dims)) for dims in (2, 3)},
+    **{f"aten.adaptive_avg_pool{dims}d.default": _adaptive("mean", dims) for dims in (1, 2, 3)},
+    **{f"aten._adaptive_avg_pool{dims}d.default": _adaptive("mean", dims) for dims in (2, 3)},
+    **{f"aten.adaptive_max_pool{dims}d.default": _with_places(_adaptive("max", dims)) for dims in (1, 2, 3)},
 }

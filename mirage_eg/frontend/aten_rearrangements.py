@@ -333,14 +333,14 @@ def _index(call: Call) -> Tensor:
                 return reshaped(x, call.result.shape)
             constants = [array for array in arrays if array is not None]
             if given == list(range(given[0], given[-1] + 1)) and all(array.dtype.kind == "i" for array in constants):
-                return _at_places(call, x, constants, given[0])
+                return at_places(call, x, constants, given[0])
         if len(given) == 2 and given[1] == given[0] + 1:
             return at_rows_and_columns(call, x, given[0])
         raise UnsupportedError(f"indices for {len(given)} dims, wanted one, two neighbours, or constants for neighbours")
     return _taken(call, x, "indices", f"indices.{given[0]}", given[0])
 
 
-def _at_places(call: Call, x: Tensor, arrays: Sequence[Any], dim: int) -> Tensor:
+def at_places(call: Call, x: Tensor, arrays: Sequence[Any], dim: int) -> Tensor:
     """x at constant places of some neighbouring dims: these dims become one."""
     import numpy as np
 
@@ -381,13 +381,13 @@ def _pad_mode(call: Call) -> Tensor:
 def _roll(call: Call) -> Tensor:
     x = call.any_tensor("self")
     shifts, dims = list(call.take("shifts")), list(call.take("dims"))
-    if len(shifts) != len(dims):
-        raise UnsupportedError(f"shifts {shifts} without a dim for each")
+    if not dims:
+        x, dims = reshaped(x, (prod(x.shape),)), [0]
     for shift, dim in zip(shifts, dims, strict=True):
         dim %= len(x.shape)
         if place := -shift % x.shape[dim]:
             x = call.graph.concat([cut(x, dim, place, x.shape[dim]), cut(x, dim, 0, place)], dim)
-    return x
+    return reshaped(x, call.result.shape)
 
 
 _LAYOUTS = ("memory_format",)
@@ -426,7 +426,7 @@ HANDLERS: Mapping[str, Handler] = {
     **named("cat.default concat.default", _cat),
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
-    "aten.index.Tensor": _index,
+    **named("index.Tensor _unsafe_index.Tensor", _index),
     "aten.index_select.default": _index_select,
     "aten.constant_pad_nd.default": _pad,
     "aten.pad.default": _pad_mode,

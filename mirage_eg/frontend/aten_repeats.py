@@ -1,9 +1,9 @@
-"""ATen's ops that read elements several times: tiles, nearest neighbours and overlapping windows."""
+"""ATen's ops that read elements several times: tiles and nearest neighbours."""
 
 from collections.abc import Mapping
 
 from mirage_eg.frontend.aten_call import Call, Handler
-from mirage_eg.frontend.aten_rearrangements import cut, permuted, reshaped
+from mirage_eg.frontend.aten_rearrangements import at_places, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -20,7 +20,7 @@ _SCALES = ("scales_d", "scales_h", "scales_w")
 
 
 def _nearest(dims: int) -> Handler:
-    """`upsample_nearest`: element i of the result is element ⌊i · s⌋ of the operand; each is repeated where 1/s is whole."""
+    """`upsample_nearest`: element i of the result is element ⌊i · s⌋ of the operand, with s in float32."""
 
     def upsample(call: Call) -> Tensor:
         import numpy as np
@@ -32,11 +32,19 @@ def _nearest(dims: int) -> Handler:
         ]
         for dim, scale in zip(range(len(x.shape) - dims, len(x.shape)), scales or [None] * dims, strict=True):
             extent, wanted = x.shape[dim], call.result.shape[dim]
+            step = np.float32(1 / scale) if scale else np.float32(extent) / np.float32(wanted)
+            read = np.floor(np.arange(wanted, dtype=np.float32) * step).astype(np.int64).clip(max=extent - 1)
             times = wanted // extent
-            read = np.floor(np.arange(wanted, dtype=np.float32) * np.float32(1 / max(1, times)))
-            if wanted % extent or scale not in (None, times) or (read != np.arange(wanted) // times).any():
-                raise UnsupportedError(f"an extent of {extent} becomes {wanted}, wanted each element a whole number of times")
-            x = x if times == 1 else call.graph.repeat(x, times, dim)
+            if {type(extent), type(wanted)} != {int}:
+                raise UnsupportedError(f"an extent of {extent} becomes {wanted}, wanted numbers")
+            if wanted % extent or (read != np.arange(wanted) // times).any():
+                if wanted == 2 * extent:
+                    raise UnsupportedError(
+                        f"an extent of {extent} becomes {wanted} by a scale of {scale}: kernels of torch differ"
+                    )
+                x = at_places(call, x, [read], dim)
+            elif times > 1:
+                x = call.graph.repeat(x, times, dim)
         return x
 
     return upsample
@@ -54,27 +62,8 @@ def _tile(call: Call) -> Tensor:
     return x
 
 
-_LONGEST = 64  # slices that windows may become
-
-
-def _unfold(call: Call) -> Tensor:
-    """Windows along a dim; their elements are a new last dim: a reshape of windows that follow each other, else slices."""
-    x = call.any_tensor("self")
-    dim, size, step = call.dim("dimension", len(x.shape)), call.whole("size"), call.whole("step")
-    count = (x.shape[dim] - size) // step + 1
-    behind = [one for one in range(len(x.shape) + 1) if one != dim + 1]
-    if size == step:
-        windows = reshaped(cut(x, dim, 0, count * size), (*x.shape[:dim], count, size, *x.shape[dim + 1 :]))
-        return permuted(windows, [*behind, dim + 1])
-    if size > _LONGEST:
-        raise UnsupportedError(f"size = {size} of windows that overlap or leave gaps, wanted at most {_LONGEST}")
-    slices = [cut(x, dim, place, place + (count - 1) * step + 1, step) for place in range(size)]
-    return call.graph.concat([reshaped(one, (*one.shape, 1)) for one in slices], len(x.shape))
-
-
 HANDLERS: Mapping[str, Handler] = {
     "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.repeat.default": _tile,
-    "aten.unfold.default": _unfold,
     **{f"aten.upsample_nearest{dims}d.{overload}": _nearest(dims) for dims in (1, 2, 3) for overload in ("vec", "default")},
 }

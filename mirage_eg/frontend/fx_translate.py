@@ -1,7 +1,8 @@
 """FX nodes as ops of one kernel graph: operands from outside become inputs, and torch's own types are held against ours."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from operator import getitem
 from typing import Any
 
@@ -76,7 +77,7 @@ class Translation:
         if handler is None:
             raise UnsupportedError("no op of the IR computes it")
         results = [wanted] if wanted is not None else types_of_results(node)
-        call = self._call(node, results)
+        call = _in_common_type(node, self._call(node, results))
         before = len(self.graph.nodes)
         result = of_scalars(handler)(call) if call.has_dims else handler(call)
         call.finish()
@@ -92,6 +93,7 @@ class Translation:
 
         arguments: dict[str, Any] = {}
         types: dict[str, TorchType] = {}
+        values: dict[str, Any] = {}
         defaults: dict[str, Any] = {}
 
         def tensor(name: str, operand: Fx) -> Any:
@@ -100,7 +102,7 @@ class Translation:
             kind = type_of(operand)
             if kind is None:
                 raise UnsupportedError(f"{name} is a symbolic number or no tensor")
-            types[name] = kind
+            types[name], values[name] = kind, operand.meta["val"]
             return self.same.get(operand, operand)
 
         given, read = iter(node.args), operands_of(node)
@@ -117,7 +119,7 @@ class Translation:
                 ]
             arguments[argument.name] = value
         added = self._lift, self._causal_mask
-        return Call(self.graph, arguments, defaults, types, results, self._operand, *added, self.known)
+        return Call(self.graph, arguments, defaults, types, results, self._operand, *added, self.known, values)
 
     def _operand(self, node: Fx) -> Tensor:
         """The tensor of a node: its value in this graph, or an input."""
@@ -151,6 +153,27 @@ class Translation:
             self.lifted[given.name] = given
             self._lifted_tensors[given.name] = self.graph.new_input(shape, dtype, given.name)
         return self._lifted_tensors[given.name]
+
+
+def _in_common_type(node: Fx, call: Call) -> Call:
+    """The call of an elementwise op with operands without dims in the type of those with dims, if theirs is a wider one."""
+    import torch
+
+    if torch.Tag.pointwise not in node.target.tags:
+        return call
+    floats = [value for value in call.values.values() if value.dtype.is_floating_point]
+    with_dims = [value.dtype for value in floats if value.dim()]
+    if len({value.dtype for value in floats}) < 2 or not with_dims:
+        return call
+    common = reduce(torch.promote_types, with_dims)
+    wider = {str(it.dtype).removeprefix("torch.") for it in floats if torch.promote_types(it.dtype, common) != common}
+    name = str(common).removeprefix("torch.")
+
+    def tensor_of(given: Fx) -> Tensor:
+        x = call.tensor_of(given)
+        return x.builder.cast(x, name) if x.dtype in wider else x
+
+    return replace(call, tensor_of=tensor_of)
 
 
 def _check_extents(what: str, shape: Shape) -> None:

@@ -118,7 +118,7 @@ def functional(program: Any) -> Any:
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     kept = HANDLERS.keys()
     unknown = {node.target for node in calls if node not in known and str(node.target) not in kept}
-    table = torch.export.default_decompositions() if unknown else {}
+    table = _decompositions() if unknown else {}
     decomposed = {op: table[op] for op in unknown if op in table}
     if decomposed or any(is_mutable(node) or isinstance(node.target, torch._ops.HigherOrderOperator) for node in calls):
         try:
@@ -129,6 +129,15 @@ def functional(program: Any) -> Any:
             message = " ".join(str(error).split())[:300]
             raise ProgramError(f"torch.export: the program cannot be made functional: {message}") from error
     return program
+
+
+def _decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Those of torch.export, and of interpolations, which it takes for core ops."""
+    import torch
+    from torch._decomp import decomposition_table
+
+    kept = (torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_trilinear3d.vec)
+    return {**torch.export.default_decompositions(), **{op: decomposition_table[op] for op in kept}}
 
 
 def known_values(graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any]) -> Callable[[Fx], Any]:

@@ -104,10 +104,42 @@ def test_negative_dims_count_from_the_end() -> None:
     assert_equal(lambda x: x[..., -2:].exp() + x.select(-1, -1).unsqueeze(-1) + x[:, :, 2:-2], x)
 
 
-def test_elements_are_repeated_a_whole_number_of_times_or_stay_outside() -> None:
-    [x] = tensors((1, 3, 4))
-    for scale in (2.1, 2.4):  # by 2.1 there are twice as many elements, and not each comes twice
-        assert_outside(lambda x, scale=scale: f.interpolate(x, scale_factor=scale).exp(), x, reason="whole number of times")
+def test_interpolation_reads_the_elements_that_torch_reads() -> None:
+    [x] = tensors((2, 3, 8, 10))
+    for sizes in ({"scale_factor": 2.3}, {"scale_factor": 0.7}, {"size": (5, 13)}):
+        for mode in ("nearest", "nearest-exact", "bilinear", "bicubic"):
+            assert_equal(lambda x, options=sizes | {"mode": mode}: f.interpolate(x, **options).exp(), x, tolerance=1e-5)
+    assert_equal(lambda x: f.interpolate(x, (5, 20), mode="bilinear", align_corners=True).exp(), x, tolerance=1e-5)
+    assert_equal(lambda x: f.interpolate(x[0], 13, mode="linear") + f.interpolate(x[0], 13), x, tolerance=1e-5)
+    assert_equal(lambda x: f.interpolate(x[None], (4, 5, 13), mode="trilinear").exp(), x, tolerance=1e-5)
+
+
+def test_twice_as_many_elements_by_another_scale_stay_outside() -> None:
+    [x] = tensors((1, 3, 4))  # by 2.1 torch reads each element twice on a CPU, and not on a GPU
+    assert_outside(lambda x: f.interpolate(x, scale_factor=2.1).exp(), x, reason="kernels of torch differ")
+
+
+@pytest.mark.parametrize("size", [(3, 7), (16, 7), (11, 5), (2, 30), (4, None)])
+def test_adaptive_pooling_has_the_windows_of_torch(size: tuple[int, ...]) -> None:
+    [x] = tensors((2, 3, 8, 10))
+    assert_equal(lambda x: f.adaptive_avg_pool2d(x, size).exp() + f.adaptive_max_pool2d(x, size), x)
+    assert_equal(lambda x: f.adaptive_avg_pool3d(x, (2, *size)).exp() + f.adaptive_max_pool3d(x, (2, *size)), x)
+    assert_equal(lambda x: f.adaptive_avg_pool1d(x[0], size[0]).exp() + f.adaptive_max_pool1d(x[0], size[0]), x)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_an_operand_without_dims_does_not_widen_the_type(dtype: str) -> None:
+    [x] = tensors((3, 4))
+    x, number = x.to(getattr(torch, dtype)), torch.tensor(0.1, dtype=torch.float32)
+    for function in (
+        lambda x, y: x * 2 + y,
+        lambda x, y: torch.clamp(x * 2, -y, y),
+        lambda x, y: torch.where(x * 2 < y, x, y),
+        lambda x, y: torch.addcmul(x, x, y, value=0.5),
+    ):
+        it = imported(function, x, number)
+        assert it.outside == ()
+        torch.testing.assert_close(it.run(x, number), function(x, number))
 
 
 def test_a_division_that_rounds_stays_outside() -> None:
@@ -248,7 +280,8 @@ def written(x: Any) -> Any:
         lambda x: (x * x + 1) ** 1.5 + (x * x + 1) ** -0.5 + x**3 + torch.square(x) + x.pow(1),
         lambda x: torch.maximum(x, -x) + torch.minimum(x, x * 2) - x.neg(),
         lambda x: torch.einsum("bij,bkj->bik", x.reshape(2, 3, 8), x.reshape(2, 3, 8)),
-        lambda x: torch.roll(x, (1, -2), (0, 1)) + x.repeat(1, 1) + x.t().T,
+        lambda x: torch.roll(x, (1, -2), (0, 1)) + torch.roll(x, 5) + x.repeat(1, 1) + x.t().T,
+        lambda x: torch.addcmul(x, x, x[0], value=0.3) + torch.addcdiv(x, x[1], x * x + 1, value=-2) + x.clamp(1, 0.5),
         lambda x: x.repeat_interleave(2, 1).reshape(6, 2, 8).sum(1) + x.repeat(2, 1)[:6],
         lambda x: f.silu(x) * f.sigmoid(x) - f.tanh(x) + f.dropout(x, 0.5, training=False),
         lambda x: torch.baddbmm(x[None], x[None], x[:, None, :6].reshape(1, 6, 6)[..., :6].repeat(1, 2, 2)[:, :8, :8]),

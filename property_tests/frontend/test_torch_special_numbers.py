@@ -28,6 +28,12 @@ LARGE = torch.tensor([[1e6, 1e6 - 1, 1e6, 1e6 - 3], [-3e5, -3e5, -3e5 + 2, 0.0],
 SMALL = torch.tensor([[0.0, 1e-39, 3e-39, 1e-38], [1e-20, -1e-20, 0.0, 1.0]])
 Function = Callable[[Any], Any]
 
+
+def _guard(x: Any) -> Any:
+    """The largest number, or one below it if x has an infinity: a bound in T5."""
+    return torch.where(torch.isinf(x).any(), torch.finfo(x.dtype).max - 1000, torch.finfo(x.dtype).max)
+
+
 MAXIMA: dict[str, Function] = {
     "relu": torch.relu,
     "relu6": f.relu6,
@@ -52,6 +58,13 @@ COMPARED: dict[str, Function] = {
     "not less": lambda x: (~(x < 1)).float(),
     "not greater or equal": lambda x: torch.logical_not(x >= x.flip(-1)).float(),
     "as a bool": lambda x: x.bool().float(),
+    "not-a-number": lambda x: torch.isnan(x).float(),
+    "infinite": lambda x: torch.isinf(x).float() + 2 * torch.isfinite(x).float() + torch.isinf(x.half()).float(),
+    "any": lambda x: torch.any(x, -1).float() + 2 * torch.any(x > 4, 0, keepdim=True).float().mean() + x.any().float(),
+    "all": lambda x: torch.all(x, 1).float() + 2 * torch.all(x < 4, 0, keepdim=True).float().mean() + x.all().float(),
+    "any whole number": lambda x: (x[:, :1] > 0) & ((x > 0).long() * 3).any(-1, keepdim=True) & ~(x > 0).int().all(),
+    "the guard of half precision": lambda x: x.half().clamp(-_guard(x.half()), _guard(x.half())).float(),
+    "bounds without end": lambda x: x.clamp(max=INF) + x.clamp(-INF, 2.5) + x.clamp(2, 1),
     "greater": lambda x: (x > 0.5).float() + (0.5 <= x).float(),
 }
 ORDERED: dict[str, Function] = {
