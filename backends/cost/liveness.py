@@ -6,9 +6,12 @@ tiles in registers; a load that only products with vectors read keeps its type, 
 values take none: a load that only tl.dot reads goes through shared memory, a product that is only accumulated is added in
 place, and an elementwise result that is only reduced, or only stored, is so element by element. In a kernel graph, bytes are of
 intermediates in device memory.
+
+A block of rows has no loop and no tl.dot. There an elementwise op works in place: its result takes the registers of operands
+that end with it. Registers that would hold padding alone are none, since the compiler drops them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.backends.triton.tiles import padded_elements, power_of_two
@@ -18,6 +21,7 @@ from mirage_eg.ir.op.moves import VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 
 _FLOAT32 = 4  # bytes
+_ROUNDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,46 +47,54 @@ def live_bytes_of(problem: OrderProblem, tasks: Sequence[int]) -> int:
     return max(sum(live.values()) for live in _live(problem, tasks))
 
 
-def _live(problem: OrderProblem, tasks: Sequence[int]) -> Iterator[dict[int, int]]:
-    """The values that are live before the first task and during each, with their bytes."""
+def _live(problem: OrderProblem, tasks: Sequence[int], in_place: Collection[int] = ()) -> Iterator[dict[int, int]]:
+    """The values that are live before the first task and during each, with their bytes; tasks `in_place` replace operands."""
     live = dict(needed_before(problem))
     yield live
     last = {value: step for step, i in enumerate(tasks) for value in problem.tasks[i].reads}
     for step, i in enumerate(tasks):
-        live = live | dict(problem.tasks[i].makes)
-        yield live
-        live = {value: size for value, size in live.items() if value in problem.live_after or last.get(value, -1) > step}
+        makes = dict(problem.tasks[i].makes)
+        later = {value: size for value, size in live.items() if value in problem.live_after or last.get(value, -1) > step}
+        yield (later if i in in_place else live) | makes
+        live = later | {value: size for value, size in makes.items() if value in problem.live_after or value in last}
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTiles:
     """The sets of values of a block graph whose tiles are in registers at once, for its nodes in their order.
 
-    `element_bytes` are those of an element of each value.
+    `element_bytes` are those of an element of each value; `rows`: of a block of rows.
     """
 
     sets: tuple[tuple[int, ...], ...]
     element_bytes: tuple[int, ...]
+    rows: bool
 
     def nbytes(self, shapes: Sequence[Sequence[int]]) -> int:
         """The most live bytes, for tiles of these shapes."""
         sizes = []
         for shape, size in zip(shapes, self.element_bytes, strict=True):
+            slowest = self.rows
             for extent in shape:
-                size *= power_of_two(extent)
+                padded = power_of_two(extent)
+                if slowest and extent > 1:  # a tile near the limit has 16 or more rounds of all threads, along its slowest dim
+                    padded, slowest = -(-extent * _ROUNDS // padded) * padded // _ROUNDS if padded > _ROUNDS else extent, False
+                size *= padded
             sizes.append(size)
         return max((sum([sizes[value] for value in values]) for values in self.sets), default=0)
 
 
 def live_tiles(block: Graph) -> LiveTiles:
     """The tiles that are live at once in a block graph; only sets that no other set contains."""
-    sets = {
-        frozenset(value for value, size in live.items() if size)
-        for problem, nodes in phase_problems(block)
-        for live in _live(problem, range(len(nodes)))
-    }
+    rows, sets = is_of_rows(block), set[frozenset[int]]()
+    for problem, nodes in phase_problems(block):
+        elementwise = (i for i, position in enumerate(nodes) if OPS[block.nodes[position].op].kind is Kind.ELEMENTWISE)
+        in_place = frozenset(elementwise if rows else ())
+        sets |= {
+            frozenset(value for value, size in live.items() if size) for live in _live(problem, range(len(nodes)), in_place)
+        }
     largest = tuple(tuple(sorted(values)) for values in sets if not any(values < other for other in sets))
-    return LiveTiles(largest, tuple(element_bytes(block)))
+    return LiveTiles(largest, tuple(element_bytes(block)), rows)
 
 
 def live_bytes(block: Graph) -> int:
@@ -208,6 +220,11 @@ def element_bytes(block: Graph) -> list[int]:
         return 0 if maker.op == "matmul" and added else _FLOAT32
 
     return [of(value, item) for item, values in block.numbered() for value in values]
+
+
+def is_of_rows(block: Graph) -> bool:
+    """Whether a block has no loop and no tl.dot: it holds rows at once, with as many threads as they need."""
+    return block.loop == 1 and all(is_of_vector(block, item) for item in block.nodes if item.op == "matmul")
 
 
 def is_of_vector(block: Graph, product: Node) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.liveness import is_of_rows
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.deadline import NEVER, Deadline
@@ -138,16 +139,17 @@ def _closest_of_limits(found: FailedRun, axes: Axes, options: Options, device: D
     for scale in HEURISTICS.diagnosis_scales:
         wider = replace(limits, shared_memory=scale * limits.shared_memory, registers=scale * limits.registers)
         overflows = [
-            (max(shared / limits.shared_memory, registers / limits.registers), shared, registers, number, graph)
+            (max(shared / limits.shared_memory, registers / room), shared, registers, room, number, graph)
             for number, graph in enumerate(_graphs(found, axes, wider, filters))
             for shared, registers in [_largest_footprint(graph, limits)]
+            for room in [limits.room(all(map(is_of_rows, graph.blocks)))]
         ]
         if overflows:
-            ratio, shared, registers, _, graph = min(overflows, key=lambda entry: (entry[0], entry[3]))
+            ratio, shared, registers, room, _, graph = min(overflows, key=lambda entry: (entry[0], entry[4]))
             what, need, have = (
                 ("shared memory", shared, limits.shared_memory)
                 if shared / limits.shared_memory == ratio
-                else ("registers", registers, limits.registers)
+                else ("registers", registers, room)
             )
             held = f"{ratio:.1f} times the {have / 1024:.0f} KiB of a block"
             return (

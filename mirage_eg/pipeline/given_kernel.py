@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from mirage_eg.backends.cost.liveness import is_of_rows
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.egraph.expression import Split
@@ -242,7 +243,8 @@ class GivenKernel:
         for number, block in enumerate(self.blocks):
             if not fits(block, limits):
                 shared, registers = footprint(block, limits)
-                parts = [("registers", registers, limits.registers), ("shared memory", shared, limits.shared_memory)]
+                room = limits.room(is_of_rows(block))
+                parts = [("registers", registers, room), ("shared memory", shared, limits.shared_memory)]
                 over = [
                     f"{need / 1024:.0f} KiB of {what}, and a block has {have / 1024:.0f}"
                     for what, need, have in parts

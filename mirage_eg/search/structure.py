@@ -3,8 +3,9 @@
 A structure reduces in the tile before it accumulates over the loop; lowering may exchange the two.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_eg.egraph.expression import Constant, Split
 from mirage_eg.ir.ops import OPS, Kind
@@ -78,6 +79,26 @@ def is_swappable(op: str) -> bool:
     return OPS[op].commutative or OPS[op].kind is Kind.MATMUL
 
 
+def reduced_in_order(structure: Structure) -> Structure:
+    """The structure whose chains of one reduction reduce the last axis first, where nothing else reads what is in between.
+
+    A chain has the same value in every order. A tile of several dims has neighbours of its last dim in one thread.
+    """
+    readers = Counter(i for step in structure.steps for i in step.operands) + Counter(structure.outputs)
+    steps, before = list(structure.steps), len(structure.loads)
+    for end in reversed(range(len(steps))):
+        chain = [end]
+        while OPS[steps[end].op].kind is Kind.REDUCTION:
+            [operand] = steps[chain[-1]].operands
+            if operand < before or steps[operand - before].op != steps[end].op or readers[operand] > 1:
+                break
+            chain.append(operand - before)
+        ordered = sorted((steps[i] for i in chain), key=lambda step: step.reduced)
+        for i, step in zip(chain, ordered, strict=True):
+            steps[i] = replace(steps[i], constants=step.constants, reduced=step.reduced)
+    return replace(structure, steps=tuple(steps))
+
+
 def canonical(structure: AnyStructure) -> object:
     """The structure without unused loads, and without the order of its steps, partial results and swappable operands."""
     if isinstance(structure, Structure):
@@ -94,6 +115,7 @@ def canonical(structure: AnyStructure) -> object:
 
 def _canonical_values(structure: Structure, partials: Mapping[int, object]) -> list[object]:
     """The values of loads and steps; `partials` are those of inputs that a kernel before computes."""
+    structure = reduced_in_order(structure)
     values: list[object] = [partials.get(load.input, (load.input, load.looped)) for load in structure.loads]
     for step in structure.steps:
         operands = [values[i] for i in step.operands]

@@ -19,7 +19,7 @@ from mirage_eg.search.derivations import Closure, close, walk_back
 from mirage_eg.search.enumerator import BOUNDS, Budget, Combination, Enumerator
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.split_space import LOOP, Index, Listener, PruneLog, Role, Space, Value
-from mirage_eg.search.structure import AnyStructure, SplitReduction, Step, Structure
+from mirage_eg.search.structure import AnyStructure, SplitReduction, Step, Structure, reduced_in_order
 
 NOT_BEGUN = Saturation(0, 0, False, "not begun", 0, 0.0, (), ())  # of a split that no time was left for
 
@@ -201,10 +201,10 @@ class _SplitSearch:
         combining = min(limits.max_block_ops, limits.max_combining_ops)
         goals = _outputs(last_space, last_closure)
         last = self._enumerator(last_space, last_closure, goals, combining)
-        ends: dict[int, list[Structure]] = {}
+        ends: dict[int, dict[Structure, None]] = {}
         for combination in last.join(range(len(goals)), limits.max_structures):
             if (used := combination.optional_loads) != 0:
-                ends.setdefault(used, []).append(_structure(last_space, last, combination, _numbers(used)))
+                ends.setdefault(used, {})[_structure(last_space, last, combination, _numbers(used))] = None
         self._count(last, combining)
         wanted = sorted({partial for used in ends for partial in _numbers(used)})
         place = {partial: goal for goal, partial in enumerate(wanted)}
@@ -228,7 +228,7 @@ class _SplitSearch:
         space: Space,
         first: Enumerator,
         starts: Mapping[int, Sequence[Combination]],
-        ends: Mapping[int, Sequence[Structure]],
+        ends: Mapping[int, Collection[Structure]],
     ) -> Iterator[tuple[Structure, Structure]]:
         """First kernels with last kernels that take their partial results, smallest first."""
         written: dict[tuple[int, int], list[Structure]] = {}
@@ -278,6 +278,7 @@ class _SplitSearch:
     ) -> Iterator[Structure]:
         """`seen` counts the structures of each set of loads."""
         seen = Counter() if seen is None else seen
+        written = set[Structure]()
         for combination in combinations:
             loads = enumerator.loads(combination.outputs)
             if self.limits.max_alike is not None and seen[loads] >= self.limits.max_alike:
@@ -286,6 +287,9 @@ class _SplitSearch:
             structure = _structure(space, enumerator, combination)
             if not structure.steps:
                 continue  # an output that is an input
+            if structure in written:
+                continue  # it reduces in another order
+            written.add(structure)
             if space.looped and not any(step.op.startswith("accum_") for step in structure.steps):
                 self.log.prune("no loop", structure.steps[-1].op, ())  # found in the split without a loop
                 continue
@@ -305,7 +309,7 @@ def _structure(space: Space, enumerator: Enumerator, combination: Combination, p
         Step(item.op, tuple(sorted(operands)) if item.swappable else operands, item.constants, item.reduced)
         for item, operands in graph.steps
     )
-    return Structure(space.split, tuple(loads), tuple(steps), graph.outputs, proved=space.indexed)
+    return reduced_in_order(Structure(space.split, tuple(loads), tuple(steps), graph.outputs, proved=space.indexed))
 
 
 def _outputs(space: Space, closure: Closure) -> list[list[Value]]:

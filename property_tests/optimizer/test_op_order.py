@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from mirage_eg.backends.cost.liveness import (
     OrderProblem,
     OrderTask,
     element_bytes,
+    is_of_rows,
     kernels_problem,
     live_bytes,
     live_bytes_of,
@@ -171,8 +173,9 @@ def test_the_epilogue_of_an_ordered_block_stores_what_is_done_with_first() -> No
 
 
 @given(block=block_graphs(EVERY, attempts=8))
-def test_the_search_and_the_order_of_ops_count_the_same_registers(block: Graph) -> None:
-    assert live_bytes(block) == order_block(block).before
+def test_the_search_and_the_order_of_ops_count_alike_but_rows_in_place(block: Graph) -> None:
+    counted, ordered = live_bytes(block), order_block(block).before
+    assert counted <= ordered if is_of_rows(block) else counted == ordered
 
 
 def test_rows_of_a_matrix_times_a_vector_are_in_registers_in_their_type() -> None:
@@ -196,4 +199,7 @@ def test_live_tiles_are_those_of_any_shapes(name: str) -> None:
         shapes = [tuple(2 * extent for extent in kind.shape) for kind in block.types]
         padded = [2 ** sum((extent - 1).bit_length() for extent in shape) for shape in shapes]
         sizes = [each * elements for each, elements in zip(element_bytes(block), padded, strict=True)]
-        assert live_tiles(block).nbytes(shapes) == max(sum(sizes[value] for value in values) for values in sets)
+        most = max(sum(sizes[value] for value in values) for values in sets)
+        least = max(sum(element_bytes(block)[value] * prod(shapes[value]) for value in values) for values in sets)
+        counted = live_tiles(block).nbytes(shapes)
+        assert least <= counted <= most if is_of_rows(block) else counted == most

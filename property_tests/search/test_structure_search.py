@@ -8,16 +8,17 @@ import pytest
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.egraph.expression import Expression, express, grid_splits, splits
+from mirage_eg.egraph.expression import Expression, Split, express, grid_splits, splits
 from mirage_eg.egraph.oracle import Oracle, build_oracle, oracle_builder, share_renamed
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
-from mirage_eg.search.structure import Structure
+from mirage_eg.search.structure import Structure, canonical, reduced_in_order
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
@@ -69,6 +70,20 @@ def test_instances_of_every_structure_equal_the_program_in_the_field(name: str) 
 def test_no_structure_is_returned_twice(name: str, domain: str) -> None:
     _, _, result = found(name, domain, {"indexed": 10, "abstract": 7}[domain])
     assert len(set(result.structures)) == len(result.structures)
+
+
+def test_the_order_of_reductions_makes_no_further_structure() -> None:
+    program = new_kernel_graph()
+    x = program.new_input((4, 6, 8), name="X")
+    centred = x - program.mean(program.mean(x, 2), 1)
+    program.mark_output(program.sum(program.sum(program.square(centred), 1), 2), name="O")
+    graph = program.graph()
+    [structure] = [it for it in search(graph, infer_axes(graph), load_rules("indexed")).structures if it.split == Split()]
+    assert [(step.op, step.reduced) for step in structure.steps if step.reduced] == [
+        *(("mean", (axis,)) for axis in (2, 1)),
+        *(("sum", (axis,)) for axis in (2, 1)),
+    ]
+    assert canonical(structure) == canonical(reduced_in_order(structure))
 
 
 @pytest.mark.parametrize("name", ["product", "rms_linear", "gated_mlp", "two_outputs", "grouped_heads"])

@@ -12,7 +12,7 @@ from mirage_eg.egraph.oracle import Oracle, build_oracle
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.split_space import LOOP, Application, Index, PruneLog, Role, Space, Value
 from mirage_eg.search.structure import Load, SplitReduction, Structure
 
@@ -33,6 +33,46 @@ def dags_of_pair(chain: SplitReduction, inputs: int) -> tuple[object, ...]:
     """Likewise, the partial results in any order."""
     first = dags(chain.first)
     return frozenset(first), dags(chain.last, (inputs, first))
+
+
+def in_order(found: object) -> object:
+    """A split with its outputs, whose chains of one reduction reduce the last axis first, if nothing else reads in between."""
+    readers: Counter[Dag] = Counter()
+    seen = set[Dag]()
+
+    def count(dag: Dag) -> None:
+        readers[dag] += 1
+        if dag in seen:
+            return
+        seen.add(dag)
+        match dag:
+            case ("partial", inner):
+                count(inner)
+            case (_, (*operands,), _, _):
+                for operand in dict.fromkeys(operands):
+                    count(operand)
+
+    def ordered(dag: Dag) -> Dag:
+        match dag:
+            case ("partial", inner):
+                return ("partial", ordered(inner))
+            case (str(op), (*operands,), constants, reduced) if OPS[op].kind is Kind.REDUCTION:
+                [below], steps = operands, [(reduced, constants)]
+                while below[0] == op and readers[below] == 1:
+                    _, [under], constants, reduced = below
+                    steps, below = [*steps, (reduced, constants)], under
+                below = ordered(below)
+                for reduced, constants in sorted(steps, reverse=True):
+                    below = (op, (below,), constants, reduced)
+                return below
+            case (str(op), (*operands,), constants, reduced):
+                return _apply(op, [*map(ordered, operands)], constants, reduced)
+        return dag
+
+    split, *partials, outputs = found  # type: ignore[misc]
+    for output in outputs:  # type: ignore[has-type]
+        count(output)
+    return split, *(frozenset(map(ordered, of)) for of in partials), tuple(map(ordered, outputs))  # type: ignore[has-type]
 
 
 def _load(load: Load, partials: tuple[int, Sequence[Dag]] | None) -> Dag:

@@ -23,7 +23,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.cost_bound import CostBound
-from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler
+from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler, holds
 from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines
 from mirage_eg.search.instantiate.tiling import Tiling
 from mirage_eg.search.instantiate.tiling_space import MAX_GRID_DIMS, kernels_of, tilings_of
@@ -269,6 +269,6 @@ class Instantiation:
     def _has_too_large_tiles(self, choice: Choice) -> bool:
         """Whether registers cannot hold the tiles, by a bound that builds no tile."""
         return any(
-            live.nbytes(outline.shapes(tiling)) > self.limits.registers
+            not holds(live, outline.shapes(tiling), self.limits)
             for (outline, live, *_), tiling in zip(self._outlines.get(self._form(choice), ()), choice.tilings, strict=False)
         )

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import zip_longest
 from math import ceil, prod
 
-from mirage_eg.backends.cost.liveness import is_of_vector, live_bytes
+from mirage_eg.backends.cost.liveness import is_of_rows, live_bytes
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.checker import Checker
@@ -127,11 +127,11 @@ class _KernelGraphWriter:
 
 
 def _with_threads(block: Graph) -> Graph:
-    """A block that holds long rows at once with threads enough for them: then it has no tl.dot and no loop."""
-    products = [item for item in block.nodes if item.op == "matmul"]
-    if block.loop > 1 or not all(is_of_vector(block, item) for item in products):
+    """A block of rows with threads enough for them."""
+    if not is_of_rows(block):
         return block
-    most = SEARCH.live_bytes_of_row if products else SEARCH.live_bytes_of_thread
+    has_products = any(item.op == "matmul" for item in block.nodes)
+    most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     threads = block.threads
     while threads < WARP * MOST_WARPS and live_bytes(block) > threads * most:
         threads *= 2

@@ -202,7 +202,7 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
 
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
     """A bound before lowering: no computed tile alone is larger than the registers."""
-    return 4 * _largest_tile(kernel, tiling) <= limits.registers
+    return 4 * _largest_tile(kernel, tiling) <= limits.room(rows=True)
 
 
 def _largest_tile(kernel: TiledKernel, tiling: Tiling) -> int:

@@ -116,7 +116,7 @@ def logarithms(program: KernelGraph) -> Tensor:
     ("build", "law", "lost", "of"),
     [
         (quotients, "div distributes over sub", 43, 89),
-        (means, "means commute", 24, 32),
+        (means, "means commute", 11, 19),
         (scales, "scale of a quotient", 52, 104),
         (logarithms, "exponentials are above zero", 8, 84),
         (logarithms, "sum above zero", 8, 84),

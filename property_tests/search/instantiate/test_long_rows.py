@@ -1,4 +1,4 @@
-"""Rows longer than a block's tiles: one block with more threads, or blocks that share the row and read it again."""
+"""Long rows: one block with more threads, or blocks that share the row and read it again."""
 
 import pytest
 
@@ -10,6 +10,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.long_rows import LONG_ROWS
 from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
@@ -20,9 +21,9 @@ from mirage_eg.transforms.softmax_shift import drop_shifts
 DEVICE = DEVICES["H200"]
 
 
-def cheapest(name: str) -> dict[int, Graph]:
+def cheapest(program: Graph) -> dict[int, Graph]:
     """The µGraph of least predicted time for each number of kernels."""
-    program = drop_shifts(simplify(expand(LONG_ROWS[name](1))).after)
+    program = drop_shifts(simplify(expand(program)).after)
     axes = infer_axes(program)
     found: dict[int, Graph] = {}
     for _, graph, _ in best_first(
@@ -36,7 +37,30 @@ def cheapest(name: str) -> dict[int, Graph]:
 
 @pytest.fixture(scope="module")
 def log_softmax() -> dict[int, Graph]:
-    return cheapest("log_softmax")
+    return cheapest(LONG_ROWS["log_softmax"](1))
+
+
+def row_program(op: str, row: int) -> Graph:
+    program = new_kernel_graph()
+    x = program.new_input((256, row), name="X")
+    program.mark_output(program.softmax(x, 1) if op == "softmax" else program.layer_norm(x, row, eps=1e-5), name="O")
+    return program.graph()
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm"])
+def test_a_row_of_40960_and_padding_is_one_block_without_spills(op: str) -> None:
+    graph = cheapest(row_program(op, 40_960))[1]
+    [block] = graph.blocks
+    assert (block.grid, block.loop, block.threads) == ((256,), 1, 512)
+    assert 4 * 40_960 <= live_bytes(block) < 4 * 41_000  # the row in place, without the padding to 65,536
+    with loaded(emit(graph)) as module:
+        [(record, _)] = compile_module(module, "sm_90")
+    assert record.ok and record.spills == 0
+
+
+def test_a_row_of_65536_is_more_than_one_block_holds() -> None:
+    [(kernels, graph)] = cheapest(row_program("softmax", 65_536)).items()
+    assert kernels == 2 and graph.blocks[0].grid[-1] > 1
 
 
 def test_a_row_of_32000_is_one_block_with_threads_enough(log_softmax: dict[int, Graph]) -> None:
