@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from math import prod
 
+import numpy as np
+
 from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, named
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
@@ -62,8 +64,6 @@ def _flip(call: Call) -> Tensor:
 
 def _diagonal(call: Call) -> Tensor:
     """diag_embed: x_i in the diagonal of a matrix of zeros."""
-    import numpy as np
-
     call.require("offset", 0)
     call.require("dim1", -2)
     call.require("dim2", -1)

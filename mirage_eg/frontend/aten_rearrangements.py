@@ -7,6 +7,8 @@ from hashlib import sha256
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, Lazy, named, spelled
 from mirage_eg.frontend.aten_two_indices import at_rows_and_columns
 from mirage_eg.ir.builder import Tensor
@@ -179,8 +181,6 @@ def _copy(call: Call) -> Tensor:
 
 def _fill(call: Call) -> Tensor:
     """A tensor of the shape and element type of `self`, each element the same."""
-    import numpy as np
-
     call.ignore("self")
     value = call.known_array("value") if "value" in call.types else call.take("value")
     if value is None:
@@ -320,8 +320,6 @@ def _gathered(call: Call, x: Tensor, index: str, dim: int) -> Tensor:
 
 
 def _index(call: Call) -> Tensor:
-    import numpy as np
-
     x, indices = call.any_tensor("self"), call.take("indices")
     given = [dim for dim, index in enumerate(indices) if index is not None]
     if len(given) != 1:
@@ -342,8 +340,6 @@ def _index(call: Call) -> Tensor:
 
 def at_places(call: Call, x: Tensor, arrays: Sequence[Any], dim: int) -> Tensor:
     """x at constant places of some neighbouring dims: these dims become one."""
-    import numpy as np
-
     extents = x.shape[dim : dim + len(arrays)]
     wrapped = [array % extent for array, extent in zip(arrays, extents, strict=True)]
     places = np.ravel_multi_index(np.broadcast_arrays(*wrapped), extents)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from mirage_eg.frontend.aten_call import Call, Handler
 from mirage_eg.frontend.aten_rearrangements import at_places, reshaped
 from mirage_eg.ir.builder import Tensor
@@ -23,8 +25,6 @@ def _nearest(dims: int) -> Handler:
     """`upsample_nearest`: element i of the result is element ⌊i · s⌋ of the operand, with s in float32."""
 
     def upsample(call: Call) -> Tensor:
-        import numpy as np
-
         call.ignore("output_size")  # read off the type of the result
         x = call.any_tensor("input" if "input" in call.arguments else "self")
         scales = call.take("scale_factors") or [

@@ -6,6 +6,8 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
+import numpy as np
+
 from mirage_eg.frontend.aten_call import Call, TorchType, of_scalars
 from mirage_eg.frontend.aten_ops import HANDLERS
 from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
@@ -140,8 +142,6 @@ class Translation:
         return self._added(Constant(name, (), array), shape, dtype)
 
     def _causal_mask(self, rows: int, columns: int) -> Tensor:
-        import numpy as np
-
         shape, name = (rows, columns), f"causal_{rows}_{columns}"
         if not any(isinstance(extent, SizeExpression) for extent in shape):
             return self._lift(name, shape, "bool", lambda: np.tri(rows, columns, dtype=bool))

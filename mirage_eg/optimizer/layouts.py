@@ -147,18 +147,6 @@ def intermediates(graph: Graph) -> list[int]:
     return free
 
 
-def laid_out(graph: Graph) -> dict[int, Shape]:
-    """The strides of the intermediates of a graph with chosen layouts."""
-    declared = {
-        value: inner.get("strides")
-        for item, values in graph.numbered()
-        if item.op == "block"
-        for value, inner in zip(values, item["graph"].outputs, strict=True)
-    }
-    plain = with_strides(graph, dict.fromkeys(declared, None))
-    return {value: declared[value] or row_major(graph.types[value].shape) for value in intermediates(plain)}
-
-
 def candidate_layouts(graph: Graph, value: int) -> list[tuple[tuple[int, ...], Shape]]:
     """Orders of the dims with their strides, row-major first; with each of them all views of the value remain views."""
     shape = graph.types[value].shape
@@ -205,17 +193,11 @@ class Access:
     """An access of one kernel to a value: the tile, the shape and strides of the value or its view, and the number of tiles."""
 
     kernel: int  # position in the graph
-    writes: bool
     tile: Shape
     shape: Shape
     strides: Shape
     itemsize: int
     tiles: int
-
-    @property
-    def run(self) -> int:
-        """Consecutive elements."""
-        return run_length(self.tile, self.shape, self.strides)
 
 
 def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
@@ -233,13 +215,13 @@ def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
             lead = sum(target == NEW_DIM for target in output["omap"])
             tile = (1,) * lead + block.types[output.operands[0]].shape
             kind = graph.types[value]
-            yield Access(position, True, tile, kind.shape, strides, kind.dtype.itemsize, prod(block.grid))
+            yield Access(position, tile, kind.shape, strides, kind.dtype.itemsize, prod(block.grid))
         for operand, load in zip(item.operands, block.input_values, strict=True):
             if operand in family:
                 kind = graph.types[operand]
                 tiles = prod(block.grid) * (block.loop if block.phases[load] is Phase.LOOP else 1)
                 tile = block.types[load].shape
-                yield Access(position, False, tile, kind.shape, family[operand], kind.dtype.itemsize, tiles)
+                yield Access(position, tile, kind.shape, family[operand], kind.dtype.itemsize, tiles)
 
 
 def _accesses(graph: Graph, value: int, strides: Shape, kernels: Sequence[int], device: Device) -> tuple[int, ...]:
@@ -250,14 +232,9 @@ def _accesses(graph: Graph, value: int, strides: Shape, kernels: Sequence[int], 
     return tuple(round(1e12 * moved[position] / device.cache_bandwidth) for position in kernels)
 
 
-def access_us(graph: Graph, value: int, strides: Shape, device: Device) -> float:
-    """Microseconds of all accesses of generated kernels to a value with these strides."""
-    return 1e6 * sum(access.tiles * _moved(access) for access in accesses(graph, value, strides)) / device.cache_bandwidth
-
-
 def _moved(access: Access) -> float:
     """Bytes moved for one tile: its contiguous runs, in whole sectors."""
-    run, size = access.run, access.itemsize
+    run, size = run_length(access.tile, access.shape, access.strides), access.itemsize
     return prod(access.tile) / run * max(run * size, min(SECTOR, prod(access.shape) * size))
 
 

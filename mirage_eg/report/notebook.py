@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 
+LAYOUTS_HEAD = ("value", "shape", "dims from slowest to fastest", "µs of accesses", "row-major")
+
+
 def result_html(report: "RunReport") -> str:
     """The funnel and the times of a report."""
     return funnel(report) + time_bars(report)
@@ -135,9 +138,8 @@ def _layouts(layouts: "ChosenLayouts") -> str:
         (f"t{one.value}", list(one.shape), list(one.order), f"{one.us:.2f}", f"{one.row_major_us:.2f}")
         for one in layouts.choices
     ]
-    head = ("value", "shape", "dims from slowest to fastest", "µs of accesses", "row-major")
     totals = (("µs of all kernels", f"{layouts.kernels_us:.2f}"), ("row-major", f"{layouts.row_major_us:.2f}"))
-    return table(head, rows) + table(("", ""), [*totals, ("proved best", layouts.optimal)])
+    return table(LAYOUTS_HEAD, rows) + table(("", ""), [*totals, ("proved best", layouts.optimal)])
 
 
 def _rulebook(rulebook: "Rulebook") -> str:

@@ -15,15 +15,13 @@ from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.serialize import from_data
-from mirage_eg.optimizer.layouts import laid_out
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.report_sections import MuGraphSummary, PartSummary
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.report.draw import kernel_steps, to_svg
 from mirage_eg.report.funnel import funnel
-from mirage_eg.report.layouts import layouts_svg
 from mirage_eg.report.memory import memory_svg, size
-from mirage_eg.report.notebook import time_bars
+from mirage_eg.report.notebook import LAYOUTS_HEAD, time_bars
 from mirage_eg.report.proof_steps import chain_html, steps_of
 from mirage_eg.report.regions import regions_html
 from mirage_eg.report.rewriting import rewriting_html
@@ -60,7 +58,7 @@ def report_page(report: RunReport, program: Graph, best: Graph, source: str) -> 
         _section("Partition into kernels", _partition(report)),
         _section("The best µGraph", _best(report, program, best)),
         _section("Memory between kernels", _memory(report, best)),
-        _section("Layouts between kernels", _layouts(report, best)),
+        _section("Layouts between kernels", _layouts(report)),
         _section("Triton source", f'<div class="source">{_coloured(source)}</div>'),
         _section("µGraphs", _mugraphs(report, program)),
         _section("Verification and rules", _rules(report)),
@@ -223,14 +221,18 @@ def _memory(report: RunReport, best: Graph) -> str:
     return memory_svg(plan, best) + table(("value", "bytes", "offset", "kernels"), rows)
 
 
-def _layouts(report: RunReport, best: Graph) -> str:
+def _layouts(report: RunReport) -> str:
     chosen = report.optimizer.layouts
-    if not laid_out(best):
+    if not chosen.intermediates:
         return ""
     saved = f"save {chosen.saved_us:.1f} µs" if chosen.saved_us else "save nothing"
     proved = "proved best" if chosen.optimal else "not proved best"
     text = f"By the cost model these layouts {saved} against row-major ones; {proved}."
-    return _paragraph(text) + _wide(layouts_svg(best, report.gpu))
+    rows = (
+        (f"t{one.value}", list(one.shape), list(one.order), f"{one.accesses_us:.2f}", f"{one.row_major_us:.2f}")
+        for one in chosen.intermediates
+    )
+    return _paragraph(text) + table(LAYOUTS_HEAD, rows)
 
 
 def _mugraphs(report: RunReport, program: Graph) -> str:
