@@ -10,15 +10,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.ir.errors import LimitError, OptionError, ProgramError
+from mirage_eg.lab.bench.model_errors import tensors_of
 from mirage_eg.lab.bench.shrinking import SHRINKINGS, run_source
 
 TOLERANCE = 1e-5  # of the largest element, against float64; or 4 times the error of the model in its own types
@@ -126,8 +129,6 @@ def import_rows(problems: Sequence[Problem], shrink: bool, seconds: float) -> It
 
 def import_problem(problem: Problem, shrink: bool) -> ImportRow:
     """Import one problem and compare its programs with the model in float64; with `shrink`, at sizes that a CPU computes."""
-    import torch
-
     torch.set_num_threads(1)
     source = problem.path.read_text(encoding="utf-8")
     reason = ""
@@ -161,19 +162,17 @@ def _reference(source: str, path: str, shrinking: str | None, most: int) -> tupl
 
     With `shrinking` its inputs may have `most` elements.
     """
-    import torch
-
     module = run_source(source, path, shrinking)
     torch.manual_seed(0)
     given = module.get_init_inputs()
     model = module.Model(**given) if isinstance(given, dict) else module.Model(*given)
     if shrinking:
         with torch.device("meta"):
-            elements = sum(one.numel() for one in _tensors(module.get_inputs()))
+            elements = sum(one.numel() for one in tensors_of(module.get_inputs()))
         if elements > most:
             raise _TooLargeError(f"its inputs have {elements:,} elements, more than {most:,}")
     inputs = list(module.get_inputs())
-    normal = [torch.randn_like(x) if _is_float(x) else x for x in inputs]
+    normal = [torch.randn_like(x) if is_float(x) else x for x in inputs]
     trials = [(drawn, _in_float64(model, drawn)) for drawn in (inputs, normal)]
     usable = [trial for trial in trials if all(bool(torch.isfinite(x).all()) for x in trial[1])]
     if not usable:
@@ -182,10 +181,8 @@ def _reference(source: str, path: str, shrinking: str | None, most: int) -> tupl
 
 
 def _in_float64(model: Any, inputs: list[Any]) -> list[Any]:
-    import torch
-
     with torch.no_grad():
-        return _tensors(float64_copy(model)(*[x.double() if _is_float(x) else x for x in inputs]))
+        return tensors_of(float64_copy(model)(*[x.double() if is_float(x) else x for x in inputs]))
 
 
 def float64_copy(model: Any) -> Any:
@@ -193,28 +190,18 @@ def float64_copy(model: Any) -> Any:
     copied = copy.deepcopy(model).double()
     for module in copied.modules():
         for name, value in vars(module).items():
-            if _is_float(value):
+            if is_float(value):
                 setattr(module, name, value.double())
     return copied
 
 
-def _is_float(value: Any) -> bool:
-    import torch
-
+def is_float(value: Any) -> bool:
+    """Whether a value is a tensor of a floating-point type."""
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _tensors(results: Any) -> list[Any]:
-    import torch
-    from torch.utils import _pytree as pytree
-
-    return [one for one in pytree.tree_leaves(results) if isinstance(one, torch.Tensor)]
 
 
 def _compared(name: str, model: Any, trials: list[Trial]) -> ImportRow:
     """The row of a model that has a reference."""
-    import torch
-
     from mirage_eg.frontend.torch_export import import_program
 
     try:
@@ -234,7 +221,7 @@ def _compared(name: str, model: Any, trials: list[Trial]) -> ImportRow:
         return replace(row, result=Import.OUTSIDE, reason=first + (f"; {len(rest)} more" if rest else ""))
     for inputs, wanted in trials:
         with torch.no_grad():
-            results, own = _tensors(imported.run(*inputs)), _tensors(copy.deepcopy(model)(*inputs))
+            results, own = tensors_of(imported.run(*inputs)), tensors_of(copy.deepcopy(model)(*inputs))
         if [x.shape for x in results] != [x.shape for x in wanted]:
             return replace(row, result=Import.WRONG, reason="the results have other shapes")
         row = replace(row, error=max([row.error or 0.0, *map(_error, results, wanted)]))
@@ -264,8 +251,3 @@ def summary(rows: Sequence[ImportRow]) -> list[tuple[str, ...]]:
         mine = [row.result for row in rows if level in ("all", row.problem.partition("/")[0])]
         table.append((level, *(str(mine.count(result)) for result in Import), str(len(mine))))
     return table
-
-
-def as_json(row: ImportRow) -> dict[str, Any]:
-    """The row in JSON's types."""
-    return asdict(row)

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 import triton
-from torch.utils import _pytree as pytree
 
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn
 from mirage_eg.backends.measure.timing import captured, gpu_available, timing_stream
 from mirage_eg.lab.bench.gpu_row_records import append
-from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, float64_copy
+from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, float64_copy, is_float
 from mirage_eg.lab.bench.kernelbench_gpu import BASELINES, EAGER, MOST, NO_REFERENCE, OURS, GpuRow, Stage
+from mirage_eg.lab.bench.model_errors import tensors_of
 from mirage_eg.lab.bench.shrinking import run_source
 from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 
@@ -195,7 +195,7 @@ def _checked(row: GpuRow, contest: Contestants) -> GpuRow:
     try:
         exact = float64_copy(loaded.model)
         return _with_errors(
-            row, contest, lambda *inputs: exact(*(x.double() if _is_float(x) else x for x in inputs)), runs[EAGER], "float64"
+            row, contest, lambda *inputs: exact(*(x.double() if is_float(x) else x for x in inputs)), runs[EAGER], "float64"
         )
     except FOREIGN_ERRORS as error:  # no memory, or a model that no copy in float64 has
         row = replace(row, problems={**row.problems, "float64": " ".join(str(error).split())[:300]})
@@ -207,7 +207,7 @@ def _checked(row: GpuRow, contest: Contestants) -> GpuRow:
 def _passes(runs: Mapping[str, Call], inputs: list[Any], tolerance: float) -> bool:
     """KernelBench's test on one choice of inputs."""
     with torch.no_grad():
-        wanted, got = (_tensors(runs[name](*inputs)) for name in (EAGER, OURS))
+        wanted, got = (tensors_of(runs[name](*inputs)) for name in (EAGER, OURS))
     return len(got) == len(wanted) and all(
         x.shape == y.shape and torch.allclose(x, y, atol=tolerance, rtol=tolerance) for x, y in zip(wanted, got, strict=True)
     )
@@ -223,10 +223,10 @@ def _with_errors(row: GpuRow, contest: Contestants, reference: Call, plain: Call
     for normal in (False, True):
         inputs = contest.loaded.inputs(SEED)
         if normal:
-            inputs = [torch.randn_like(value) if _is_float(value) else value for value in inputs]
+            inputs = [torch.randn_like(value) if is_float(value) else value for value in inputs]
         with torch.no_grad():
-            wanted = _tensors(reference(*inputs))
-            torchs, ours = (largest_error(_tensors(run(*inputs)), wanted) for run in (plain, contest.runs[OURS]))
+            wanted = tensors_of(reference(*inputs))
+            torchs, ours = (largest_error(tensors_of(run(*inputs)), wanted) for run in (plain, contest.runs[OURS]))
         if not torchs <= MOST_OF_TORCH:  # the logarithm of a negative number, or what cancels but for roundings
             continue
         allowed = max(least, 4 * torchs)
@@ -254,14 +254,6 @@ def _error(result: Any, wanted: Any) -> float:
         same = (x == y) | (x.isnan() & y.isnan())
         error = max(error, float((x - y).abs().nan_to_num(inf, inf, inf).masked_fill(same, 0.0).max()))
     return error / (size or 1.0)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _tensors(results: Any) -> list[Any]:
-    return [one for one in pytree.tree_leaves(results) if isinstance(one, torch.Tensor)]
 
 
 def _versions() -> dict[str, str]:
