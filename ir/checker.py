@@ -7,12 +7,12 @@ from sys import float_info
 from typing import Any
 
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.errors import ElementTypeError, GraphError
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.ragged import LOOP, Cut, Cuts, given_part, part_extent, result_cuts
-from mirage_eg.ir.result_dtypes import result_dtype
+from mirage_eg.ir.result_dtypes import WRAPPING, result_dtype
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import SizeExpression, divisor, read_dims
 
@@ -127,7 +127,10 @@ def _result_types(checker: Checker, item: Node, operands: Sequence[TensorType]) 
             return _call_types(item, operands)
         case _:
             shape = OPS[item.op].shape([operand.shape for operand in operands], item.mapping)
-            return [TensorType(shape, result_dtype(item, [operand.dtype for operand in operands]))]
+            dtype = result_dtype(item, [operand.dtype for operand in operands])
+            if checker.level is not Level.KERNEL and dtype.is_integer and dtype.itemsize == 1 and item.op in WRAPPING:
+                raise ElementTypeError(f"got {dtype}, in which kernels do not wrap; cast the operands to int32")
+            return [TensorType(shape, dtype)]
 
 
 def _call_types(item: Node, operands: Sequence[TensorType]) -> list[TensorType]:

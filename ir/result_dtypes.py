@@ -12,6 +12,7 @@ from mirage_eg.ir.ops import OPS, Kind
 
 # Of integers they give integers; a number in an attribute must be whole. Sums have 64 bits, as torch's.
 _CLOSED = frozenset({*(op.name for op in PACKAGED.values() if op.whole), "sum", "max"})
+WRAPPING = frozenset(op.name for op in PACKAGED.values() if op.whole and not op.of_integers_alone and not op.selects)
 _INDICATORS = frozenset({"mul", "maximum", "minimum", "where", "max"})  # of indicators they give indicators
 
 
@@ -54,6 +55,10 @@ def _integer_dtype(item: Node, operands: Sequence[DType]) -> DType:
             f"got {' and '.join(operands)}, wanted integers or floating-point numbers alone: cast the integers"
         )
     if OPS[item.op].kind is Kind.REARRANGEMENT:
+        return common
+    if item.op == "matmul" and common.itemsize == 1:  # exact in the words of matrix units for eight bits
+        return DType.int32
+    if item.op == "accum_sum":
         return common
     if item.op not in _CLOSED:
         raise ElementTypeError(f"got {common}, wanted floating-point numbers: cast the integers")

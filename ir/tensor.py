@@ -16,6 +16,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node, result_count
+from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.shapes import Shape, taken_by_slice, text
 from mirage_eg.ir.sizes import SizeExpression
@@ -225,8 +226,10 @@ class Builder:
     def cast(self, x: Tensor, dtype: object) -> Tensor:
         """x in another element type: rounded to it, or computed with in it from here on."""
         wanted = DType(dtype_of(dtype))
-        if wanted.is_float8 and x.dtype != wanted:
-            return self.op(f"to_{wanted}", self.op("cast", x, dtype=DType.float32) if DType(x.dtype).is_integer else x)
+        if DType(x.dtype).is_integer and wanted.is_float8:
+            x = self.op("cast", x, dtype=str(DType.float32))
+        if f"to_{wanted}" in PACKAGED and not DType(x.dtype).is_integer and x.dtype not in (wanted, DType.bool):
+            return self.op(f"to_{wanted}", x)
         return self.op("cast", x, dtype=str(wanted))
 
     def neg(self, x: Tensor) -> Tensor:

@@ -317,7 +317,7 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                     dtype = item.product
                     flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                     ahead |= item.looped
-                    if is_narrow(dtype):
+                    if is_narrow(dtype) or dtype.itemsize == 1:
                         staged += sum(
                             padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1)
                             for it in item.staged

@@ -61,7 +61,9 @@ class WithIntegers:
         return x.sum(axis=axes, keepdims=True, dtype=np.int64)
 
     def matmul(self, x: Array, y: Array) -> Array:
-        """As `plain` does."""
+        """Of integers, which have eight bits, exact in float64, and in 32 bits."""
+        if _is_whole(x) and _is_whole(y):
+            return FloatAlgebra(self.xp).matmul(x, y).astype(np.int64).astype(np.int32)
         return self.plain.matmul(x, y)
 
     def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:

@@ -39,6 +39,7 @@ from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
+from mirage_eg.ir.op.elementwise import to_a_type
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
@@ -349,7 +350,8 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     if item.op == "log":
         write_logarithm(writer, item, value)
         return
-    texts = [aligned(cast(tile.name, tile.dtype, dtype), tile, shape) for tile in operands]
+    wide = writer.compute_dtype(item.operands[0]) if to_a_type(item.op) else dtype
+    texts = [aligned(cast(tile.name, tile.dtype, wide), tile, shape) for tile in operands]
     writer.helpers.update(name for name, _ in row.helpers)
     every, some = zero_dims(operands, len(shape))
     finite = all(tile.finite for tile in operands)

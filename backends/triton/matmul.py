@@ -75,7 +75,7 @@ def _multiply_and_sum(writer: Writer, item: Node, value: int, reduces: bool) -> 
     for tile, unit, contracted in ((left, -1, len(left.shape) - 1), (right, -3, len(right.shape) - 2)):
         expression = cast(tile.name, tile.dtype, dtype)
         if contracted not in tile.zero:
-            expression = masked(writer, expression, tile, [contracted], "0.0")
+            expression = masked(writer, expression, tile, [contracted], "0" if tile.dtype.is_integer else "0.0")
         texts.append(aligned(expression, _with_unit_dim(tile, unit), shape))
     product = " * ".join(texts)
     if not reduces:
@@ -93,7 +93,7 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
     for tile, contracted in ((left, len(left.shape) - 1), (right, len(right.shape) - 2)):
         expression = tile.name
         if contracted not in tile.zero:
-            expression = masked(writer, expression, tile, [contracted], "0.0")
+            expression = masked(writer, expression, tile, [contracted], "0" if tile.dtype.is_integer else "0.0")
         texts.append(cast(expression, tile.dtype, dtype))
     x, y = texts
     *batch, m, n = tile_shape
@@ -115,7 +115,9 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
             precision = ', input_precision="bf16x6"'  # matrix units, and smaller errors than those of "ieee"
         case DType.float64:
             precision = ", out_dtype=tl.float64"
-        case DType.float16 | DType.bfloat16:
+        case DType.int8 | DType.uint8:
+            precision = ", out_dtype=tl.int32"
+        case _:
             precision = ""
     shift_left, shift_right = (len(result.shape) - len(tile.shape) for tile in (left, right))
     zero = set()

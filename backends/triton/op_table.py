@@ -46,6 +46,15 @@ def torch_attributes(item: Node, dtype: DType) -> Attributes:
     return {key: int(value) if isinstance(value, Fraction) else value for key, value in item.attributes}
 
 
+def torch_text(
+    item: Node, operands: Sequence[str], dtype: DType, attributes: Attributes, shapes: Sequence[tuple[int, ...]]
+) -> str:
+    """The PyTorch expression of a node with this element type; on a GPU torch has products of integers in float64 alone."""
+    if item.op != "matmul" or not dtype.is_integer:
+        return torch_call(item.op, operands, attributes, shapes)
+    return f"{torch_call(item.op, [f'{x}.double()' for x in operands], attributes, shapes)}.to(torch.{dtype})"
+
+
 def triton_type(dtype: DType) -> str:
     """The name of an element type in Triton."""
     return f"tl.{_TRITON_NAMES.get(dtype, dtype)}"

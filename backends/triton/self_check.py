@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from mirage_eg.backends.evaluator.input_scales import input_scales, large_magnitude
-from mirage_eg.backends.triton.op_table import torch_attributes, torch_call
+from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import to_a_type
 from mirage_eg.ir.sizes import SizeArgument, most
 from mirage_eg.ir.whole_inputs import causal_inputs, root_inputs, whole_inputs
 
@@ -50,9 +50,8 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
                 attributes = dict(torch_attributes(item, program.types[value].dtype))
                 if item.op in ("full", "eye") and not program.types[value].dtype.is_integer:
                     attributes["dtype"] = precision
-                call = torch_call(item.op, operands, attributes, shapes)
-                rounds = item.op == "cast" or (item.op in PACKAGED and PACKAGED[item.op].dtype)
-                if rounds and not program.types[value].dtype.is_integer:
+                call = torch_text(item, operands, program.types[value].dtype, attributes, shapes)
+                if to_a_type(item.op) and not program.types[value].dtype.is_integer:
                     call = f"{call}.to(torch.{precision})"  # rounded
                 lines.append(f"    {names[value]} = {call}")
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])

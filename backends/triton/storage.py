@@ -37,8 +37,10 @@ def reads_stored(graph: Graph, consumer: Node, value: int) -> bool:
 def product_dtype(graph: Graph, product: Node, result: DType) -> DType:
     """The type of the operands of a matmul: that of the result, or a half that has all their numbers before they were widened.
 
-    Products of halves are exact in float32, in which matrix units add them.
+    Products of halves are exact in float32, in which matrix units add them; those of integers of 8 bits have 32.
     """
+    if result.is_integer:
+        return graph.types[product.operands[0]].dtype
     stored = {_before_cast(graph, operand) for operand in product.operands}
     halves = (half for half in (DType.float16, DType.bfloat16) if all(map(half.keeps, stored)))
     return result if is_narrow(result) else next(halves, result)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.image_layouts import channels_last, is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
-from mirage_eg.backends.triton.op_table import torch_attributes, torch_call
+from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import to_a_type
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import marked_weights
@@ -105,9 +106,9 @@ def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> s
     types, row = graph.types, OPS[item.op]
     operands = [
         name
-        if types[i].dtype is types[value].dtype or place < row.conditions or item.op == "cast" or row.kind is Kind.LIBRARY
+        if types[i].dtype is types[value].dtype or place < row.conditions or to_a_type(item.op) or row.kind is Kind.LIBRARY
         else f"{name}.to(torch.{types[value].dtype})"
         for place, (name, i) in enumerate(zip(names, item.operands, strict=False))
     ] or names
-    attributes = torch_attributes(item, types[value].dtype)
-    return torch_call(item.op, operands, attributes, [types[i].shape for i in item.operands])
+    dtype = types[value].dtype
+    return torch_text(item, operands, dtype, torch_attributes(item, dtype), [types[i].shape for i in item.operands])

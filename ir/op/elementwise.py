@@ -49,6 +49,11 @@ def elementwise_table(derive: Callable[[ElementwiseOp], Row]) -> OpTable[Row]:
     return OpTable({op.name: derive(op) for op in PACKAGED.values()}, derive)
 
 
+def to_a_type(op: str) -> bool:
+    """Whether an op converts its operand, to the type of its record or its attribute."""
+    return op == "cast" or (op in PACKAGED and PACKAGED[op].dtype != "")
+
+
 def power_of(op: str, attributes: Mapping[str, Any]) -> Fraction | None:
     """The power p with op(c · x) = c^p · op(x) for all c > 0; None where kernels use none."""
     record = PACKAGED.get(op)

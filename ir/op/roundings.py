@@ -1,10 +1,38 @@
-"""Roundings to numbers of eight bits with a fraction: opaque functions, for a rounding error is a part of the program there."""
+"""Roundings to whole numbers and to types of eight bits: opaque functions, since their errors are a part of the program."""
 
 from math import inf
 from typing import Any
 
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.op.record import IDEMPOTENT, ElementwiseOp
+from mirage_eg.ir.op.record import IDEMPOTENT, ElementwiseOp, of_one_name
+
+_ROUND = (
+    "round_to_even",
+    '''@triton.jit
+def round_to_even(x):
+    """The nearest whole number, of two the even one: numbers from `large` on are whole."""
+    large: tl.constexpr = 8388608.0 if x.dtype == tl.float32 else 4503599627370496.0
+    signed = tl.where(x < 0, -large, large)
+    return tl.where(tl.abs(x) < large, (x + signed) - signed, x)
+''',
+)
+
+
+def _to_bytes(dtype: DType) -> ElementwiseOp:
+    """The number without its fraction, or the nearest one of the type."""
+    low, high = (-128, 127) if dtype is DType.int8 else (0, 255)
+    return ElementwiseOp(
+        name=f"to_{dtype}",
+        words=f"x without its fraction, within the range of {dtype}",
+        dtype=str(dtype),
+        numbers=lambda xp, x: xp.trunc(xp.clip(x, low, high)),
+        exactly=lambda mp, x: mp.mpf(int(min(max(x, low), high))) if x == x else x,
+        field=IDEMPOTENT,
+        triton=f"tl.minimum(tl.maximum({{x}}, {low}.0), {high}.0).to(tl.int32).to(tl.{dtype})",
+        torch=f"{{x}}.clamp({low}, {high}).to(torch.{dtype})",
+        noun="whole",
+        keeps_zero=True,
+    )
 
 
 def _to_float8(dtype: DType, bits: int, least: int, beyond: float, rounded: str) -> ElementwiseOp:
@@ -47,8 +75,21 @@ def {name}(x):
     )
 
 
-# As torch rounds from 2.13 on, and ONNX. A GPU takes the largest number for those beyond the range, also of float8_e5m2.
 OPS = (
+    of_one_name(
+        "round",
+        words="the nearest whole number, of two the even one",
+        numbers=lambda xp, x: xp.rint(x),
+        exactly=lambda mp, x: mp.nint(x) if mp.isfinite(x) else x,
+        field=IDEMPOTENT,
+        triton="round_to_even({x})",
+        helpers=(_ROUND,),
+        noun="rounded",
+        keeps_zero=True,
+    ),
+    _to_bytes(DType.int8),
+    _to_bytes(DType.uint8),
+    # As torch rounds from 2.13 on, and ONNX. A GPU takes the largest number for those beyond the range, also of float8_e5m2.
     _to_float8(
         DType.float8_e4m3fn,
         bits=3,

@@ -8,6 +8,7 @@ from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.op.elementwise import PACKAGED
 
 INTEGERS = tuple(str(dtype) for dtype in DType if dtype.is_integer)
 Operand = Tensor | Fraction
@@ -32,9 +33,9 @@ def _operand(call: Call, name: str, dtype: str) -> Operand:
     source, x = call.types[name].dtype, call.any_tensor(name)
     if source == dtype or x.dtype == dtype:
         return x
-    if dtype in INTEGERS and source in (*FLOATING, *FLOAT8):
+    if dtype in INTEGERS and source in (*FLOATING, *FLOAT8) and f"to_{dtype}" not in PACKAGED:
         raise UnsupportedError(f"{name} has element type {source}, wanted one that is {dtype} without rounding")
-    if dtype in INTEGERS and x.dtype in FLOATING:  # an indicator of zeros and ones
+    if dtype in INTEGERS and source == "bool" and x.dtype in FLOATING:  # an indicator of zeros and ones
         return call.graph.where(x, _constant(call, Fraction(1), dtype), _constant(call, Fraction(0), dtype))
     return cast(x, dtype)
 

@@ -28,4 +28,5 @@ def _scaled_product(call: Call) -> Tensor:
 
 HANDLERS: Mapping[str, Handler] = {
     **named("_scaled_mm.default", _scaled_product),
+    **named("_int_mm.default", lambda call: call.any_tensor("self") @ call.any_tensor("mat2")),
 }

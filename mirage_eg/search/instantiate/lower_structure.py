@@ -18,6 +18,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.result_dtypes import WRAPPING
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.tiling import Tiling
 from mirage_eg.search.structure import SplitReduction, Step, Structure
@@ -229,6 +230,8 @@ class _BlockWriter:
             case _:
                 if len(operands) > 1:
                     operands = self.align(operands)
+                if step.op in WRAPPING:
+                    operands = list(map(self.widened, operands))
                 layout = _wider(*(self.layouts[i] for i in operands))
                 constants = dict(zip(row.attributes, step.constants, strict=True))
                 return self.append(node(step.op, *operands, **constants), layout)
@@ -244,6 +247,13 @@ class _BlockWriter:
                 x = self.append(node("scale", x, factor=Fraction(parts, cut.extent)), self.layouts[x])
             x = self.append(node(op, x, dim=dim), self.layouts[x][:dim] + ((),) + self.layouts[x][dim + 1 :])
         return x
+
+    def widened(self, value: int) -> int:
+        """An integer of 8 bits in 32: a product written as a multiplication and a sum is exact."""
+        dtype = self.checker.types[value].dtype
+        if not dtype.is_integer or dtype.itemsize > 1:
+            return value
+        return self.append(node("cast", value, dtype=str(DType.int32)), self.layouts[value])
 
     def align(self, operands: list[int]) -> list[int]:
         """Make operands broadcast against each other by NumPy's rule."""

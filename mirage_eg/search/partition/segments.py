@@ -94,13 +94,21 @@ def is_barrier(item: Node) -> bool:
     return OPS[item.op].kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in ("concat", "slice")
 
 
+_OF_PACKED_NUMBERS = frozenset(
+    {"right_shift", "low_bits", "cast", "matmul", "to_int8", "to_uint8"}
+)  # the arithmetic of integers in block graphs
+
+
 def barriers(program: Graph) -> frozenset[int]:
-    """The nodes that are kernels of their own, most arithmetic of integers among them: block graphs unpack numbers alone."""
+    """The nodes that are kernels of their own, most arithmetic of integers among them."""
+
+    def is_own(item: Node, value: int) -> bool:
+        return counts(item) and program.types[value].dtype.is_integer and item.op not in _OF_PACKED_NUMBERS
+
     return frozenset(
         position
         for position, (item, values) in enumerate(program.numbered())
-        if is_barrier(item)
-        or (counts(item) and program.types[values[0]].dtype.is_integer and item.op not in ("right_shift", "low_bits", "cast"))
+        if is_barrier(item) or (values and is_own(item, values[0]))
     )
 
 
