@@ -6,13 +6,14 @@ The model is crude on purpose: it ranks candidates before they are timed, and re
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
+from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
@@ -154,8 +155,14 @@ def kernel_us(kernel: KernelWork, device: Device) -> float:
 
 
 def predict(graph: Graph, device: Device) -> tuple[Cost, ...]:
-    """The cost of every kernel of a kernel graph, in order."""
-    return tuple(cost_of(kernel, device) for kernel in kernel_works(graph))
+    """The cost of every kernel of a kernel graph, in order; a user's cost takes the place of the predicted time."""
+    costs = tuple(cost_of(kernel, device) for kernel in kernel_works(graph))
+    if not isinstance(device, PricedDevice):
+        return costs
+    pairs = zip(launches_of(graph).kernels, costs, strict=True)
+    return tuple(
+        replace(it, us=device.cost.us(graph, launch, it.us, it.limited_by, it.dram_bytes, it.flops)) for launch, it in pairs
+    )
 
 
 def predict_us(graph: Graph, device: Device) -> float:

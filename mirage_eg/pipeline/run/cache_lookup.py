@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from mirage_eg.backends.cost.devices import closest_device
+from mirage_eg.backends.cost.user_cost import UserCost
 from mirage_eg.egraph.rule_files import chosen_files, text_hash
 from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.errors import MirageError
@@ -41,9 +42,9 @@ class RunRequest:
 
 
 def run_request(name: str, program: Graph, options: Options, on_gpu: bool) -> RunRequest:
-    """The request for a run that begins now; the cache is off where there are custom ops."""
+    """The request for a run that begins now; the cache is off where there are custom ops, or a user's cost."""
     until, run = options.until(), identity(name, program, options)
-    cache = chosen_cache() if options.cache and not REGISTRY else None
+    cache = chosen_cache() if options.cache and not REGISTRY and options.cost is None else None
     key = {} if cache is None else key_of(run, on_gpu=on_gpu, budget=options.budget)
     return RunRequest(name, program, options, on_gpu, run, cache, key, until)
 
@@ -57,7 +58,8 @@ def cached_result(request: RunRequest) -> Result | None:
 def identity(name: str, program: Graph, options: Options) -> dict[str, Any]:
     """The identity of a run: runs with one identity have the same work items with the same results."""
     chosen: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in _FREE}
-    chosen["gpu"] = asdict(options.device_record)
+    chosen["gpu"] = {name: value for name, value in asdict(options.device_record).items() if name != "cost"}
+    chosen["cost"] = options.cost.name if isinstance(options.cost, UserCost) else None
     files = chosen_files(options.domain, options.rules, options.without, options.undefined_in(program))
     return {
         "program": name,

@@ -1,7 +1,7 @@
 """Options of `optimize`: one frozen record, checked where it is built; the command line has the same options."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import prod
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mirage_eg.backends.cost.devices import DEFAULT_TARGET, DEVICES, Device, device_for, find_device
+from mirage_eg.backends.cost.user_cost import CostedKernel, UserCost, priced, user_cost
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, warps_of
 from mirage_eg.egraph.rule_files import DOMAINS, UNDEFINED, check_law_name, packaged_names
@@ -37,9 +38,9 @@ class Options:
     MIRAGE_EG_RULES; `without`: packaged theories and laws to leave out. `weights`: names of inputs that are weights, besides
     the marked ones; `*` and `?` stand for any letters. The `egraph_*` fields limit the saturation of each e-graph of the
     search. Without `max_kernels` the number of kernels is free. `gpu` is a name, a JSON file or a record; it sets `target`,
-    which it must equal where both are given. `budget` is in seconds, for the whole run; `jobs` counts local
-    processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or any concurrent.futures.Executor. Lists are
-    tuples.
+    which it must equal where both are given. `cost` is a function of a `CostedKernel`, or FILE.py:FUNCTION. `budget` is in
+    seconds, for the whole run; `jobs` counts local processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or
+    any concurrent.futures.Executor. Lists are tuples.
 
     Raises:
         OptionError: a value that is not allowed; the message names the option.
@@ -55,6 +56,10 @@ class Options:
         str | None, Option(f"What to compile for: {', '.join(TARGETS)}; default: the GPU's, else sm_90.", choices=TARGETS)
     ] = None
     gpu: Annotated[Device | str | None, Option(_GPU, metavar="GPU|FILE.json")] = None
+    cost: Annotated[
+        Callable[[CostedKernel], float] | UserCost | str | None,
+        Option("A function of a kernel that gives its microseconds, at least the predicted ones.", metavar="FILE.py:FUNCTION"),
+    ] = None
     device: Annotated[str, Option(f"Where to time: {', '.join(PLACES)}.", choices=PLACES)] = "auto"
     jobs: Annotated[
         int | None, Option("Local processes to use where the work is worth it; one a core where not given.", least=1)
@@ -115,6 +120,8 @@ class Options:
         check_fields(self)
         check_executor(self.executor)
         self._check_gpu()
+        if self.cost is not None:
+            object.__setattr__(self, "cost", user_cost(self.cost))
         self._check_rules()
         for name, least in (("griddims", 1), ("blockdims", 1), ("imaps", -1), ("omaps", -2)):
             if hint := _example(name, getattr(self, name)):
@@ -161,8 +168,9 @@ class Options:
 
     @property
     def device_record(self) -> Device:
-        """The GPU that µGraphs are ranked for; its target is compiled for."""
-        return self.gpu if isinstance(self.gpu, Device) else device_for(self.target or DEFAULT_TARGET)
+        """The GPU that µGraphs are ranked for, by the cost of the user's if there is one; its target is compiled for."""
+        device = self.gpu if isinstance(self.gpu, Device) else device_for(self.target or DEFAULT_TARGET)
+        return priced(device, self.cost if isinstance(self.cost, UserCost) else None)
 
     def _check_gpu(self) -> None:
         if self.gpu is None:

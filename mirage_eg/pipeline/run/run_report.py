@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.user_cost import UserCost
 from mirage_eg.pipeline.run.heuristics import Heuristics
 from mirage_eg.pipeline.run.report_sections import (
     Best,
@@ -81,6 +82,7 @@ class RunReport:
 
 def plain(value: Any) -> Any:
     """The value in JSON's types; NaN and infinities, which JSON lacks, become null; the field `pass_` has the key `pass`.
+    A user's cost is its name.
 
     Raises:
         TypeError: JSON has no form for the value.
@@ -98,6 +100,8 @@ def plain(value: Any) -> Any:
             return {str(key): plain(entry) for key, entry in value.items()}
         case list() | tuple():
             return [plain(entry) for entry in value]
+        case UserCost():
+            return value.name
         case _ if is_dataclass(value):
             return {field.name.removesuffix("_"): plain(getattr(value, field.name)) for field in fields(value)}
         case _:
