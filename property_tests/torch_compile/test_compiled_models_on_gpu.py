@@ -32,6 +32,7 @@ def test_any_layout_of_inputs_gives_the_results_of_torch(memory_format: Any) -> 
     assert found.used >= 1 and not found.unexpected
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # torch's own, of max-autotune
 @pytest.mark.parametrize("mode", ["default", "auto"])
 def test_the_whole_graph_is_timed_with_segments_and_without(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def won(runs: Any) -> list[Timing]:  # at the gate
