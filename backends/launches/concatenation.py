@@ -1,12 +1,13 @@
 """Copies in one launch: those whose operands are ready before any of the results is read, such as two growing caches.
 
-A concatenation alone is a call of torch. Several are one generated kernel, and so are rows that are written in place.
+A concatenation alone is a call of torch. Several are one generated kernel, and so are rows that are written in place, and a
+concatenation of rows that an index chooses, which are read where they are.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_eg.backends.launches.views import joined_values
+from mirage_eg.backends.launches.views import gathers_of_rows, joined_values
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
@@ -39,8 +40,19 @@ def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat
         members = tuple(place for place in left if ready[place] < first)
         found.append(JointConcat(first, members))
         left = {place: value for place, value in left.items() if place not in members}
-    written = rows_in_place(graph)
-    return tuple(joint for joint in found if len(joint.members) > 1 or copying[joint.members[0]] in written)
+    own = {place for place, value in copying.items() if value in rows_in_place(graph)} | _of_rows(graph, copying)
+    return tuple(joint for joint in found if len(joint.members) > 1 or joint.members[0] in own)
+
+
+def _of_rows(graph: Graph, copying: Collection[int]) -> set[int]:
+    """The concatenations of rows that an index chooses, such as those of several tables."""
+    rows = gathers_of_rows(graph)
+
+    def chosen(value: int) -> bool:
+        item = graph.nodes[graph.makers[value]]
+        return value in rows or (item.op in VIEWS_IN_ORDER and chosen(item.operands[0]))
+
+    return {place for place in copying if graph.nodes[place].op == "concat" and any(map(chosen, graph.nodes[place].operands))}
 
 
 def copying_nodes(graph: Graph) -> dict[int, int]:

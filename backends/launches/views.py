@@ -68,7 +68,11 @@ def views_of(
         if operand not in candidates and operand in source_of:
             continue  # the library copies this view
         seen = candidates.get(operand, View(operand, strides[operand]))
-        shown = _rows_of(graph, item, seen, strides) if item.op == "gather" else _view_of(graph, item, seen)
+        shown = (
+            _rows_of(graph, item, seen, candidates.get(item.operands[1]), strides)
+            if item.op == "gather"
+            else _view_of(graph, item, seen)
+        )
         if shown is not None:
             candidates[values[0]] = shown
     while True:  # the library copies a view with another reader, and its bases
@@ -78,7 +82,13 @@ def views_of(
             if graph.readers[value]
             and all(
                 item.op == "block"
-                or (values and (_shows(item, value, values[0], candidates) or (values[0] in copied and view.rows is None)))
+                or (
+                    values
+                    and (
+                        _shows(item, value, values[0], candidates)
+                        or (values[0] in copied and (view.rows is None or item.op == "concat"))
+                    )
+                )
                 for item, values in map(numbered.__getitem__, graph.readers[value])
             )
         }
@@ -106,16 +116,18 @@ def _row_bytes(graph: Graph, item: Node) -> int:
     return most(prod(kind.shape[item["dim"] + 1 :])) * kind.dtype.itemsize
 
 
-def _rows_of(graph: Graph, item: Node, seen: View, strides: Sequence[Shape]) -> View | None:
-    """A gather of what is seen; None of a gather, whose rows are chosen by another index."""
-    source, index = item.operands
+def _rows_of(graph: Graph, item: Node, seen: View, index: View | None, strides: Sequence[Shape]) -> View | None:
+    """A gather of what is seen, by an index, which may be a view; None of a gather, whose rows are chosen by another index."""
+    source, by = item.operands
+    if index is None or index.rows is not None:
+        index = View(by, strides[by])
     if seen.rows is not None:
         return None
     dim, extent = item["dim"], graph.types[source].shape[item["dim"]]
     before, after = seen.strides[:dim], seen.strides[dim + 1 :]
-    along = (*(0 for _ in before), *strides[index], *(0 for _ in after))
-    rows = ChosenRows(index, along, seen.strides[dim], extent)
-    return View(seen.base, (*before, *(0 for _ in strides[index]), *after), seen.offset, rows)
+    along = (*(0 for _ in before), *index.strides, *(0 for _ in after))
+    rows = ChosenRows(index.base, along, seen.strides[dim], extent, index.offset)
+    return View(seen.base, (*before, *(0 for _ in index.strides), *after), seen.offset, rows)
 
 
 def _view_of(graph: Graph, item: Node, seen: View) -> View | None:
@@ -132,8 +144,11 @@ def _view_of(graph: Graph, item: Node, seen: View) -> View | None:
 
 
 def _shows(item: Node, value: int, result: int, views: Mapping[int, View]) -> bool:
-    """Whether a reader of a value is a view that shows it; an index has a memory of its own."""
-    return result in views and (item.op != "gather" or item.operands[1] != value)
+    """Whether a reader of a value is a view that shows it, or reads its rows by it."""
+    if result not in views or item.op != "gather" or item.operands[1] != value:
+        return result in views
+    rows = views[result].rows
+    return rows is not None and rows.index == views[value].base
 
 
 def transposed_operands(graph: Graph) -> frozenset[int]:

@@ -14,43 +14,49 @@ STAGES = 1  # with more, Triton 3.6 overwrites tiles that wgmma still reads; on 
 
 
 class StridedMemory(NamedTuple):
-    """The memory of a tensor: an argument of the kernel, strides and offset in elements."""
+    """The memory of a tensor: an argument of the kernel, strides and offset in elements, and the rows that an index chooses."""
 
     pointer: str
     strides: Sequence[int]
     offset: int = 0
-
-
-def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, program: str) -> tuple[int, list[str]]:
-    """Programs and lines that copy a tensor of this shape; `program` is the number of a program among them."""
-    mask = f"mask=i < {prod(shape)}"
-    lines = [f"i = {program} * {ELEMENTS} + tl.arange(0, {ELEMENTS})"]
-    lines.append(f"block = tl.load({_address(shape, source)}, {mask})")
-    lines.append(f"tl.store({_address(shape, target)}, block, {mask})")
-    return parts_of(prod(shape), ELEMENTS), lines
+    rows: "Rows | None" = None
 
 
 class Rows(NamedTuple):
-    """The rows along a dim of a tensor of `extent` rows: a vector of indices in memory, which count from the end below 0."""
+    """Rows of a tensor of `extent` rows, `step` elements apart: an index in memory, which counts from the end below 0.
 
-    pointer: str
-    dim: int
+    Their strides are along the dims of what is copied.
+    """
+
+    indices: StridedMemory
+    step: int
     extent: int
-    stride: int
-    offset: int = 0
+
+    def load(self, shape: Shape, mask: str) -> list[str]:
+        """Lines that load the row of each element of a block."""
+        return [
+            f"row = tl.load({_address(shape, self.indices)}, {mask}, other=0).to(tl.int64)",
+            f"row = tl.where(row < 0, row + {_factor(self.extent)}, row)",
+        ]
 
 
-def written_rows(shape: Shape, source: StridedMemory, target: StridedMemory, rows: Rows, program: str) -> tuple[int, list[str]]:
-    """Programs and lines that write a tensor of this shape into rows of another one, which an index chooses."""
-    mask = f"mask=(i < {prod(shape)})"
-    across = [0 if dim == rows.dim else stride for dim, stride in enumerate(target.strides)]
-    index = StridedMemory(rows.pointer, [rows.stride if dim == rows.dim else 0 for dim in range(len(shape))], rows.offset)
+def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, program: str) -> tuple[int, list[str]]:
+    """Programs and lines that copy a tensor of this shape; `program` is the number of a program among them.
+
+    An index beyond the rows reads the first or the last one, as in kernels of block graphs. Into such rows nothing is written.
+    """
+    mask = f"mask=i < {prod(shape)}"
+    where, into, stored = _address(shape, source), _address(shape, target), mask
     lines = [f"i = {program} * {ELEMENTS} + tl.arange(0, {ELEMENTS})"]
-    lines.append(f"row = tl.load({_address(shape, index)}, {mask}, other=0).to(tl.int64)")
-    lines.append(f"row = tl.where(row < 0, row + {_factor(rows.extent)}, row)")
-    lines.append(f"block = tl.load({_address(shape, source)}, {mask})")
-    where = f"{_address(shape, target._replace(strides=across))} + row * {_factor(target.strides[rows.dim])}"
-    lines.append(f"tl.store({where}, block, {mask} & (row >= 0) & (row < {_factor(rows.extent)}))")
+    if (rows := source.rows) is not None:
+        lines += rows.load(shape, mask)
+        where += f" + tl.minimum(tl.maximum(row, 0), {_factor(rows.extent + -1)}) * {_factor(rows.step)}"
+    lines.append(f"block = tl.load({where}, {mask})")
+    if (rows := target.rows) is not None:
+        lines += rows.load(shape, mask)
+        into += f" + row * {_factor(rows.step)}"
+        stored = f"mask=(i < {prod(shape)}) & (row >= 0) & (row < {_factor(rows.extent)})"
+    lines.append(f"tl.store({into}, block, {stored})")
     return parts_of(prod(shape), ELEMENTS), lines
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.block_kernel import BlockKernel
-from mirage_eg.backends.triton.copied_block import STAGES, WARPS, Rows, StridedMemory, copied_block, kernel_source, written_rows
+from mirage_eg.backends.triton.copied_block import STAGES, WARPS, Rows, StridedMemory, copied_block, kernel_source
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import Node
@@ -28,7 +28,7 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
     file.buffers += [value for value in written if value not in file.buffers]
     items = [file.graph.nodes[position] for position in launch.nodes]
     read = [operand for item in items for operand in item.operands[item.op == "index_write" :]]
-    sources = [value for value in launch.operands if value in read]
+    sources = [*dict.fromkeys(each for value in launch.operands if value in read for each in (value, *file.indices(value)))]
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
     memories = list(dict.fromkeys(file.names[value] for value in sources))
     pointers |= {value: f"x{memories.index(file.names[value])}_ptr" for value in sources}
@@ -65,35 +65,43 @@ def _kernel(
 
 
 def _body(file: ProgramFile, launch: Launch, pointers: dict[int, str], wide: bool) -> tuple[int, list[str]]:
-    """The number of programs, and the lines of the kernel: a branch for each operand."""
+    """The number of programs, and the lines of the kernel: a branch for each tensor that is copied."""
     lines = [f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}"]
     first = 0
     offsets = file.lowered.placement.offsets
     for position, result in zip(launch.nodes, launch.results, strict=True):
-        item, strides, start = file.graph.nodes[position], file.strides[result], 0
+        item, start = file.graph.nodes[position], 0
         if item.op == "index_write":
-            programs, own = _rows(file, item, pointers, StridedMemory(pointers[result], strides), f"(program - {first})")
+            copies = [(item.operands[2], _rows_of(file, item, result, pointers))]
+        else:
+            copies = []
+            for operand in item.operands:
+                copies.append((operand, StridedMemory(pointers[result], file.strides[result], start)))
+                start += file.types[operand].shape[item["dim"]] * file.strides[result][item["dim"]]
+        for operand, target in copies:
+            source = StridedMemory(
+                pointers[operand], file.strides[operand], offsets.get(operand, 0), _rows(file, operand, pointers)
+            )
+            programs, own = copied_block(file.types[operand].shape, source, target, f"(program - {first})")
             lines += [f"{'el' if first else ''}if program < {first + programs}:", *(f"    {line}" for line in own)]
             first += programs
-            continue
-        for operand in item.operands:
-            shape = file.types[operand].shape
-            source = StridedMemory(pointers[operand], file.strides[operand], offsets.get(operand, 0))
-            target = StridedMemory(pointers[result], strides, start)
-            programs, own = copied_block(shape, source, target, f"(program - {first})")
-            lines += [f"{'el' if first else ''}if program < {first + programs}:", *(f"    {line}" for line in own)]
-            first += programs
-            start += shape[item["dim"]] * strides[item["dim"]]
     return first, lines
 
 
-def _rows(
-    file: ProgramFile, item: Node, pointers: Mapping[int, str], target: StridedMemory, program: str
-) -> tuple[int, list[str]]:
-    """Programs and lines of rows that are written in place."""
-    whole, index, values = item.operands
-    offsets, dim = file.lowered.placement.offsets, item["dim"]
+def _rows(file: ProgramFile, value: int, pointers: Mapping[int, str]) -> Rows | None:
+    """The rows in which a value is read, if an index chooses them."""
+    if (chosen := file.pointer(value).rows) is None:
+        return None
+    [index] = file.indices(value)
+    return Rows(StridedMemory(pointers[index], chosen.index.strides, chosen.index.offset), chosen.step, chosen.extent)
+
+
+def _rows_of(file: ProgramFile, item: Node, result: int, pointers: Mapping[int, str]) -> StridedMemory:
+    """The rows of the result that are written in place."""
+    whole, index, _ = item.operands
     [stride] = file.strides[index]
-    rows = Rows(pointers[index], dim, file.types[whole].shape[dim], stride, offsets.get(index, 0))
-    source = StridedMemory(pointers[values], file.strides[values], offsets.get(values, 0))
-    return written_rows(file.types[values].shape, source, target, rows, program)
+    dim, strides = item["dim"], file.strides[result]
+    along = [stride if place == dim else 0 for place in range(len(strides))]
+    memory = StridedMemory(pointers[index], along, file.lowered.placement.offsets.get(index, 0))
+    across = [0 if place == dim else step for place, step in enumerate(strides)]
+    return StridedMemory(pointers[result], across, 0, Rows(memory, strides[dim], file.types[whole].shape[dim]))

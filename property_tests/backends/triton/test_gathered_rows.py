@@ -82,8 +82,18 @@ def by_what_the_library_finds(p: KernelGraph, weights: Tensor, index: Tensor) ->
     return a_row_a_block(p, weights, p.argsort(index, dim=0))
 
 
+def by_a_column_of_indices(p: KernelGraph, weights: Tensor, index: Tensor) -> Tensor:
+    return doubled(p, p.gather(weights, p.reshape(p.slice(index, 1, 2, 3), (2,))), (2,), (0,))
+
+
+def concatenated(p: KernelGraph, weights: Tensor, index: Tensor) -> Tensor:
+    """Rows of several tables beside each other, each by a column of the indices, and what is not chosen."""
+    rows = [p.gather(weights, p.reshape(p.slice(index, 1, place, place + 1), (2,))) for place in range(3)]
+    return p.concat([rows[0], p.slice(weights, 0, 1, 3), *rows[1:]], 1)
+
+
 VIEWS = [products, a_row_a_block, rows_of_a_ragged_tile, along_an_inner_dim, part_of_each_row, rows_in_another_order]
-VIEWS += [of_what_a_kernel_makes, by_what_the_library_finds]
+VIEWS += [of_what_a_kernel_makes, by_what_the_library_finds, by_a_column_of_indices, concatenated]
 
 
 def read_twice(p: KernelGraph, weights: Tensor, index: Tensor) -> Tensor:
@@ -147,8 +157,12 @@ def test_weights_that_are_not_chosen_cost_nothing() -> None:
     assert bytes_of(8) == bytes_of(128) == 2 * 8 * 512 * 512 * 2
 
 
-@pytest.mark.parametrize("body", [products, a_row_a_block, rows_of_a_ragged_tile])
+def test_a_concatenation_of_chosen_rows_is_one_kernel() -> None:
+    assert [launch.kind for launch in launches_of(program(concatenated)).kernels] == [LaunchKind.CONCATENATION]
+
+
+@pytest.mark.parametrize("body", [products, a_row_a_block, rows_of_a_ragged_tile, concatenated])
 def test_an_index_beyond_the_rows_reads_no_other_memory(run_guarded: RunProgram, body: Body) -> None:
     arrays = [np.ones((EXPERTS, WIDTH, COLUMNS)), np.array([[7, 10**9, -7], [-(10**9), 0, 1]])]
     [result] = run_guarded(emit(program(body)), arrays)
-    assert (result == (WIDTH if body is products else 2)).all()
+    assert (result == {products: WIDTH, concatenated: 1}.get(body, 2)).all()
