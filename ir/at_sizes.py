@@ -5,7 +5,7 @@ products of factors, as axes are, so that a reshape of the program takes its nam
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_eg.ir.checker import Checker
@@ -303,7 +303,7 @@ class _BlockResizing:
         loop = self._counts.get(LOOP, block.loop)
         nodes = self._nodes(Checker(Level.BLOCK, grid, loop))
         plain = [_without_strides(item) if item.op == "output" else item for item in nodes]
-        new = Graph(tuple(plain), Level.BLOCK, grid, loop, block.threads)
+        new = replace(block, nodes=tuple(plain), grid=grid, loop=loop)
         shapes = iter(zip(block.output_types, new.output_types, strict=True))
         for place, item in enumerate(nodes):
             if item.op == "output":
@@ -311,7 +311,7 @@ class _BlockResizing:
                 if item.get("strides") is not None:
                     strides = dense_strides(before.shape, item["strides"], after.shape)
                     nodes[place] = Node(item.op, item.operands, tuple(sorted((item.mapping | {"strides": strides}).items())))
-        return Graph(tuple(nodes), Level.BLOCK, grid, loop, block.threads) if nodes != plain else new
+        return replace(new, nodes=tuple(nodes)) if nodes != plain else new
 
     def _nodes(self, checker: Checker) -> list[Node]:
         """The nodes; a mean of parts with a rest becomes a sum, scaled, as the mean of the parts is that of the whole."""

@@ -77,7 +77,7 @@ def _written(
         else:
             attributes = {key: inner(value) if isinstance(value, Graph) else value for key, value in item.attributes}
             place.update(zip(values, checker.append(node(item.op, *operands, **attributes)), strict=True))
-    return Graph.of_checked(checker, graph.threads), place
+    return Graph.of_checked(checker, graph.threads, graph.cluster), place
 
 
 def lowered_by(op: str, attributes: Mapping[str, Any]) -> Graph | None:

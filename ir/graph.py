@@ -23,8 +23,9 @@ from mirage_eg.ir.sizes import Ratio, SizeExpression
 
 @dataclass(frozen=True)
 class Graph(NestedGraph):
-    """A kernel graph, a block graph (run with `grid`, `loop` and `threads`) or a thread graph.
+    """A kernel graph, a block graph (run with `grid`, `loop`, `threads` and `cluster`) or a thread graph.
 
+    `cluster`: the thread blocks that hold the tiles of a block graph together; they reduce through distributed shared memory.
     `keeps_undefined`: of a program, whether laws must keep its undefined values, unless the options of a run say otherwise.
 
     Raises:
@@ -38,16 +39,20 @@ class Graph(NestedGraph):
     loop: int = 1
     threads: int = 128
     keeps_undefined: bool = field(default=False, compare=False, repr=False)  # repr seeds random inputs
+    cluster: int = 1
 
     def __post_init__(self) -> None:
+        if self.cluster < 1 or self.cluster & self.cluster - 1:
+            raise GraphError(f"got a cluster of {self.cluster} thread blocks, wanted a power of two")
         _ = self._checker
 
     @classmethod
-    def of_checked(cls, checker: "Checker", threads: int = 128) -> "Graph":
+    def of_checked(cls, checker: "Checker", threads: int = 128, cluster: int = 1) -> "Graph":
         """The graph of the nodes that `checker` has, without checking them again."""
         graph = object.__new__(cls)
         assert checker.outputs, "a graph has an output"
-        fields = {name: getattr(checker, name) for name in ("level", "grid", "loop")} | {"threads": threads}
+        fields = {name: getattr(checker, name) for name in ("level", "grid", "loop")}
+        fields |= {"threads": threads, "cluster": cluster}
         graph.__dict__.update(fields | {"nodes": tuple(checker.nodes)} | {"keeps_undefined": False, "_checker": checker})
         return graph
 
@@ -210,7 +215,8 @@ def _type_text(graph: Graph, value: int) -> str:
 def _lines(graph: Graph, indent: str) -> Iterator[str]:
     match graph.level:
         case Level.BLOCK:
-            yield f"{indent}block graph: grid {text(graph.grid)}, loop {graph.loop}"
+            cluster = f", cluster of {graph.cluster}" if graph.cluster > 1 else ""
+            yield f"{indent}block graph: grid {text(graph.grid)}, loop {graph.loop}{cluster}"
         case _:
             yield f"{indent}{graph.level} graph"
     first: dict[Graph, int] = {}  # of each block graph the first value

@@ -1,6 +1,7 @@
 """A copy of a graph, or of a part of it, in which some nodes are left out, reordered, or replaced by others."""
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from mirage_eg.ir.graph import Graph
@@ -51,8 +52,7 @@ class GraphCopy:
 
     def graph(self) -> Graph:
         """The new graph."""
-        old = self._graph
-        return Graph(tuple(self._nodes), old.level, old.grid, old.loop, old.threads)
+        return replace(self._graph, nodes=tuple(self._nodes), keeps_undefined=False)
 
 
 def without_values(program: Graph, dropped: Set[int]) -> Graph:

@@ -87,6 +87,8 @@ def to_data(graph: Graph) -> dict[str, Any]:
     data: dict[str, Any] = {"level": str(graph.level)}
     if graph.level is Level.BLOCK:
         data |= {"grid": list(graph.grid), "loop": graph.loop, "threads": graph.threads}
+    if graph.cluster > 1:
+        data["cluster"] = graph.cluster
     if graph.keeps_undefined:
         data["undefined"] = "keep"
     data["nodes"] = []
@@ -165,7 +167,8 @@ def graph_of(data: Any, wanted: Level | None = None) -> Graph:
         raise GraphError(f"got a {level} graph inside, wanted a {wanted} graph")
     running = ("grid", "loop", "threads") if level is Level.BLOCK else ()
     keeps = {"undefined"} & {*data}
-    fields = _fields(data, ("level", *running, *keeps, "nodes"))
+    clustered = {"cluster"} & {*data} if running else set[str]()
+    fields = _fields(data, ("level", *running, *clustered, *keeps, "nodes"))
     if keeps and fields["undefined"] != "keep":
         raise GraphError(f"got undefined {_shown(fields['undefined'])}, wanted 'keep', or no such field")
     grid, loop, threads = (), 1, 128
@@ -175,12 +178,13 @@ def graph_of(data: Any, wanted: Level | None = None) -> Graph:
         )
         if threads < 1:
             raise GraphError(f"got threads {threads}, wanted at least 1")
+    cluster = _value(fields["cluster"], "int", "cluster") if clustered else 1
     if not isinstance(fields["nodes"], list):
         raise GraphError(f"got {_shown(fields['nodes'])} for `nodes`, wanted a list")
     checker = Checker(level, grid, loop)
     places: dict[int, int] = {}  # from the file's ids to value positions
     nodes = [_node(item, checker, places) for item in fields["nodes"]]
-    return Graph(tuple(nodes), level, grid, loop, threads, bool(keeps))
+    return Graph(tuple(nodes), level, grid, loop, threads, bool(keeps), cluster)
 
 
 def _level(data: Any) -> Level:

@@ -23,9 +23,11 @@ _ACCUMULATORS = {
 class ThreadblockGraph(Builder):
     """A block graph being written; its tensors are tiles."""
 
-    def __init__(self, grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1) -> None:
+    def __init__(
+        self, grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1, cluster: int = 1
+    ) -> None:
         super().__init__(Level.BLOCK, _extents("grid_dim", grid_dim), forloop_range)
-        self.threads = prod(_extents("block_dim", block_dim))
+        self.threads, self.cluster = prod(_extents("block_dim", block_dim)), cluster
 
     def new_input(self, dtensor: Tensor, input_map: Sequence[int], forloop_dim: int = REPLICATED) -> Tensor:
         """Load a tile: `input_map` has for each grid dim a dim of the tensor or −1; the loop iterates over `forloop_dim`."""
@@ -56,14 +58,17 @@ class ThreadblockGraph(Builder):
 
     def graph(self) -> Graph:
         """The block graph, frozen."""
-        return Graph(tuple(self.nodes), Level.BLOCK, self.checker.grid, self.checker.loop, self.threads)
+        return Graph(tuple(self.nodes), Level.BLOCK, self.checker.grid, self.checker.loop, self.threads, cluster=self.cluster)
 
 
 def new_threadblock_graph(
-    grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1
+    grid_dim: Sequence[int], block_dim: Sequence[int] = (128, 1, 1), forloop_range: int = 1, cluster: int = 1
 ) -> ThreadblockGraph:
-    """Start a block graph that runs on `grid_dim` blocks of `block_dim` threads and loops `forloop_range` times."""
-    return ThreadblockGraph(grid_dim, block_dim, forloop_range)
+    """Start a block graph that runs on `grid_dim` blocks of `block_dim` threads and loops `forloop_range` times.
+
+    With a `cluster` each of them is so many thread blocks, which hold its tiles together.
+    """
+    return ThreadblockGraph(grid_dim, block_dim, forloop_range, cluster)
 
 
 def _extents(name: str, given: object) -> Shape:

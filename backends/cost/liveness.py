@@ -70,18 +70,18 @@ class LiveTiles:
     element_bytes: tuple[int, ...]
     rows: bool
 
-    def nbytes(self, shapes: Sequence[Sequence[int]]) -> int:
-        """The most live bytes, for tiles of these shapes."""
+    def nbytes(self, shapes: Sequence[Sequence[int]], cluster: int = 1) -> int:
+        """The most live bytes in each of so many thread blocks, for tiles of these shapes."""
         sizes = []
         for shape, size in zip(shapes, self.element_bytes, strict=True):
-            slowest = self.rows
+            slowest = self.rows and cluster == 1  # blocks of a cluster run the same code
             for extent in shape:
                 padded = power_of_two(extent)
                 if slowest and extent > 1:  # a tile near the limit has 16 or more rounds of all threads, along its slowest dim
                     padded, slowest = -(-extent * _ROUNDS // padded) * padded // _ROUNDS if padded > _ROUNDS else extent, False
                 size *= padded
             sizes.append(size)
-        return max((sum([sizes[value] for value in values]) for values in self.sets), default=0)
+        return max((sum([sizes[value] for value in values]) for values in self.sets), default=0) // cluster
 
 
 def live_tiles(block: Graph) -> LiveTiles:
@@ -98,8 +98,8 @@ def live_tiles(block: Graph) -> LiveTiles:
 
 
 def live_bytes(block: Graph) -> int:
-    """The most bytes of registers that the tiles of a block graph take at once."""
-    return live_tiles(block).nbytes([kind.shape for kind in block.types])
+    """The most bytes of registers that the tiles of a block graph take at once, in each thread block of its cluster."""
+    return live_tiles(block).nbytes([kind.shape for kind in block.types], block.cluster)
 
 
 def needed_before(problem: OrderProblem) -> tuple[tuple[int, int], ...]:

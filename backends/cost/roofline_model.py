@@ -86,7 +86,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
             key = block, live_share(graph, item)
             if key not in works:
                 works[key] = block_work(*key)
-            return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid), loop=block.loop)
+            return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid) * busy_blocks(block), loop=block.loop)
     if item.op in PRODUCTS:
         return _product_work(graph, item, result, dram)
     if OPS[item.op].indices is not None and len(item.operands) == 2:  # reads as much as it writes, and the indices
@@ -293,9 +293,25 @@ def skipping_masks(graph: Graph, item: Node) -> tuple[int, ...]:
 
 
 def block_work(block: Graph, live: float = 1.0) -> BlockWork:
-    """The work of a block graph, as it is lowered; `live` is the share of its iterations that run."""
+    """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run."""
     block = expanded(block)
-    return work_of_tiles(block, [kind.shape for kind in block.types], block.loop, live)
+    return shared(work_of_tiles(block, [kind.shape for kind in block.types], block.loop, live), busy_blocks(block))
+
+
+def busy_blocks(block: Graph) -> int:
+    """The thread blocks of a cluster that hold more than padding."""
+    if block.cluster == 1:
+        return 1
+    shape = max((kind.shape for kind in block.types), key=prod)
+    return ceil(block.cluster * prod(shape) / padded_elements(shape))
+
+
+def shared(work: BlockWork, blocks: int) -> BlockWork:
+    """The work of each of so many thread blocks that share it; they wait for each other as the warps of one do."""
+    if blocks == 1:
+        return work
+    names = ("loaded", "wasted", "flops", "arithmetic", "functions", "staged")
+    return replace(work, **{name: getattr(work, name) // blocks for name in names})
 
 
 def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, live: float = 1.0) -> BlockWork:

@@ -5,6 +5,7 @@ the inputs computes the same values as the ragged one there.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -63,7 +64,7 @@ def regular_part(graph: Graph, bounds: Bounds) -> Graph:
         elif "shape" in attributes:
             attributes["shape"] = _extents(graph, values[0], bounds)
         nodes.append(Node(item.op, item.operands, tuple(attributes.items())))
-    return Graph(tuple(nodes), graph.level, tuple(counts[:-1]), counts[-1], graph.threads)
+    return replace(graph, nodes=tuple(nodes), grid=tuple(counts[:-1]), loop=counts[-1])
 
 
 def input_indices(graph: Graph, item: Node, value: int, bounds: Bounds) -> list[Index]:

@@ -18,6 +18,7 @@ _SHARED_OPTIN, _MAJOR, _MINOR = 97, 75, 76  # CU_DEVICE_ATTRIBUTE_…
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_SHARED = 48 << 10  # of a block without an attribute
 _DEPENDENT = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
@@ -59,12 +60,16 @@ LaunchCall = Callable[[], int]  # launches a kernel on a stream; returns the dri
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel on a device; a `dependent` one may start while the one before it on the stream ends, and waits for it."""
+    """A kernel on a device; a `dependent` one may start while the one before it on the stream ends, and waits for it.
+
+    Each block of its grid is a cluster of so many thread blocks.
+    """
 
     handle: int
     threads: int
     shared: int
     dependent: bool = False
+    cluster: int = 1
 
 
 class Driver(Protocol):
@@ -175,12 +180,15 @@ class CudaDriver:
 
     def prepare(self, function: Function, grid: Shape, stream: int, parameters: "ctypes.Array[Any]") -> LaunchCall:
         """Blocks are one-dimensional; arguments are converted here, which costs more than the launch itself."""
-        config = _LaunchConfig(*grid, function.threads, 1, 1, function.shared, stream, None, 0)
-        attribute = _LaunchAttribute(_DEPENDENT, 0, 1)
-        if function.dependent:
-            config.attributes, config.attribute_count = ctypes.addressof(attribute), 1
+        x, y, z = grid
+        config = _LaunchConfig(x * function.cluster, y, z, function.threads, 1, 1, function.shared, stream, None, 0)
+        dependent, cluster = _LaunchAttribute(_DEPENDENT, 0, 1), _LaunchAttribute(_CLUSTER, 0, function.cluster)
+        cluster.rest[:2] = 1, 1
+        wanted = [dependent] * function.dependent + [cluster] * (function.cluster > 1)
+        attributes = (_LaunchAttribute * len(wanted))(*wanted)
+        config.attributes, config.attribute_count = ctypes.addressof(attributes) if wanted else None, len(wanted)
         launch = partial(self._launch, byref(config), c_void_p(function.handle), parameters, None)
-        launch.attribute = attribute  # type: ignore[attr-defined]  # lives as long
+        launch.attributes = attributes  # type: ignore[attr-defined]  # live as long
         return launch
 
     def refuse(self, status: int) -> NoReturn:

@@ -113,7 +113,8 @@ class RunningProgram:
                 raise UnsupportedError(f"{record.kernel}: got a kernel with scratch memory; wanted one without")
             handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
             dependent = bool(self._kernels.OPTIONS[kernel_name(record.kernel)].get("launch_pdl"))
-            functions[record.kernel] = Function(handle, _WARP * metadata.num_warps, metadata.shared, dependent)
+            threads = _WARP * metadata.num_warps
+            functions[record.kernel] = Function(handle, threads, metadata.shared, dependent, metadata.num_ctas)
         self._loaded[device] = functions
         return functions
 

@@ -67,7 +67,7 @@ def _taken_apart(graph: Graph, exponential: int) -> Graph:
             copy_of[number] if operand == exponential else operand + more * (operand > exponential) for operand in item.operands
         ]
         nodes += [Node(item.op, tuple(operands), item.attributes)] * (len(copies) if exponential in values else 1)
-    apart = Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+    apart = replace(graph, nodes=tuple(nodes))
     judged = _judged(apart)
     return apart if all(isinstance(judged[copy], SafeExponential) for copy in copies) else graph
 

@@ -19,7 +19,7 @@ from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.bounded_ptxas import Bound, bounded_ptxas
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
-from mirage_eg.backends.triton.targets import TARGETS, Target
+from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters
 from mirage_eg.ir.errors import MirageError, OptionError
 
 
@@ -194,6 +194,8 @@ def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> 
     started = time.perf_counter()
     target = device.name
     bound = Bound()
+    if text.options.get("num_ctas", 1) > 1 and (why := why_no_clusters(target)) is not None:
+        return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     try:
         gpu = GPUTarget(device.backend, device.arch, device.warp_size)
         with bounded_ptxas(bound):

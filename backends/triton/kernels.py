@@ -18,7 +18,7 @@ from mirage_eg.backends.triton.split_reduction import (
     maxima_of,
     with_row_maxima,
 )
-from mirage_eg.backends.triton.warps import written_warps
+from mirage_eg.backends.triton.warps import written_cluster, written_warps
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
@@ -36,6 +36,8 @@ def write_kernel(file: ProgramFile, launch: Launch) -> None:
     values = dict.fromkeys(used for value in block.operands for used in (value, *file.indices(value)))
     value_of = {file.pointer(value).name: value for value in (*values, *block.bounds, *written)}
     options = {"num_warps": block.warps, "num_stages": block.part.schedule.num_stages, "enable_fp_fusion": True}
+    if (cluster := written_cluster(block.part.graph, f"node {launch.nodes[0]}: block")) > 1:
+        options["num_ctas"] = cluster
     if block.part.schedule.dependent_launch and file.kernels:  # the first one waits for all work before the program
         options["launch_pdl"] = True
     kernel, name_of = _shared(file, block.part, options) or (_new_kernel(file, block, options, value_of), {})

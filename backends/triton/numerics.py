@@ -4,6 +4,7 @@ With e = exp(x), a kernel computes e/exp(m), m a maximum of x over a summed dim 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -52,7 +53,7 @@ def as_written(graph: Graph) -> Graph:
     nodes = [
         Node(item.op, item.operands, tuple((name, _written(value)) for name, value in item.attributes)) for item in graph.nodes
     ]
-    return Graph(tuple(nodes), graph.level, graph.grid, graph.loop, graph.threads)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _with_wide_attentions(graph: Graph) -> Graph:

@@ -1,6 +1,8 @@
 """GPU architectures that kernels are compiled for; `backends.cost.devices` has the GPUs of each and their rates."""
 
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +27,23 @@ TARGETS = {
     "gfx942": Target("hip", "gfx942", 64, 65_536),
 }
 
+_CLUSTERS = ("sm_90", "sm_100")
+_CLUSTER_TRITON = (3, 7)  # the first version that reduces over the blocks of a cluster
+
 DEPENDENT_LAUNCHES = ("sm_90", "sm_100")
 """The targets on which a kernel may start while the one before it ends."""
+
+
+@cache
+def why_no_clusters(target: str) -> str | None:
+    """Why blocks cannot be clusters, whose thread blocks reduce through distributed shared memory; None if they can."""
+    if target not in _CLUSTERS:
+        return f"{target} has no thread block clusters; {' and '.join(_CLUSTERS)} have them"
+    wanted = ".".join(map(str, _CLUSTER_TRITON))
+    try:
+        version = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return f"clusters need Triton {wanted}; there is none"
+    if tuple(map(int, version.split(".")[:2])) < _CLUSTER_TRITON:
+        return f"clusters need Triton {wanted} or later, got {version}"
+    return None

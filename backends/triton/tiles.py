@@ -142,7 +142,7 @@ def flatten(graph: Graph) -> Graph:
                     [results[defined[0]]] = append(step.moved(results))
         else:
             new_value.update(zip(values, append(Node(item.op, tuple(operands), item.attributes)), strict=True))
-    return Graph.of_checked(checker, graph.threads)
+    return Graph.of_checked(checker, graph.threads, graph.cluster)
 
 
 def _alive(graph: Graph) -> set[int]:

@@ -71,6 +71,8 @@ def _is_statistic(block: Graph, item: Node, values: range) -> bool:
 
 
 def _pace(block: Graph) -> str:
+    if block.cluster > 1:
+        return f"cluster of {block.cluster}"
     if block.loop == 1:
         return "no loop"
     loads = [item for item in block.inputs if item.get("fmap", -1) != -1]

@@ -98,7 +98,8 @@ def _title(graph: Graph) -> str:
 
 def _head(block: Graph) -> str:
     loop = f"loop {block.loop}" if block.loop > 1 else "no loop"
-    return f"block graph   grid {'×'.join(map(str, block.grid))}   {loop}   {block.threads} threads"
+    threads = f"cluster of {block.cluster} × {block.threads}" if block.cluster > 1 else f"{block.threads}"
+    return f"block graph   grid {'×'.join(map(str, block.grid))}   {loop}   {threads} threads"
 
 
 def _legend(graph: Graph, swapped: bool) -> tuple[str, Size]:

@@ -92,6 +92,7 @@ class Launched:
     stream: int
     arguments: tuple[int, ...]
     dependent: bool = False
+    cluster: int = 1
 
 
 @dataclass
@@ -129,8 +130,8 @@ class FakeDriver:
             assert self.inside
             values = tuple(ctypes.c_uint64.from_address(address).value for address in parameters)
             name = self.loaded[function.handle][1]
-            launched = Launched(name, grid, function.threads, function.shared, stream, values, function.dependent)
-            self.launched.append(launched)
+            told = function.threads, function.shared, stream, values, function.dependent, function.cluster
+            self.launched.append(Launched(name, grid, *told))
             return 0
 
         return launch

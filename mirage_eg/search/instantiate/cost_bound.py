@@ -9,10 +9,20 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import BlockWork, block_cost, causal_share, is_function, slowdown, tile_flops
+from mirage_eg.backends.cost.roofline_model import (
+    BlockWork,
+    block_cost,
+    causal_share,
+    is_function,
+    shared,
+    slowdown,
+    tile_flops,
+)
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.search.heuristics import SEARCH
+from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
 from mirage_eg.search.structure import Structure
 
@@ -150,11 +160,17 @@ class CostBound:
                 steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
         counts = int(loaded), 0, int(flops), int(arithmetic), int(functions)
-        return self.us_of(BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live), tiling)
+        cluster = 1  # as large as the largest tile may need
+        if self._looped is None and not self._products:
+            room = TileLimits().room(rows=True)
+            while cluster < SEARCH.longest_cluster and 4 * max(elements) > room * cluster:
+                cluster *= 2
+        of_block = BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live)
+        return self.us_of(shared(of_block, cluster), tiling, cluster)
 
-    def us_of(self, work: BlockWork, tiling: Tiling) -> float:
-        """Microseconds under the cost model, if a block does this work."""
-        blocks = partial = 1
+    def us_of(self, work: BlockWork, tiling: Tiling, cluster: int = 1) -> float:
+        """Microseconds under the cost model, if each thread block of a cluster does this work."""
+        blocks, partial = cluster, 1
         for group, count in tiling.grid:
             blocks *= count
             if self._split_axis in group:

@@ -216,9 +216,15 @@ class Instantiation:
         return sorted(costed, key=lambda choice: choice.us)
 
     def us_of_tiles(self, choice: Choice) -> float | None:
-        """The predicted microseconds of a choice by the shapes of its tiles; None before a µGraph of its form was built."""
+        """The predicted microseconds of a choice by the shapes of its tiles; None before a µGraph of its form was built, and
+        where blocks may be clusters."""
         known = self._outlines.get(self._form(choice))
         if known is None or not all(is_primitive for *_, is_primitive in known):
+            return None
+        if any(
+            live.rows and live.nbytes(outline.shapes(tiling)) > self.limits.room(rows=True)
+            for (outline, live, *_), tiling in zip(known, choice.tilings, strict=True)
+        ):
             return None
         return sum(
             bound.us_of(

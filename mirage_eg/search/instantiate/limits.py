@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mirage_eg.backends.cost.liveness import LiveTiles, live_bytes, live_tiles
+from mirage_eg.backends.cost.liveness import LiveTiles, is_of_rows, live_bytes
 from mirage_eg.backends.triton.miscompilations import ROWS
 from mirage_eg.backends.triton.shared_memory import fits_lower_bound, needed
 from mirage_eg.ir.graph import Graph
@@ -50,6 +50,8 @@ def _prefix(got: tuple[int, ...], wanted: Sequence[tuple[int, ...]]) -> bool:
 @dataclass(frozen=True, slots=True)
 class TileLimits:
     """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
+
+    `cluster`: the most thread blocks that may hold a row together, a power of two.
     `ask_compiler`: if the bounds of shared memory do not decide whether a block fits, `fits_compiler` compiles it. Without it
     such a block fits, for callers that compile every selected µGraph.
     """
@@ -61,6 +63,7 @@ class TileLimits:
     multiprocessors: int = 132
     target: str = "sm_90"
     ask_compiler: bool = False
+    cluster: int = 1
 
     def room(self, rows: bool) -> int:
         """Bytes of registers for the tiles of a block; a block of `rows` stages no operand.
@@ -73,15 +76,17 @@ class TileLimits:
 def fits(block: Graph, limits: TileLimits) -> bool:
     """Whether the tiles fit: live tiles in registers, staged operands in shared memory, and no operand is miscompiled."""
     return (
-        holds(live_tiles(block), [kind.shape for kind in block.types], limits)
+        block.cluster <= limits.cluster
+        and live_bytes(block) <= limits.room(is_of_rows(block))
         and (limits.target not in _WGMMA_TARGETS or not _is_misread(block))
         and fits_lower_bound(block, limits.shared_memory, limits.stages)
     )
 
 
 def holds(live: LiveTiles, shapes: Sequence[Sequence[int]], limits: TileLimits) -> bool:
-    """Whether registers hold the tiles of a block graph, with these shapes of its values."""
-    return live.nbytes(shapes) <= limits.room(live.rows)
+    """Whether registers may hold the tiles of a block graph, with these shapes of its values."""
+    clusters = (1, limits.cluster) if live.rows else (1,)
+    return any(live.nbytes(shapes, cluster) <= limits.room(live.rows) for cluster in clusters)
 
 
 def _is_misread(block: Graph) -> bool:

@@ -201,8 +201,16 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
 
 
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
-    """A bound before lowering: no computed tile alone is larger than the registers."""
-    return 4 * _largest_tile(kernel, tiling) <= limits.room(rows=True)
+    """A bound before lowering: no computed tile alone is larger than the registers, those of a cluster for a single row."""
+    largest, room = 4 * _largest_tile(kernel, tiling), limits.room(rows=True)
+    return largest <= room or (largest <= room * limits.cluster and _is_of_one_row(kernel, tiling))
+
+
+def _is_of_one_row(kernel: TiledKernel, tiling: Tiling) -> bool:
+    """Whether a block has no loop and no product, and only the axes whole that it reduces."""
+    whole, _ = tiling.tiles(kernel.looped)
+    plain = kernel.looped is None and all(step.op != "matmul" for step in kernel.structure.steps)
+    return plain and all(whole[axis] == 1 for group in kernel.parallel for axis in group)
 
 
 def _largest_tile(kernel: TiledKernel, tiling: Tiling) -> int:

@@ -19,6 +19,7 @@ from mirage_eg.backends.cost.roofline_model import predict, predict_us, slowdown
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.storage import product_dtype
+from mirage_eg.backends.triton.targets import why_no_clusters
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import Limits, oracle_builder, share_renamed
 from mirage_eg.egraph.rulebook import Rulebook
@@ -383,6 +384,7 @@ def tile_limits(device: Device, ask_compiler: bool) -> TileLimits:
         multiprocessors=device.multiprocessors,
         target=device.target,
         ask_compiler=ask_compiler,
+        cluster=SEARCH.longest_cluster if why_no_clusters(device.target) is None else 1,
     )
 
 

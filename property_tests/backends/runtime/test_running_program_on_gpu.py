@@ -14,10 +14,12 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.ir.errors import GraphError
+from mirage_eg.backends.triton.targets import why_no_clusters
+from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.multi_gpu import multi_gpu_timer
 from property_tests.backends.runtime.test_running_program import between
+from property_tests.backends.triton.test_clusters import in_clusters
 from property_tests.backends.triton.test_schedule import CHOICES
 from property_tests.support.hand_written import HAND_WRITTEN, gated_mlp, inputs_of, split_attention, worst
 
@@ -355,3 +357,15 @@ def test_candidates_are_timed_in_a_process_on_a_gpu() -> None:
     with multi_gpu_timer(["0"], emit(PAIR.program, program=PAIR.program), 0) as timer:
         outcomes = list(timer.quick_all([source, "no program", source], lambda: float("inf")))
     assert [outcome is not None and outcome.us is not None for outcome in outcomes] == [True, False, True]
+
+
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+def test_a_row_in_a_cluster_is_right_or_refused_in_one_line(cluster: int) -> None:
+    graph = in_clusters(8, 131_072, cluster, 512)
+    arrays = inputs_of(graph)
+    if (why := why_no_clusters("sm_90")) is not None:
+        with pytest.raises(UnsupportedError, match=why):
+            mugraph(graph)(*on_gpu(graph, arrays))
+        return
+    results = off_gpu(mugraph(graph)(*on_gpu(graph, arrays)))
+    assert worst(results, wanted(graph, arrays)) < TOLERANCE

@@ -1,0 +1,151 @@
+"""Clusters: thread blocks that hold a row together, from the search to the launch; all else refuses them in one line."""
+
+import ctypes
+from collections.abc import Iterator
+from importlib import metadata
+
+import numpy as np
+import pytest
+
+import mirage_eg as mi
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.liveness import live_bytes
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.runtime.cuda_driver import CudaDriver, Function
+from mirage_eg.backends.triton.compile import compile_module, loaded
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.backends.triton.targets import why_no_clusters
+from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.errors import GraphError, UnsupportedError
+from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.serialize import from_json, to_json
+from mirage_eg.pipeline.kernel_summary import kernel_summary
+from mirage_eg.report.draw import to_svg
+from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
+from mirage_eg.search.instantiate.limits import TileLimits
+from mirage_eg.search.structure_search import search
+from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality
+from property_tests.backends.runtime.test_running_program import running
+from property_tests.support.fake_driver import FakeArray, FakeDriver, FakeLibrary
+
+
+def softmax(rows: int, row: int) -> Graph:
+    program = mi.new_kernel_graph()
+    program.mark_output(program.softmax(program.new_input((rows, row), name="X"), 1), name="O")
+    return program.graph()
+
+
+def in_clusters(rows: int, row: int, cluster: int, threads: int = 128) -> Graph:
+    """Softmax, a row in each cluster."""
+    program = mi.new_kernel_graph()
+    x = program.new_input((rows, row), name="X")
+    block = mi.new_threadblock_graph((rows,), (threads, 1, 1), cluster=cluster)
+    exponential = block.exp(block.new_input(x, (0,)))
+    block.new_output(exponential / block.sum(exponential, 1), (0,))
+    [result] = program.customized([x], block)
+    program.mark_output(result, name="O")
+    return program.graph()
+
+
+def found(program: Graph, cluster: int) -> Iterator[Graph]:
+    program = expand(program)
+    axes = infer_axes(program)
+    plans = search(program, axes, load_rules("indexed")).all
+    limits = TileLimits(cluster=cluster)
+    return (graph for _, graph, _ in best_first([Instantiation(it, program, axes, limits) for it in plans], DEVICES["H200"]))
+
+
+@pytest.mark.parametrize(("row", "cluster"), [(65_536, 2), (131_072, 4), (128_256, 4), (262_144, 8)])
+def test_the_search_gives_a_long_row_to_a_cluster(row: int, cluster: int) -> None:
+    graph = next(graph for graph in found(softmax(64, row), cluster=8) if len(graph.blocks) == 1)
+    [block] = graph.blocks
+    assert (block.grid, block.loop, block.threads, block.cluster) == ((64,), 1, 512, cluster)
+    assert live_bytes(block) <= TileLimits().room(rows=True) < cluster * live_bytes(block)
+    assert graph.blocks[0] == next(iter(found(softmax(64, row), cluster=8))).blocks[0]  # the cheapest
+
+
+def test_where_a_target_has_none_the_search_gives_none() -> None:
+    graphs = [graph for graph, _ in zip(found(softmax(64, 131_072), cluster=1), range(40), strict=False)]
+    assert graphs and all(block.cluster == 1 for graph in graphs for block in graph.blocks)
+
+
+def test_a_row_over_more_blocks_costs_less_while_multiprocessors_are_idle() -> None:
+    one, two, four = (predict_us(in_clusters(16, 32_768, cluster, 512), DEVICES["H200"]) for cluster in (1, 2, 4))
+    assert four < two < one
+
+
+def test_a_cluster_computes_what_a_block_does() -> None:
+    assert verify(softmax(4, 64), in_clusters(4, 64, 4)).verdict is Equality.EQUAL
+
+
+def test_a_cluster_is_in_json_drawings_listings_and_summaries() -> None:
+    graph = in_clusters(4, 64, 2)
+    assert from_json(to_json(graph)) == graph != in_clusters(4, 64, 1)
+    assert '"cluster"' not in to_json(in_clusters(4, 64, 1))
+    assert "cluster of 2 × 128 threads" in to_svg(graph) and "cluster of 2" in str(graph)
+    assert kernel_summary(graph) == "no product, cluster of 2"
+
+
+def test_a_cluster_of_three_is_none() -> None:
+    with pytest.raises(GraphError, match="got a cluster of 3 thread blocks, wanted a power of two"):
+        in_clusters(4, 64, 3)
+
+
+def test_a_cluster_shares_no_product() -> None:
+    program = mi.new_kernel_graph()
+    x, w = program.new_input((64, 64), name="X"), program.new_input((64, 64), name="W")
+    block = mi.new_threadblock_graph((2,), cluster=2)
+    block.new_output(block.matmul(block.new_input(x, (0,)), block.new_input(w, (-1,))), (0,))
+    [result] = program.customized([x, w], block)
+    program.mark_output(result)
+    with pytest.raises(UnsupportedError, match="node 2: block: got a cluster of 2; wanted a row that is reduced"):
+        emit(program.graph())
+
+
+def test_it_compiles_to_a_reduction_through_distributed_shared_memory() -> None:
+    with loaded(emit(in_clusters(4, 8192, 4))) as module:
+        [(record, kernel)] = compile_module(module, "sm_90")
+    assert record.ok and record.spills == 0
+    assert ".reqnctapercluster 4" in kernel.asm["ptx"] and "ld.shared::cluster" in kernel.asm["ptx"]
+
+
+def test_the_interpreter_runs_it(run_program: RunProgram) -> None:
+    x = np.random.default_rng(0).normal(size=(4, 1024)).astype(np.float16)
+    [got] = run_program(emit(in_clusters(4, 1024, 4)), [x])
+    exponential = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(got, exponential / exponential.sum(1, keepdims=True), rtol=4e-3, atol=1e-5)
+
+
+def test_a_target_or_a_triton_without_clusters_refuses_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with loaded(emit(in_clusters(4, 8192, 4))) as module:
+        [(record, _)] = compile_module(module, "sm_80")
+    assert not record.ok and record.error == "sm_80 has no thread block clusters; sm_90 and sm_100 have them"
+    monkeypatch.setattr(metadata, "version", lambda name: "3.6.0")
+    assert why_no_clusters.__wrapped__("sm_90") == "clusters need Triton 3.7 or later, got 3.6.0"
+
+
+def test_the_launch_tells_the_driver_the_cluster() -> None:
+    graph, driver, library = in_clusters(4, 8192, 4), FakeDriver(), FakeLibrary()
+    with running(graph, driver) as program:
+        program([FakeArray((4, 8192), "float16", (8192, 1))], library)
+    [launched] = driver.launched
+    assert (launched.grid, launched.threads, launched.cluster) == ((4, 1, 1), 128, 4)
+
+
+def test_the_driver_launches_a_block_of_the_grid_as_a_cluster() -> None:
+    seen = []
+
+    def launch(config: "ctypes._CArgObject", *_: object) -> int:
+        at = config._obj  # type: ignore[attr-defined]
+        told = (ctypes.c_uint * 36).from_address(at.attributes)  # 18 each: the number, padding, 16 of the value
+        seen.append((at.grid_x, at.grid_y, at.block_x, at.attribute_count, told[0], told[2], told[18], told[20:23]))
+        return 0
+
+    driver = object.__new__(CudaDriver)
+    driver._launch = launch  # type: ignore[assignment]
+    driver.prepare(Function(1, 512, 64, True, 4), (3, 2, 1), 0, (ctypes.c_void_p * 1)())()
+    assert seen == [(12, 2, 512, 2, 6, 1, 4, [4, 1, 1])]
