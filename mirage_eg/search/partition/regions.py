@@ -7,6 +7,7 @@ its own, and equal regions are equal graphs.
 """
 
 from collections.abc import Container, Iterator, Sequence
+from itertools import pairwise
 
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -15,14 +16,15 @@ from mirage_eg.search.partition.segments import Segment, counts, op_count, segme
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 _REST = 8  # a rest of few ops is that part of the most
+_END = 2  # ops, as the program has them, that are the end of a region
 
 
 def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> tuple[Segment, ...]:
     """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
 
     Regions are as large as that allows: consecutive ones are merged from the first on. A program that is one
-    region but for a rest of few ops is not cut. With `cut_at` they are cut at these values if that leaves at most four times as
-    many ops.
+    region but for a rest of few ops is not cut. One or two ops, such as an activation behind the sum of a residual stream, are
+    the end of the region before. With `cut_at` regions are cut at these values if that leaves at most four times as many ops.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
@@ -44,7 +46,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
         inside, behind = inside + ops[each], behind + ops[each]
     if len(kept) == 1 and cut_at is None and inside <= most // _REST:
         kept.clear()
-    return tuple(graph.segments(kept))
+    return tuple(graph.segments(kept if cut_at is not None else graph.before_more_than(min(_END, most // _REST), kept)))
 
 
 Cut = tuple[int, int]  # an articulation value, and the nodes before the cut as bits, the value's own node included
@@ -121,6 +123,11 @@ class _Dataflow:
                     after |= (self.ancestors[other] | 1 << other) & ~own
                     grown = True
         return None if self.readers_of_ancestors[position] & after else self.all & ~after
+
+    def before_more_than(self, few: int, cuts: Sequence[Cut]) -> list[Cut]:
+        """The cuts with more ops between them and the next one."""
+        pairs = pairwise([*cuts, (-1, self.all)])
+        return [one for one, other in pairs if sum(counts(self.program.nodes[i]) for i in _bits(other[1] & ~one[1])) > few]
 
     def segments(self, cuts: Sequence[Cut]) -> Iterator[Segment]:
         """The segments between consecutive cuts."""
