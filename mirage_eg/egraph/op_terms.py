@@ -2,16 +2,18 @@
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import permutations
 from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.terms import call, fact
-from mirage_eg.ir.node import Node, node
+from mirage_eg.egraph.terms import assign, call, define, fact, term
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node, result_count
 from mirage_eg.ir.ops import OPS, Kind
 
 Order = tuple[int, ...]  # of dims
@@ -64,6 +66,27 @@ class OpTerms:
         """The term of an op that no law names."""
         return call("Other", self.name(item, place), terms(operands))
 
+    def commands(
+        self, program: Graph, term_of: Callable[[Node, int], bindings.Call] | None = None
+    ) -> Iterator[bindings.ActionCommand]:
+        """The commands that add a program to an e-graph, each value with its shape; `term_of` gives terms, else `of`."""
+        term_of = term_of or partial(self.of, program)
+        inputs = 0
+        for item, values in program.numbered():
+            for value in values:
+                made = call("In", inputs) if item.op == "input" else term_of(item, value)
+                yield define(value, made)
+                yield assign("shape", term(value), vector(program.types[value].shape))
+            inputs += item.op == "input"
+        yield from self.permutations()
+
+    def of(self, program: Graph, item: Node, value: int) -> bindings.Call:
+        """The term of a value of a program; kernel graphs, and ops of several values, are known by their place."""
+        operands = [term(i) for i in item.operands]
+        if result_count(item) > 1 or "graph" in item.mapping:
+            return self.other(item, operands, f"at {value}")
+        return self.term(item, operands, has_type_of_operand(program, item, value))
+
     def permutations(self) -> Iterator[bindings.ActionCommand]:
         """Which permutations are the identity, swap the last two dims, or compose to another."""
         closed = set(self.orders)
@@ -81,6 +104,11 @@ class OpTerms:
             for first in sorted(closed):
                 if len(first) == rank and (both := tuple(first[dim] for dim in order)) in closed:
                     yield fact("composed", vector(order), vector(first), vector(both))
+
+
+def has_type_of_operand(program: Graph, item: Node, value: int) -> bool:
+    """Whether a value of an op with one operand has its type."""
+    return len(item.operands) == 1 and program.types[item.operands[0]] == program.types[value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from typing import Any
 from egglog import bindings
 
 from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
-from mirage_eg.egraph.op_terms import OpTerms, vector
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes, term
+from mirage_eg.egraph.op_terms import OpTerms, has_type_of_operand
+from mirage_eg.egraph.terms import assign, fact, literal, run_once, table_sizes, term
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
@@ -95,25 +95,11 @@ def _numbers(program: Graph) -> dict[int, Fraction]:
 
 
 def _commands(program: Graph, terms: OpTerms) -> Iterator[Any]:
-    """The commands that add a program to an e-graph."""
-    inputs = 0
+    """The commands that add a program to an e-graph, and what the laws ask of its ops."""
+    yield from terms.commands(program)
     for item, values in program.numbered():
-        if item.op == "output":
-            continue
-        operands = [term(i) for i in item.operands]
-        if item.op == "input":
-            yield define(values[0], call("In", inputs))
-            inputs += 1
-        elif len(values) > 1 or "graph" in item.mapping:
-            for value in values:
-                yield define(value, terms.other(item, operands, f"at {value}"))
-        else:
-            yield define(values[0], terms.term(item, operands, _has_type_of_operand(program, item, values[0])))
-        for value in values:
-            yield assign("shape", term(value), vector(program.types[value].shape))
         if item.op in ("full", "fill"):
             yield assign("number", term(values[0]), literal(Fraction(item["value"])))
-    yield from terms.permutations()
     for name, item in sorted(terms.names.items()):
         if item.op == "clamp":
             yield fact("clamps", name, Fraction(item["low"]), Fraction(item["high"]))
@@ -124,10 +110,6 @@ def _commands(program: Graph, terms: OpTerms) -> Iterator[Any]:
 def _keeps_zero(item: Node) -> bool:
     known = PACKAGED[item.op].keeps_zero
     return known is not None and holds(item.mapping, known)
-
-
-def _has_type_of_operand(program: Graph, item: Node, value: int) -> bool:
-    return len(item.operands) == 1 and program.types[item.operands[0]] == program.types[value]
 
 
 def _is_proved(program: Graph, value: int, number: Fraction, proved: Mapping[int, Fraction]) -> bool:
@@ -184,5 +166,5 @@ def _as_function(program: Graph, value: int, number: Fraction) -> tuple[Graph, G
 def _is_elementwise(program: Graph, item: Node, value: int) -> bool:
     """Whether an op computes each element of those at its place, or does nothing, as a mean over one element."""
     return OPS[item.op].kind is Kind.ELEMENTWISE or (
-        item.op in ("sum", "mean", "max") and _has_type_of_operand(program, item, value)
+        item.op in ("sum", "mean", "max") and has_type_of_operand(program, item, value)
     )

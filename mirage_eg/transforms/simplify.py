@@ -11,18 +11,16 @@ it was written.
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from math import inf
 from time import perf_counter
-from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.op_terms import ENode, OpTerms, vector
-from mirage_eg.egraph.terms import assign, call, define, run_once, table_sizes, term
+from mirage_eg.egraph.op_terms import ENode, OpTerms
+from mirage_eg.egraph.terms import call, run_once, table_sizes, term
 from mirage_eg.ir.dissolve import dissolved
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
@@ -73,7 +71,7 @@ def simplify(program: Graph) -> Simplification:
     terms = OpTerms()
     egraph = bindings.EGraph()
     egraph.run_program(*egraph.parse_program(_laws(), "rules/simplify/00_simplify.egg"))
-    egraph.run_program(*_commands(plain, terms))
+    egraph.run_program(*terms.commands(plain, partial(_term, plain, terms)))
     matches, stopped = _saturate(egraph, start)
     cheapest = CheapestTerms(egraph, _cost).program(plain, terms.names)
     after = min((plain, cheapest), key=weight)
@@ -106,24 +104,10 @@ def _cost(enode: ENode) -> float:
     return 0.001 + _WEIGHTS.get(op, _WEIGHT)
 
 
-def _commands(program: Graph, terms: OpTerms) -> Iterator[Any]:
-    """The commands that add a program to an e-graph."""
-    inputs = 0
-    for item, values in program.numbered():
-        if item.op == "output":
-            continue
-        [value] = values
-        operands = [term(i) for i in item.operands]
-        if item.op == "input":
-            yield define(value, call("In", inputs))
-            inputs += 1
-        elif item.op == "cast" and (kept := _without_cast(program, item)) is not None:
-            yield define(value, call("NoOp", terms.name(item), term(kept)))
-        else:
-            same = len(operands) == 1 and program.types[item.operands[0]] == program.types[value]
-            yield define(value, terms.term(item, operands, same))
-        yield assign("shape", term(value), vector(program.types[value].shape))
-    yield from terms.permutations()
+def _term(program: Graph, terms: OpTerms, item: Node, value: int) -> bindings.Call:
+    if item.op == "cast" and (kept := _without_cast(program, item)) is not None:
+        return call("NoOp", terms.name(item), term(kept))
+    return terms.of(program, item, value)
 
 
 def _without_cast(program: Graph, item: Node) -> int | None:

@@ -11,31 +11,21 @@ from mirage_eg.search.partition.kernel_plan import PlanPart
 
 def compose(program: Graph, parts: Sequence[PlanPart]) -> Graph:
     """The kernel graph of all parts, in the order in which they run; reshapes and gathers between them become views."""
-    return _Composer(program).compose(parts)
+    copy = GraphCopy(program)
 
-
-class _Composer:
-    """A kernel graph to which the nodes of parts are appended."""
-
-    def __init__(self, program: Graph) -> None:
-        self.program = program
-        self.makers = [item for item, values in program.numbered() for _ in values]
-        self.copy = GraphCopy(program)
-
-    def read(self, value: int) -> int:
-        if value not in self.copy.position:
-            item = self.makers[value]
+    def read(value: int) -> int:
+        if value not in copy.position:
+            item = program.nodes[program.makers[value]]
             assert item.op in PLAIN_VIEWS or item.op == "gather", "parts run in order"
-            self.copy.position[value] = self.copy.append(replace(item, operands=tuple(map(self.read, item.operands))))
-        return self.copy.position[value]
+            copy.position[value] = copy.append(replace(item, operands=tuple(map(read, item.operands))))
+        return copy.position[value]
 
-    def compose(self, parts: Sequence[PlanPart]) -> Graph:
-        for item, values in self.copy:
-            if item.op == "input":
-                self.copy.copy(item, values)
-        for part in parts:
-            results = self.copy.inlined(part.kernels.graph, [self.read(value) for value in part.inputs])
-            self.copy.position.update(zip(part.segment.outputs, results, strict=True))
-        for item in self.program.outputs:
-            self.copy.append(replace(item, operands=(self.read(item.operands[0]),)))
-        return self.copy.graph()
+    for item, values in copy:
+        if item.op == "input":
+            copy.copy(item, values)
+    for part in parts:
+        results = copy.inlined(part.kernels.graph, list(map(read, part.inputs)))
+        copy.position.update(zip(part.segment.outputs, results, strict=True))
+    for item in program.outputs:
+        copy.append(replace(item, operands=(read(item.operands[0]),)))
+    return copy.graph()
