@@ -30,7 +30,7 @@ class CutFinder:
 
     def __init__(self, program: Graph, kept: frozenset[int], everywhere: bool) -> None:
         self.everywhere = everywhere
-        self.makers = [item for item, values in program.numbered() for _ in values]
+        self.makers = program.node_of
         self.types = program.types
         self.views = set[int]()  # of inputs and of values in `kept`
         self.sliced: dict[int, set[tuple[int, int]]] = {}  # of every value, the dims and places of the ends of its slices

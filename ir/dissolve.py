@@ -105,7 +105,7 @@ class _Writer:
 
     def __init__(self, program: Graph, kept: frozenset[int], everywhere: bool) -> None:
         self.program, self.kept, self.flat = program, kept, Flat()
-        self.makers = [item for item, values in program.numbered() for _ in values]
+        self.makers = program.node_of
         self.shapes = [kind.shape for kind in program.types]
         self.finder = CutFinder(program, kept, everywhere)
         self.cuts = self.finder.found

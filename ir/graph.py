@@ -157,6 +157,11 @@ class Graph(NestedGraph):
         return tuple(position for position, (_, values) in enumerate(self.numbered()) for _ in values)
 
     @cached_property
+    def node_of(self) -> tuple[Node, ...]:
+        """For every value its node."""
+        return tuple(item for item, values in self.numbered() for _ in values)
+
+    @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For every value the positions of the nodes that read it."""
         readers: list[list[int]] = [[] for _ in self.types]

@@ -17,9 +17,8 @@ def without_far_logarithms(graph: Graph) -> Graph:
 
     `graph` consists of primitive ops. Without such a logarithm the result is `graph` itself. Dead code is kept.
     """
-    makers = {value: item for item, values in graph.numbered() for value in values}
     has_exponential: dict[int, bool] = {}
-    for value, item in makers.items():
+    for value, item in enumerate(graph.node_of):
         passes = item.op in ("mul", "div", "sqrt") or _is_view(item)
         has_exponential[value] = item.op == "exp" or (passes and any(has_exponential[operand] for operand in item.operands))
     if not any(item.op == "log" and has_exponential[item.operands[0]] for item in graph.nodes):
@@ -27,7 +26,7 @@ def without_far_logarithms(graph: Graph) -> Graph:
     copy = GraphCopy(graph)
 
     def logarithm(value: int) -> int:
-        item = makers[value]
+        item = graph.node_of[value]
         if not has_exponential[value]:
             return copy.append(node("log", copy.position[value]))
         match item.op:

@@ -1,6 +1,5 @@
 """1×1 convolutions that are written as products: reshape(w [O, C] @ reshape(x) [N, C, H·W])."""
 
-from collections.abc import Mapping
 from math import prod
 
 from mirage_eg.ir.graph import Graph
@@ -9,12 +8,12 @@ from mirage_eg.ir.node import Node, node
 POINTWISE = node("conv2d", 0, 1, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), groups=1)
 
 
-def pointwise_convolution(program: Graph, makers: Mapping[int, Node], item: Node, value: int) -> tuple[int, int] | None:
+def pointwise_convolution(program: Graph, item: Node, value: int) -> tuple[int, int] | None:
     """The image and the filter whose 1×1 convolution a reshape gives; None if it gives another value."""
-    product = makers[item.operands[0]]
-    if product.op != "matmul" or not all(makers[operand].op == "reshape" for operand in product.operands):
+    product = program.node_of[item.operands[0]]
+    if product.op != "matmul" or not all(program.node_of[operand].op == "reshape" for operand in product.operands):
         return None
-    weight, image = (makers[operand].operands[0] for operand in product.operands)
+    weight, image = (program.node_of[operand].operands[0] for operand in product.operands)
     filters, x, y = (program.types[it].shape for it in (weight, image, value))
     matrix, columns = (program.types[operand].shape for operand in product.operands)
     as_written = len(x) == len(y) == 4 and len(filters) == 4 and filters[2:] == (1, 1) and x[0] == y[0] and x[2:] == y[2:]

@@ -41,7 +41,7 @@ def rows_in_place(graph: Graph) -> Mapping[int, int]:
     for result, place in written_inputs(graph).items():
         given, chain = graph.input_values[place], [*_written_before(graph, graph.outputs[result].operands[0])]
         before = [*chain[1:], given]
-        if chain and graph.nodes[graph.makers[chain[-1]]].operands[0] == given:
+        if chain and graph.node_of[chain[-1]].operands[0] == given:
             results = [item.operands[0] for item in graph.outputs]
             if all(len(graph.readers[value]) == 1 for value in before) and results.count(chain[0]) == 1:
                 found |= dict.fromkeys(chain, given)
@@ -50,6 +50,6 @@ def rows_in_place(graph: Graph) -> Mapping[int, int]:
 
 def _written_before(graph: Graph, value: int) -> Iterator[int]:
     """The value of a write of rows, and those of the writes before it into the same memory, the last one first."""
-    while (item := graph.nodes[graph.makers[value]]).op == "index_write":
+    while (item := graph.node_of[value]).op == "index_write":
         yield value
         value = item.operands[0]

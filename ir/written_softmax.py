@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, is_zero
+from mirage_eg.ir.node import is_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,24 +18,21 @@ class WrittenSoftmax:
 
 def written_softmax(graph: Graph, value: int) -> WrittenSoftmax | None:
     """The softmax that a value is, if it is written so."""
-
-    def maker(made: int) -> Node:
-        return graph.nodes[graph.makers[made]]
-
-    if maker(value).op != "div":
+    maker = graph.node_of
+    if maker[value].op != "div":
         return None
-    numerator, total = maker(value).operands
-    summed, last = maker(total), len(graph.types[value].shape) - 1
+    numerator, total = maker[value].operands
+    summed, last = maker[total], len(graph.types[value].shape) - 1
     if summed.op != "sum" or summed.operands != (numerator,) or summed["dim"] != last:
         return None
     parts: tuple[int, ...] = (numerator,)
     constants: tuple[int, ...] = ()
-    if maker(numerator).op == "mul":
-        parts = maker(numerator).operands
-    elif maker(numerator).op == "where" and is_zero(maker(maker(numerator).operands[2])):
-        parts, constants = maker(numerator).operands[:2], maker(numerator).operands[2:]
-    exponential, *indicators = sorted(parts, key=lambda part: maker(part).op != "exp")
-    if maker(exponential).op != "exp" or any(graph.types[it].dtype is not DType.bool for it in indicators):
+    if maker[numerator].op == "mul":
+        parts = maker[numerator].operands
+    elif maker[numerator].op == "where" and is_zero(maker[maker[numerator].operands[2]]):
+        parts, constants = maker[numerator].operands[:2], maker[numerator].operands[2:]
+    exponential, *indicators = sorted(parts, key=lambda part: maker[part].op != "exp")
+    if maker[exponential].op != "exp" or any(graph.types[it].dtype is not DType.bool for it in indicators):
         return None
     between = dict.fromkeys((total, numerator, *constants))
     return WrittenSoftmax(exponential, next(iter(indicators), None), (*(value for value in between if value != exponential),))

@@ -73,7 +73,7 @@ class _Match:
             return None
         scores, mask = softmax
         scale, is_added = Fraction(1), False
-        while (item := self._maker(scores)).op in ("scale", "add", "cast"):
+        while (item := self.graph.node_of[scores]).op in ("scale", "add", "cast"):
             self.inner.append(scores)
             scores = item.operands[0]
             if item.op == "scale":
@@ -81,7 +81,9 @@ class _Match:
             elif item.op == "add":
                 if mask is not None or scale != 1:
                     return None
-                scores, mask = sorted(item.operands, key=lambda value: self._maker(value).op not in ("matmul", "scale", "cast"))
+                scores, mask = sorted(
+                    item.operands, key=lambda value: self.graph.node_of[value].op not in ("matmul", "scale", "cast")
+                )
                 is_added = True
         if item.op != "matmul" or scale <= 0:
             return None
@@ -105,7 +107,7 @@ class _Match:
     def _softmax(self, value: int) -> tuple[int, int | None] | None:
         """The scores and the indicator of a softmax over the last dim, which is one op or e / sum e."""
         value = self._without_casts(value)
-        item = self._maker(value)
+        item = self.graph.node_of[value]
         self.inner.append(value)
         last = len(self.graph.types[value].shape) - 1
         if item.op == "softmax" and item["dim"] == last:
@@ -114,7 +116,7 @@ class _Match:
         if found is None:
             return None
         self.inner += (*found.between, found.exponential)
-        return self._maker(found.exponential).operands[0], found.indicator
+        return self.graph.node_of[found.exponential].operands[0], found.indicator
 
     def _views(self, values: Sequence[int], readers: set[int]) -> Iterator[int]:
         """The views behind these values that only such nodes, or other such views, read."""
@@ -125,13 +127,10 @@ class _Match:
                 yield value
 
     def _without_casts(self, value: int) -> int:
-        while self._maker(value).op == "cast":
+        while self.graph.node_of[value].op == "cast":
             self.inner.append(value)
-            value = self._maker(value).operands[0]
+            value = self.graph.node_of[value].operands[0]
         return value
-
-    def _maker(self, value: int) -> Node:
-        return self.graph.nodes[self.graph.makers[value]]
 
 
 def _in_four_dims(shapes: list[Shape]) -> tuple[Shape, ...] | None:

@@ -40,7 +40,7 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
 def _reshaped_to(graph: Graph, value: int, strides: Shape, fixed: frozenset[int]) -> dict[int, Shape]:
     """What is reshaped to an image, from what a kernel writes on, with its strides; nothing if no kernel writes it."""
     found: dict[int, Shape] = {}
-    while (maker := graph.nodes[graph.makers[value]]).op == "reshape":
+    while (maker := graph.node_of[value]).op == "reshape":
         [source] = maker.operands
         seen = reshaped_strides(graph.types[value].shape, strides, graph.types[source].shape)
         if seen is None or source in fixed:

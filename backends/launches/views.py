@@ -181,7 +181,7 @@ def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int])
         for operand in item.operands:
             views |= _written_at(graph, operand, View(values[0], strides[values[0]], offset))
             offset += graph.types[operand].shape[item["dim"]] * stride
-        written = [value for value in views if _maker(graph, value).op == "block"]
+        written = [value for value in views if graph.node_of[value].op == "block"]
         readers = [[reader for reader in graph.readers[value] if graph.nodes[reader].op != "block"] for value in views]
         own = fixed.isdisjoint(views) and all(len(its) == 1 for its in readers)
         if own and len(written) == len(item.operands) and len({graph.types[value].dtype for value in (*views, *values)}) == 1:
@@ -189,14 +189,10 @@ def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int])
     return joined
 
 
-def _maker(graph: Graph, value: int) -> Node:
-    return graph.nodes[graph.makers[value]]
-
-
 def _written_at(graph: Graph, value: int, view: View) -> dict[int, View]:
     """The views of a value and of the values that it reshapes, if it is at a place in another one's memory."""
     views = {value: view}
-    while (maker := _maker(graph, value)).op == "reshape":
+    while (maker := graph.node_of[value]).op == "reshape":
         [source] = maker.operands
         strides = reshaped_strides(graph.types[value].shape, views[value].strides, graph.types[source].shape)
         if strides is None:

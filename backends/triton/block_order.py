@@ -39,10 +39,9 @@ def _reduced_late(graph: Graph) -> Graph:
 
     A reduction in every iteration makes the threads of a block wait for each other. It is dead here, not gone.
     """
-    makers = {values[0]: item for item, values in graph.numbered() if values}
     nodes = []
     for item in graph.nodes:
-        inner = makers.get(item.operands[0]) if item.op.startswith("accum_") and item.get("dim") is None else None
+        inner = graph.node_of[item.operands[0]] if item.op.startswith("accum_") and item.get("dim") is None else None
         if inner is not None and item.op == f"accum_{inner.op}" and len(graph.readers[item.operands[0]]) == 1:
             item = node(item.op, *inner.operands, **item.mapping, dim=inner["dim"])
         nodes.append(item)

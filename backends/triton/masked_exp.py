@@ -7,7 +7,6 @@ other reasons (some of the values that it sums have another factor, or it subtra
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from mirage_eg.backends.triton.exp_factors import Powers, real_dims
 from mirage_eg.ir.graph import Graph
@@ -39,10 +38,6 @@ class _Sums:
     @property
     def graph(self) -> Graph:
         return self.trace.graph
-
-    @cached_property
-    def makers(self) -> dict[int, Node]:
-        return {value: item for item, values in self.graph.numbered() for value in values}
 
 
 def counted_factors(trace: Powers, reduced: frozenset[int], shifted: frozenset[int]) -> tuple[Factor, ...] | str:
@@ -171,7 +166,7 @@ def _multiplied(sums: _Sums, value: int) -> list[int]:
     """The value and its factors: it is 0 where one of these is 0."""
     found = [value]
     for x in found:
-        item = sums.makers[x]
+        item = sums.graph.node_of[x]
         if item.op == "mul":
             found += [operand for operand in item.operands if operand not in found]
     return found

@@ -4,7 +4,7 @@ Triton places tiles in shared memory itself. The compiler gets the block graph a
 after its allocation, a tenth of a second. Nothing here is trusted: kernels that a run keeps are compiled to the end.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
@@ -34,8 +34,8 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
     KiB is left out, as that of kernels without `tl.dot`. The lower bound holds for operands that are not swapped.
     """
     graph = expanded(block)
-    padded, makers = padding(graph), {value: item for item, values in graph.numbered() for value in values}
-    dots = [value for value, item in makers.items() if item.op == "matmul" and is_dot(graph, item)]
+    padded, makers = padding(graph), graph.node_of
+    dots = [value for value, item in enumerate(makers) if item.op == "matmul" and is_dot(graph, item)]
     operands = {operand for value in dots for operand in makers[value].operands}
     by_wgmma = any(prod(padded[value][:-1]) >= WGMMA_ROWS for value in dots)
     buffers = max(1, stages if by_wgmma else stages - 1)
@@ -48,11 +48,11 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
         most += nbytes * (buffers if in_loop else 1)
         if value in operands and (in_loop or Phase.LOOP not in graph.phases):
             least += nbytes * (stages - 1 if in_loop else 1)
-    results = [prod(padded[value]) for value, item in makers.items() if OPS[item.op].kind in _SUMS]
+    results = [prod(padded[value]) for value, item in enumerate(makers) if OPS[item.op].kind in _SUMS]
     return least, most + _FLOAT32 * max(results, default=0)
 
 
-def _sources(operands: Iterable[int], makers: Mapping[int, Node]) -> set[int]:
+def _sources(operands: Iterable[int], makers: Sequence[Node]) -> set[int]:
     """The operands, and the values from which elementwise ops and rearrangements compute them."""
     visited, frontier = set[int](), list(operands)
     while frontier:

@@ -94,7 +94,6 @@ class _Search:
 
     def __init__(self, graph: Graph, constants: frozenset[int]) -> None:
         self._graph, self._constants = graph, constants
-        self._makers = {values[0]: item for item, values in graph.numbered() if values}
         self._position = {value: position for position, value in enumerate(graph.input_values)}
         self._exponential: set[int] = set()  # values that depend on an exp
         for item, values in graph.numbered():
@@ -106,7 +105,7 @@ class _Search:
         """`factor`: the value multiplies one that depends on an exp, so that numbers of any type may be its mask."""
         key = value, number, factor
         if key not in self._known:
-            self._known[key] = _fewest(self._of_op(self._makers[value], value, number, factor))
+            self._known[key] = _fewest(self._of_op(self._graph.node_of[value], value, number, factor))
         return self._known[key]
 
     def _of_op(self, item: Node, value: int, number: float, factor: bool) -> Iterable[Case]:

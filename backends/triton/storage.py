@@ -53,7 +53,7 @@ def is_narrow(dtype: DType) -> bool:
 
 def _before_cast(graph: Graph, value: int) -> DType:
     """The type of a value before it was widened, whether its elements were moved since or not."""
-    maker = graph.nodes[graph.makers[value]]
+    maker = graph.node_of[value]
     if (OPS[maker.op].kind is Kind.REARRANGEMENT and len(maker.operands) == 1) or is_widening(graph, maker):
         return _before_cast(graph, maker.operands[0])
     return graph.types[value].dtype

@@ -26,7 +26,7 @@ def write_into_inputs(file: ProgramFile) -> None:
 
 def _shows(graph: Graph, value: int, inputs: Container[int]) -> bool:
     """Whether a value may be in the memory of one of these inputs."""
-    item = graph.nodes[graph.makers[value]]
+    item = graph.node_of[value]
     return value in inputs or (
         OPS[item.op].kind is Kind.REARRANGEMENT and any(_shows(graph, it, inputs) for it in item.operands)
     )

@@ -17,7 +17,7 @@ def may_collapse(program: Graph) -> bool:
         if item.op in ("sum", "mean") and known:
             return True
         if item.op == "add" and [linear.get(operand) for operand in item.operands] == [True, True]:
-            one, other = (program.nodes[program.makers[operand]].operands for operand in item.operands)
+            one, other = (program.node_of[operand].operands for operand in item.operands)
             if {*one} & {*other}:
                 return True
         if (item.op in PRODUCTS or (item.op in _LINEAR and known)) and len(program.readers[values[0]]) == 1:

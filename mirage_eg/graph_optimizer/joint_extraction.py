@@ -187,7 +187,7 @@ def _in_order(program: Graph, parts: Sequence[PlanPart]) -> Iterator[PlanPart]:
 
 def _behind(program: Graph, value: int) -> int:
     """The value of which this one is a view between kernels."""
-    while (item := program.nodes[program.makers[value]]).op in PLAIN_VIEWS:
+    while (item := program.node_of[value]).op in PLAIN_VIEWS:
         value = item.operands[0]
     return value
 

@@ -19,7 +19,7 @@ from mirage_eg.ir.windows import CONVOLUTIONS, sides
 def pooled_rules(terms: ProgramTerms) -> Iterator[str]:
     """Laws of `rules/graph` for each convolution of a program, each of its dims, and each width of a mean of the program."""
     program = terms.program
-    read = ((item["dim"], program.nodes[program.makers[item.operands[0]]]) for item in program.nodes if item.op == "mean")
+    read = ((item["dim"], program.node_of[item.operands[0]]) for item in program.nodes if item.op == "mean")
     writer = _Writer(terms, sorted({maker["shape"][dim] for dim, maker in read if maker.op == "reshape"} - {1}))
     for item in program.nodes if writer.widths else ():
         if item.op in CONVOLUTIONS:
@@ -53,7 +53,7 @@ class _Writer:
                 yield self.terms.convolution_law(item, match, graph, title)
                 convolved, value = graph.nodes[-2], len(graph.types) - 1
                 self.terms.filtered.update(self.terms.ops.name(it) for it in (item, convolved))
-                yield from self.rules(convolved, *(graph.types[i] for i in graph.nodes[graph.makers[value]].operands))
+                yield from self.rules(convolved, *(graph.types[i] for i in graph.node_of[value].operands))
 
 
 def _pooled(item: Node, x: TensorType, w: TensorType, dim: int, width: int) -> Graph:

@@ -71,10 +71,9 @@ class ProgramTerms:
 
         So that they form a group: the windows of 1×1 are enlarged.
         """
-        makers = {value: item for item, values in self.program.numbered() for value in values}
         read = {item.operands[0] for item in self.program.nodes if item.op == "conv2d"}
         for item, values in self.program.numbered():
-            found = pointwise_convolution(self.program, makers, item, values[0]) if item.op == "reshape" else None
+            found = pointwise_convolution(self.program, item, values[0]) if item.op == "reshape" else None
             if found is not None and found[0] in read:
                 name = self.ops.name(POINTWISE)
                 self.convolutions[name, (1, 1)] = POINTWISE

@@ -21,7 +21,7 @@ class Restriction:
     def __init__(self, program: Graph, builder: KernelGraph, inputs: Sequence[Tensor]) -> None:
         self.program, self.builder = program, builder
         self.shapes = [kind.shape for kind in program.types]
-        self.makers = {value: item for item, values in program.numbered() for value in values}
+        self.makers = program.node_of
         self.inputs = dict(zip(program.input_values, inputs, strict=True))
         self.written: dict[tuple[int, Rectangle], Tensor] = {}
 

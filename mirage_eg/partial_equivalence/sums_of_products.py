@@ -73,7 +73,7 @@ class Reader:
         self.graph, self.variables, self.functions, self.partial = graph, variables, functions, partial
         self.applications = {} if applications is None else applications
         self.shapes = [kind.shape for kind in graph.types]
-        self.makers = {value: item for item, values in graph.numbered() for value in values}
+        self.makers = graph.node_of
         self.inputs = {value: place for place, value in enumerate(graph.input_values)}
 
     def read(self, value: int, index: Index) -> Sum:

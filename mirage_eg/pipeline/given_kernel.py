@@ -141,7 +141,7 @@ class GivenKernel:
 
     def _place(self, kernel: int, value: int) -> str:
         block: Graph = self.graph.nodes[self.origin.nodes[kernel]]["graph"]
-        item = block.nodes[block.makers[value]]
+        item = block.node_of[value]
         return f"%{value} = {' '.join([item.op, *(f'%{i}' for i in item.operands)])} of block graph {kernel + 1}"
 
     def _raised(self, segment: Segment, named: Renamed, axes: Axes) -> tuple[list[RaisedKernel], AnyStructure] | Departure:
@@ -189,7 +189,7 @@ class GivenKernel:
         """The tensor that a kernel reads; a view of partial results has their axes in other dims."""
         if value in sources:
             return sources[value]
-        item = self.graph.nodes[self.graph.makers[value]]
+        item = self.graph.node_of[value]
         behind = self._source(item.operands[0], sources, axes)
         shape = self.graph.types[item.operands[0]].shape
         sizes = dict(enumerate(axes.sizes)) | {len(axes.sizes): prod(shape) // prod(_sizes(behind, axes))}

@@ -80,7 +80,7 @@ class Values:
     def walked(self, value: int, given: int, dims: Dims, sizes: Sequence[int]) -> Dims | None:
         """The axes of the dims of a value of the µGraph, from those of the value `given` of the program, which it shows."""
         program, graph = self._graphs[True], self._graphs[False]
-        if all(of.nodes[of.makers[i]].op == "input" for of, i in ((program, given), (graph, value))):
+        if all(of.node_of[i].op == "input" for of, i in ((program, given), (graph, value))):
             return dims
         axes = [axis for dim in dims for axis in dim]
         own = [sizes[axis] for axis in axes]
@@ -100,7 +100,7 @@ class Values:
         if (side, value) in self._arrays:
             return self._arrays[side, value]
         graph = self._graphs[side]
-        item, shape = graph.nodes[graph.makers[value]], graph.types[value].shape
+        item, shape = graph.node_of[value], graph.types[value].shape
         if item.op == "input":
             return np.arange(prod(shape), dtype=np.int64).reshape(shape)
         of = self._elements(side, item.operands[0])
@@ -138,7 +138,7 @@ def _extents(parts: Parts, sizes: Sequence[int]) -> list[int] | None:
 
 def _shown_input(graph: Graph, value: int) -> tuple[str, int] | None:
     """The input that a value shows, in any order of its elements; None if it is computed or a part."""
-    while (item := graph.nodes[graph.makers[value]]).op in ("reshape", "transpose"):
+    while (item := graph.node_of[value]).op in ("reshape", "transpose"):
         [value] = item.operands
     return ("input", graph.input_values.index(value)) if item.op == "input" else None
 
@@ -226,7 +226,7 @@ def _segment(primitive: Graph, segmenter: Segmenter, graph: Graph, nodes: Sequen
 
 def _base(graph: Graph, value: int) -> int:
     """The value that views show."""
-    while not is_op(item := graph.nodes[graph.makers[value]]) and item.operands:
+    while not is_op(item := graph.node_of[value]) and item.operands:
         [value] = item.operands
     return value
 

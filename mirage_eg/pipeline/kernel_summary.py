@@ -90,12 +90,11 @@ def _downstream(graph: Graph, roots: Iterable[int]) -> set[int]:
 
 def _upstream(graph: Graph, roots: Iterable[int]) -> set[int]:
     """The values on which one of the roots depends, without the roots that no other root needs."""
-    makers: dict[int, Node] = {value: item for item, values in graph.numbered() for value in values}
     reached: set[int] = set()
-    frontier = [operand for root in roots for operand in makers[root].operands]
+    frontier = [operand for root in roots for operand in graph.node_of[root].operands]
     while frontier:
         value = frontier.pop()
         if value not in reached:
             reached.add(value)
-            frontier += makers[value].operands
+            frontier += graph.node_of[value].operands
     return reached

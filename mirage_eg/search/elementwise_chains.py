@@ -13,7 +13,7 @@ from mirage_eg.search.heuristics import SEARCH
 
 def continued(program: Graph) -> dict[int, int]:
     """The predecessor of each node that continues a chain, and is its only reader; both by position."""
-    makers = [position for position, (_, values) in enumerate(program.numbered()) for _ in values]
+    makers = program.makers
     readers: dict[int, set[int]] = {}
     for position, item in enumerate(program.nodes):
         for operand in item.operands:

@@ -114,7 +114,7 @@ def _keeps_zero(item: Node) -> bool:
 
 def _is_proved(program: Graph, value: int, number: Fraction, proved: Mapping[int, Fraction]) -> bool:
     """Whether a value is a number: it is computed of numbers alone, or it is one as a function of what is not elementwise."""
-    item = program.nodes[program.makers[value]]
+    item = program.node_of[value]
     if OPS[item.op].kind is Kind.ELEMENTWISE and all(operand in proved for operand in item.operands):
         got = ELEMENTWISE[item.op](*(_exact(proved[operand]) for operand in item.operands), **item.mapping)
         if got == _exact(number):

@@ -26,11 +26,10 @@ def with_early_picks(program: Graph) -> Graph:
 def _one_earlier(program: Graph) -> Graph | None:
     """The program with one pick before one op; None where there is none to move."""
     readers = Counter(operand for item in program.nodes for operand in item.operands)
-    maker = {value: item for item, values in program.numbered() for value in values}
     for item, values in program.numbered():
         if item.op != "take_along_dim" or readers[item.operands[0]] != 1:
             continue
-        computed = maker[item.operands[0]]
+        computed = program.node_of[item.operands[0]]
         if OPS[computed.op].kind is Kind.ELEMENTWISE and (picked := _picked_operands(program, computed, item)) is not None:
             return _moved(program, values[0], computed, item, picked)
     return None

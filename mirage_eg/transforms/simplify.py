@@ -113,7 +113,7 @@ def _term(program: Graph, terms: OpTerms, item: Node, value: int) -> bindings.Ca
 def _without_cast(program: Graph, item: Node) -> int | None:
     """The value that a cast gives back: its operand, or the operand of a cast to a wider type."""
     [value] = item.operands
-    maker = program.nodes[program.makers[value]]
+    maker = program.node_of[value]
     source = maker.operands[0] if maker.op == "cast" else value
     wanted, between, have = DType(item["dtype"]), program.types[value].dtype, program.types[source].dtype
     return source if have is wanted and promote(have, between) is between else None

@@ -51,7 +51,6 @@ def with_shifts(program: Graph) -> Graph:
 def _with_shifts(program: Graph, dims: Mapping[int, int], whole: Mapping[int, WrittenSoftmax]) -> Graph:
     """The program with these exponentials shifted by their argument's maximum over a dim; `whole` softmaxes become one op."""
     copy = GraphCopy(program)
-    makers = {value: item for item, values in program.numbered() for value in values}
     for item, values in copy:
         if values and values[0] in dims:
             x = copy.position[item.operands[0]]
@@ -60,7 +59,7 @@ def _with_shifts(program: Graph, dims: Mapping[int, int], whole: Mapping[int, Wr
         elif values and values[0] in whole:
             it = whole[values[0]]
             masks = () if it.indicator is None else (it.indicator,)
-            read = (copy.position[value] for value in (*makers[it.exponential].operands, *masks))
+            read = (copy.position[value] for value in (*program.node_of[it.exponential].operands, *masks))
             copy.position[values[0]] = copy.append(node("softmax", *read, dim=dims[it.exponential]))
         else:
             copy.copy(item, values)
@@ -112,13 +111,12 @@ class _Shifted:
 
 
 def _shifted_exponentials(program: Graph) -> list[_Shifted]:
-    makers = {value: item for item, values in program.numbered() for value in values}
     shifted = []
-    for value, item in makers.items():
-        difference = makers.get(item.operands[0]) if item.op == "exp" else None
+    for value, item in enumerate(program.node_of):
+        difference = program.node_of[item.operands[0]] if item.op == "exp" else None
         if difference is not None and difference.op == "sub":
             x, maximum = difference.operands
-            if makers[maximum].op == "max" and makers[maximum].operands == (x,):
+            if program.node_of[maximum].op == "max" and program.node_of[maximum].operands == (x,):
                 shifted.append(_Shifted(value, x, maximum))
     return shifted
 

@@ -50,9 +50,9 @@ def with_split_statistics(program: Graph, longest: int) -> Graph | None:
 
 def _variances(program: Graph) -> list[_Variance]:
     """The variances, each with the mean that it is about."""
-    makers = {value: item for item, values in program.numbered() for value in values}
+    makers = program.node_of
     found = []
-    for value, item in makers.items():
+    for value, item in enumerate(makers):
         if item.op not in ("mean", "sum"):
             continue
         square, dims = _reduced(makers, value, item.op)
@@ -68,7 +68,7 @@ def _variances(program: Graph) -> list[_Variance]:
     return found
 
 
-def _reduced(makers: dict[int, Node], value: int, op: str) -> tuple[int, tuple[int, ...]]:
+def _reduced(makers: Sequence[Node], value: int, op: str) -> tuple[int, tuple[int, ...]]:
     """The operand of a chain of reductions that ends in `value`, and their dims in ascending order."""
     dims = []
     while makers[value].op == op:

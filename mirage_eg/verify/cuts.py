@@ -129,7 +129,7 @@ def _read_by(graph: Graph, place: int, known: Collection[int]) -> set[int]:
             reads.add(value)
         elif value not in seen:
             seen.add(value)
-            left += graph.nodes[graph.makers[value]].operands
+            left += graph.node_of[value].operands
     return reads
 
 

@@ -84,11 +84,10 @@ def _moved_extents(graph: Graph, item: Node) -> list[int]:
 def _without_sums(sides: Sequence[Graph], of_one_axis: frozenset[str]) -> int:
     guards, reads = set[_Chain](), set[_Chain]()
     for side in sides:
-        makers = {value: item for item, values in side.numbered() for value in values}
         waiting: list[tuple[int, _Chain]] = [(item.operands[0], ()) for item in side.outputs]
         while waiting:
             value, above = waiting.pop()
-            item, shape = makers[value], side.types[value].shape
+            item, shape = side.node_of[value], side.types[value].shape
             if item.op == "input":
                 reads.add((side.input_names[side.input_values.index(value)], *above))
             for place, operand in enumerate(item.operands):

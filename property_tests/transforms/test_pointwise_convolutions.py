@@ -36,10 +36,10 @@ def test_exactly_dense_1x1_convolutions_become_products() -> None:
         assert (after is not program) is holds
         assert ("matmul" in [item.op for item in after.nodes]) is holds
         assert with_pointwise_products(after) is after
-        makers = {value: item for item, values in after.numbered() for value in values}
+
         reshapes = [(item, values[0]) for item, values in after.numbered() if item.op == "reshape"]
-        found = [it for item, value in reshapes if (it := pointwise_convolution(after, makers, item, value))]
-        assert [[makers[value]["name"] for value in it] for it in found] == [["x", "w"]] * holds
+        found = [it for item, value in reshapes if (it := pointwise_convolution(after, item, value))]
+        assert [[after.node_of[value]["name"] for value in it] for it in found] == [["x", "w"]] * holds
         if holds:
             assert verify(program, after).equal
 
@@ -55,9 +55,8 @@ def test_other_products_are_no_convolutions() -> None:
     for result in (graph.reshape(product, (1, 6, 2, 3)), graph.reshape(turned, (1, 6, 3, 2))):
         graph.mark_output(result)
     program = graph.graph()
-    makers = {value: item for item, values in program.numbered() for value in values}
     for item, values in program.numbered():
-        assert item.op != "reshape" or pointwise_convolution(program, makers, item, values[0]) is None
+        assert item.op != "reshape" or pointwise_convolution(program, item, values[0]) is None
 
 
 def test_a_program_with_a_1x1_convolution_is_simplified_to_a_product() -> None:

@@ -265,7 +265,7 @@ class _Raising:
 
     def unscaled(self, op: str, item: Node, tile: _Tile, dim: int) -> tuple[str, _Tile]:
         """A sum of a scaled ragged tile is its mean, as lowering writes it."""
-        maker = self.block.nodes[self.block.makers[item.operands[0]]]
+        maker = self.block.node_of[item.operands[0]]
         cut = self.block.cuts.get(item.operands[0], {dim: None})[dim]
         if op != "sum" or cut is None or maker.op != "scale":
             return op, tile

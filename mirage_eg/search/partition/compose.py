@@ -15,7 +15,7 @@ def compose(program: Graph, parts: Sequence[PlanPart]) -> Graph:
 
     def read(value: int) -> int:
         if value not in copy.position:
-            item = program.nodes[program.makers[value]]
+            item = program.node_of[value]
             assert item.op in PLAIN_VIEWS or item.op == "gather", "parts run in order"
             copy.position[value] = copy.append(replace(item, operands=tuple(map(read, item.operands))))
         return copy.position[value]

@@ -68,7 +68,7 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
     numbered = tuple(program.numbered())
     copy = GraphCopy(program)
     for number, value in enumerate(segment.inputs):
-        maker = program.nodes[program.makers[value]]
+        maker = program.node_of[value]
         given = {name: maker.get(name) for name in ("strides", "weight") if maker.op == "input"}
         copy.read(value, name=f"x{number}", **given)
     for position in sorted(segment.nodes):
@@ -83,7 +83,7 @@ def read_names(program: Graph, segment: Segment) -> tuple[str, ...]:
     names = []
     for value in segment.inputs:
         shown = value
-        while (item := program.nodes[program.makers[shown]]).op in PLAIN_VIEWS:
+        while (item := program.node_of[shown]).op in PLAIN_VIEWS:
             shown = item.operands[0]
         names.append(str(item.get("name") or f"x{shown}") if item.op == "input" else f"%{value}")
     return tuple(names)

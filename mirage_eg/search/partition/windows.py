@@ -46,7 +46,7 @@ def windows(program: Graph, most: int) -> tuple[int, ...]:
 
 def _levels(program: Graph) -> list[int]:
     """Of each node the longest path from an input; views and outputs that others read are as late as their first reader."""
-    makers = [position for position, (_, values) in enumerate(program.numbered()) for _ in values]
+    makers = program.makers
     levels: list[int] = []
     for item in program.nodes:
         levels.append(1 + max((levels[makers[i]] for i in item.operands), default=-1))
