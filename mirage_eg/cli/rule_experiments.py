@@ -44,7 +44,8 @@ def impact(
     top: Annotated[int, typer.Option(help="New structures of a program that become µGraphs, the cheapest.")] = 64,
     proofs: Annotated[int, typer.Option(help="New µGraphs of a program that are proved, the cheapest.")] = 8,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write impact.json, and each new µGraph as JSON and SVG.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write impact.json, a picture of each program, and each new µGraph as JSON and SVG."),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -160,11 +161,17 @@ def _impact_data(result: "Impact") -> dict[str, Any]:
 
 
 def _write_impact(result: "Impact", out: Path) -> None:
+    from mirage_eg.lab.rule_pages import impact_pictures
     from mirage_eg.report.draw import to_svg
 
-    texts = {"impact.json": json.dumps(_impact_data(result), indent=2, ensure_ascii=False) + "\n"}
+    texts, pictures = (
+        {"impact.json": json.dumps(_impact_data(result), indent=2, ensure_ascii=False) + "\n"},
+        impact_pictures(result),
+    )
     for row in result.programs:
         name = row.program.partition(":")[0].replace(", ", "-").replace(" ", "")
+        if row.program in pictures:
+            texts[f"{name}.svg"] = pictures[row.program]
         for rank, new in enumerate(row.found, 1):
             if new.graph is not None:
                 texts[f"{name}-{rank:02}.json"] = serialize.to_json(new.graph)

@@ -1,8 +1,11 @@
 """Tables of experiments with laws: impact, ablation and comparison (`mirage_eg.lab.bench`)."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mirage_eg.ir.plurals import counted
+from mirage_eg.report.bars import Bar, bars
 from mirage_eg.report.tables import table
 
 
@@ -58,27 +61,74 @@ def law_rows(impact: Any) -> list[tuple[str, ...]]:
 FOUND_HEAD = ("program", "new µGraph", "predicted µs", "verified", "proved by")
 
 
+def _ideas(row: Any) -> list[list[Any]]:
+    """The new µGraphs of a program by idea, cheapest first: the same ops by the same laws of the file, under any loop and
+    split."""
+    ideas: dict[object, list[Any]] = {}
+    for new in row.found:
+        ops = (line.split()[1] for line in new.steps)
+        what = sorted(op for op in ops if op not in ("load", "sum") and not op.startswith("accum_"))
+        ideas.setdefault((tuple(what), new.only_with), []).append(new)
+    return [*ideas.values()]
+
+
+def _also(alike: list[Any]) -> str:
+    return f" (and {len(alike)} alike)" if alike else ""
+
+
 def found_rows(impact: Any, most: int) -> list[tuple[str, ...]]:
-    """The cheapest new µGraphs of each program; one idea is one row: the same ops by the same laws of the file, under
-    any loop and split."""
-    rows: list[tuple[str, ...]] = []
+    """The cheapest new µGraphs of each program; one idea is one row."""
+    return [
+        (row.program, first.structure + _also(alike), figure(first.us, 1), first.verdict, ", ".join(first.proof) or "–")
+        for row in impact.programs
+        for first, *alike in _ideas(row)[:most]
+    ]
+
+
+_COLOURS = ("bar", "floor", "epilogue", "once", "library", "bad")  # of the laws, in turn
+_BARS, _LONGEST = 16, 72  # ideas of a picture, and letters of one
+
+
+def impact_pictures(impact: Any) -> dict[str, str]:
+    """For each program with new µGraphs their predicted times as SVG: a bar for each idea, coloured by the laws it needs."""
+    pictures = {}
     for row in impact.programs:
-        ideas: dict[object, list[Any]] = {}
-        for new in row.found:
-            ops = (line.split()[1] for line in new.steps)
-            what = sorted(op for op in ops if op not in ("load", "sum") and not op.startswith("accum_"))
-            ideas.setdefault((tuple(what), new.only_with), []).append(new)
-        for first, *alike in list(ideas.values())[:most]:
-            also = f" (and {len(alike)} alike)" if alike else ""
-            proof = ", ".join(first.proof) or "–"
-            rows.append((row.program, first.structure + also, figure(first.us, 1), first.verdict, proof))
-    return rows
+        ideas = [idea for idea in _ideas(row) if idea[0].us is not None][:_BARS]
+        laws = [" and ".join(first.only_with) or "any of several laws" for first, *_ in ideas]
+        colours = dict(zip(dict.fromkeys(laws), _COLOURS, strict=False))  # the cheapest; further laws have the colour of others
+        shown = [
+            Bar(_shortened(_term(first.steps)) + _also(alike), first.us, colours.get(law, "other"))
+            for (first, *alike), law in zip(ideas, laws, strict=True)
+        ]
+        marks = [] if row.best_us_without is None else [("best without the file", row.best_us_without)]
+        title = f"{row.program}: new µGraphs with {Path(impact.file).name}, predicted µs on {impact.device}"
+        if shown:
+            pictures[row.program] = bars(shown, marks, title, legend={colour: law for law, colour in colours.items()})
+    return pictures
+
+
+def _term(steps: Sequence[str]) -> str:
+    """The last step of a structure as a term of the inputs."""
+    terms: dict[str, str] = {}
+    number = ""
+    for line in steps:
+        number, op, *operands = line.split()
+        known = [terms.get(operand, operand) for operand in operands]
+        if op == "load":
+            terms[number] = f"partial {known[0]}" if known[0].isdigit() else known[0]
+        else:
+            terms[number] = known[0] if op.startswith("accum_") else f"{op}({', '.join(known)})"
+    return terms.get(number, "")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def impact_html(impact: Any) -> str:
-    """The programs, the laws and the cheapest new µGraphs as tables."""
+    """The programs, the laws and the cheapest new µGraphs as tables and pictures."""
     parts = [table(IMPACT_HEAD, impact_rows(impact)), table(LAW_HEAD, law_rows(impact))]
-    return "".join([*parts, table(FOUND_HEAD, found_rows(impact, 8))])
+    return "".join([*parts, *impact_pictures(impact).values(), table(FOUND_HEAD, found_rows(impact, 8))])
 
 
 ABLATION_HEAD = ("law left out", "program", "matches", "lost", "gained", "visited", "e-nodes", "ms", "best predicted µs")

@@ -1,7 +1,8 @@
 """Bar charts: one bar for each time or ratio, with vertical lines for lower bounds and baselines."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mirage_eg.report import svg
 
@@ -11,11 +12,11 @@ NUMBER = 96.0  # width of the number after a bar
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One time in microseconds; `other` is drawn in the paler colour of baselines."""
+    """One time in microseconds, in a colour of the palette; baselines are `other`, which is paler."""
 
     label: str
     us: float
-    other: bool = False
+    colour: str = "bar"
 
 
 def column(labels: Sequence[str]) -> float:
@@ -35,10 +36,19 @@ def number(x: float, y: float, words: str, colour: str = "ink", lines: Sequence[
     return background + svg.write(x + 6, y + 15, words, colour=colour)
 
 
-def bars(times: Sequence[Bar], marks: Sequence[tuple[str, float]], title: str, words: str = "{:.1f} µs") -> str:
-    """Horizontal bars as SVG, with a dashed line and its name for each mark, in the order given; `words` formats numbers."""
+def bars(
+    times: Sequence[Bar],
+    marks: Sequence[tuple[str, float]],
+    title: str,
+    words: str = "{:.1f} µs",
+    legend: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Horizontal bars as SVG, with a dashed line and its name for each mark, in the order given; `words` formats numbers.
+
+    `legend`: what the colours of bars mean.
+    """
     left = column([one.label for one in times])
-    width = max(_WIDTH, left + 420)
+    width = max(_WIDTH, left + 420, *(54 + len(meaning) * svg.LETTER for meaning in legend.values()))
     scale = (width - left - NUMBER) / max([*(one.us for one in times), *(us for _, us in marks), 1e-9])
     bottom = _TOP + _ROW * len(times)
     ends = [(_TOP + _ROW * row, left + max(1.0, one.us * scale), one) for row, one in enumerate(times)]
@@ -46,7 +56,7 @@ def bars(times: Sequence[Bar], marks: Sequence[tuple[str, float]], title: str, w
     parts = [svg.write(16, 24, title, bold=True)]
     for y, end, one in ends:
         parts.append(svg.write(left - 12, y + 15, one.label, anchor="end"))
-        parts.append(bar(left, y, end - left, "other" if one.other else "bar"))
+        parts.append(bar(left, y, end - left, one.colour))
     for row, ((label, us), x) in enumerate(zip(marks, lines, strict=True)):
         y = bottom + 20 + 18 * row
         parts.append(svg.line([(x, _TOP - 4), (x, y - 10)], "floor", width=1.5, dashed=True))
@@ -54,4 +64,8 @@ def bars(times: Sequence[Bar], marks: Sequence[tuple[str, float]], title: str, w
         before = x + len(named) * svg.LETTER > width - 8
         parts.append(svg.write(x, y + 2, named, colour="muted", anchor="end" if before else "start"))
     parts += [number(end, y, words.format(one.us), lines=lines) for y, end, one in ends]
-    return svg.picture(width, bottom + 18 * len(marks) + 16, "".join(parts), title)
+    below = bottom + 18 * len(marks) + 8
+    for row, (colour, meaning) in enumerate(legend.items()):
+        y = below + 20 * row
+        parts += [svg.rectangle(16, y, 14, 14, colour, round=3, edge=False), svg.write(38, y + 12, meaning, colour="muted")]
+    return svg.picture(width, below + 20 * len(legend) + 8, "".join(parts), title)

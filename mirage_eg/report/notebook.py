@@ -46,7 +46,7 @@ def time_bars(report: "RunReport", marks: Sequence[tuple[str, float]] = ()) -> s
     shown = []
     for rank, entry in enumerate(mugraphs, 1):
         kernels = counted(entry.kernels, "kernel")
-        shown.append(Bar(f"#{rank} {kernels}", entry.us, not entry.fused))
+        shown.append(Bar(f"#{rank} {kernels}", entry.us, "bar" if entry.fused else "other"))
     measured = mugraphs[0].measured_us is not None
     return bars(shown, marks, f"µs, measured on {report.device}" if measured else "µs, predicted by the cost model")
 

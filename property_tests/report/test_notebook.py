@@ -194,9 +194,16 @@ def on_card(picture: str) -> list[tuple[float, float, float, float]]:
     return frames
 
 
-@given(st.lists(st.builds(Bar, NAMES, TIMES, st.booleans()), max_size=8), st.lists(st.tuples(NAMES, TIMES), max_size=2))
-def test_bars_stay_on_their_card(shown: list[Bar], marks: list[tuple[str, float]]) -> None:
-    on_card(bars(shown, marks, "title"))
+COLOURS = st.sampled_from(["bar", "other", "bad"])
+
+
+@given(
+    st.lists(st.builds(Bar, NAMES, TIMES, COLOURS), max_size=8),
+    st.lists(st.tuples(NAMES, TIMES), max_size=2),
+    st.dictionaries(COLOURS, NAMES.map(lambda name: 8 * name)),
+)
+def test_bars_stay_on_their_card(shown: list[Bar], marks: list[tuple[str, float]], legend: dict[str, str]) -> None:
+    on_card(bars(shown, marks, "title", legend=legend))
 
 
 @given(

@@ -148,7 +148,7 @@ def rows_path(folder: Path) -> Path:
 def ratio_chart(rows: Sequence[Summary], title: str) -> str:
     """How much faster ours is than the best baseline, warm and cold; beyond the line at 1 ours is faster."""
     ratios = [
-        Bar(f"{row.workload} b{row.batch}, {name}", ratio, name == "cold")
+        Bar(f"{row.workload} b{row.batch}, {name}", ratio, "other" if name == "cold" else "bar")
         for row in rows
         for name, ratio in (("warm", row.warm_ratio), ("cold", row.cold_ratio))
         if ratio is not None

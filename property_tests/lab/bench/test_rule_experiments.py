@@ -1,6 +1,7 @@
 """Impact, ablation and comparison of laws: their figures are those of searches with these laws, their µGraphs are equal."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from mirage_eg.lab.bench.rule_comparison import comparison, rule_set
 from mirage_eg.lab.bench.rule_impact import impact
 from mirage_eg.lab.bench.rule_search import rule_search
 from mirage_eg.lab.bench.search_programs import SearchProgram, search_programs
-from mirage_eg.lab.rule_pages import ablation_html, comparison_html, found_rows, impact_html
+from mirage_eg.lab.rule_pages import ablation_html, comparison_html, found_rows, impact_html, impact_pictures
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.verify.reference import Reference
 from property_tests.support.command import run_command
@@ -69,6 +70,10 @@ def test_new_mugraphs_need_the_law_and_compute_the_program(tmp_path: Path) -> No
     assert loads >= {"X", "W"} and loads.isdisjoint({"0", "1"}), "inputs by name; partial results by number"
     ideas = found_rows(found, most=len(row.found))
     assert len(ideas) < len(row.found) and any("alike" in structure for _, structure, *_ in ideas)
+    [picture] = impact_pictures(found).values()
+    bars = re.findall(r'<text[^>]*text-anchor="end"[^>]*>(.*?)</text>', picture)
+    assert "matmul(X, W)" in picture.replace("matmul(W, X)", "matmul(X, W)") and len(bars) <= len(ideas) + 1
+    assert "inverse root" in picture and "best without the file" in picture
 
 
 def test_a_file_without_a_matching_law_is_refused(tmp_path: Path) -> None:
