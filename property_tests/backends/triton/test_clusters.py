@@ -59,7 +59,7 @@ def found(program: Graph, cluster: int) -> Iterator[Graph]:
     return (graph for _, graph, _ in best_first([Instantiation(it, program, axes, limits) for it in plans], DEVICES["H200"]))
 
 
-@pytest.mark.parametrize(("row", "cluster"), [(65_536, 2), (131_072, 4), (128_256, 4), (262_144, 8)])
+@pytest.mark.parametrize(("row", "cluster"), [(65_536, 2), (128_256, 4), (262_144, 8)])
 def test_the_search_gives_a_long_row_to_a_cluster(row: int, cluster: int) -> None:
     graph = next(graph for graph in found(softmax(64, row), cluster=8) if len(graph.blocks) == 1)
     [block] = graph.blocks
