@@ -1,4 +1,4 @@
-"""Bits of whole numbers: packed weights of four bits are words of which shifts and masks take the numbers."""
+"""Bits and quotients of whole numbers: shifts and masks take packed weights out of words, a quotient of a place is a token's."""
 
 from typing import Any
 
@@ -34,6 +34,19 @@ OPS = (
         triton=lambda x, bits: f"{x} & {2 ** int(bits) - 1}",
         torch=lambda x, bits: f"{x} & {2 ** int(bits) - 1}",
         noun="low",
+        keeps_zero=True,
+    ),
+    ElementwiseOp(
+        name="floor_divide",
+        attributes=("divisor",),
+        words="⌊x / divisor⌋ of integers, for a divisor above 0",
+        numbers=lambda xp, x, divisor: xp.floor(x / float(divisor)),
+        exactly=lambda mp, x, divisor: mp.floor(x / mp.mpf(int(divisor))),
+        whole=lambda xp, x, divisor: x // divisor,
+        of_integers_alone=True,
+        triton=lambda x, divisor: f"({x} - ({x} % {int(divisor)} + {int(divisor)}) % {int(divisor)}) // {int(divisor)}",
+        torch=lambda x, divisor: f"torch.div({x}, {int(divisor)}, rounding_mode='floor')",
+        noun="quotient",
         keeps_zero=True,
     ),
 )

@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 
 from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, named
+from mirage_eg.frontend.aten_experts import running_count
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -75,6 +76,8 @@ def _diagonal(call: Call) -> Tensor:
 
 def _cumsum(call: Call) -> Tensor:
     call.ignore("dtype")
+    if (counted := running_count(call)) is not None:
+        return counted
     x = call.any_tensor("self")
     return cast(call.graph.cumsum(cast(x, call.result.dtype), call.dim("dim", len(x.shape))), call.result.dtype)
 

@@ -121,7 +121,8 @@ class Translation:
                 ]
             arguments[argument.name] = value
         added = self._lift, self._causal_mask
-        return Call(self.graph, arguments, defaults, types, results, self._operand, *added, self.known, values)
+        has = self.values.__contains__
+        return Call(self.graph, arguments, defaults, types, results, self._operand, *added, self.known, values, has)
 
     def _operand(self, node: Fx) -> Tensor:
         """The tensor of a node: its value in this graph, or an input."""

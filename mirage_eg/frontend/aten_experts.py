@@ -1,0 +1,167 @@
+"""Ops of routed layers: counts of rows by expert, places of rows, and products of rows with the weights of their groups.
+
+A handler looks at the calls behind an operand: a count is a whole number though torch gives a float, and the group of a row is
+its expert where the rows are sorted by experts.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named
+from mirage_eg.frontend.aten_integers import INTEGERS
+from mirage_eg.frontend.aten_rearrangements import cast, reshaped
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+MOST_CHOSEN = 1 << 28  # elements of the weights that all rows choose: each row reads its own
+_CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"))
+_HISTOGRAM, _SORT, _TOPK = "aten.histc.default", ("aten.sort.default", "aten.sort.stable"), "aten.topk.default"
+_VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "_unsafe_view", "reshape", "alias", "clone", "detach"))
+
+
+def _argument(node: Any, place: int, name: str, default: Any = None) -> Any:
+    """An argument of a call in the FX graph."""
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def _dtype(node: Any) -> str:
+    return str(node.meta["val"].dtype).removeprefix("torch.")
+
+
+def _uncast(node: Any) -> Any:
+    """The node of which this one is a cast, if it is of integers."""
+    if str(node.target) in _CASTS and _dtype(node.args[0]) in INTEGERS:
+        return node.args[0]
+    return node
+
+
+def _counted(node: Any) -> int | None:
+    """The most that an element can be, if it counts the elements of another tensor by whole numbers."""
+    if str(node.target) != _HISTOGRAM or _dtype(_uncast(node.args[0])) not in INTEGERS:
+        return None
+    return prod(node.args[0].meta["val"].shape)
+
+
+def _spread(call: Call, x: Tensor, bins: int) -> Tensor:
+    """For each element and each of 0, 1, …, whether they are equal: [elements, bins]."""
+    column, row = reshaped(x, (prod(x.shape), 1)), reshaped(cast(call.graph.iota(bins), x.dtype), (1, bins))
+    return call.graph.op("equal", column, row)
+
+
+def _histogram(call: Call) -> Tensor:
+    """Counts of whole numbers 0, …, bins − 1, where each bin has one of them."""
+    node, bins = call.take("self"), call.whole("bins")
+    low, high = (call.number(name) for name in ("min", "max"))
+    if _dtype(_uncast(node)) not in INTEGERS or (low, high) != (0, bins - 1) or bins < 2:
+        raise UnsupportedError(f"{bins} bins from {low} to {high}, wanted casts of integers, and one of them a bin")
+    return cast(reshaped(call.graph.op("sum", _spread(call, call.any_tensor("self"), bins), dim=0), (bins,)), call.result.dtype)
+
+
+def running_count(call: Call) -> Tensor | None:
+    """A running sum of counts in an integer type, of which each is compared with 1, 2, …; None of other operands."""
+    most = _counted(call.take("self"))
+    x = call.any_tensor("self")
+    if most is None or call.result.dtype not in INTEGERS or len(x.shape) != 1:
+        return None
+    g, _ = call.graph, call.dim("dim", 1)
+    steps = reshaped(cast(g.iota(most + 1), x.dtype), (1, most + 1))
+    reached = g.op("less", steps, reshaped(g.cumsum(x, 0), (*x.shape, 1)))
+    one, zero = (
+        call.lift(f"whole_{number}_{call.result.dtype}", (1,), call.result.dtype, lambda number=number: _numbers(number))
+        for number in (1, 0)
+    )
+    return cast(reshaped(g.op("sum", g.where(reached, one, zero), dim=1), x.shape), call.result.dtype)
+
+
+def _numbers(number: int) -> Any:
+    import numpy as np
+
+    return np.full((1,), number)
+
+
+def _chosen_of(node: Any, experts: int) -> bool:
+    """Whether the elements are places of the largest among at most so many."""
+    while str(node.target) in _VIEWS | _CASTS:
+        node = node.args[0]
+    if getattr(node.target, "__name__", "") != "getitem" or node.args[1] != 1 or str(node.args[0].target) != _TOPK:
+        return False
+    scores = node.args[0].args[0].meta["val"]
+    return bool(scores.shape[_argument(node.args[0], 2, "dim", -1)] <= experts)
+
+
+def _sorted_experts(call: Call, experts: int) -> Tensor | None:
+    """The experts of all rows, where the ends of groups are running counts of them in order, and they are in this graph."""
+    node = call.arguments["offs"]
+    if str(node.target) != "aten.cumsum.default" or _counted(node.args[0]) is None:
+        return None
+    ids = _uncast(node.args[0].args[0])
+    if getattr(ids.target, "__name__", "") != "getitem" or ids.args[1] != 0 or str(ids.args[0].target) not in _SORT:
+        return None
+    bins = _argument(node.args[0], 1, "bins")
+    is_whole = (
+        bins == experts and not _argument(ids.args[0], 2, "descending", False) and _chosen_of(ids.args[0].args[0], experts)
+    )
+    return call.tensor_of(ids) if is_whole and call.has(ids) else None
+
+
+def _grouped_product(call: Call) -> Tensor:
+    """Each row times the weight of its group: the rows of group e end at `offs[e]`; rows behind all groups are zero."""
+    first, second = ("input", "weight") if "input" in call.arguments else ("self", "mat2")
+    call.require("bias", None)
+    call.ignore("out_dtype")
+    x, weights, ends = call.tensor(first), call.tensor(second), call.integers("offs")
+    if (len(x.shape), len(weights.shape)) != (2, 3):
+        raise UnsupportedError(
+            f"operands of {len(x.shape)} and {len(weights.shape)} dims, wanted rows and a weight for each group"
+        )
+    (rows, width), (experts, _, columns) = x.shape, weights.shape
+    if (chosen := rows * width * columns) > MOST_CHOSEN:
+        raise UnsupportedError(f"{rows} rows choose {chosen} elements of weights, wanted at most {MOST_CHOSEN}")
+    g = call.graph
+    own = _sorted_experts(call, experts)
+    behind = None
+    if own is None:
+        places = reshaped(cast(g.iota(rows), ends.dtype), (rows, 1))
+        before = g.op("sum", g.op("less_equal", reshaped(ends, (1, experts)), places), dim=1)  # groups that end before a row
+        own = g.op("clamp", reshaped(before, (rows,)), low=0, high=experts - 1)
+        behind = g.op("less_equal", g.slice(ends, 0, experts - 1, experts), reshaped(places, (rows,)))
+    product = reshaped(g.matmul(reshaped(x, (rows, 1, width)), g.gather(weights, own)), (rows, columns))
+    if behind is not None:
+        product = g.where(reshaped(cast(behind, "bool"), (rows, 1)), 0, product)
+    return cast(product, call.result.dtype)
+
+
+def _floor_divided(call: Call) -> Tensor:
+    """A quotient of integers by a number, rounded down."""
+    divisor = call.whole("other")
+    x = call.any_tensor("self")
+    if divisor <= 0 or x.dtype in FLOATING:
+        raise UnsupportedError(f"a quotient of {x.dtype} by {divisor}, wanted integers and a number above 0")
+    return cast(x if divisor == 1 else call.graph.op("floor_divide", x, divisor=divisor), call.result.dtype)
+
+
+def _unset(call: Call) -> Tensor:
+    """A tensor whose elements torch leaves open: zeros."""
+    import numpy as np
+
+    call.ignore("self", "size", "dtype", "layout", "device", "pin_memory", "memory_format")
+    shape, dtype = call.result.shape, call.result.dtype
+    return call.lift(f"unset_{dtype}_{'_'.join(map(str, shape))}", shape, dtype, lambda: np.zeros(shape))
+
+
+def _scattered_number(call: Call) -> Tensor:
+    """x with one number at the places of an index."""
+    x, index = call.any_tensor("self"), call.integers("index")
+    dim, value = call.dim("dim", len(x.shape)), call.number("value")
+    return call.graph.scatter(x, index, call.graph.full(index.shape, value, x.dtype), dim)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    _HISTOGRAM: _histogram,
+    "transformers.grouped_mm_fallback.default": _grouped_product,
+    **named("_grouped_mm.default", _grouped_product),
+    **named("floor_divide.default", _floor_divided),
+    **named("empty_like.default new_empty.default", _unset),
+    **named("scatter.value", _scattered_number),
+}
