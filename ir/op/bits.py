@@ -1,4 +1,4 @@
-"""Bits and quotients of whole numbers: shifts and masks take packed weights out of words, a quotient of a place is a token's."""
+"""Bits and quotients of whole numbers: shifts and masks take packed weights out of words, quotients of places are tokens."""
 
 from typing import Any
 

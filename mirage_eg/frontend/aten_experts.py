@@ -40,7 +40,7 @@ def _counted(node: Any) -> int | None:
     """The most that an element can be, if it counts the elements of another tensor by whole numbers."""
     if str(node.target) != _HISTOGRAM or _dtype(_uncast(node.args[0])) not in INTEGERS:
         return None
-    return prod(node.args[0].meta["val"].shape)
+    return int(prod(node.args[0].meta["val"].shape))
 
 
 def _spread(call: Call, x: Tensor, bins: int) -> Tensor:
@@ -53,7 +53,7 @@ def _histogram(call: Call) -> Tensor:
     """Counts of whole numbers 0, …, bins − 1, where each bin has one of them."""
     node, bins = call.take("self"), call.whole("bins")
     low, high = (call.number(name) for name in ("min", "max"))
-    if _dtype(_uncast(node)) not in INTEGERS or (low, high) != (0, bins - 1) or bins < 2:
+    if _dtype(_uncast(node)) not in INTEGERS or low != 0 or high != bins - 1 or bins < 2:
         raise UnsupportedError(f"{bins} bins from {low} to {high}, wanted casts of integers, and one of them a bin")
     return cast(reshaped(call.graph.op("sum", _spread(call, call.any_tensor("self"), bins), dim=0), (bins,)), call.result.dtype)
 
@@ -67,17 +67,8 @@ def running_count(call: Call) -> Tensor | None:
     g, _ = call.graph, call.dim("dim", 1)
     steps = reshaped(cast(g.iota(most + 1), x.dtype), (1, most + 1))
     reached = g.op("less", steps, reshaped(g.cumsum(x, 0), (*x.shape, 1)))
-    one, zero = (
-        call.lift(f"whole_{number}_{call.result.dtype}", (1,), call.result.dtype, lambda number=number: _numbers(number))
-        for number in (1, 0)
-    )
+    one, zero = (g.full((1,), number, call.result.dtype) for number in (1, 0))
     return cast(reshaped(g.op("sum", g.where(reached, one, zero), dim=1), x.shape), call.result.dtype)
-
-
-def _numbers(number: int) -> Any:
-    import numpy as np
-
-    return np.full((1,), number)
 
 
 def _chosen_of(node: Any, experts: int) -> bool:
