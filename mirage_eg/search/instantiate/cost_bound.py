@@ -18,7 +18,7 @@ from mirage_eg.backends.cost.roofline_model import (
     slowdown,
     tile_flops,
 )
-from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
+from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form, power_of_two
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
@@ -160,10 +160,10 @@ class CostBound:
                 steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
         counts = int(loaded), 0, int(flops), int(arithmetic), int(functions)
-        cluster = 1  # as large as the largest tile may need
-        if self._looped is None and not self._products:
-            room = TileLimits().room(rows=True)
-            while cluster < SEARCH.longest_cluster and 4 * max(elements) > room * cluster:
+        cluster, room = 1, TileLimits().room(rows=True)  # as large as the largest tile may need, with padding
+        if self._looped is None and not self._products and 8 * max(elements) > room:
+            padded = max(prod(power_of_two(whole[axis]) for axis in axes) for axes, _ in self._tiles)
+            while cluster < SEARCH.longest_cluster and 4 * padded > room * cluster:
                 cluster *= 2
         of_block = BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live)
         return self.us_of(shared(of_block, cluster), tiling, cluster)

@@ -68,6 +68,19 @@ def test_the_search_gives_a_long_row_to_a_cluster(row: int, cluster: int) -> Non
     assert graph.blocks[0] == next(iter(found(softmax(64, row), cluster=8))).blocks[0]  # the cheapest
 
 
+@pytest.mark.parametrize("row", [50_000, 100_000])
+def test_the_bound_of_a_cluster_is_at_most_its_predicted_time(row: int) -> None:
+    program = expand(softmax(7, row))
+    axes, clusters = infer_axes(program), 0
+    for plan in search(program, axes, load_rules("indexed")).all:
+        space = Instantiation(plan, program, axes, TileLimits(cluster=8))
+        for choice in space.choices(DEVICES["H200"]):
+            if (graph := space.take(choice)) is not None:
+                assert choice.us <= predict_us(graph, DEVICES["H200"]) * (1 + 1e-9)
+                clusters += any(block.cluster > 1 for block in graph.blocks)
+    assert clusters
+
+
 def test_where_a_target_has_none_the_search_gives_none() -> None:
     graphs = [graph for graph, _ in zip(found(softmax(64, 131_072), cluster=1), range(40), strict=False)]
     assert graphs and all(block.cluster == 1 for graph in graphs for block in graph.blocks)
