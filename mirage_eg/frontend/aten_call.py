@@ -133,6 +133,9 @@ class Call:
     def operand(self, name: str) -> Tensor | Fraction:
         """A tensor, or a number: kept exact, or as a constant where it is infinite or not-a-number."""
         value = self.take(name)
+        if self.is_indicator(name) and self.result.dtype in FLOATING:  # as a number
+            x = self.indicator(name)
+            return x if x.dtype == self.result.dtype else x.builder.cast(x, self.result.dtype)
         if name in self.types:
             return self.tensor(name)
         if not isinstance(value, float) or isfinite(value):

@@ -121,6 +121,16 @@ def _prelu(call: Call) -> Tensor:
     return g.where(g.less(-x, 0), x, x * call.tensor("weight"))
 
 
+def _at_most(x: Tensor) -> Tensor:
+    """The largest whole number that is not above x."""
+    nearest = x.builder.op("round", x)
+    return nearest - x.builder.op("less", x, nearest)
+
+
+def _toward_zero(call: Call, x: Tensor) -> Tensor:
+    return call.graph.where(call.graph.less(x, 0), -_at_most(-x), _at_most(x))
+
+
 def _elu(call: Call) -> Tensor:
     """scale · elu(x): x where it is positive, else alpha · (exp(input_scale · x) − 1)."""
     x, g = call.tensor("self"), call.graph
@@ -274,6 +284,9 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.sign.default": _composed(lambda call, x: call.graph.less(-x, 0) - call.graph.less(x, 0)),
     "aten._prelu_kernel.default": _prelu,
     "aten.neg.default": _composed(lambda call, x: -x),
+    "aten.floor.default": _composed(lambda call, x: _at_most(x)),
+    "aten.ceil.default": _composed(lambda call, x: -_at_most(-x)),
+    "aten.trunc.default": _composed(_toward_zero),
     "aten.reciprocal.default": _composed(lambda call, x: 1 / x),
     "aten.gelu.default": _gelu,
     "aten.leaky_relu.default": _composed(lambda call, x: call.graph.leaky_relu(x, call.number("negative_slope"))),

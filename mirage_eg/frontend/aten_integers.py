@@ -120,6 +120,20 @@ def _sum(call: Call) -> Tensor:
     return reshaped(x, call.result.shape)
 
 
+def _extreme(largest: bool) -> Handler:
+    """Of the smallest the largest of −1 − x, which wraps no number."""
+
+    def extreme(call: Call) -> Tensor:
+        call.ignore("keepdim")  # read off the type of the result
+        x = call.any_tensor("self")
+        x = x if largest else x * -1 - 1
+        for dim in call.dims("dim", len(x.shape)):
+            x = call.graph.op("max", x, dim=dim)
+        return reshaped(x if largest else x * -1 - 1, call.result.shape)
+
+    return extreme
+
+
 def _known(call: Call, name: str) -> int:
     """A whole number that is known at import, or the one number of a constant tensor."""
     if name not in call.types:
@@ -168,6 +182,8 @@ OF_INTEGERS: Mapping[str, Handler] = {
     **named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
     **named("to.device to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),
     **named("sum.default sum.dim_IntList", _sum),
+    **named("amax.default max.default", _extreme(True)),
+    **named("amin.default min.default", _extreme(False)),
 }
 """Handlers of calls with an operand or a result of integers."""
 

@@ -9,20 +9,11 @@ from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, named
 from mirage_eg.frontend.aten_experts import running_count
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
-from mirage_eg.ir.errors import UnsupportedError
 
 
 def _embedding(call: Call) -> Tensor:
     call.ignore("padding_idx", "scale_grad_by_freq", "sparse")  # of the backward pass
     return call.graph.gather(call.any_tensor("weight"), call.integers("indices"))
-
-
-def _only_index(call: Call) -> tuple[Tensor, int]:
-    """The one tensor among the indices of x[:, …, index], and its dim."""
-    given = [dim for dim, index in enumerate(call.take("indices")) if index is not None]
-    if len(given) != 1:
-        raise UnsupportedError(f"indices for {len(given)} dims, wanted one")
-    return call.integers(f"indices.{given[0]}"), given[0]
 
 
 def _fitting(x: Tensor, index: Tensor, dim: int) -> Tensor:
@@ -40,22 +31,17 @@ def _gather(call: Call) -> Tensor:
 
 
 def _scatter(call: Call) -> Tensor:
-    x, index, values = call.any_tensor("self"), call.integers("index"), call.any_tensor("src")
-    dim = call.dim("dim", len(x.shape))
-    return call.graph.scatter(x, index, values, dim)
+    x, index = call.any_tensor("self"), call.integers("index")
+    if "src" in call.arguments:
+        values = call.any_tensor("src")
+    else:
+        values = call.graph.broadcast(call.constant(call.take("value"), str(x.dtype)), index.shape)
+    return call.graph.scatter(x, index, values, call.dim("dim", len(x.shape)))
 
 
 def _index_copy(call: Call) -> Tensor:
     x = call.any_tensor("self")
     return call.graph.index_write(x, call.integers("index"), call.any_tensor("source"), call.dim("dim", len(x.shape)))
-
-
-def _index_put(call: Call) -> Tensor:
-    call.require("accumulate", False)
-    (index, dim), x, values = _only_index(call), call.any_tensor("self"), call.any_tensor("values")
-    shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :])
-    values = values if values.shape == shape else call.graph.broadcast(values, shape)
-    return call.graph.index_write(x, index, values, dim)
 
 
 def _flip(call: Call) -> Tensor:
@@ -155,9 +141,8 @@ def _topk(call: Call) -> list[Lazy | str]:
 HANDLERS: Mapping[str, Handler] = {
     "aten.embedding.default": _embedding,
     "aten.gather.default": _gather,
-    "aten.scatter.src": _scatter,
+    **named("scatter.src scatter.value", _scatter),
     "aten.index_copy.default": _index_copy,
-    "aten.index_put.default": _index_put,
     "aten.flip.default": _flip,
     "aten.diag_embed.default": _diagonal,
     "aten.cumsum.default": _cumsum,

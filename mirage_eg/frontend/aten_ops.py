@@ -19,6 +19,7 @@ from mirage_eg.frontend import (
     aten_rearrangements,
     aten_repeats,
     aten_strided,
+    aten_writes,
 )
 from mirage_eg.frontend.aten_call import Call, Handled, Handler
 
@@ -30,6 +31,7 @@ _HANDLERS: dict[str, Handler] = {
     **aten_rearrangements.HANDLERS,
     **aten_repeats.HANDLERS,
     **aten_strided.HANDLERS,
+    **aten_writes.HANDLERS,
     **aten_indicators.HANDLERS,
     **aten_encoder.HANDLERS,
     **aten_layers.HANDLERS,

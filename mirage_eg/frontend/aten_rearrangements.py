@@ -204,11 +204,16 @@ def _written(call: Call, x: Tensor, part: Tensor, dim: int, start: int) -> Tenso
 def _slice_scatter(call: Call) -> Tensor:
     x = call.any_tensor("self")
     part = cast(call.any_tensor("src"), str(x.dtype))
-    call.require("step", 1)
-    dim = call.dim("dim", len(x.shape))
-    start = None if call.take("start") is None else call.whole("start")
+    dim, step = call.dim("dim", len(x.shape)), call.whole("step")
+    start = _clipped(None if call.take("start") is None else call.whole("start"), x.shape[dim], 0)
     call.ignore("end")  # the extent of the part
-    return _written(call, x, part, dim, _clipped(start, x.shape[dim], 0))
+    if step == 1:
+        return _written(call, x, part, dim, start)
+    import numpy as np
+
+    count = part.shape[dim]
+    places = call.lift(f"steps_{start}_{step}_{count}", (count,), "int64", lambda: start + step * np.arange(count))
+    return call.graph.index_write(x, places, part, dim)
 
 
 def _select_scatter(call: Call) -> Tensor:

@@ -327,6 +327,12 @@ _WRITES = {f"aten.{name}" for name in ("index_copy", "index_put", "scatter", "sc
 _OF_ROWS = frozenset({"aten.index_copy.default", "aten.index_put.default"})
 
 
+def _writes_rows(write: Fx) -> bool:
+    """Whether a write has indices of one dim."""
+    indices = write.args[1] if str(write.target) == "aten.index_put.default" else ()
+    return str(write.target) in _OF_ROWS and sum(index is not None for index in indices) <= 1 and True not in write.args[3:]
+
+
 def _written_by_torch(graph: Any, in_place: bool) -> set[Fx]:
     """Functional writes into an input into which the result is copied at the end, such as those of a cache of keys and values.
 
@@ -342,7 +348,7 @@ def _written_by_torch(graph: Any, in_place: bool) -> set[Fx]:
             node = node.args[0]
         if node is not copy.args[0]:  # of a value that is computed, such as a window that moves on
             continue
-        of_rows = all(str(it.target) in _OF_ROWS for it in writes) and not copy.users
+        of_rows = all(map(_writes_rows, writes)) and not copy.users
         alone = [*node.users] in ([*writes[-1:], copy], [copy, *writes[-1:]]) and all(len(it.users) == 1 for it in writes[1:])
         if not (in_place and of_rows and alone and is_row_major(node.meta["val"])):
             found.update(writes)

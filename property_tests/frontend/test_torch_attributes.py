@@ -298,6 +298,9 @@ def written(x: Any) -> Any:
         lambda x: x.half().exp().float() + x.double().tanh().to(x),
         lambda x: f.glu(x, -1) + f.normalize(x, dim=-1)[:, :4],
         lambda x: torch.expm1(x) + torch.log1p(x.abs()) + torch.exp2(x) + torch.log2(x.abs() + 1) + torch.log10(x.abs() + 1),
+        lambda x: (
+            torch.floor(3 * x) + 10 * torch.ceil(2 * x) + 100 * torch.trunc(5 * x) + (x > 0) + torch.floor(x.round() + 0.5)
+        ),
         lambda x: 2.5**x + torch.sign(x) + torch.sign(x * 0) + f.softshrink(x, 0.3) + f.prelu(x, torch.full((1,), 0.3).to(x)),
         lambda x: ((x > 0) ^ (x < 1)).to(x.dtype) + torch.clamp(x, max=x.abs() / 2) + torch.clamp_min(x, x.mean()),
         lambda x: torch.cdist(x, x[:4] + 1, compute_mode="donot_use_mm_for_euclid_dist") + torch.linalg.vector_norm(x, 3),

@@ -38,6 +38,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (X, A, B),
     ),
     "signs": (lambda x, i: x * (-i).abs() + x * (i - 4).abs().float(), (X, A)),
+    "extremes": (lambda x, i: x * i.amax(-1, keepdim=True) + (i - 2**62 - 2**62).amin(0) * x + x * (i.max() - i.min()), (X, A)),
     "conditions": (lambda x, i: x * i.bool() - x * (~i.bool()) + x * i.bool().int() + x * (x > 0).long(), (X, A)),
     "sums": (lambda x, i: x / (i > 1).sum(1, keepdim=True).clamp(min=1) + x * i.sum(-1, keepdim=True) + i.sum(), (X, A)),
     "positions of tokens": (

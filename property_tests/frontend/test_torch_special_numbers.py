@@ -58,6 +58,7 @@ COMPARED: dict[str, Function] = {
     "not less": lambda x: (~(x < 1)).float(),
     "not greater or equal": lambda x: torch.logical_not(x >= x.flip(-1)).float(),
     "as a bool": lambda x: x.bool().float(),
+    "whole numbers below and above": lambda x: x.floor() + 10 * x.ceil() + 100 * x.trunc(),
     "not-a-number": lambda x: torch.isnan(x).float(),
     "infinite": lambda x: torch.isinf(x).float() + 2 * torch.isfinite(x).float() + torch.isinf(x.half()).float(),
     "any": lambda x: torch.any(x, -1).float() + 2 * torch.any(x > 4, 0, keepdim=True).float().mean() + x.any().float(),

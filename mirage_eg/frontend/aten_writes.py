@@ -1,0 +1,83 @@
+"""`index_put`: elements written or added at indices; those for several neighbouring dims are indices of one dim."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.frontend.aten_call import Call, Handler, Lift, named
+from mirage_eg.frontend.aten_rearrangements import cast, reshaped
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import UnsupportedError
+
+_MOST = 64  # sums for one element, each a gather
+
+
+def _index_put(call: Call) -> Tensor:
+    x, values, indices = call.any_tensor("self"), call.any_tensor("values"), call.take("indices")
+    given = [dim for dim, index in enumerate(indices) if index is not None]
+    if given != list(range(given[0], given[-1] + 1)) or any(call.is_indicator(f"indices.{dim}") for dim in given):
+        raise UnsupportedError(f"indices for the dims {given}, wanted whole numbers for neighbours")
+    dim, behind = given[0], given[-1] + 1
+    common = np.broadcast_shapes(*(call.types[f"indices.{one}"].shape for one in given))
+    shape = (*x.shape[:dim], *common, *x.shape[behind:])
+    values = values if values.shape == shape else call.graph.broadcast(values, shape)
+    values = reshaped(values, (*x.shape[:dim], prod(common), *x.shape[behind:]))
+    flat = reshaped(x, (*x.shape[:dim], prod(x.shape[dim:behind]), *x.shape[behind:]))
+    known = [call.known_array(f"indices.{one}") for one in given]
+    places = None if any(array is None for array in known) else _places(known, x.shape[dim:behind], common)
+    if call.take("accumulate"):
+        if places is None:
+            raise UnsupportedError("accumulate = True at indices that are no constants")
+        return reshaped(_added(call, flat, values, places, dim), x.shape)
+    if places is not None and len(given) > 1:
+        index = _lifted(call.lift, places)
+    else:
+        index = _joint(call, given, x.shape, common)
+    return reshaped(call.graph.index_write(flat, index, values, dim), x.shape)
+
+
+def _places(arrays: list[Any], extents: tuple[int, ...], common: tuple[int, ...]) -> Any:
+    """Constant indices of several dims as those of their product."""
+    wrapped = [np.broadcast_to(array % extent, common) for array, extent in zip(arrays, extents, strict=True)]
+    return np.ravel_multi_index(wrapped, extents).reshape(-1)
+
+
+def _lifted(lift: Lift, places: Any) -> Tensor:
+    return lift(f"places_{sha256(places.tobytes()).hexdigest()[:16]}", places.shape, "int64", lambda: places)
+
+
+def _joint(call: Call, given: list[int], extents: tuple[int, ...], common: tuple[int, ...]) -> Tensor:
+    """Indices of several dims as those of their product; −1 is the last of each dim."""
+    g, count, joint = call.graph, prod(common), None
+    for dim in given:
+        index = call.integers(f"indices.{dim}")
+        if len(given) > 1:
+            index = cast(index, "int64")
+            before = cast(g.op("less", index, index * 0), "bool")
+            index = g.where(before, index + extents[dim], index)
+        index = index if index.shape == common else g.broadcast(index, common)
+        joint = index if joint is None else joint * extents[dim] + index
+    assert joint is not None
+    return reshaped(joint, (count,))
+
+
+def _added(call: Call, x: Tensor, values: Tensor, places: Any, dim: int) -> Tensor:
+    """x with the values added at constant places: the first one of each place, the second one, …; 0 where there is none."""
+    order = np.argsort(places, kind="stable")
+    first = np.searchsorted(places[order], places[order])  # of the values for the same place
+    ranks = np.arange(len(places)) - first
+    if (count := int(ranks.max()) + 1) > _MOST:
+        raise UnsupportedError(f"accumulate = True of {count} values at one place, wanted at most {_MOST}")
+    zero = [(0, int(other == dim)) for other in range(len(x.shape))]
+    values = call.graph.pad(values, zero, 0)
+    for rank in range(count):
+        sources = np.full(x.shape[dim], len(places))
+        sources[places[order][ranks == rank]] = order[ranks == rank]
+        x = x + call.graph.gather(values, _lifted(call.lift, sources), dim)
+    return x
+
+
+HANDLERS: Mapping[str, Handler] = named("index_put.default _unsafe_index_put.default", _index_put)
