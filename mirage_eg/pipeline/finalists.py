@@ -78,12 +78,12 @@ def find_finalists(
         chosen = with_library(choose(candidates, library, run, most), library)
         verified = _verified(run, chosen, search.primitive, reference, compiler)
     notes += verified.notes
-    if not run.on_gpu and not _is_any_good(verified):
+    if not run.on_gpu and not _good(verified):
         known = {entry.graph for entry in chosen}
         spares = [it for it in choose(candidates, library, run, most + HEURISTICS.spares) if it.graph not in known]
         if spares:
             notes.append("no fused candidate of those to keep passes the float check: the next ones were verified")
-        while spares and not run.until.passed() and not _is_any_good(verified):
+        while spares and not run.until.passed() and not _good(verified):
             chosen = [*chosen, spares.pop(0)]
             verified = verified.joined(_verified(run, chosen[-1:], search.primitive, reference, compiler))
     if not any(entry.graph == run.program for entry in verified.equal):
@@ -107,6 +107,8 @@ def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: 
             some = batch if run.on_gpu else _lowered(batch, _that_may_be_first(run, likely))
             with ending(run.until), background_task(partial(compiler.compile_some, batch, some)) as compiled:
                 verified = verified.joined(verify(run, reference, batch, primitive, compiled))
+            if run.on_gpu and not run.wanted.others and any(it.compile.ok for it in _good(verified)):
+                return verified  # the others were slower
     while waiting := _that_may_be_first(run, verified.equal):
         made = dict(zip((it.graph for it in waiting), compiler.compile(_lowered(chosen, waiting)), strict=True))
         verified = replace(verified, equal=tuple(_with_program(it, made.get(it.graph)) for it in verified.equal))
@@ -146,9 +148,9 @@ def _most_us_of_a_first(run: Run, verified: Verified) -> float:
     return inf if run.is_part or run.options.prefer_few_kernels else HEURISTICS.close * first.us
 
 
-def _is_any_good(verified: Verified) -> bool:
-    """Whether a fused candidate is equal and passes the float check."""
-    return any(entry.fused and entry.float_check.ok for entry in verified.equal)
+def _good(verified: Verified) -> list[Candidate]:
+    """The fused candidates that are equal and pass the float check."""
+    return [entry for entry in verified.equal if entry.fused and entry.float_check.ok]
 
 
 def _no_kernel_note(search: OneKernelSearch) -> str:

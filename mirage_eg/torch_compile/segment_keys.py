@@ -62,9 +62,10 @@ def request_for(program: Graph, settings: Settings, until: Deadline) -> tuple[Op
     return options, on_gpu, key, at_searched_sizes(program, largest)
 
 
-def wanted_by(settings: Settings) -> Wanted:
-    """What the backend shows of a search: reports have a diagnosis, and proofs are evidence where the settings ask for them."""
-    return Wanted(diagnosis=settings.report is not None, proofs=settings.verify == "proved")
+def wanted_by(settings: Settings, others: bool = False) -> Wanted:
+    """What the backend shows of a search: reports have all; proofs are evidence where the settings ask for them."""
+    reports = settings.report is not None
+    return Wanted(diagnosis=reports, proofs=settings.verify == "proved", others=others or reports)
 
 
 def title_of(name: str) -> str:

@@ -231,7 +231,7 @@ class SegmentStore:
                     raise OverdueError
                 if result is None:
                     options = options_of(settings, wanted.until)[0]
-                    result = _search(hash_of(key), searched, settings, options, wanted.observer)
+                    result = _search(hash_of(key), searched, replace(wanted, options=options))
                 self.searches += 1
                 found = _found(key, program, result, options.device_record, from_cache=False)
                 if found.cut:
@@ -442,10 +442,11 @@ def _tuning(settings: Settings) -> "Tuning | None":
     return Tuning(EFFORT).of(settings.tune)
 
 
-def _search(name: str, program: Graph, settings: Settings, options: Options, observer: Callable[..., None]) -> Result:
+def _search(name: str, program: Graph, wanted: _Wanted) -> Result:
     from mirage_eg.pipeline.optimize import optimize_wanted
 
-    return optimize_wanted(title_of(name), program, options, wanted_by(settings), observer, _tuning(settings))
+    shown = wanted_by(wanted.settings, others=wanted.sized)  # other sizes may take another µGraph
+    return optimize_wanted(title_of(name), program, wanted.options, shown, wanted.observer, _tuning(wanted.settings))
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:

@@ -23,13 +23,15 @@ from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import as_given
+from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.choose_candidates import within_budget
 from mirage_eg.pipeline.found import Found, Lowered
-from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.optimize import optimize, optimize_wanted
 from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.result import Wanted
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.search_stage import OneKernelSearch, instantiate, notes_on_cut, search_one_kernel, segment_task
 from mirage_eg.pipeline.stage_records import Run
@@ -39,6 +41,7 @@ from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.simplify import simplify
 from property_tests.support.parameters import few
 from property_tests.support.slow_stages import BUDGET, SLOW, Clock
+from property_tests.support.source_timer import time_by_source
 
 CPU = device_for("sm_90")
 
@@ -201,6 +204,18 @@ def test_a_budget_bounds_the_run_whatever_is_slow(slow: Callable[..., None], mon
     result = optimize("bounded", program.graph(), options)
     assert BUDGET / 4 < clock.now - begun <= 1.1 * BUDGET
     assert result.candidates and result.candidates[0].verdict.equal
+
+
+def test_candidates_behind_the_first_are_verified_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_by_source(monkeypatch)
+    monkeypatch.setattr("mirage_eg.pipeline.tune_stage.tune", lambda *_, **__: [])  # those of lowest predicted time follow
+    p = mi.new_kernel_graph()
+    p.mark_output(p.relu(p.new_input((16, 32), "float32") @ p.new_input((32, 16), "float32")))
+    options = Options(device="cuda", jobs=1, cache=False, budget=60.0, top=4)
+    tuning = Tuning().of(4.0)
+    every, one = (optimize_wanted("", p.graph(), options, Wanted(others=it), tuning=tuning).candidates for it in (True, False))
+    fused = [[it for it in found if it.fused] for found in (every, one)]
+    assert len(fused[0]) > len(fused[1]) == 1 and fused[1][0].compile.ok and fused[1][0].float_check.ok
 
 
 @given(st.integers(1, 20), st.integers(0, 19), st.floats(1e-3, 10), st.floats(1e-3, 100))

@@ -20,10 +20,12 @@ class Wanted:
     """What the caller of a run shows besides the kernels.
 
     `diagnosis`: why no kernel is fused. `proofs`: of all candidates; else only where tests leave open whether one is equal.
+    `others`: candidates behind the first; else those that are slower are not verified on a GPU.
     """
 
     diagnosis: bool = True
     proofs: bool = True
+    others: bool = True
 
 
 EVERYTHING = Wanted()
