@@ -9,6 +9,7 @@ from math import lcm, prod
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
 from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.restrict import Restriction
 from mirage_eg.partial_equivalence.window_changes import dilations_of
@@ -31,21 +32,17 @@ def on_padded_images(program: Graph, mutation: Mutation | None = None) -> Graph 
             taken = prod(move.factor for moves in mutation.before for move in moves if move.source == 2 + side)
             if taken > 1:
                 factors[side] = lcm(factors[side], taken * lcm(*(item["strides"][side] for item in convolutions)))
-    builder, values, widened = KernelGraph(), list[Tensor](), False
+    nodes, widened = [], False
+    for item, numbers in program.numbered():
+        if item.op == "input" and numbers[0] in images:
+            *lead, height, width = item["shape"]
+            given_sides = zip((height, width), factors, strict=True)
+            sides = [side if side == 1 else -(-side // factor) * factor for side, factor in given_sides]
+            widened |= sides != [height, width]
+            item = node("input", **item.mapping | {"shape": (*lead, *sides), "strides": None})
+        nodes.append(item)
     try:
-        for item, numbers in program.numbered():
-            if item.op == "output":
-                builder.mark_output(values[item.operands[0]], item.get("name"))
-                continue
-            given = item.mapping
-            if item.op == "input" and numbers[0] in images:
-                *lead, height, width = item["shape"]
-                given_sides = zip((height, width), factors, strict=True)
-                sides = [side if side == 1 else -(-side // factor) * factor for side, factor in given_sides]
-                widened |= sides != [height, width]
-                given |= {"shape": (*lead, *sides), "strides": None}
-            values.append(builder.op(item.op, *(values[operand] for operand in item.operands), **given))
-        return builder.graph() if widened else None
+        return Graph(tuple(nodes)) if widened else None
     except GraphError:  # another op needs the sides as they are
         return None
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.window_changes import WINDOWED
@@ -79,20 +78,15 @@ def _has_no_extents(item: Node) -> bool:
 
 
 def _rebuilt(program: Graph, windows: _Windows | None) -> Graph:
-    builder = KernelGraph()
-    values: list[Tensor] = []
+    nodes = []
     for item, numbers in program.numbered():
         given = item.mapping
         if item.op == "input":
-            given["shape"] = _shape(program, numbers[0], windows)
-            given.pop("strides", None)
+            given |= {"shape": _shape(program, numbers[0], windows), "strides": None}
         if item.op == "conv2d":
             given["groups"] = small(item["groups"])
-        if item.op == "output":
-            builder.mark_output(values[item.operands[0]], given.get("name"))
-            continue
-        values.append(builder.op(item.op, *(values[operand] for operand in item.operands), **given))
-    return builder.graph()
+        nodes.append(node(item.op, *item.operands, **given))
+    return Graph(tuple(nodes))
 
 
 def _shape(program: Graph, value: int, windows: _Windows | None) -> Shape:
