@@ -1,15 +1,13 @@
 """The linear parts of a program: subprograms of several contractions, and each contraction; programs with a part replaced."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node
-from mirage_eg.partial_equivalence.restrict import Restriction
+from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.partial_equivalence.small_sizes import contractions
 from mirage_eg.partial_equivalence.sums_of_products import is_linear
 
@@ -102,29 +100,12 @@ def replaced(program: Graph, part: LinearPart, replacement: Graph) -> Graph:
     if not part.nodes:
         return replacement
     program, reads = expand_all(program), dict(zip(part.nodes, part.reads, strict=True))
-    builder, values = KernelGraph(), dict[int, Tensor]()
-    live = _read_with(program, reads)
-    for number, (item, own) in enumerate(program.numbered()):
-        if item.op == "output":
-            builder.mark_output(values[item.operands[0]], item.get("name"))
-        elif number in reads:
-            inner = Restriction(replacement, builder, [values[it] for it in reads[number]])
-            values[own[0]] = inner.whole(replacement.outputs[0].operands[0])
-        elif live.intersection(own) or item.op == "input":
-            values |= zip(own, _copied(builder, item, [values[it] for it in item.operands]), strict=True)
-    return builder.graph()
-
-
-def _read_with(program: Graph, reads: Mapping[int, tuple[int, ...]]) -> set[int]:
-    """The values that the outputs need if some nodes read other values than their operands."""
-    live = set[int]()
-    for number, (item, own) in reversed([*enumerate(program.numbered())]):
-        if item.op == "output" or live.intersection(own):
-            live |= {*reads.get(number, item.operands)}
-    return live
-
-
-def _copied(builder: KernelGraph, item: Node, operands: Sequence[Tensor]) -> Iterator[Tensor]:
-    if item.op == "block":
+    if program.blocks:
         raise UnsupportedError("got a graph with kernels, wanted a program: give the one that they compute")
-    yield builder.op(item.op, *operands, **item.mapping)
+    copy = GraphCopy(program)
+    for number, (item, values) in enumerate(copy):
+        if number in reads:
+            [copy.position[values[0]]] = copy.inlined(replacement, [copy.position[it] for it in reads[number]])
+        else:
+            copy.copy(item, values)
+    return without_dead_code(copy.graph())
