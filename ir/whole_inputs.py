@@ -66,6 +66,8 @@ def _bounds(program: Graph, counts: Mapping[int, int], sums: bool = False) -> di
         row = OPS[item.op]
         if row.indices is not None:
             bound(item.operands[row.indices], program.types[item.operands[0]].shape[item["dim"]])
+        if item.op == "right_shift_by":
+            bound(item.operands[1], 8 * program.types[values[0]].dtype.itemsize)
         if item.op in COMPARISONS:
             for one, other in (item.operands, item.operands[::-1]):
                 if one in counts:

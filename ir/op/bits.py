@@ -24,6 +24,18 @@ OPS = (
         keeps_zero=True,
     ),
     ElementwiseOp(
+        name="right_shift_by",
+        arity=2,
+        words="⌊x / 2^y⌋ of integers",
+        numbers=lambda xp, x, y: xp.floor(x / 2.0**y),
+        exactly=lambda mp, x, y: mp.floor(x / mp.mpf(2) ** y),
+        whole=lambda xp, x, y: x >> y,
+        of_integers_alone=True,
+        triton="{x} >> {y}",
+        torch="{x} >> {y}",
+        noun="shifted",
+    ),
+    ElementwiseOp(
         name="low_bits",
         attributes=("bits",),
         words="x mod 2^bits of integers, from 0 on",

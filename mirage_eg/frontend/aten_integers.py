@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import Any
 
 from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, named
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
@@ -134,17 +135,25 @@ def _extreme(largest: bool) -> Handler:
     return extreme
 
 
+def _is_one_number(array: Any) -> bool:
+    return array is not None and len({*array.ravel().tolist()}) == 1
+
+
 def _known(call: Call, name: str) -> int:
     """A whole number that is known at import, or the one number of a constant tensor."""
     if name not in call.types:
         return call.whole(name)
     array = call.known_array(name)
-    if array is None or len({*array.ravel().tolist()}) != 1:
+    if not _is_one_number(array):
         raise UnsupportedError(f"{name} is a tensor, wanted one whole number that is known at import")
     return int(array.ravel()[0])
 
 
 def _shifted_right(call: Call) -> Tensor:
+    if "other" in call.types and not _is_one_number(call.known_array("other")):
+        common = call.result.dtype
+        x = call.graph.op("right_shift_by", _tensor(call, "self", common), _tensor(call, "other", common))
+        return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
     bits = _known(call, "other")
     if not 0 <= bits < 8 * DType(call.result.dtype).itemsize:
         raise UnsupportedError(f"other = {bits}, wanted fewer bits than {call.result.dtype} has")

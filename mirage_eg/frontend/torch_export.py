@@ -19,6 +19,7 @@ from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, constants_
 from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of, is_mutable, nbytes_of, numpy_of, read_of
 from mirage_eg.frontend.imported import AddedInput, Constant, Imported, ImportedSegment, InputKind, Outside
+from mirage_eg.frontend.torch_definitions import defined_ops
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.passes import without_dead_code
@@ -133,12 +134,12 @@ def functional(program: Any) -> Any:
 
 
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Those of torch.export, and of interpolations, which it takes for core ops."""
+    """Those of torch.export, of ops that packages define, and of interpolations, which torch.export takes for core ops."""
     import torch
     from torch._decomp import decomposition_table
 
     kept = (torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_trilinear3d.vec)
-    return {**torch.export.default_decompositions(), **{op: decomposition_table[op] for op in kept}}
+    return {**torch.export.default_decompositions(), **defined_ops(), **{op: decomposition_table[op] for op in kept}}
 
 
 def known_values(graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any]) -> Callable[[Fx], Any]:

@@ -187,6 +187,8 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
 
+    from mirage_eg.frontend.torch_definitions import defined_ops
+
     def inner(module: Any, inputs: Sequence[Any]) -> Any:
         weights = _weights_of(module, _static_inputs(), example_inputs)
         compile_graph(module, weights, settings, _sizes_may_change(), call=call)
@@ -194,7 +196,7 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call
         return make_boxed_func(module.forward)
 
     compiled: Callable[..., Any] = aot_autograd(
-        fw_compiler=inner, inference_compiler=inner, decompositions={}, keep_inference_input_mutations=True
+        fw_compiler=inner, inference_compiler=inner, decompositions=defined_ops(), keep_inference_input_mutations=True
     )(gm, example_inputs)
     return compiled
 
@@ -238,9 +240,11 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._inductor.decomposition import select_decomp_table
 
     from mirage_eg.frontend.aten_ops import HANDLERS
+    from mirage_eg.frontend.torch_definitions import defined_ops
 
     random = torch.Tag.nondeterministic_seeded
-    return {op: function for op, function in select_decomp_table().items() if str(op) not in HANDLERS or random in op.tags}
+    table = {op: function for op, function in select_decomp_table().items() if str(op) not in HANDLERS or random in op.tags}
+    return table | defined_ops()
 
 
 def _decomposed(module: Any, inputs: Sequence[Any]) -> Any:

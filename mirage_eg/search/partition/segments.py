@@ -27,6 +27,7 @@ from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.integer_ranges import wrapped_values
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.ir.ops import OPS, Kind
@@ -94,16 +95,19 @@ def is_barrier(item: Node) -> bool:
     return OPS[item.op].kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in ("concat", "slice")
 
 
-_OF_PACKED_NUMBERS = frozenset(
-    {"right_shift", "low_bits", "cast", "matmul", "to_int8", "to_uint8"}
-)  # the arithmetic of integers in block graphs
+# The arithmetic of integers in block graphs; that of the second line where it does not wrap.
+_OF_PACKED_NUMBERS = frozenset({"right_shift", "right_shift_by", "low_bits", "cast", "matmul", "to_int8", "to_uint8"})
+_UNWRAPPED = frozenset({"add", "sub", "mul", "scale", "shift"})
 
 
 def barriers(program: Graph) -> frozenset[int]:
     """The nodes that are kernels of their own, most arithmetic of integers among them."""
+    wrapped = wrapped_values(program)
 
     def is_own(item: Node, value: int) -> bool:
-        return counts(item) and program.types[value].dtype.is_integer and item.op not in _OF_PACKED_NUMBERS
+        if not counts(item) or not program.types[value].dtype.is_integer or item.op in _OF_PACKED_NUMBERS:
+            return False
+        return item.op not in _UNWRAPPED or value in wrapped
 
     return frozenset(
         position
