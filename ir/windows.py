@@ -268,3 +268,9 @@ def window_elements(x: Any, window: Shape, attributes: Attributes, rows: range, 
             for start, length, stride in zip(starts, lengths, strides, strict=True)
         )
         yield x[(..., *taken)]
+
+
+def channels_last(shape: Shape) -> Shape:
+    """The strides of [N, C, H, W] in the order N, H, W, C."""
+    _, channels, height, width = shape
+    return (channels * height * width, 1, channels * width, channels)

@@ -1,28 +1,27 @@
-"""Images in the order of cuDNN's kernels, channels last: what convolutions in half precision read and write in a program.
+"""Images in the order of cuDNN's kernels, channels last: what convolutions read and write in a program.
 
 Convolutions of torch give an image channels last if their filter is so; images and filters in row-major order are converted
-before and behind each of them. Filters that are weights are converted once, by `prepare`; convolutions with other filters and
-grouped ones are left as they are. Concatenations and elementwise ops of torch keep the order of their images. Poolings of few
-images are in row-major order: torch's kernel for images channels last has a handful of blocks there.
+before and behind each of them. Filters that are weights are converted once, by `prepare`; other filters and images that are
+inputs by one kernel in front of all others. Grouped convolutions are left as they are. Concatenations and elementwise ops of
+torch keep the order of their images. Poolings of few images are in row-major order: torch's kernel for images channels last has
+a handful of blocks there.
 """
 
-from mirage_eg.backends.launches.views import reshaped_strides
+from collections.abc import Sequence
+from math import prod
+
+from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
+from mirage_eg.ir.windows import channels_last
 
 _POOLINGS = frozenset({"max_pool2d", "avg_pool2d"})
 _MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
 _KEEP_ORDER = frozenset({"pad", "concat", "batch_norm"})
-
-
-def channels_last(shape: Shape) -> Shape:
-    """The strides of [N, C, H, W] in the order N, H, W, C."""
-    _, channels, height, width = shape
-    return (channels * height * width, 1, channels * width, channels)
 
 
 def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
@@ -31,10 +30,16 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
     Values with `declared` strides and inputs are not among them.
     """
     fixed = declared.union(graph.input_values, (value for item in graph.outputs for value in item.operands))
-    found = {value: channels_last(graph.types[value].shape) for value in _images(graph) - fixed}
+    found = {value: channels_last(graph.types[value].shape) for value in _images(graph) - fixed if _has_order(graph, value)}
     for image in [*found]:
         found |= _reshaped_to(graph, image, found[image], fixed)
     return found
+
+
+def _has_order(graph: Graph, value: int) -> bool:
+    """Whether an image has several channels and positions."""
+    _, channels, *plane = graph.types[value].shape
+    return channels > 1 and prod(plane) > 1
 
 
 def _reshaped_to(graph: Graph, value: int, strides: Shape, fixed: frozenset[int]) -> dict[int, Shape]:
@@ -51,10 +56,25 @@ def _reshaped_to(graph: Graph, value: int, strides: Shape, fixed: frozenset[int]
 
 
 def is_channels_last_convolution(graph: Graph, item: Node) -> bool:
-    """Whether a convolution is computed channels last: of half precision, of one group, and with a filter that is a weight."""
-    if item.op != "conv2d" or item["groups"] > 1 or graph.types[item.operands[0]].dtype not in (DType.float16, DType.bfloat16):
+    """Whether a convolution is computed channels last: one on matrix units; where sizes are chosen later only with a filter
+    that is a weight."""
+    if item.op != "conv2d" or item["groups"] > 1 or graph.types[item.operands[0]].dtype is DType.float64:
         return False
-    return item.operands[1] in marked_weights(graph) | prepared_values(graph)
+    return not graph.depends_on_sizes or item.operands[1] in marked_weights(graph) | prepared_values(graph)
+
+
+def converted_inputs(graph: Graph, strides: Sequence[Shape]) -> tuple[int, ...]:
+    """The inputs with other `strides` that convolutions read channels last: images, and filters that are no weights."""
+    if graph.depends_on_sizes:
+        return ()
+    convolutions = (item.operands for item in graph.nodes if is_channels_last_convolution(graph, item))
+    read = {value for operands in convolutions for value in operands}.intersection(graph.input_values) - marked_weights(graph)
+    shapes = {value: graph.types[value].shape for value in sorted(read)}
+    return tuple(
+        value
+        for value, shape in shapes.items()
+        if runs_in_memory(shape, strides[value]) != runs_in_memory(shape, channels_last(shape))
+    )
 
 
 def pools_row_major(graph: Graph, item: Node) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
-from mirage_eg.backends.launches.image_layouts import image_layouts
+from mirage_eg.backends.launches.image_layouts import converted_inputs, image_layouts
 from mirage_eg.backends.launches.views import View, joined_values, views_of
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
@@ -18,13 +18,14 @@ class Placement:
     """The strides of every value in elements.
 
     `views`: values that are read in the memory of another one. `joined`: values that kernels write at their places in a
-    concatenation. `images`: values that are channels last.
+    concatenation. `images`: values that are channels last. `converted`: inputs of which a kernel makes copies channels last.
     """
 
     strides: tuple[Shape, ...]
     views: Mapping[int, View]
     joined: Mapping[int, View]
     images: frozenset[int]
+    converted: tuple[int, ...]
 
     @cached_property
     def offsets(self) -> Mapping[int, int]:
@@ -55,7 +56,7 @@ def placement_of(graph: Graph) -> Placement:
     views = views_of(graph, strides, declared, copied, frozenset(images))
     for value, view in (*views.items(), *joined.items()):
         strides[value] = view.strides
-    return Placement(tuple(strides), views, joined, frozenset(images))
+    return Placement(tuple(strides), views, joined, frozenset(images), converted_inputs(graph, strides))
 
 
 def declared_strides(graph: Graph) -> dict[int, Shape]:

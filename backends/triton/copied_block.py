@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from mirage_eg.backends.launches.views import runs_in_memory
+from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
+from mirage_eg.backends.triton.tiles import power_of_two
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, parts_of
 
 ELEMENTS = 1024  # of one program
+_WIDTH, _TRANSPOSED = 64, 2048  # most elements of a row of a tile that is transposed, and of the tile
 WARPS = 4
 STAGES = 1  # with more, Triton 3.6 overwrites tiles that wgmma still reads; on an H200 they gained nothing
 
@@ -45,6 +47,8 @@ def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, pro
 
     An index beyond the rows reads the first or the last one, as in kernels of block graphs. Into such rows nothing is written.
     """
+    if (tile := _tile_of_both(shape, source, target)) is not None:
+        return _transposed_block(*tile, program)
     mask = f"mask=i < {prod(shape)}"
     where, into, stored = _address(shape, source), _address(shape, target), mask
     lines = [f"i = {program} * {ELEMENTS} + tl.arange(0, {ELEMENTS})"]
@@ -58,6 +62,40 @@ def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, pro
         stored = f"mask=(i < {prod(shape)}) & (row >= 0) & (row < {_factor(rows.extent)})"
     lines.append(f"tl.store({into}, block, {stored})")
     return parts_of(prod(shape), ELEMENTS), lines
+
+
+def _tile_of_both(
+    shape: Shape, source: StridedMemory, target: StridedMemory
+) -> tuple[Shape, StridedMemory, StridedMemory] | None:
+    """The shape and both memories with the fewest dims, if another dim is contiguous in the target than in the source."""
+    if source.rows or target.rows or not all(type(it) is int for it in (*shape, *source.strides, *target.strides)):
+        return None
+    extents = tuple(extent for extent, _ in runs_in_memory(shape, target.strides))
+    read, written = (reshaped_strides(shape, tuple(memory.strides), extents) for memory in (source, target))
+    if read is None or written is None or 1 not in read or 1 not in written or read.index(1) == written.index(1):
+        return None
+    return extents, source._replace(strides=read), target._replace(strides=written)
+
+
+def _transposed_block(shape: Shape, source: StridedMemory, target: StridedMemory, program: str) -> tuple[int, list[str]]:
+    """Programs and lines of a copy by tiles of the two dims that are contiguous in one of the memories."""
+    across, down = (memory.strides.index(1) for memory in (source, target))
+    width = min(_WIDTH, power_of_two(shape[across]))
+    tile = {across: width, down: min(_TRANSPOSED // width, power_of_two(shape[down]))}
+    shown = {across: "[None, :]", down: "[:, None]"}
+    lines, programs = [f"left = {program}"], 1
+    for dim, extent in enumerate(shape):
+        count = parts_of(extent, tile.get(dim, 1))
+        number = f"left // {programs} % {count}"
+        own = f"({number} * {tile[dim]} + tl.arange(0, {tile[dim]})){shown[dim]}" if dim in tile else number
+        lines.append(f"i{dim} = {own}")
+        programs *= count
+    read, written = (
+        " + ".join([memory.pointer, str(memory.offset), *(f"i{dim} * {stride}" for dim, stride in enumerate(memory.strides))])
+        for memory in (source, target)
+    )
+    mask = f"mask=(i{across} < {shape[across]}) & (i{down} < {shape[down]})"
+    return programs, [*lines, f"block = tl.load({read}, {mask})", f"tl.store({written}, block, {mask})"]
 
 
 def _address(shape: Shape, memory: StridedMemory) -> str:

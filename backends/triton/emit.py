@@ -18,7 +18,7 @@ from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
 from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
 from mirage_eg.backends.triton.attention_call import write_attention
-from mirage_eg.backends.triton.joint_concat import write_joint_concat
+from mirage_eg.backends.triton.joint_concat import write_conversions, write_joint_concat
 from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
@@ -260,6 +260,7 @@ def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
 def _write_launches(file: ProgramFile) -> None:
     """Write the body of `launch`, and what `prepare` computes."""
     graph, launches = file.graph, file.lowered.launches
+    write_conversions(file)
     for file.step, position in enumerate(launches.order):
         for operand in graph.nodes[position].operands:
             file.use(operand)

@@ -1,8 +1,8 @@
 """The launch of several copies: one generated kernel with a branch for each operand of a concatenation, which it copies to its
-place in the result, and for rows that are written in place."""
+place in the result, for rows that are written in place, and for inputs that convolutions read channels last."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
@@ -11,8 +11,11 @@ from mirage_eg.backends.triton.copied_block import STAGES, WARPS, Rows, StridedM
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.shapes import text
+from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.windows import channels_last
 from mirage_eg.ir.written_inputs import rows_in_place
+
+Copy = tuple[Shape, StridedMemory, StridedMemory]  # of a tensor of this shape from one memory into another
 
 
 def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
@@ -32,13 +35,33 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
     memories = list(dict.fromkeys(file.names[value] for value in sources))
     pointers |= {value: f"x{memories.index(file.names[value])}_ptr" for value in sources}
-    wide = any(highest_offset(file.pointer(value)) > LARGEST_OFFSET for value in (*results, *sources))
-    programs, body = _body(file, launch, pointers, wide)
+    _write(file, [*_copies(file, launch, pointers)], pointers, "_".join(file.names[value] for value in results))
+
+
+def write_conversions(file: ProgramFile) -> None:
+    """Write the kernel that copies inputs channels last, in front of all others, and its launch."""
+    pointers, copies = dict[int, str](), list[Copy]()
+    for number, value in enumerate(file.lowered.placement.converted):
+        kind = file.types[value]
+        laid = file.converted[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
+        file.strides[laid] = channels_last(kind.shape)
+        file.buffers.append(file.write(laid))
+        pointers |= {laid: f"y{number}_ptr", value: f"x{number}_ptr"}
+        source, target = (StridedMemory(pointers[it], file.strides[it]) for it in (value, laid))
+        copies.append((kind.shape, source, target))
+    if copies:
+        _write(file, copies, pointers, "channels_last")
+
+
+def _write(file: ProgramFile, copies: Sequence[Copy], pointers: Mapping[int, str], name: str) -> None:
+    """Write a kernel with a branch for each copy, and its launch; `pointers` are the arguments of the values."""
+    wide = any(highest_offset(file.pointer(value)) > LARGEST_OFFSET for value in pointers)
+    programs, body = _body(copies, wide)
     value_of = {name: value for value, name in pointers.items()}
     arguments = tuple(dict.fromkeys(pointers.values()))
     sizes = tuple(size for size in file.sizes if any(re.search(rf"\b{size}\b", line) for line in body))
     types = tuple(f"*{TRITON_TYPES[file.types[value_of[name]].dtype]}" for name in arguments)
-    name = _kernel(file, f"{'_'.join(file.names[value] for value in results)}_kernel", (arguments, sizes), types, body)
+    name = _kernel(file, f"{name}_kernel", (arguments, sizes), types, body)
     given = ", ".join([*(file.names[value_of[argument]] for argument in arguments), *sizes])
     file.body.append(f'    {name}[({programs}, 1, 1)]({given}, **OPTIONS["{name}"])')
 
@@ -64,10 +87,19 @@ def _kernel(
     return name
 
 
-def _body(file: ProgramFile, launch: Launch, pointers: dict[int, str], wide: bool) -> tuple[int, list[str]]:
-    """The number of programs, and the lines of the kernel: a branch for each tensor that is copied."""
+def _body(copies: Sequence[Copy], wide: bool) -> tuple[int, list[str]]:
+    """The number of programs, and the lines of the kernel: a branch for each copy."""
     lines = [f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}"]
     first = 0
+    for copy in copies:
+        programs, own = copied_block(*copy, f"(program - {first})")
+        lines += [f"{'el' if first else ''}if program < {first + programs}:", *(f"    {line}" for line in own)]
+        first += programs
+    return first, lines
+
+
+def _copies(file: ProgramFile, launch: Launch, pointers: Mapping[int, str]) -> Iterator[Copy]:
+    """A copy for each operand of a concatenation, and for rows that are written in place."""
     offsets = file.lowered.placement.offsets
     for position, result in zip(launch.nodes, launch.results, strict=True):
         item, start = file.graph.nodes[position], 0
@@ -82,10 +114,7 @@ def _body(file: ProgramFile, launch: Launch, pointers: dict[int, str], wide: boo
             source = StridedMemory(
                 pointers[operand], file.strides[operand], offsets.get(operand, 0), _rows(file, operand, pointers)
             )
-            programs, own = copied_block(file.types[operand].shape, source, target, f"(program - {first})")
-            lines += [f"{'el' if first else ''}if program < {first + programs}:", *(f"    {line}" for line in own)]
-            first += programs
-    return first, lines
+            yield file.types[operand].shape, source, target
 
 
 def _rows(file: ProgramFile, value: int, pointers: Mapping[int, str]) -> Rows | None:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from mirage_eg.backends.launches.convolution import FusedConvolution
-from mirage_eg.backends.launches.image_layouts import channels_last, is_channels_last_convolution, pools_row_major
+from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
+from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.graph import Graph
@@ -13,6 +14,7 @@ from mirage_eg.ir.op.elementwise import to_a_type
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import marked_weights
+from mirage_eg.ir.windows import channels_last
 
 
 def _empty(file: ProgramFile, value: int, first: str) -> str:
@@ -30,22 +32,32 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in item.operands] or [first]
     if item.op == "conv2d" and is_channels_last_convolution(file.graph, item):
-        operands[1] = _filter_channels_last(file, item.operands[1])
+        operands = _channels_last_operands(file, item)
     if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
     call = _torch_text(item, operands, file.graph, value)
     read_by_kernel = _is_read_by_generated_kernel(file, value)
     is_image = value in images and len(types[value].shape) == 4
-    if is_image and not (is_prepared or read_by_kernel):
+    is_result = any(value in it.operands for it in file.graph.outputs)
+    if item.op == "reshape" and is_image and _shows(file, item.operands[0], value):
+        call = f"{operands[0]}.as_strided({types[value].shape}, {file.strides[value]})"  # strides of dims of extent 1 count
+    elif is_image and not (is_prepared or read_by_kernel):
         pass  # only the library reads it
     elif is_image and file.strides[value] == channels_last(types[value].shape):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value, first)}.copy_({call})"
-    elif is_prepared or read_by_kernel or (images and any(value in it.operands for it in file.graph.outputs)):
+    elif is_prepared or read_by_kernel or (is_result and (images or item.op == "conv2d")):
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared
+
+
+def _shows(file: ProgramFile, source: int, value: int) -> bool:
+    """Whether a reshape lies in the memory of its source, with the strides that it should have."""
+    shape = file.types[value].shape
+    strides = reshaped_strides(file.types[source].shape, file.strides[source], shape)
+    return strides is not None and runs_in_memory(shape, strides) == runs_in_memory(shape, file.strides[value])
 
 
 def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
@@ -60,7 +72,7 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
     for operand in fused.read:
         file.use(operand)
     item = fused.convolution
-    image, weight = file.names[item.operands[0]], _filter_channels_last(file, item.operands[1])
+    image, weight = _channels_last_operands(file, item)
     bias = "None" if fused.bias is None else f"{file.names[fused.bias]}.reshape(-1)"
     added = "None" if fused.added is None else file.names[fused.added]
     windows = f"{tuple(item['strides'])}, {tuple(item['pads'][:2])}, {tuple(item['dilations'])}"
@@ -89,9 +101,20 @@ FUSED_SOURCE = f'''def {FUSED}(x, weight, bias, added, stride, padding, dilation
 '''
 
 
+def _channels_last_operands(file: ProgramFile, item: Node) -> list[str]:
+    """The names of the image and the filter of a convolution: those of copies channels last, where there are any."""
+    image, weight = item.operands
+    for value in item.operands:
+        if value in file.converted:
+            file.use(file.converted[value])
+    return [file.names[file.converted.get(image, image)], _filter_channels_last(file, weight)]
+
+
 def _filter_channels_last(file: ProgramFile, value: int) -> str:
-    """The name of a filter channels last: of a weight, what `prepare` makes of it; any other one is converted by torch."""
+    """The name of a filter channels last: of a weight, what `prepare` makes of it; of another input the copy."""
     kind = file.types[value]
+    if value in file.converted:
+        return file.names[file.converted[value]]
     if file.sizes or value not in marked_weights(file.graph) | file.prepared or kind.shape[2:] == (1, 1):
         return file.names[value]
     if value not in file.filters:

@@ -42,6 +42,7 @@ from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
 from mirage_eg.transforms.merged_planes import MergedPlanes, merged_planes
+from mirage_eg.transforms.ordered_images import OrderedImages, ordered_images
 from mirage_eg.transforms.softmax_shift import with_shifts
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
@@ -179,17 +180,17 @@ def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[SegmentSearc
 
 
 def _find(task: Task, program: Graph) -> SegmentSearch:
-    merged = merged_planes(program)
-    if merged is None:
+    rewritten = ordered_images(program) or merged_planes(program)
+    if rewritten is None or barriers(program):
         return _find_as_given(task, program)
-    found = _find_as_given(task, merged.program)
-    own = [of_given(merged, kernels, task.device) for kernels in found.kernels if kernels.fused]
+    found = _find(task, rewritten.program)
+    own = [of_given(rewritten, kernels, task.device) for kernels in found.kernels if kernels.fused]
     return replace(found, kernels=best_kernels(task, program, (), own))
 
 
-def of_given(merged: MergedPlanes, kernels: SegmentKernels, device: Device) -> SegmentKernels:
-    """A µGraph of the program with merged planes as one of the given program."""
-    graph = merged.joined(kernels.graph)
+def of_given(rewritten: OrderedImages | MergedPlanes, kernels: SegmentKernels, device: Device) -> SegmentKernels:
+    """A µGraph of a program with images in the order of their memory, or with merged planes, as one of the given program."""
+    graph = rewritten.joined(kernels.graph)
     return replace(kernels, graph=graph, us=predict_us(graph, device), count=len(launches_of(graph).kernels))
 
 
@@ -342,9 +343,9 @@ def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large
 
     `large` is the program at sizes above 1: at 1 a dim has no axis (`ir.axes`).
     """
-    if (planes := merged_planes(large)) is not None:
-        own = merged_planes(program, large)
-        again = None if own is None else instantiate_again(task, structure, own.program, planes.program)
+    if (rewritten := ordered_images(large) or merged_planes(large)) is not None:
+        own = ordered_images(program) if isinstance(rewritten, OrderedImages) else merged_planes(program, large)
+        again = None if own is None else instantiate_again(task, structure, own.program, rewritten.program)
         return None if own is None or again is None else of_given(own, again, task.device)
     try:
         named, axes = _named_at(program, large)

@@ -17,12 +17,13 @@ Segments with these properties are left out, since a better segment exists or no
 - a reduction over an axis of a product with a long reduction, unless the axis is tiny: each block would repeat the product.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import prod
 
+from mirage_eg.backends.launches.image_layouts import image_layouts
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
@@ -31,6 +32,8 @@ from mirage_eg.ir.integer_ranges import wrapped_values
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.remembered import once_per_graph
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.search.elementwise_chains import continued, uncounted
 from mirage_eg.search.partition.chosen_rows import chosen_rows
 from mirage_eg.transforms.softmax_shift import shifted_values
@@ -63,20 +66,29 @@ class Segment:
 def segment_program(program: Graph, segment: Segment) -> Graph:
     """The segment as a program of its own.
 
-    The inputs of the program keep their strides, and are weights where they are marked so. Names are positions, so that equal
-    segments are equal graphs.
+    The inputs of the program keep their strides, and are weights where they are marked so; images between convolutions have the
+    strides that these give them. Names are positions, so that equal segments are equal graphs.
     """
+    images = _images(program)
     numbered = tuple(program.numbered())
     copy = GraphCopy(program)
     for number, value in enumerate(segment.inputs):
         maker = program.node_of[value]
         given = {name: maker.get(name) for name in ("strides", "weight") if maker.op == "input"}
+        given.setdefault("strides", images.get(value))
         copy.read(value, name=f"x{number}", **given)
     for position in sorted(segment.nodes):
         copy.copy(*numbered[position])
     for number, value in enumerate(segment.outputs):
         copy.write(value, name=f"out{number}")
     return copy.graph()
+
+
+@once_per_graph
+def _images(program: Graph) -> Mapping[int, Shape]:
+    """The strides of the images that are channels last in a kernel graph of the program."""
+    found = {} if program.depends_on_sizes else image_layouts(program, frozenset())
+    return {value: strides for value, strides in found.items() if len(program.types[value].shape) == 4}
 
 
 def read_names(program: Graph, segment: Segment) -> tuple[str, ...]:

@@ -102,12 +102,12 @@ def test_other_ops_behind_a_convolution_are_kernels(run: RunProgram, body: objec
 @pytest.mark.parametrize(
     "graph",
     [
-        convolved(per_channel, "float32"),
+        convolved(per_channel, "float64"),
         convolved(per_channel, channels=12),
         convolved(per_channel, pads=(1, 1, 0, 1)),
         convolved(per_channel, reads=True),
     ],
-    ids=["float32", "12 channels", "uneven pads", "another reader"],
+    ids=["float64", "12 channels", "uneven pads", "another reader"],
 )
 def test_what_cudnn_has_no_kernel_for_is_not_fused(graph: Graph) -> None:
     assert not fused_convolutions(graph) and CALL not in emit(graph)

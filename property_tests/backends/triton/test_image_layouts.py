@@ -48,14 +48,13 @@ def is_right(run: RunProgram, graph: Graph, source: str, dtype: str) -> bool:
     return worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("images", [1, 8])
+@pytest.mark.parametrize(("images", "dtype"), [(1, "float16"), (8, "bfloat16"), (1, "float32")])
 def test_images_stay_channels_last_between_kernels(run: RunProgram, images: int, dtype: str) -> None:
     graph = two_convolutions(images, dtype)
     source = emit(graph)
     with loaded(source) as module:
-        [between, output] = [strides for _, _, strides in module.BUFFERS.values()]
-    assert between[1:] == (1, 8) and output[1:] == (6, 1)
+        first, between, output = (strides for _, _, strides in module.BUFFERS.values())
+    assert first[1] == 1 and between[1:] == (1, 8) and output[1:] == (6, 1)
     calls = re.findall(r"^    \w+ = .*", source.partition("def launch")[2], re.MULTILINE)
     assert not any("copy_" in call or ("conv2d(" in call and ".contiguous()" in call) for call in calls)
     pooled = [call for call in calls if re.search(r"max_pool2d\(\w+\.contiguous\(\)", call)]
@@ -71,10 +70,30 @@ def test_filters_are_converted_once() -> None:
         and "a_channels_last, stride" in launch
         and f"a.contiguous({LAST})" not in launch
     )
-    assert "a_channels_last" not in emit(two_convolutions(weight=False))
 
 
-@pytest.mark.parametrize(("dtype", "groups"), [("float32", 1), ("float16", 4)])
+@pytest.mark.parametrize("images", [1, 2])
+def test_images_and_filters_of_the_caller_are_converted_by_one_kernel(run: RunProgram, images: int) -> None:
+    graph = two_convolutions(images, weight=False)
+    source = emit(graph)
+    launch = source.partition("def launch")[2]
+    assert launch.count("channels_last_kernel[") == 1 and "conv2d(x_channels_last, a_channels_last, " in launch
+    assert "conv2d(t" in launch and ", b_channels_last, " in launch and "def prepare" not in source
+    assert is_right(run, graph, source, "float16")
+
+
+def test_a_result_of_a_convolution_of_inputs_is_row_major(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((2, 70, 9, 5), "float16", "x", strides=(9 * 5 * 70, 1, 5 * 70, 70))
+    p.mark_output(convolution(p, x, "a", 4, weight=False))
+    graph = p.graph()
+    source = emit(graph)
+    assert "x_channels_last" not in source and "conv2d(x, a_channels_last" in source  # it is so already
+    assert re.search(r"out0 = \(.*conv2d.*\)\.contiguous\(\)", source)
+    assert is_right(run, graph, source, "float16")
+
+
+@pytest.mark.parametrize(("dtype", "groups"), [("float64", 1), ("float16", 4)])
 def test_other_convolutions_keep_their_order(run: RunProgram, dtype: str, groups: int) -> None:
     graph = two_convolutions(2, dtype, groups)
     source = emit(graph)
@@ -91,7 +110,7 @@ def test_images_that_the_caller_receives_are_row_major(run: RunProgram) -> None:
     graph = p.graph()
     source = emit(graph)
     with loaded(source) as module:
-        assert [strides for _, _, strides in module.BUFFERS.values()] == [(120, 30, 5, 1)]
+        assert [strides for _, _, strides in module.BUFFERS.values()] == [(120, 1, 20, 4), (120, 30, 5, 1)]
     assert re.search(r"out1 = \(.*conv2d.*\)\.contiguous\(\)", source)
     assert is_right(run, graph, source, "float16")
 
@@ -117,6 +136,6 @@ def test_what_a_kernel_writes_for_a_pooling_of_few_images_is_row_major(run: RunP
     graph = p.graph()
     source = emit(graph)
     with loaded(source) as module:
-        assert [strides for _, _, strides in module.BUFFERS.values()] == [(240, 30, 5, 1)]
+        assert [strides for _, _, strides in module.BUFFERS.values()] == [(120, 1, 20, 4), (240, 30, 5, 1)]
     assert re.search(r"max_pool2d\(\w+, ", source.partition("def launch")[2])
     assert is_right(run, graph, source, "float16")

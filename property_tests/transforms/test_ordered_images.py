@@ -1,0 +1,83 @@
+"""Images channels last are tiled in the order of their memory."""
+
+import pytest
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.placement import placement_of
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import interpreter
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.windows import channels_last
+from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.run.options import Options
+from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.transforms.ordered_images import ordered_images
+from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+
+
+def between(last: bool) -> Graph:
+    """What follows a convolution: its image with a factor for each channel, and another image."""
+    p = new_kernel_graph()
+    shape = (2, 8, 6, 5)
+    x, y = (
+        p.new_input(shape, "float16", "x", strides=channels_last(shape) if last else None),
+        p.new_input(shape, "float16", "y"),
+    )
+    p.mark_output(p.relu(x * p.reshape(p.new_input((8,), "float16", "g"), (8, 1, 1)) + y))
+    return p.graph()
+
+
+def test_an_image_is_read_in_the_order_of_its_memory() -> None:
+    program = between(last=True)
+    ordered = ordered_images(program)
+    assert ordered is not None and ordered_images(between(last=False)) is None
+    assert [kind.shape for kind in ordered.program.input_types] == [(2, 30, 8), (2, 8, 6, 5), (8,)]
+    arrays = inputs_of(program)
+    joined = ordered.joined(ordered.program)
+    assert worst(evaluate(joined, arrays, FloatAlgebra()), evaluate(program, arrays, FloatAlgebra())) == 0
+
+
+def residual(channels: int, extent: int, dtype: str = "float16") -> Graph:
+    """Two convolutions with batch norms and a residual, as in a ResNet."""
+    p = new_kernel_graph()
+    x = p.new_input((1, channels, extent, extent), dtype, "x")
+
+    def block(value: Tensor, place: int) -> Tensor:
+        filters = p.new_input((channels, channels, 3, 3), dtype, f"w{place}")
+        norm = (p.new_input((channels,), dtype, f"{name}{place}") for name in "mvgb")
+        return p.batch_norm(p.conv2d(value, filters, pads=(1, 1, 1, 1)), *norm)
+
+    p.mark_output(p.relu(block(p.relu(block(x, 0)), 1) + x))
+    return p.graph()
+
+
+def test_what_is_between_convolutions_is_read_channels_last() -> None:
+    p = new_kernel_graph()
+    image, *filters = (p.new_input(shape, "float16") for shape in ((1, 8, 6, 5), (8, 8, 3, 3), (8, 8, 3, 3)))
+    between = p.exp(p.conv2d(image, filters[0], pads=(1, 1, 1, 1)))
+    p.mark_output(p.conv2d(between, filters[1], pads=(1, 1, 1, 1)))
+    program = p.graph()
+    place = {item.op: number for number, item in enumerate(program.nodes)}["exp"]
+    [convolved] = program.nodes[place].operands
+    [given] = segment_program(program, Segment(frozenset({place}), (convolved,), (convolved + 1,))).inputs
+    assert given["strides"] == channels_last(given["shape"])
+    first = Segment(frozenset({program.makers[convolved]}), program.input_values[:2], (convolved,))
+    assert all(item.get("strides") is None for item in segment_program(program, first).inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_kernels_between_convolutions_read_and_write_channels_last(dtype: str) -> None:
+    program = residual(16, 6, dtype)
+    best = optimize("p", program, Options(device="cpu", gpu="H200", jobs=1, top=1, cache=False)).candidates[0]
+    blocks = [item for item in best.graph.nodes if item.op == "block"]
+    strides = placement_of(best.graph).strides
+    assert best.fused and len(blocks) == 2 and all(strides[value][-1] == 1 for item in blocks for value in item.operands)
+    source = emit(best.graph)
+    assert source.count("channels_last_kernel[") == 1 and ".permute(" not in source.partition("def launch")[2]
+    arrays = inputs_of(program, scale=0.3)
+    with interpreter() as run:
+        assert worst(run(source, arrays), evaluate(program, arrays, FloatAlgebra())) < 4 * ROUNDING[dtype]
