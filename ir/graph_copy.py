@@ -1,6 +1,6 @@
 """A copy of a graph, or of a part of it, in which some nodes are left out, reordered, or replaced by others."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,16 @@ class GraphCopy:
     def graph(self) -> Graph:
         """The new graph."""
         return replace(self._graph, nodes=tuple(self._nodes), keeps_undefined=False)
+
+
+def nodes_between(graph: Graph, reads: Collection[int], makes: Iterable[int]) -> list[tuple[Node, range]]:
+    """The nodes that compute some values, from others where these are met, in order; each with its values."""
+    needed, found = {*makes}, list[tuple[Node, range]]()
+    for item, values in reversed([*graph.numbered()]):
+        if not needed.difference(reads).isdisjoint(values):
+            found.append((item, values))
+            needed.update(item.operands)
+    return found[::-1]
 
 
 def without_values(program: Graph, dropped: Set[int]) -> Graph:

@@ -15,8 +15,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.renamed_views import rename_views
@@ -221,17 +220,11 @@ def _parts(program: Graph) -> Iterator[tuple[str, Graph]]:
 def needed_subprogram(program: Graph, output: int | None, given: int | None = None) -> Graph:
     """The nodes that an output needs, or all outputs, where the value `given` is an input."""
     ends = [output] if output is not None else [item.operands[0] for item in program.outputs]
-    wanted, kept = set(ends), list[tuple[Node, range]]()
-    for item, values in reversed([*program.numbered()]):
-        if not wanted.isdisjoint(values):
-            wanted.update(() if given in values else item.operands)
-            kept.append((item, values))
     copy = GraphCopy(program)
-    for item, values in reversed(kept):
-        if given is not None and given in values:
-            copy.read(given)
-        else:
-            copy.copy(item, values)
+    if given is not None:
+        copy.read(given)
+    for item, values in nodes_between(program, copy.position, ends):
+        copy.copy(item, values)
     for end in ends:
         copy.write(end)
     return copy.graph()

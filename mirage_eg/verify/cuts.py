@@ -15,8 +15,8 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
+from mirage_eg.ir.node import node
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.restriction import JointAxes
@@ -135,18 +135,14 @@ def _read_by(graph: Graph, place: int, known: Collection[int]) -> set[int]:
 
 def part_of(graph: Graph, reads: Sequence[int], makes: Sequence[int]) -> Graph | None:
     """The part of a kernel graph that computes some values from others, as a graph; None if it reads further inputs."""
-    needed, inside = set(makes), list[tuple[Node, range]]()
-    for item, values in reversed([*graph.numbered()]):
-        if not needed.difference(reads).isdisjoint(values):
-            if item.op == "input":
-                return None
-            inside.append((item, values))
-            needed.update(item.operands)
+    inside = nodes_between(graph, reads, makes)
+    if any(item.op == "input" for item, _ in inside):
+        return None
     copy = GraphCopy(graph)
     for number, value in enumerate(reads):
         copy.read(value, name=f"x{number}")
     given = dict(copy.position)
-    for item, values in reversed(inside):
+    for item, values in inside:
         copy.copy(item, values)
         copy.position |= given
     dtypes = {item.operands[0]: item.get("dtype") for item in graph.outputs}

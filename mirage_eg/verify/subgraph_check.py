@@ -13,8 +13,8 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.finite_field import FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
+from mirage_eg.ir.node import node
 from mirage_eg.verify.compare import sizes_of
 from mirage_eg.verify.random_inputs import FieldTrial, FloatTrial
 
@@ -70,21 +70,11 @@ class SubgraphCheck:
         copy = GraphCopy(self._program)
         for value, item in zip(part.reads, part.graph.inputs, strict=True):
             copy.position.setdefault(value, copy.append(item))
-        for item, values in self._inside(part):
+        for item, values in nodes_between(self._program, part.reads, part.makes):
             copy.copy(item, values)
         for value, name in zip(part.makes, part.names, strict=True):
             copy.write(value, name=name)
         return copy.graph()
-
-    def _inside(self, part: Subgraph) -> list[tuple[Node, range]]:
-        """The nodes of the program between the values that a subgraph reads and those that it computes."""
-        needed = set(part.makes)
-        nodes = []
-        for item, values in reversed([*self._program.numbered()]):
-            if needed.difference(part.reads).intersection(values):
-                nodes.append((item, values))
-                needed.update(item.operands)
-        return nodes[::-1]
 
 
 def _field(part: Subgraph, trial: FieldTrial, by_value: Mapping[int, FieldValue]) -> FieldTrial:
