@@ -2,11 +2,16 @@
 
 from typing import Any
 
-from mirage_eg.ir.op.record import ElementwiseOp
+from mirage_eg.ir.op.record import Append, Constant, ElementwiseOp
 
 
 def _floored(xp: Any, x: Any, bits: Any) -> Any:
     return xp.floor(x / 2 ** float(bits))
+
+
+def _low_bits(append: Append, number: Constant, x: str, bits: Any) -> str:
+    """ONNX's remainder of integers has the sign of the divisor."""
+    return append("Mod", x, number(2**bits))
 
 
 OPS = (
@@ -22,6 +27,9 @@ OPS = (
         torch=lambda x, bits: f"{x} >> {int(bits)}",
         noun="shifted",
         keeps_zero=True,
+        onnx=lambda append, number, x, bits: append(
+            "Div", append("Sub", x, _low_bits(append, number, x, bits)), number(2**bits)
+        ),
     ),
     ElementwiseOp(
         name="right_shift_by",
@@ -47,6 +55,7 @@ OPS = (
         torch=lambda x, bits: f"{x} & {2 ** int(bits) - 1}",
         noun="low",
         keeps_zero=True,
+        onnx=_low_bits,
     ),
     ElementwiseOp(
         name="floor_divide",

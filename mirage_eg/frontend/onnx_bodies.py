@@ -167,6 +167,13 @@ def _cast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes,
     return x.name if body.held(x.type.dtype) is held else body.cast(x.name, held)
 
 
+def _to_bytes(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    """ONNX's cast of a number beyond the range is undefined."""
+    [x], low = operands, 0 if result.dtype is DType.uint8 else -128
+    held = body.held(x.type.dtype)
+    return body.cast(body.append("Clip", x.name, body.number(low, held), body.number(low + 255, held)), result.dtype)
+
+
 def _unary(write: Callable[..., str]) -> Writer:
     """`write(append, number, x, **attributes)`; `number` gives the name of a constant of the result's type."""
 
@@ -394,6 +401,8 @@ _WRITERS: Mapping[str, Writer] = {
     **{op.name: _by_record(op) for op in PACKAGED.values() if op.onnx is not None},
     "where": _where,
     "cast": _cast,
+    "to_int8": _to_bytes,
+    "to_uint8": _to_bytes,
     "scale": _scale,
     "fill": _fill,
     "softmax": _softmax,

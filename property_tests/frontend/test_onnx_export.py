@@ -335,3 +335,24 @@ def test_a_result_that_is_true_or_false_is_exported_as_one(nodes: str, kind: str
     [got] = ran(model, arrays)
     assert got.dtype == wanted.dtype
     np.testing.assert_array_equal(got, wanted)
+
+
+def test_bits_and_roundings_of_quantized_weights_are_exported() -> None:
+    g = mi.new_kernel_graph()
+    x, w, v = g.new_input((4, 16), "float32"), g.new_input((16, 8), "uint8"), g.new_input((8,), "int32")
+    nibbles = [g.cast(g.op(op, w, bits=4), "float32") for op in ("low_bits", "right_shift")]
+    words = [g.cast(g.op(op, v, bits=3), "float32") for op in ("low_bits", "right_shift")]
+    narrow = g.cast(g.cast(g.op("round", x * 3), "int8"), "float32")
+    g.mark_output(g.matmul(narrow, nibbles[0] - nibbles[1]) + words[0] + words[1])
+    generator = np.random.default_rng(0)
+    numbers, weight = (
+        generator.standard_normal((4, 16)).astype(np.float32),
+        generator.integers(0, 256, (16, 8)).astype(np.uint8),
+    )
+    signed = generator.integers(-1000, 1000, 8).astype(np.int32)
+    exported = mi.onnx.export_model(g.graph())
+    session = onnxruntime.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [it.name for it in exported.graph.input]
+    [got] = session.run(None, dict(zip(names, (numbers, weight, signed), strict=True)))
+    wanted = np.rint(numbers * 3) @ ((weight & 15).astype(float) - (weight >> 4)) + (signed & 7) + (signed >> 3)
+    assert np.array_equal(got, wanted)

@@ -37,6 +37,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x, i, j: x * i.clamp(1, 3) + i.clamp(min=2) * x + torch.maximum(i, j) * x - torch.minimum(i, j),
         (X, A, B),
     ),
+    "floors": (lambda x, i: x * ((i - 3) // 2), (X, A)),
     "signs": (lambda x, i: x * (-i).abs() + x * (i - 4).abs().float(), (X, A)),
     "extremes": (lambda x, i: x * i.amax(-1, keepdim=True) + (i - 2**62 - 2**62).amin(0) * x + x * (i.max() - i.min()), (X, A)),
     "conditions": (lambda x, i: x * i.bool() - x * (~i.bool()) + x * i.bool().int() + x * (x > 0).long(), (X, A)),
@@ -100,7 +101,6 @@ def test_a_weight_of_bytes_stays_one_in_the_imported_program() -> None:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda x, i: x * (i // 2), "floor"),
         (lambda x, i: x.gather(1, (x * 2).long().clamp(0, 3)), "float32"),
         (lambda x, i: x * (i < 2.5), "whole number"),
     ],
