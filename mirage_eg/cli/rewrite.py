@@ -168,7 +168,8 @@ def _print(report: "GraphReport", folder: Path, model: Path | None) -> None:
     stopped = f"; {report.stopped}" if report.stopped else ""
     lines = [
         f"e-graph: {report.enodes:,} e-nodes in {report.eclasses:,} classes, {report.saturation_seconds:.2f} s{stopped}",
-        f"prologue: {len(report.folded)} tensors of weights, {report.prologue_bytes:,} bytes, {report.prologue_us:.1f} µs once",
+        f"prologue: {counted(len(report.folded), 'tensor')} of weights, {report.prologue_bytes:,} bytes, "
+        f"{report.prologue_us:.1f} µs once",
         f"verified: {report.verdict}; predictions are of a roofline, nothing was measured",
         f"program: {folder / 'rewritten.json'}; report: {folder / 'rewrite.json'}; drawing: {folder / 'rewritten.svg'}",
         *([f"ONNX model: {model}"] if model else []),

@@ -60,7 +60,10 @@ def hint(message: str, signatures: Mapping[str, Signature]) -> str:
     """A hint for an error of egglog."""
     if match := _UNBOUND.search(message):
         near = get_close_matches(match["name"], signatures, n=1)
-        return f" (did you mean {near[0]}?)" if near else " (declare it with (constructor NAME (E) E), or see 00_language.egg)"
+        if not near and any(it.output == "Tensor" for it in signatures.values()):
+            return " (rules/tensor/00_language.egg has the constructors of whole tensors)"
+        listed = "docs/reference/rule_language.md has all constructors; one of your own is (constructor NAME (E) E)"
+        return f" (did you mean {near[0]}?)" if near else f" ({listed})"
     if "Arity mismatch" in message:
         name = next((name for name in _NAMES.findall(message) if name in signatures), None)
         return f" ({name} takes {' '.join(signatures[name].inputs)})" if name else ""

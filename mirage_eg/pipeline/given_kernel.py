@@ -182,7 +182,9 @@ class GivenKernel:
                 return Departure("boundary", "it leaves partial results, and no kernel reduces them")
             return kernels, plan
         if kernels[0].structure.split.grid_axis is None:
-            return Departure("boundary", "it stores a value that no op of the program computes, and no partial results")
+            return Departure(
+                "boundary", "its first kernel stores a value that no op of the program computes, and no partial results"
+            )
         return kernels, SplitReduction(kernels[0].structure, kernels[1].structure)
 
     def _source(self, value: int, sources: dict[int, Source], axes: Axes) -> Source:
@@ -207,9 +209,10 @@ class GivenKernel:
         us = sum(cost.us for launch, cost in pairs if launch.nodes[0] in self.origin.nodes)
         entry = next((it for it in one.structures if canonical(it.structure) == canonical(plan)), None)
         if entry is None:
-            count = f"{one.search.count:,} structures were found"
+            count = f"{counted(one.search.count, 'structure')} found"
             if not one.search.complete:
-                return self._ended(Departure("unfinished", f"{count}, it is none of them; {'; '.join(one.notes)}"))
+                text = f"{count}, it is none of them; {'; '.join(one.notes)}: try a longer --budget"
+                return self._ended(Departure("unfinished", text))
             return self._ended(Departure("not tried", f"{count}, of those that load alike the smallest are kept"))
         if entry.ended is not None:
             return self._ended(Departure(entry.ended, _FAILED[entry.ended]))
@@ -221,7 +224,9 @@ class GivenKernel:
         first = ranked[0].kernels[0].us
         answer = KernelAnswer(self.title, AnswerKind.FOUND, "ranked", "", us=us, first_us=first, structures=len(ranked))
         rank, best = ranked.index(entry) + 1, entry.kernels[0].us
-        slower = f"{us:.2f} µs, {us - first:.2f} µs slower than the first" if us > first else f"{us:.2f} µs, as the first"
+        slower = (
+            f"{us:.2f} µs, {us - first:.2f} µs slower than the first" if us - first > 0.005 else f"{us:.2f} µs, as the first"
+        )
         if not self._is_kept(entry, one, us):
             text = f"{slower}; its structure has rank {rank} of {len(ranked)}, and its fastest µGraph takes {best:.2f} µs"
             return replace(answer, answer=AnswerKind.REJECTED, stage="not among top", because=text)
@@ -276,7 +281,8 @@ def _search_part(run: Run, segment: Segment, program: Graph, split: Split) -> On
         return OneKernelSearch(segment, program, "loops and splits over short axes are not searched in parts of a plan")
     first = [entry for structures in first_alike(found, task.limits.max_alike) for entry in structures]
     entries = tuple(instantiate_each((task, named, axes), first))
-    cut = f"the search of its part ended after {found.visited:,} states"
+    states = f"the search of its part ended after {found.visited:,} states"
+    cut = states if found.visited else "no time was left to search its part"
     return OneKernelSearch(segment, named.program, axes, found, entries, notes=() if found.complete else (cut,), named=named)
 
 

@@ -132,7 +132,7 @@ def _note_field(law: Law) -> Iterator[Lint]:
         yield Lint(
             Severity.NOTE,
             law.place,
-            f"the finite field does not model {', '.join(unmodelled)}: what rests on this law is not called wrong by it alone",
+            f"the finite field does not model {', '.join(unmodelled)}: it alone refutes no µGraph that needs this law",
         )
 
 

@@ -192,7 +192,7 @@ def test_the_folder_of_impact_has_figures_and_mugraphs(tmp_path: Path, run: Call
     found = data["programs"][0]["found"]
     assert serialize.load(tmp_path / "o" / "gated-01.json") == serialize.from_json(json.dumps(found[0]["graph"]))
     drawn = sorted(path.name for path in (tmp_path / "o").glob("*.svg"))
-    assert drawn == [*(f"gated-{rank:02}.svg" for rank, new in enumerate(found, 1) if new["graph"])]
+    assert drawn == [*(f"gated-{rank:02}.svg" for rank, new in enumerate(found, 1) if new["graph"]), "gated.svg"]
 
 
 def test_ablate_and_compare_print_tables(tmp_path: Path, run: Callable[..., str]) -> None:
