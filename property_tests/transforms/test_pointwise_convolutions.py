@@ -1,5 +1,6 @@
 """Convolutions of 1×1 windows become products before the search, others stay, and the function of a program is unchanged."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,16 @@ def test_exactly_dense_1x1_convolutions_become_products() -> None:
 
     check()
     assert 1 <= sum(dense) < len(dense)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "extent", "op"), [("float32", 128, "conv2d"), ("float32", 32, "matmul"), ("float16", 128, "matmul")]
+)
+def test_large_convolutions_in_float32_stay(dtype: str, extent: int, op: str) -> None:
+    graph = new_kernel_graph()
+    x, w = graph.new_input((2, 128, extent, extent), dtype), graph.new_input((128, 128, 1, 1), dtype)
+    graph.mark_output(graph.conv2d(x, w))
+    assert op in [item.op for item in with_pointwise_products(graph.graph()).nodes]
 
 
 def test_other_products_are_no_convolutions() -> None:
