@@ -49,7 +49,7 @@ def _of_rows(graph: Graph, copying: Collection[int]) -> set[int]:
     rows = gathers_of_rows(graph)
 
     def chosen(value: int) -> bool:
-        item = graph.nodes[graph.makers[value]]
+        item = graph.node_of[value]
         return value in rows or (item.op in VIEWS_IN_ORDER and chosen(item.operands[0]))
 
     return {place for place in copying if graph.nodes[place].op == "concat" and any(map(chosen, graph.nodes[place].operands))}

@@ -14,11 +14,9 @@ from functools import cache, cached_property, partial
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.lower_bound import flops_of_product
-from mirage_eg.backends.cost.roofline_model import predict, predict_us, slowdown
+from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
-from mirage_eg.backends.triton.storage import product_dtype
 from mirage_eg.backends.triton.targets import why_no_clusters
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import Limits, oracle_builder, share_renamed
@@ -27,7 +25,6 @@ from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import is_op
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.elementwise_chains import uncounted_ops
@@ -37,6 +34,7 @@ from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, 
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.partition.chosen_rows import copies_us
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
+from mirage_eg.search.partition.segment_bound import least_us
 from mirage_eg.search.partition.segments import Segment, barriers, op_count, segment_program
 from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
@@ -428,34 +426,8 @@ class KernelFinder:
     found: dict[Graph, SegmentSearch] = field(default_factory=dict)
 
     def lower_bound(self, segment: Segment) -> float:
-        """The least that kernels of the segment can take, if it has any: a launch, and each input read and each output written
-        or its products computed; laws may leave fewer operations of products that are summed or added."""
-        if not any(is_op(self.program.nodes[position]) for position in segment.nodes):
-            return 0.0
-        types = [self.program.types[value] for value in (*segment.inputs, *segment.outputs)]
-        moved = sum(kind.nbytes for kind in types) / self.device.memory_bandwidth
-        return self.device.launch_us + 1e6 * max(moved, self._product_seconds(segment))
-
-    def _product_seconds(self, segment: Segment) -> float:
-        """The seconds of the products that only elementwise ops follow: of all, or of the largest if some are added."""
-        numbered = [*self.program.numbered()]
-        followed = set[int]()  # values that reach an op that is not elementwise
-        for position in sorted(segment.nodes, reverse=True):
-            item, values = numbered[position]
-            if OPS[item.op].kind not in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or not followed.isdisjoint(values):
-                followed.update(item.operands)
-        seconds, made, are_added = [0.0], set[int](), False  # `made`: values that depend on products
-        for position in sorted(segment.nodes):
-            item, values = numbered[position]
-            if item.op == "matmul" and followed.isdisjoint(values):
-                rate = self.device.matrix_rate / slowdown(
-                    product_dtype(self.program, item, self.program.types[values[0]].dtype)
-                )
-                seconds.append(flops_of_product(self.program, item, values[0]) / rate)
-            if item.op == "matmul" or not made.isdisjoint(item.operands):
-                made.update(values)
-            are_added |= item.op in ("add", "sub") and made.issuperset(item.operands)
-        return max(seconds) if are_added else sum(seconds)
+        """The least that kernels of the segment can take, if it has any."""
+        return least_us(self.program, segment, self.device)
 
     def traced(self) -> Iterator[Traced]:
         """Where candidates ended, segment by segment in the order in which they were searched."""

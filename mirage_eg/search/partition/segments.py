@@ -491,11 +491,6 @@ def _reductions(program: Graph) -> tuple[Axes, dict[int, frozenset[int]]]:
     axes = infer_axes(program, repeats=True, barriers=True)
     reduced = {}
     for position, item in enumerate(program.nodes):
-        match OPS[item.op].kind:
-            case Kind.REDUCTION:
-                reduced[position] = frozenset(axes.dims[item.operands[0]][item["dim"]])
-            case Kind.MATMUL:
-                reduced[position] = frozenset(axes.dims[item.operands[0]][-1])
-            case _:
-                continue
+        if OPS[item.op].kind in (Kind.REDUCTION, Kind.MATMUL):
+            reduced[position] = frozenset(axes.dims[item.operands[0]][item.get("dim", -1)])
     return axes, reduced
