@@ -78,7 +78,8 @@ class GateInputs:
             value = self.weights.value(given)
             usable = value is not None and tuple(value.shape) == tuple(shape)
             if usable and value.is_floating_point():
-                usable = bool(value.isfinite().all()) and bool(value.any() or value.numel() == 1)
+                wide = value.float() if value.itemsize == 1 else value  # torch asks nothing of numbers of float8
+                usable = bool(wide.isfinite().all()) and bool(wide.any() or wide.numel() == 1)
             found.append(_as(value, dtype, self.device) if usable else None)
         return found
 
