@@ -182,7 +182,7 @@ def result_bars(card: Card) -> str:
     for row in card.paper:
         shown.append(Bar(f"{row.workload} b{row.batch}", row.warm_us))
         if row.baseline_warm_us is not None:
-            shown.append(Bar("best baseline", row.baseline_warm_us, other=True))
+            shown.append(Bar("best baseline", row.baseline_warm_us, "other"))
     return bars(shown, [], f"µs, warm, {card.name}: ours and the best baseline")
 
 
