@@ -29,6 +29,7 @@ from mirage_eg.frontend.onnx_files import read_model
 from mirage_eg.frontend.onnx_gelu import with_gelu
 from mirage_eg.frontend.onnx_nodes import nodes_of
 from mirage_eg.frontend.onnx_plan import ModelStep, Plan
+from mirage_eg.frontend.onnx_resize import OPERATORS as RESIZING
 from mirage_eg.frontend.onnx_run import OnnxRun, late_model
 from mirage_eg.frontend.onnx_types import model_types, shape_of_input, symbols
 from mirage_eg.frontend.onnx_values import Value, tensor, torch_type
@@ -200,7 +201,10 @@ def _is_torchs(kind: Any) -> bool:
 
 
 def _initializers(graph: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Initializers that are known at import, and weights: those of a floating-point type with more than one element."""
+    """Initializers that are known at import, and weights: those of a floating-point type with more than one element.
+
+    The scales of a Resize are known.
+    """
     arrays = {}
     for it in graph.initializer:
         try:
@@ -210,7 +214,8 @@ def _initializers(graph: Any) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"ONNX: got data of another size for the initializer {it.name}, wanted {list(it.dims)} numbers"
             ) from None
     arrays |= {it.values.name: _dense(it) for it in graph.sparse_initializer}
-    weights = {name: it for name, it in arrays.items() if it.size > 1 and it.dtype.name in _FLOATS}
+    scales = {name for node in graph.node if node.op_type in RESIZING for name in node.input[1:]}
+    weights = {name: it for name, it in arrays.items() if it.size > 1 and it.dtype.name in _FLOATS and name not in scales}
     return {name: it for name, it in arrays.items() if name not in weights}, weights
 
 

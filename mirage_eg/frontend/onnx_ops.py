@@ -12,6 +12,7 @@ from mirage_eg.frontend import (
     onnx_quantization,
     onnx_random,
     onnx_rearrangements,
+    onnx_resize,
     onnx_windows,
 )
 from mirage_eg.frontend.onnx_values import Operator
@@ -22,9 +23,10 @@ OPERATORS: Mapping[str, Operator] = {
     **onnx_quantization.OPERATORS,
     **onnx_random.OPERATORS,
     **onnx_rearrangements.OPERATORS,
+    **onnx_resize.OPERATORS,
     **onnx_windows.OPERATORS,
 }
-OLDER: Mapping[str, tuple[int, Operator]] = onnx_older.OPERATORS
+OLDER: Mapping[str, tuple[int, Operator]] = {**onnx_older.OPERATORS, **onnx_resize.OLDER}
 """Operators that once had another meaning, with the opset before which they have it."""
 RANDOM = frozenset(onnx_random.OPERATORS)
 """Operators whose results differ from call to call."""

@@ -15,12 +15,11 @@ from mirage_eg.ir.errors import ProgramError  # noqa: E402
 
 IMAGE = (
     '<ir_version: 10, opset_import: ["": 20]> m (float[1, 4, 6, 6] x) => (float[p, q, r, s] y) '
-    "<float[4] scales = {{1, 1, 2, 2}}, int64 depth = {{3}}, float[2] values = {{0, 1}}, "
+    "<int64 depth = {{3}}, float[2] values = {{0, 1}}, "
     "float[1, 1, 2, 2] grid = {{0, 0, 0.5, 1}}, "
     "int64[2] classes = {{2, 0}}> {{ a = Relu(x)\n {}\n c = Exp(b)\n y = Mul(c, c) }}"
 )
 NODES = {
-    "Resize": 'b = Resize<mode = "linear">(a, , scales)',
     "DepthToSpace": "b = DepthToSpace<blocksize = 2>(a)",
     "GridSample": "b = GridSample(a, grid)",
 }

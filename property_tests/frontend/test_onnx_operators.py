@@ -67,6 +67,8 @@ NODES = {
     "rms_norm": "y = RMSNormalization<axis = -1>(x, w)",
     "a function": "y = MeanVarianceNormalization<axes = [1, 2]>(x)",
     "swish": "y = Swish(x)",
+    "resize, nearest": "a = Exp(x)\n y = Resize(a, , scales)",
+    "resize, linear": 'y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , scales)',
 }
 CONSTANTS = (
     "float half = {0.5}, float two = {2.0}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}, "
@@ -170,8 +172,11 @@ def test_an_operator_of_special_numbers_is_that_of_the_reference_evaluator(opera
 @pytest.mark.parametrize(
     ("nodes", "named"),
     [
-        ("a = Exp(x)\n b = Ceil(a)\n y = Relu(b)", ("Ceil", "no op of the IR computes it", "b")),
-        ('y = Resize<mode = "linear">(x, , scales)', ("Resize", "no operator Resize is known", "y")),
+        ("a = Exp(x)\n b = Atan(a)\n y = Relu(b)", ("Atan", "no op of the IR computes it", "b")),
+        (
+            'y = Resize<mode = "linear", antialias = 1>(x, , scales)',
+            ("Resize", "antialias = 1, keep_aspect_ratio_policy = 'stretch': wanted 0, 'stretch'", "y"),
+        ),
         (
             "a = ArgMax<axis = 1, select_last_index = 1>(x)\n y = Cast<to = 1>(a)",
             ("ArgMax", "select_last_index = 1 is not supported", "a"),

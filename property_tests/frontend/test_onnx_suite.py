@@ -19,6 +19,10 @@ gather_elements_1 gemm_all_attributes group_normalization_epsilon l2normalizatio
 rotary_embedding_with_interleaved_rotary_dim softmax_axis_0 softmax_large_number logsoftmax_large_number where_example
 layer_normalization_2d_axis0 lrn PReLU_2d operator_add_broadcast
 """
+RESIZED = """
+upsample_scales_linear upsample_scales_linear_half_pixel_symmetric upsample_scales_cubic_A_n0p5_exclude_outside
+downsample_scales_cubic_align_corners downsample_sizes_linear_pytorch_half_pixel
+"""
 
 
 def tenth(of: int) -> list[Any]:
@@ -55,6 +59,11 @@ def test_a_case_whose_inputs_are_initializers_is_right(kept: int) -> None:
 @pytest.mark.parametrize("name", INSIDE.split())
 def test_a_case_of_an_everyday_operator_is_inside_programs(name: str) -> None:
     assert outcome(cases()[f"test_{name}"]).result == "inside"
+
+
+@pytest.mark.parametrize("name", RESIZED.split())
+def test_a_case_of_resizing_by_constants_is_inside_programs(name: str) -> None:
+    assert outcome(cases()[f"test_resize_{name}"], 1).result == "inside"
 
 
 def test_an_initializer_of_another_value_makes_a_case_wrong() -> None:
