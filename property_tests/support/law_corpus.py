@@ -9,6 +9,11 @@ from pathlib import Path
 
 TRUE = {
     "indexed": """
+        (rewrite (ToFloat8E4m3fn (ToFloat8E4m3fn x)) (ToFloat8E4m3fn x))
+        (rewrite (ToFloat8E5m2 (Scale -1/1 x)) (Scale -1/1 (ToFloat8E5m2 x)))
+        (rewrite (Maximum (ToInt8 x) (ToInt8 y)) (ToInt8 (Maximum x y)))
+        (rewrite (ToUint8 (ToInt8 (Relu x))) (ToInt8 (Relu x)))
+        (rewrite (Round (Round x)) (Round x))
         (rewrite (Add (Add x y) (Sub x y)) (Scale 2/1 x))
         (rewrite (Sub (Square x) (Square y)) (Mul (Add x y) (Sub x y)))
         (rewrite (Square (Add x y)) (Add (Add (Square x) (Square y)) (Scale 2/1 (Mul x y))))
@@ -172,6 +177,11 @@ NAMED = {
 
 FALSE = {
     "indexed": """
+        (rewrite (ToFloat8E4m3fn (Mul x y)) (Mul (ToFloat8E4m3fn x) y))
+        (rewrite (ToFloat8E4m3fn x) x)
+        (rewrite (ToFloat8E5m2 x) (ToFloat8E4m3fn x))
+        (rewrite (ToInt8 x) (Round x))
+        (rewrite (Round (Add x y)) (Add (Round x) (Round y)))
         (rewrite (Clamp -100/1 100/1 x) x)
         (rewrite (Clamp -1000/1 1000/1 x) x)
         (rewrite (Clamp 0/1 100000/1 x) (Relu x))
