@@ -141,18 +141,10 @@ def _unset(call: Call) -> Tensor:
     return call.lift(f"unset_{dtype}_{'_'.join(map(str, shape))}", shape, dtype, lambda: np.zeros(shape))
 
 
-def _scattered_number(call: Call) -> Tensor:
-    """x with one number at the places of an index."""
-    x, index = call.any_tensor("self"), call.integers("index")
-    dim, value = call.dim("dim", len(x.shape)), call.number("value")
-    return call.graph.scatter(x, index, call.graph.full(index.shape, value, x.dtype), dim)
-
-
 HANDLERS: Mapping[str, Handler] = {
     _HISTOGRAM: _histogram,
     "transformers.grouped_mm_fallback.default": _grouped_product,
     **named("_grouped_mm.default", _grouped_product),
     **named("floor_divide.default", _floor_divided),
     **named("empty_like.default new_empty.default", _unset),
-    **named("scatter.value", _scattered_number),
 }

@@ -23,6 +23,9 @@ def _index_put(call: Call) -> Tensor:
     dim, behind = given[0], given[-1] + 1
     common = np.broadcast_shapes(*(call.types[f"indices.{one}"].shape for one in given))
     shape = (*x.shape[:dim], *common, *x.shape[behind:])
+    array = call.known_array("values")
+    if array is not None and x.dtype == "int64" and array.shape == shape == x.shape and array.tolist() == [*range(array.size)]:
+        values = call.graph.iota(array.size)  # written at places that are an order: the inverse of it
     values = values if values.shape == shape else call.graph.broadcast(values, shape)
     values = reshaped(values, (*x.shape[:dim], prod(common), *x.shape[behind:]))
     flat = reshaped(x, (*x.shape[:dim], prod(x.shape[dim:behind]), *x.shape[behind:]))

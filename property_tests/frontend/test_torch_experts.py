@@ -65,9 +65,29 @@ def test_an_op_of_a_routed_layer_is_inside_with_the_numbers_of_torch(name: str) 
     torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_rows_in_the_order_of_their_experts_need_no_ends() -> None:
+def test_few_rows_of_experts_are_not_sorted_and_need_no_ends() -> None:
     [program] = imported(layer, X, SCORES, W).programs
-    assert "cumsum" not in {item.op for item in program.ops}
+    ops = [item.op for item in program.ops]
+    assert ops.count("argsort") == 1 and ops.count("gather") == 2  # the chosen experts; their weights, and the rows of tokens
+    assert not {"cumsum", "index_write", "equal"}.intersection(ops)
+
+
+def test_many_rows_of_experts_stay_sorted() -> None:
+    tokens = 64 // CHOSEN + 1
+    [program] = imported(layer, X[:1].expand(tokens, -1), SCORES[:1].expand(tokens, -1), W).programs
+    assert "index_write" in {item.op for item in program.ops}
+
+
+def test_an_order_that_an_op_tells_apart_stays() -> None:
+    def running(x: Any, s: Any) -> Any:
+        order = torch.argsort(s)
+        return torch.cumsum(x[order], 0)[torch.argsort(order)]
+
+    x, s = X, SCORES[:, 0]
+    it = imported(running, x, s)
+    torch.testing.assert_close(it.run(x, s), running(x, s))
+    ops = [item.op for program in it.programs for item in program.ops]
+    assert ops.count("argsort") == 2
 
 
 def test_groups_of_torch_are_those_of_transformers() -> None:

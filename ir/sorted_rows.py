@@ -1,0 +1,123 @@
+"""Rows that are sorted, and put back behind the ops on them, are computed in the order that they had.
+
+So transformers writes experts: rows in the order of their experts, then an index that restores the order of tokens. Where each
+row reads its own weights the order has no use, and its sort and its indices are kernels. With p an order and q its inverse,
+f(x[p])[q] = f(x) for each f that works on rows. Import applies it: trusted, and tested against torch.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.passes import without_dead_code
+
+_MOST_ROWS = 64  # of more rows, those of one expert had better follow each other: they share its weights in the cache
+
+
+def with_rows_in_order(program: Graph) -> Graph:
+    """The program without orders of rows that it restores; `program` itself where there is none."""
+    inverses = {value: order for value in range(len(program.types)) if (order := _inverted(program, value)) is not None}
+    if not inverses:
+        return program
+    copy, changed = GraphCopy(program), False
+    rows = {order: _Rows(program, copy, order) for order in inverses.values()}
+    for item, values in copy:
+        if item.op == "gather" and item["dim"] == 0 and item.operands[1] in inverses:
+            restored = rows[inverses[item.operands[1]]].in_order(item.operands[0])
+            if restored is not None:
+                copy.position[values[0]] = restored
+                changed = True
+                continue
+        copy.copy(item, values)
+    return without_dead_code(copy.graph()) if changed else program
+
+
+def _inverted(program: Graph, value: int) -> int | None:
+    """The order of few rows of which a value is the inverse: it has 0, 1, … written at its places, or is the order of it."""
+    item = program.node_of[value]
+    match item.op:
+        case "index_write" if _is_iota(program, item.operands[2], program.types[value].shape):
+            order = item.operands[1]
+        case "argsort" if item.get("count") is None and not item["descending"]:
+            order = item.operands[0]
+        case _:
+            return None
+    maker, shape = program.node_of[order], program.types[order].shape
+    is_order = maker.op == "argsort" and maker.get("count") is None and len(shape) == 1
+    return order if is_order and shape == program.types[value].shape and 1 < shape[0] <= _MOST_ROWS else None
+
+
+def _is_iota(program: Graph, value: int, shape: tuple[int, ...]) -> bool:
+    return program.node_of[value].op == "iota" and program.types[value].shape == shape
+
+
+@dataclass
+class _Rows:
+    """Values with rows in another order: the position in the copy of each with its rows in order, None where none is known."""
+
+    program: Graph
+    copy: GraphCopy
+    order: int
+    known: dict[int, int | None] = field(default_factory=dict)
+
+    def in_order(self, value: int) -> int | None:
+        """The position of u with value = u[order]."""
+        if value not in self.known:
+            self.known[value] = self._computed(value)
+        return self.known[value]
+
+    def _computed(self, value: int) -> int | None:
+        program, count = self.program, self.program.types[self.order].shape[0]
+        if value == self.order:
+            return self.copy.append(node("iota", extent=count))
+        item, shape = program.node_of[value], program.types[value].shape
+        if item.op == "output" or not shape or shape[0] != count:
+            return None
+        if item.op in ("gather", "take_along_dim"):
+            return self._chosen(item, count)
+        if not self._works_on_rows(item, value):
+            return None
+        operands = [self._operand(item, operand, len(shape)) for operand in item.operands]
+        return (
+            None
+            if None in operands
+            else self.copy.append(replace(item, operands=tuple(it for it in operands if it is not None)))
+        )
+
+    def _chosen(self, item: Node, count: int) -> int | None:
+        """Rows of another tensor: by the order itself, or by what has its places in order."""
+        source, index = item.operands
+        shape, places = self.program.types[source].shape, self.program.types[index].shape
+        if item["dim"] != 0 or len(places) != 1 or (item.op == "take_along_dim" and len(shape) != 1):
+            return None
+        if index == self.order and shape[0] == count:
+            return self.copy.position[source]
+        own = self.in_order(index)
+        return None if own is None else self.copy.append(replace(item, operands=(self.copy.position[source], own)))
+
+    def _works_on_rows(self, item: Node, value: int) -> bool:
+        """Whether an op computes a row of its result of that row of its operands."""
+        before, after = (self.program.types[each].shape for each in (item.operands[0] if item.operands else value, value))
+        match OPS[item.op].kind:
+            case Kind.ELEMENTWISE:
+                return bool(item.operands)
+            case Kind.REDUCTION:
+                return bool(item["dim"] != 0)
+            case Kind.MATMUL:
+                return len(after) > 2
+        match item.op:
+            case "reshape":
+                return before[:1] == after[:1]
+            case "transpose":
+                return bool(item["permutation"][0] == 0)
+            case "slice":
+                return bool(item["dim"] != 0)
+        return False
+
+    def _operand(self, item: Node, operand: int, rank: int) -> int | None:
+        """An operand with its rows in order; as it is, where it is broadcast to all rows."""
+        shape = self.program.types[operand].shape
+        broadcasts = OPS[item.op].kind in (Kind.ELEMENTWISE, Kind.MATMUL)
+        return self.copy.position[operand] if broadcasts and (len(shape) < rank or shape[0] == 1) else self.in_order(operand)
