@@ -2,6 +2,7 @@
 
 import builtins
 from enum import StrEnum
+from math import frexp
 
 
 class DType(StrEnum):
@@ -47,6 +48,11 @@ class DType(StrEnum):
     def unit_roundoff(self) -> float:
         """Largest relative error of one rounding."""
         return _UNIT_ROUNDOFF[self]
+
+    @property
+    def lowest_exponent(self) -> int:
+        """The exponent of the smallest number that has all digits, of a floating-point type as IEEE 754 has them."""
+        return 2 - frexp(self.largest)[1]
 
     @property
     def largest(self) -> float:

@@ -128,15 +128,20 @@ class _Checker:
         allowed = []
         for own, want, kind in zip(self._inputs.own_errors(trial), trial.outputs, self._program.output_types, strict=True):
             largest = float(self._xp.where(abs(want) <= largest_of(kind.dtype, want), abs(want), 0).max())
-            ulp = 2 * kind.dtype.unit_roundoff * 2.0 ** floor(log2(largest)) if largest else 0.0
+            ulp = (
+                2 * kind.dtype.unit_roundoff * 2.0 ** max(floor(log2(largest)), kind.dtype.lowest_exponent) if largest else 0.0
+            )
             allowed.append(ERROR_RATIO * own + ulp if ulp else inf)  # whole numbers have no ulp
         return allowed
 
     def _with_samples(self, trial: FloatTrial, allowed: list[float]) -> list[float]:
-        """The error that each output may have by several samples of the error of the program: by random roundings of its ops.
+        """The error that each output may have by more samples of the error of the program: with exponentials that its types
+        do not hold with all digits, and by random roundings of its ops.
 
         A single sample may be small by luck. Not so where the ops have several types: such programs round by their casts.
         """
+        plain = self._inputs.own_errors(trial, exponentials_fit=False) if self._exponentials else [inf] * len(allowed)
+        allowed = [max(own, ERROR_RATIO * error) if isfinite(error) else own for own, error in zip(allowed, plain, strict=True)]
         if len(self._types) != 1:
             return allowed
         algebra, slices = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements
@@ -192,7 +197,7 @@ class _Checker:
             largest = float(xp.where(counted, abs(want), 0).max())
             with np.errstate(all="ignore"):
                 wrong = float(xp.where(counted, abs(x - want), 0).max())
-            if not kind.dtype.is_integer and wrong > max(MASKED_ERROR, tolerance) * largest > 0:
+            if not kind.dtype.is_integer and wrong > max(MASKED_ERROR, tolerance) * largest + _ulp(kind.dtype, 0.0) and largest:
                 worst = max(worst, wrong / largest)
         return worst
 
@@ -220,6 +225,12 @@ class _Checker:
     def _tolerance(self, candidate: Graph) -> float:
         longest = max(self._longest, longest_reduction(candidate))
         return 16 * self._roundoff + 2 * longest * self._working.unit_roundoff
+
+
+def _ulp(dtype: DType, number: float) -> float:
+    """The distance of neighbours in a type near a number."""
+    exponent = max(floor(log2(number)), dtype.lowest_exponent) if number else dtype.lowest_exponent
+    return 2 * dtype.unit_roundoff * 2.0**exponent
 
 
 def _roundoff(program: Graph) -> float:

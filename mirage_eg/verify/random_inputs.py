@@ -96,7 +96,7 @@ class RandomInputs:
         self.written = without_far_logarithms(self.primitive)  # the same function, for numbers of any size
         self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
         self._budget = MemoBudget(MEMO_BYTES)  # for the memos of all trials
-        self._own_errors: dict[tuple[str, float], list[float]] = {}
+        self._own_errors: dict[tuple[str, float, bool], list[float]] = {}
         self._memory: dict[tuple[int, int], Array] = {}
         self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
         self._fields: dict[tuple[bool, bool, tuple[int, ...]], FieldTrial] = {}
@@ -307,16 +307,23 @@ class RandomInputs:
             outputs.append(xp.where(xp.isfinite(usual), xp.where(xp.isfinite(exact), known, np.nan), np.inf))
         return FloatTrial(NOT_A_NUMBER, inputs, outputs, sizes_of(xp, outputs))
 
-    def own_errors(self, trial: FloatTrial) -> list[float]:
-        """The error of each output of the program in its own types, op by op; infinite where they cannot hold it."""
-        key = trial.name, trial.magnitude
+    def own_errors(self, trial: FloatTrial, exponentials_fit: bool = True) -> list[float]:
+        """The error of each output of the program in its own types, op by op; infinite where they cannot hold it.
+
+        Its types hold all exponentials, as if they were computed in a safe form, unless `exponentials_fit` is false.
+        """
+        key = trial.name, trial.magnitude, exponentials_fit
         if key in self._own_errors:
             return self._own_errors[key]
         rounding = FloatAlgebra(self._xp, self.primitive.working_dtype, rounds=True)
-        algebra = ShiftedFloats(rounding, keeps_logarithms=True)
-        values = evaluate(self.written, trial.inputs, algebra, self.slice_elements, rounded=True)
+        if exponentials_fit:
+            shifted = ShiftedFloats(rounding, keeps_logarithms=True)
+            values = evaluate(self.written, trial.inputs, shifted, self.slice_elements, rounded=True)
+            numbers = [*map(shifted.number, values)]
+        else:
+            numbers = evaluate(self.written, trial.inputs, rounding, self.slice_elements, rounded=True)
         errors = []
-        for x, want, kind in zip(map(algebra.number, values), trial.outputs, self._program.output_types, strict=True):
+        for x, want, kind in zip(numbers, trial.outputs, self._program.output_types, strict=True):
             with np.errstate(all="ignore"):
                 wrong = self._xp.where(abs(want) <= largest_of(kind.dtype, want), abs(x - want), 0)
             errors.append(float(self._xp.where(self._xp.isnan(wrong), np.inf, wrong).max()))

@@ -238,6 +238,18 @@ def test_what_no_number_of_the_output_type_can_hold_is_left_out() -> None:
     assert not float_check(program, written(doubled, shape, shape, dtype="float16")).ok
 
 
+@given(SEEDS)
+def test_what_is_below_all_numbers_of_the_output_type_may_be_zero(seed: int) -> None:
+    def program(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:  # of one exponent, which may be far below 0
+        return p.mul(p.exp(x), y)
+
+    def doubled(p: KernelGraph, x: Tensor, y: Tensor) -> Tensor:
+        return p.scale(program(p, x, y), 2)
+
+    given = written(program, (), (3, 4), dtype="float16")
+    assert float_check(given, given, seed).ok and not float_check(given, written(doubled, (), (3, 4), dtype="float16"), seed).ok
+
+
 def test_a_long_chain_in_one_kernel_may_round_as_the_program_does() -> None:
     """Steps that double an error each: one kernel has fewer roundings of its own than the program, and the same error."""
 

@@ -44,15 +44,17 @@ def test_a_program_that_divides_by_nothing_but_zeros_cannot_be_tested() -> None:
         verify(program.graph(), identity())
 
 
-@pytest.mark.parametrize("seed", [4, 9, 10, 11])
-def test_inputs_are_drawn_again_where_one_zero_makes_all_undefined(seed: int) -> None:
+def test_inputs_are_drawn_again_where_one_zero_makes_all_undefined() -> None:
     program = KernelGraph()
     x, y = (program.new_input((512, 512), "float32", name=name) for name in "xy")
     program.mark_output(program.sum(program.sum(program.div(x, y), 1), 0))
-    once = RandomInputs(program.graph(), seed)
-    trial = once._field_trial(FieldAlgebra(Randomness(once._seed, 0)), share=False)
-    assert once._undefined_output(trial) == "out0"
-    assert once._undefined_output(once.field(0)) is None
+    undefined = 0
+    for seed in range(12):  # a zero is among the 2¹⁸ numbers of one in a few
+        once = RandomInputs(program.graph(), seed)
+        trial = once._field_trial(FieldAlgebra(Randomness(once._seed, 0)), share=False)
+        undefined += once._undefined_output(trial) == "out0"
+        assert once._undefined_output(once.field(0)) is None
+    assert 0 < undefined < 12
 
 
 def test_a_candidate_that_divides_by_nothing_but_zeros_never_passes() -> None:
