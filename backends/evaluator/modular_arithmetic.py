@@ -37,6 +37,11 @@ def longest_product(prime: int) -> int:
     return (_EXACT - 2 * prime) // (prime - 1) ** 2
 
 
+def _floor(x: Array) -> Array:
+    """The floor of x, in place but for a number that NumPy made of an array without dims."""
+    return np.floor(x, out=x if x.ndim else None)
+
+
 def residues(x: Array, prime: int) -> Array:
     """x modulo `prime`, in place, for whole numbers |x| < 2^48.
 
@@ -45,7 +50,7 @@ def residues(x: Array, prime: int) -> Array:
     """
     quotient = x + 0.5
     quotient *= 1.0 / prime
-    np.floor(quotient, out=quotient)
+    quotient = _floor(quotient)
     quotient *= prime
     x -= quotient
     return x
@@ -54,7 +59,7 @@ def residues(x: Array, prime: int) -> Array:
 def residues_of_sums(x: Array, prime: int) -> Array:
     """x modulo `prime`, in place, for whole numbers 0 ≤ x < 2^53 − 2 prime: the first quotient may be wrong by one."""
     quotient = x * (1.0 / prime)
-    np.floor(quotient, out=quotient)
+    quotient = _floor(quotient)
     quotient *= prime
     x -= quotient
     return residues(x, prime)

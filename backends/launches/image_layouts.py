@@ -2,7 +2,7 @@
 
 Convolutions of torch give an image channels last if their filter is so; images and filters in row-major order are converted
 before and behind each of them. Filters that are weights are converted once, by `prepare`; other filters and images that are
-inputs by one kernel in front of all others. Grouped convolutions are left as they are. Concatenations and elementwise ops of
+inputs by one kernel before all others. Grouped convolutions are left as they are. Concatenations and elementwise ops of
 torch keep the order of their images. Poolings of few images are in row-major order: torch's kernel for images channels last has
 a handful of blocks there.
 """

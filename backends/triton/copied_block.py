@@ -21,10 +21,10 @@ class StridedMemory(NamedTuple):
     pointer: str
     strides: Sequence[int]
     offset: int = 0
-    rows: "Rows | None" = None
+    rows: "CopiedRows | None" = None
 
 
-class Rows(NamedTuple):
+class CopiedRows(NamedTuple):
     """Rows of a tensor of `extent` rows, `step` elements apart: an index in memory, which counts from the end below 0.
 
     Their strides are along the dims of what is copied.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.block_kernel import BlockKernel
-from mirage_eg.backends.triton.copied_block import STAGES, WARPS, Rows, StridedMemory, copied_block, kernel_source
+from mirage_eg.backends.triton.copied_block import STAGES, WARPS, CopiedRows, StridedMemory, copied_block, kernel_source
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import Node
@@ -39,7 +39,7 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
 
 
 def write_conversions(file: ProgramFile) -> None:
-    """Write the kernel that copies inputs channels last, in front of all others, and its launch."""
+    """Write the kernel that copies inputs channels last, before all others, and its launch."""
     pointers, copies = dict[int, str](), list[Copy]()
     for number, value in enumerate(file.lowered.placement.converted):
         kind = file.types[value]
@@ -117,12 +117,12 @@ def _copies(file: ProgramFile, launch: Launch, pointers: Mapping[int, str]) -> I
             yield file.types[operand].shape, source, target
 
 
-def _rows(file: ProgramFile, value: int, pointers: Mapping[int, str]) -> Rows | None:
+def _rows(file: ProgramFile, value: int, pointers: Mapping[int, str]) -> CopiedRows | None:
     """The rows in which a value is read, if an index chooses them."""
     if (chosen := file.pointer(value).rows) is None:
         return None
     [index] = file.indices(value)
-    return Rows(StridedMemory(pointers[index], chosen.index.strides, chosen.index.offset), chosen.step, chosen.extent)
+    return CopiedRows(StridedMemory(pointers[index], chosen.index.strides, chosen.index.offset), chosen.step, chosen.extent)
 
 
 def _rows_of(file: ProgramFile, item: Node, result: int, pointers: Mapping[int, str]) -> StridedMemory:
@@ -133,4 +133,4 @@ def _rows_of(file: ProgramFile, item: Node, result: int, pointers: Mapping[int, 
     along = [stride if place == dim else 0 for place in range(len(strides))]
     memory = StridedMemory(pointers[index], along, file.lowered.placement.offsets.get(index, 0))
     across = [0 if place == dim else step for place, step in enumerate(strides)]
-    return StridedMemory(pointers[result], across, 0, Rows(memory, strides[dim], file.types[whole].shape[dim]))
+    return StridedMemory(pointers[result], across, 0, CopiedRows(memory, strides[dim], file.types[whole].shape[dim]))

@@ -54,7 +54,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
 
 
 def _shows(file: ProgramFile, source: int, value: int) -> bool:
-    """Whether a reshape lies in the memory of its source, with the strides that it should have."""
+    """Whether a reshape is stored in the memory of its source, with the strides that it should have."""
     shape = file.types[value].shape
     strides = reshaped_strides(file.types[source].shape, file.strides[source], shape)
     return strides is not None and runs_in_memory(shape, strides) == runs_in_memory(shape, file.strides[value])

@@ -47,20 +47,14 @@ def _resize(
     scales: Value = None,
     sizes: Value = None,
     *,
-    antialias: int = 0,
     axes: Sequence[int] = (),
     coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75,
     exclude_outside: int = 0,
-    keep_aspect_ratio_policy: str = "stretch",
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Any:
-    """`roi` counts in one way of transforming coordinates only, which is refused."""
-    if antialias or keep_aspect_ratio_policy != "stretch":
-        raise UnsupportedError(
-            f"antialias = {antialias}, keep_aspect_ratio_policy = {keep_aspect_ratio_policy!r}: wanted 0, 'stretch'"
-        )
+    """`roi` counts in one transformation of coordinates only, which is refused."""
     if mode not in ("nearest", "linear", "cubic") or nearest_mode not in _NEAREST:
         raise UnsupportedError(f"mode = {mode!r}, nearest_mode = {nearest_mode!r} are not supported")
     factors, wanted = known("scales", scales) or [], known("sizes", sizes) or []

@@ -138,17 +138,17 @@ def _closest_of_limits(found: FailedRun, axes: Axes, options: Options, device: D
     for scale in HEURISTICS.diagnosis_scales:
         wider = replace(limits, shared_memory=scale * limits.shared_memory, registers=scale * limits.registers)
         overflows = [
-            (max(shared / limits.shared_memory, registers / room), shared, registers, room, number, graph)
+            (max(shared / limits.shared_memory, registers / capacity), shared, registers, capacity, number, graph)
             for number, graph in enumerate(_graphs(found, axes, wider, filters))
             for shared, registers in [_largest_footprint(graph, limits)]
-            for room in [limits.room(all(map(is_of_rows, graph.blocks)))]
+            for capacity in [limits.capacity(all(map(is_of_rows, graph.blocks)))]
         ]
         if overflows:
-            ratio, shared, registers, room, _, graph = min(overflows, key=lambda entry: (entry[0], entry[4]))
+            ratio, shared, registers, capacity, _, graph = min(overflows, key=lambda entry: (entry[0], entry[4]))
             what, need, have = (
                 ("shared memory", shared, limits.shared_memory)
                 if shared / limits.shared_memory == ratio
-                else ("registers", registers, room)
+                else ("registers", registers, capacity)
             )
             held = f"{ratio:.1f} times the {have / 1024:.0f} KiB of a block"
             return (

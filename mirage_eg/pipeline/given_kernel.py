@@ -248,8 +248,8 @@ class GivenKernel:
         for number, block in enumerate(self.blocks):
             if not fits(block, limits):
                 shared, registers = footprint(block, limits)
-                room = limits.room(is_of_rows(block))
-                parts = [("registers", registers, room), ("shared memory", shared, limits.shared_memory)]
+                capacity = limits.capacity(is_of_rows(block))
+                parts = [("registers", registers, capacity), ("shared memory", shared, limits.shared_memory)]
                 over = [
                     f"{need / 1024:.0f} KiB of {what}, and a block has {have / 1024:.0f}"
                     for what, need, have in parts

@@ -80,7 +80,8 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
     if times is None or kept.mode != mode:
         times = _measured(call, contest, settings)
         store.keep_findings(found.key, replace(kept, times=times, mode=mode))
-    faster = times.ours_us * HEURISTICS.close_measured < times.inductor_us and times.ours_cold_us <= times.inductor_cold_us
+    close = HEURISTICS.close_measured
+    faster = times.ours_us * close < times.inductor_us and times.ours_cold_us <= times.inductor_cold_us * close
     return replace(
         base,
         decision=Decision.USED if faster else Decision.SLOWER,

@@ -3,7 +3,7 @@
 Segments that each win may lose together: they take from Inductor what it would fuse across their ends. A graph with symbolic
 sizes is not compared, since its segments are gated at each size, nor is one in a mode that records CUDA graphs.
 
-The times are kept beside the segments: a second process compiles the graph once.
+The times are kept with the segments: a second process compiles the graph once.
 """
 
 import copy

@@ -160,10 +160,10 @@ class CostBound:
                 steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
         counts = int(loaded), 0, int(flops), int(arithmetic), int(functions)
-        cluster, room = 1, TileLimits().room(rows=True)  # as large as the largest tile may need, with padding
-        if self._looped is None and not self._products and 8 * max(elements) > room:
+        cluster, capacity = 1, TileLimits().capacity(rows=True)  # as large as the largest tile may need, with padding
+        if self._looped is None and not self._products and 8 * max(elements) > capacity:
             padded = max(prod(power_of_two(whole[axis]) for axis in axes) for axes, _ in self._tiles)
-            while cluster < SEARCH.longest_cluster and 4 * padded > room * cluster:
+            while cluster < SEARCH.longest_cluster and 4 * padded > capacity * cluster:
                 cluster *= 2
         of_block = BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live)
         return self.us_of(shared(of_block, cluster), tiling, cluster)

@@ -222,7 +222,7 @@ class Instantiation:
         if known is None or not all(is_primitive for *_, is_primitive in known):
             return None
         if any(
-            live.rows and live.nbytes(outline.shapes(tiling)) > self.limits.room(rows=True)
+            live.rows and live.nbytes(outline.shapes(tiling)) > self.limits.capacity(rows=True)
             for (outline, live, *_), tiling in zip(known, choice.tilings, strict=True)
         ):
             return None

@@ -65,7 +65,7 @@ class TileLimits:
     ask_compiler: bool = False
     cluster: int = 1
 
-    def room(self, rows: bool) -> int:
+    def capacity(self, rows: bool) -> int:
         """Bytes of registers for the tiles of a block; a block of `rows` stages no operand.
 
         Softmax and norms of 49,152 elements compile for sm_90 without spills.
@@ -77,7 +77,7 @@ def fits(block: Graph, limits: TileLimits) -> bool:
     """Whether the tiles fit: live tiles in registers, staged operands in shared memory, and no operand is miscompiled."""
     return (
         block.cluster <= limits.cluster
-        and live_bytes(block) <= limits.room(is_of_rows(block))
+        and live_bytes(block) <= limits.capacity(is_of_rows(block))
         and (limits.target not in _WGMMA_TARGETS or not _is_misread(block))
         and fits_lower_bound(block, limits.shared_memory, limits.stages)
     )
@@ -86,7 +86,7 @@ def fits(block: Graph, limits: TileLimits) -> bool:
 def holds(live: LiveTiles, shapes: Sequence[Sequence[int]], limits: TileLimits) -> bool:
     """Whether registers may hold the tiles of a block graph, with these shapes of its values."""
     clusters = (1, limits.cluster) if live.rows else (1,)
-    return any(live.nbytes(shapes, cluster) <= limits.room(live.rows) for cluster in clusters)
+    return any(live.nbytes(shapes, cluster) <= limits.capacity(live.rows) for cluster in clusters)
 
 
 def _is_misread(block: Graph) -> bool:

@@ -134,7 +134,7 @@ def _with_threads(block: Graph) -> Graph:
         return block
     if is_of_one_row(block):
         clusters = (replace(block, cluster=1 << power) for power in range(SEARCH.longest_cluster.bit_length()))
-        block = next((each for each in clusters if live_bytes(each) <= TileLimits().room(rows=True)), block)
+        block = next((each for each in clusters if live_bytes(each) <= TileLimits().capacity(rows=True)), block)
     has_products = any(item.op == "matmul" for item in block.nodes)
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     threads = block.threads

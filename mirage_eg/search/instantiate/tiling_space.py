@@ -202,8 +202,8 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
 
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
     """A bound before lowering: no computed tile alone is larger than the registers, those of a cluster for a single row."""
-    largest, room = 4 * _largest_tile(kernel, tiling), limits.room(rows=True)
-    return largest <= room or (largest <= room * limits.cluster and _is_of_one_row(kernel, tiling))
+    largest, capacity = 4 * _largest_tile(kernel, tiling), limits.capacity(rows=True)
+    return largest <= capacity or (largest <= capacity * limits.cluster and _is_of_one_row(kernel, tiling))
 
 
 def _is_of_one_row(kernel: TiledKernel, tiling: Tiling) -> bool:

@@ -64,7 +64,7 @@ def test_the_search_gives_a_long_row_to_a_cluster(row: int, cluster: int) -> Non
     graph = next(graph for graph in found(softmax(64, row), cluster=8) if len(graph.blocks) == 1)
     [block] = graph.blocks
     assert (block.grid, block.loop, block.threads, block.cluster) == ((64,), 1, 512, cluster)
-    assert live_bytes(block) <= TileLimits().room(rows=True) < cluster * live_bytes(block)
+    assert live_bytes(block) <= TileLimits().capacity(rows=True) < cluster * live_bytes(block)
     assert graph.blocks[0] == next(iter(found(softmax(64, row), cluster=8))).blocks[0]  # the cheapest
 
 
