@@ -43,8 +43,8 @@ def written_cluster(block: Graph, where: str) -> int:
     Raises:
         UnsupportedError: blocks of a cluster cannot share its tiles.
     """
-    if block.cluster > 1 and not is_of_one_row(block):
-        wanted = "a row that is reduced, without loop and product"
+    if block.cluster > 1 and not (is_of_one_row(block) and fills_its_tiles(block)):
+        wanted = "a row that is reduced, of a power of two, without loop and product"
         raise UnsupportedError(f"{where}: got a cluster of {block.cluster}; wanted {wanted}, as a cluster can share no other")
     return block.cluster
 
@@ -53,6 +53,11 @@ def is_of_one_row(block: Graph) -> bool:
     """Whether a block has one row, and neither loop nor product: only the thread blocks of a cluster can share it."""
     left = [prod(block.types[values[0]].shape) for item, values in block.numbered() if OPS[item.op].kind is Kind.REDUCTION]
     return block.loop == 1 and min(left, default=0) == 1 and all(item.op != "matmul" for item in block.nodes)
+
+
+def fills_its_tiles(block: Graph) -> bool:
+    """Whether no tile of a block graph is padded: a padded row in a cluster read outside its tensor on an H200."""
+    return all(extent & (extent - 1) == 0 for kind in block.types for extent in kind.shape)
 
 
 def with_warps(graph: Graph, warps: int | Sequence[int | None]) -> Graph:

@@ -25,6 +25,7 @@ class SearchHeuristics:
     looped_tiles: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # to which a tile of a looped axis is padded
     live_bytes_of_thread: int = 400  # 200 KiB on 512 threads, which have 128 registers each
     longest_cluster: int = 8  # thread blocks that share a row; more are not portable
+    live_bytes_in_cluster: int = 80 * 1024  # of each: with 16,384 elements on 8 warps softmax was the fastest (H200)
     live_bytes_of_row: int = 256  # likewise, where rows multiply a vector: a thread has 128 elements in float16
     longer_tiles: int = 8  # tiles of a parallel axis of no product may be so many times as long as the others
     least_rows: int = 2  # of a matrix that multiplies a vector: two of 14,336 elements keep eight warps busy

@@ -114,7 +114,7 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
     whole = compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen))
     call.spend(time.monotonic() - start)
     try:
-        ours = _with_inductor(gm, example_inputs, replace(settings, mode=whole.mode), call, _some_used)
+        ours = _with_inductor(copied(gm), example_inputs, replace(settings, mode=whole.mode), call, _some_used)
     except NoSegmentUsedError:
         return whole.compiled[whole.mode]
     segments = [it for record in graph_records()[before:] for it in segments_of(record, store)]

@@ -18,7 +18,7 @@ from mirage_eg.backends.cost.roofline_model import (
     slowdown,
     tile_flops,
 )
-from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form, power_of_two
+from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
@@ -160,11 +160,9 @@ class CostBound:
                 steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
         counts = int(loaded), 0, int(flops), int(arithmetic), int(functions)
-        cluster, capacity = 1, TileLimits().capacity(rows=True)  # as large as the largest tile may need, with padding
-        if self._looped is None and not self._products and 8 * max(elements) > capacity:
-            padded = max(prod(power_of_two(whole[axis]) for axis in axes) for axes, _ in self._tiles)
-            while cluster < SEARCH.longest_cluster and 4 * padded > capacity * cluster:
-                cluster *= 2
+        cluster = 1  # as large as it may be, if one may be needed
+        if self._looped is None and not self._products and 8 * max(elements) > TileLimits().capacity(rows=True):
+            cluster = SEARCH.longest_cluster
         of_block = BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live)
         return self.us_of(shared(of_block, cluster), tiling, cluster)
 

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from math import ceil, prod
 
 from mirage_eg.backends.cost.liveness import is_of_rows, live_bytes
-from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, is_of_one_row
+from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, fills_its_tiles, is_of_one_row
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
@@ -132,9 +132,9 @@ def _with_threads(block: Graph) -> Graph:
     """A block of rows with threads enough for them, in a cluster of thread blocks where one cannot hold a single row."""
     if not is_of_rows(block):
         return block
-    if is_of_one_row(block):
-        clusters = (replace(block, cluster=1 << power) for power in range(SEARCH.longest_cluster.bit_length()))
-        block = next((each for each in clusters if live_bytes(each) <= TileLimits().capacity(rows=True)), block)
+    if is_of_one_row(block) and fills_its_tiles(block) and live_bytes(block) > TileLimits().capacity(rows=True):
+        clusters = [replace(block, cluster=1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
+        block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
     has_products = any(item.op == "matmul" for item in block.nodes)
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     threads = block.threads
