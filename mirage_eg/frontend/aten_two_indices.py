@@ -1,7 +1,7 @@
 """x[rows, columns]: two neighbouring dims indexed by tensors that are broadcast, as a mask of padding is for each key.
 
 The rows vary along some first dims of the common shape. They are gathered first; then the columns, along the rest of the common
-shape, or in step with the rows where they vary with them.
+shape. Where columns vary with the rows, each pair is one index of both dims.
 """
 
 from math import prod
@@ -21,9 +21,18 @@ def at_rows_and_columns(call: Call, x: Tensor, dim: int) -> Tensor:
     of_rows, of_columns = ((1,) * (len(common) - len(shape)) + shape for shape in (call.types[name].shape for name in names))
     split = max((place + 1 for place, extent in enumerate(of_rows) if extent != 1), default=0)
     before, after = common[:split], common[split:]
-    if not _is_range(call, names[0], x.shape[dim]) or prod(before) != x.shape[dim]:
+    in_step = any(extent != 1 for extent in of_columns[:split])
+    every_row = _is_range(call, names[0], x.shape[dim]) and prod(before) == x.shape[dim]
+    if in_step and not every_row:
+        rows, columns = (
+            _from_the_front(_broadcast(call, name, shape, common), extent)
+            for name, shape, extent in zip(names, (of_rows, of_columns), x.shape[dim : dim + 2], strict=True)
+        )
+        flat = call.graph.reshape(x, (*lead, x.shape[dim] * x.shape[dim + 1], *rest))
+        return call.graph.reshape(call.graph.gather(flat, rows * x.shape[dim + 1] + columns, dim), call.result.shape)
+    if not every_row:
         x = call.graph.gather(x, _broadcast(call, names[0], of_rows[:split], before), dim)
-    if any(extent != 1 for extent in of_columns[:split]):
+    if in_step:
         columns = call.graph.reshape(
             _broadcast(call, names[1], of_columns, common), (1,) * dim + (prod(before), prod(after)) + (1,) * len(rest)
         )
@@ -42,6 +51,11 @@ def _broadcast(call: Call, name: str, shape: Shape, wanted: Shape) -> Tensor:
         indices = indices if indices.shape == shape else call.graph.reshape(indices, shape)
         indices = call.graph.broadcast(indices, wanted)
     return indices if len(indices.shape) == 1 else call.graph.reshape(indices, (prod(wanted),))
+
+
+def _from_the_front(indices: Tensor, extent: int) -> Tensor:
+    """The indices, of which those below 0 count from the end."""
+    return indices - indices.builder.op("floor_divide", indices, divisor=extent) * extent
 
 
 _MOVES = {f"aten.{name}.default" for name in ("unsqueeze", "view", "reshape", "alias")}
