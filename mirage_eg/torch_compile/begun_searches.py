@@ -5,7 +5,7 @@ that tunes needs the GPU of this process: a worker searches its segments, and th
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Future
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -32,8 +32,20 @@ class BegunSearches:
     def __init__(self, workers: Workers, searches: dict[str, Search], tunes: bool = False) -> None:
         self._workers, self._most, self._tunes = workers, may_begin(workers), tunes
         self._waiting = dict([*searches.items()][1:])
+        self._names = {program: name for name, (_, program, *_) in searches.items()}
         self._running: dict[str, Future[list[Any]]] = {}  # the result, or the memory of a search that tunes
         self._continue()
+
+    def next_of(self, programs: Sequence[Graph], until: Deadline) -> Graph:
+        """The program to go on with: one whose search is done, else the first that no worker searches.
+
+        Where workers search all of them it waits for one, no longer than `until`.
+        """
+        running = {it: self._running[name] for it in programs if (name := self._names.get(it, "")) in self._running}
+        if len(running) == len(programs):
+            wait(running.values(), None if until == NEVER else max(0.0, until.left()), FIRST_COMPLETED)
+        free = [it for it in programs if it not in running]
+        return next((it for it in programs if it in running and running[it].done()), (free or programs)[0])
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
         """The result of a search, when it is there; None if it was not begun, and will not be, or is to be done here.

@@ -94,7 +94,7 @@ def _gated(
 
     Each of the different regions has at most twice its share of what is left of the budget, by its ops, and leaves half of
     theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
-    worker.
+    worker; what they have done comes first.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -115,9 +115,12 @@ def _gated(
         with shared_processes(), shared_timing_processes(gpus), Workers() as workers:
             if searches and may_begin(workers):
                 start(workers)
-            store.begun = BegunSearches(workers, searches if may_begin(workers) else {}, tunes)
-            for same, region in in_order:
-                begun = time.monotonic()
+            store.begun = searching = BegunSearches(workers, searches if may_begin(workers) else {}, tunes)
+            pending = dict(in_order)
+            while pending:
+                program = searching.next_of([program for program, _ in pending], _until_gate(until, settings))
+                same = next(each for each in pending if each[0] == program)
+                region, begun = pending.pop(same), time.monotonic()
                 part = region.ops / max(1, sum(ops.values()))
                 share = after(until.left() * min(2 * part, (1 + part) / 2))
                 by_program[same] = _record_or_why(module, found, weights, region, settings, share, store, other_sizes)

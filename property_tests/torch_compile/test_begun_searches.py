@@ -1,6 +1,7 @@
 """Segments of one graph are searched at once: the largest here, others by workers, with the same results."""
 
 import pickle
+import threading
 from concurrent.futures import BrokenExecutor, Future
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from mirage_eg.ir.builder import new_kernel_graph
-from mirage_eg.ir.deadline import NEVER
+from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.pipeline import partition_stage
 from mirage_eg.pipeline.optimize import optimize, search_ahead
 from mirage_eg.pipeline.run import executors
@@ -55,6 +56,23 @@ def test_half_of_the_workers_begin_the_others_in_turn() -> None:
     assert begun.result("e") is None  # it has not begun
     workers.begun["b"].set_exception(BrokenExecutor())
     assert begun.result("b") is None and [*workers.begun] == ["b", "c", "d"]
+
+
+def test_what_is_done_comes_first_and_what_workers_search_last() -> None:
+    workers: Any = FakeWorkers(6)
+    programs = []
+    for name in "abcd":
+        graph = new_kernel_graph()
+        graph.mark_output(graph.exp(graph.new_input((8, 8), name=name)))
+        programs.append(graph.graph())
+    given = {name: (name, program, Options(), Wanted()) for name, program in zip("abcd", programs, strict=True)}
+    begun, (a, b, c, d) = BegunSearches(workers, given), programs
+    assert begun.next_of(programs, NEVER) is a  # workers search b and c
+    workers.begun["c"].set_result(["of c"])
+    assert begun.next_of([b, c, d], NEVER) is c and begun.next_of([b, d], NEVER) is d
+    assert begun.next_of([b], after(0.0)) is b  # the time is over
+    threading.Timer(0.05, workers.begun["b"].set_result, [["of b"]]).start()
+    assert begun.next_of([b], NEVER) is b and workers.begun["b"].done()
 
 
 def test_of_searches_that_tune_workers_do_the_rest() -> None:
