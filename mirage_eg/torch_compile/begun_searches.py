@@ -37,7 +37,7 @@ class BegunSearches:
         self._continue()
 
     def next_of(self, programs: Sequence[Graph], until: Deadline) -> Graph:
-        """The program to go on with: one whose search is done, else the first that no worker searches.
+        """The program whose segment is next: one whose search is done, else the first that no worker searches.
 
         Where workers search all of them it waits for one, no longer than `until`.
         """
