@@ -1,4 +1,4 @@
-"""Between which numbers the integers of a program lie: those that no op wraps are exact in any wider type."""
+"""Ranges of a program's integers: an integer that no op wraps is the same number in any wider type."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
-"""Rows that are sorted, and put back behind the ops on them, are computed in the order that they had.
+"""Removes a sort of rows that the program undoes.
 
-So transformers writes experts: rows in the order of their experts, then an index that restores the order of tokens. Where each
-row reads its own weights the order has no use, and its sort and its indices are kernels. With p an order and q its inverse,
-f(x[p])[q] = f(x) for each f that works on rows. Import applies it: trusted, and tested against torch.
+transformers sorts rows by expert, computes on them, and restores the order of tokens by the inverse index. Where each row reads
+its own weights, the sort is of no use, and it and its indices are kernels. With an order p and its inverse q,
+f(x[p])[q] = f(x) for each f that works on rows. Import applies this law: it is trusted, and tested against torch.
 """
 
 from dataclasses import dataclass, field, replace

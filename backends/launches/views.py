@@ -21,7 +21,7 @@ from mirage_eg.ir.weights import prepared_values
 class ChosenRows:
     """The rows that a gather takes: the value with their indices, and how it is read along the dims of a view.
 
-    `step`: from a row to the next, in elements of what is shown; `extent`: the number of rows.
+    `step`: the distance of neighbouring rows in elements of the base; `extent`: the number of rows.
     """
 
     index: int
@@ -117,7 +117,7 @@ def _row_bytes(graph: Graph, item: Node) -> int:
 
 
 def _rows_of(graph: Graph, item: Node, seen: View, index: View | None, strides: Sequence[Shape]) -> View | None:
-    """A gather of what is seen, by an index, which may be a view; None of a gather, whose rows are chosen by another index."""
+    """The view that a gather shows of its operand's memory; its index may be a view. None for a gather of a gather."""
     source, by = item.operands
     if index is None or index.rows is not None:
         index = View(by, strides[by])
@@ -131,7 +131,7 @@ def _rows_of(graph: Graph, item: Node, seen: View, index: View | None, strides: 
 
 
 def _view_of(graph: Graph, item: Node, seen: View) -> View | None:
-    """A move of what is seen; its rows are read along the dims that the move leaves them."""
+    """The view that a move shows of its operand's memory; the index of a gather moves with the dims that it varies along."""
     shape = graph.types[item.operands[0]].shape
     shown = shown_at(item, shape, seen.strides)
     if shown is None:

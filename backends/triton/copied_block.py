@@ -25,9 +25,9 @@ class StridedMemory(NamedTuple):
 
 
 class CopiedRows(NamedTuple):
-    """Rows of a tensor of `extent` rows, `step` elements apart: an index in memory, which counts from the end below 0.
+    """Rows of a tensor of `extent` rows, `step` elements apart, chosen by indices in memory; negative ones count from the end.
 
-    Their strides are along the dims of what is copied.
+    `indices` has a stride for each dim of the copied tensor.
     """
 
     indices: StridedMemory

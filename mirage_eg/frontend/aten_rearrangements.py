@@ -209,8 +209,6 @@ def _slice_scatter(call: Call) -> Tensor:
     call.ignore("end")  # the extent of the part
     if step == 1:
         return _written(call, x, part, dim, start)
-    import numpy as np
-
     count = part.shape[dim]
     places = call.lift(f"steps_{start}_{step}_{count}", (count,), "int64", lambda: start + step * np.arange(count))
     return call.graph.index_write(x, places, part, dim)

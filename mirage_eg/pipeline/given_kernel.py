@@ -213,7 +213,7 @@ class GivenKernel:
             if not one.search.complete:
                 text = f"{count}, it is none of them; {'; '.join(one.notes)}: try a longer --budget"
                 return self._ended(Departure("unfinished", text))
-            return self._ended(Departure("not tried", f"{count}, of those that load alike the smallest are kept"))
+            return self._ended(Departure("not tried", f"{count}; of structures with equal loads the smallest are kept"))
         if entry.ended is not None:
             return self._ended(Departure(entry.ended, _FAILED[entry.ended]))
         ranked = sorted((it for it in one.structures if it.kernels), key=lambda it: it.kernels[0].us)
@@ -307,7 +307,7 @@ def _tiling_of(grid: Sequence[tuple[Sequence[int], int]], loop: int) -> Tiled:
 
 
 def _closest_tiling(own: Sequence[tuple[int, int]], loop: int, others: Sequence[Tiled], axes: Axes) -> str:
-    """The first number of a tiling that none of the others has, with those that they have."""
+    """The first number of a tiling that none of the other tilings has, and the numbers that they have there."""
     mine = dict(own)
     for axis in sorted({*mine, *(axis for grid, _ in others for axis, _ in grid)}):
         counts = sorted({dict(grid).get(axis, 1) for grid, _ in others})

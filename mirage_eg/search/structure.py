@@ -80,7 +80,7 @@ def is_swappable(op: str) -> bool:
 
 
 def reduced_in_order(structure: Structure) -> Structure:
-    """The structure whose chains of one reduction reduce the last axis first, where nothing else reads what is in between.
+    """The structure with chains of equal reductions in the order from the last axis on, if nothing else reads their results.
 
     A chain has the same value in every order. A tile of several dims has neighbours of its last dim in one thread.
     """

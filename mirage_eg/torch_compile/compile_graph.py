@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -123,7 +124,8 @@ def _gated(
                 region, begun = pending.pop(same), time.monotonic()
                 part = region.ops / max(1, sum(ops.values()))
                 share = after(until.left() * min(2 * part, (1 + part) / 2))
-                by_program[same] = _record_or_why(module, found, weights, region, settings, share, store, other_sizes)
+                record = partial(_record, module, found, weights, region, settings, share, store, other_sizes)
+                by_program[same] = _record_or_why(record, region, settings)
                 ops.pop(same, None)
                 until = until.later(_tuning_since(begun, settings, same[1]))
     store.begun = None
@@ -132,21 +134,12 @@ def _gated(
     return records, [(region, record.key) for region, record in pairs if record.decision is Decision.USED], until
 
 
-def _record_or_why(
-    module: Any,
-    found: FxRegions,
-    values: Weights,
-    region: FxRegion,
-    settings: Settings,
-    until: Deadline,
-    store: SegmentStore,
-    other_sizes: bool,
-) -> SegmentRecord:
+def _record_or_why(record: Callable[[], SegmentRecord], region: FxRegion, settings: Settings) -> SegmentRecord:
     """The record of a region, with the reason where an error leaves it to torch."""
     import torch
 
     try:
-        return _record(module, found, values, region, settings, until, store, other_sizes)
+        return record()
     except OverdueError:
         return SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings))
     except OptionError:  # of the settings

@@ -30,7 +30,7 @@ class NoSegmentUsedError(Exception):
 
 
 class OtherSegmentsError(Exception):
-    """The segments of a graph are not those that were timed."""
+    """A graph has other segments than the kept times are of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import cycle, islice
 from math import inf, prod
+from typing import NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
@@ -146,6 +147,15 @@ def best_first(
     yield from ready(inf)
 
 
+class _KnownKernel(NamedTuple):
+    """A kernel of a form that was built; masks may skip its iterations, and its ops may all be primitive."""
+
+    outline: Outline
+    live: LiveTiles
+    is_masked: bool
+    is_primitive: bool
+
+
 class Instantiation:
     """The tilings of one structure at the sizes of a program, each lowered on demand."""
 
@@ -167,9 +177,7 @@ class Instantiation:
         self.waiting = 0  # choices that were not taken
         self._too_large: list[Choice] = []
         self._bounds: list[CostBound] = []  # of the kernels
-        self._outlines: dict[
-            tuple[object, ...], tuple[tuple[Outline, LiveTiles, bool, bool], ...]
-        ] = {}  # of each form built: its kernels, whether masks skip iterations, and whether all ops are primitive
+        self._outlines: dict[tuple[object, ...], tuple[_KnownKernel, ...]] = {}  # of each form built: its kernels
 
     def tilings(self) -> list[tuple[Tiling, ...]]:
         """All choices that pass the bounds."""
@@ -219,19 +227,21 @@ class Instantiation:
         """The predicted microseconds of a choice by the shapes of its tiles; None before a µGraph of its form was built, and
         where blocks may be clusters."""
         known = self._outlines.get(self._form(choice))
-        if known is None or not all(is_primitive for *_, is_primitive in known):
+        if known is None or not all(kernel.is_primitive for kernel in known):
             return None
         if any(
-            live.rows and live.nbytes(outline.shapes(tiling)) > self.limits.capacity(rows=True)
-            for (outline, live, *_), tiling in zip(known, choice.tilings, strict=True)
+            it.live.rows and it.live.nbytes(it.outline.shapes(tiling)) > self.limits.capacity(rows=True)
+            for it, tiling in zip(known, choice.tilings, strict=True)
         ):
             return None
         return sum(
             bound.us_of(
-                work_of_tiles(outline.block, outline.shapes(tiling), tiling.loop, bound.live(tiling) if is_masked else 1.0),
+                work_of_tiles(
+                    it.outline.block, it.outline.shapes(tiling), tiling.loop, bound.live(tiling) if it.is_masked else 1.0
+                ),
                 tiling,
             )
-            for (outline, _, is_masked, _), tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
+            for it, tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
         )
 
     def _form(self, choice: Choice) -> tuple[object, ...]:
@@ -248,7 +258,7 @@ class Instantiation:
             if (form := self._form(choice)) not in self._outlines:
                 blocks = [item for item in graph.nodes if item.op == "block"]
                 self._outlines[form] = tuple(
-                    (
+                    _KnownKernel(
                         outline,
                         live_tiles(outline.block),
                         bool(skipping_masks(graph, item)),
@@ -275,6 +285,6 @@ class Instantiation:
     def _has_too_large_tiles(self, choice: Choice) -> bool:
         """Whether registers cannot hold the tiles, by a bound that builds no tile."""
         return any(
-            not holds(live, outline.shapes(tiling), self.limits)
-            for (outline, live, *_), tiling in zip(self._outlines.get(self._form(choice), ()), choice.tilings, strict=False)
+            not holds(it.live, it.outline.shapes(tiling), self.limits)
+            for it, tiling in zip(self._outlines.get(self._form(choice), ()), choice.tilings, strict=False)
         )

@@ -22,9 +22,9 @@ _END = 2  # ops, as the program has them, that are the end of a region
 def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> tuple[Segment, ...]:
     """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
 
-    Regions are as large as that allows: consecutive ones are merged from the first on. A program that is one
-    region but for a rest of few ops is not cut. One or two ops, such as an activation behind the sum of a residual stream, are
-    the end of the region before. With `cut_at` regions are cut at these values if that leaves at most four times as many ops.
+    Regions are as large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of
+    few ops is not cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. With
+    `cut_at` regions are cut at these values if that leaves at most four times as many ops.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
