@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @as_job
 def bench_models(
-    suite: Annotated[str, typer.Option(help="decode, huggingface, timm, torchbench or layers.")] = "layers",
+    suite: Annotated[str, typer.Option(help="decode, huggingface, timm, torchbench, layers or quantized.")] = "layers",
     models: Annotated[
         str | None, typer.Option(metavar="A,B", help="Models, or beginnings of their names; all without.")
     ] = None,
@@ -31,6 +31,9 @@ def bench_models(
     budget: Annotated[float, typer.Option(help="Seconds of a first call, shared by the segments of a model.")] = 60.0,
     tune: Annotated[float, typer.Option(help="Seconds of tuning for each distinct segment.")] = 0.0,
     seconds: Annotated[float, typer.Option(help="Seconds after which a model is given up.")] = 900.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Compile with empty caches alone, not a second time with full ones.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.jsonl", help="Append a JSON line a model; what has a line is not measured again."),
@@ -75,7 +78,7 @@ def bench_models(
 
         with progress() as observe:
             missing = [asked for asked in jobs if asked not in rows]
-            measure_models(missing, seconds, keep, partial(observe, "models"))
+            measure_models(missing, seconds, keep, partial(observe, "models"), once=once)
         rows = {asked: rows[asked] for asked in jobs}
     for title, *both in tables(rows.values()):
         console().print(title, markup=False, highlight=False)

@@ -20,6 +20,7 @@ ONE_EACH = {
     "timm": "deit_tiny_patch16_224.fb_in1k",
     "torchbench": "dcgan",
     "layers": "llama-8b decode b=1",
+    "quantized": "int4 mlp b=16",
 }
 
 
@@ -27,7 +28,10 @@ ONE_EACH = {
     ("given", "said"),
     [
         (("--models", "llama-9b"), "--models: got 'llama-9b', wanted the beginning of one of llama-8b decode b=1"),
-        (("--suite", "vision"), "--suite: got 'vision', wanted one of decode, huggingface, timm, torchbench, layers"),
+        (
+            ("--suite", "vision"),
+            "--suite: got 'vision', wanted one of decode, huggingface, timm, torchbench, layers, quantized",
+        ),
         (("--modes", "fast"), "--modes: got 'fast', wanted one of eager, default, max-autotune, ours, ours:MODE"),
         (("--modes", "ours:fast"), "mode: got 'fast', wanted one of default, "),
         (("--device", "tpu"), "--device: got 'tpu', wanted cpu"),
@@ -52,7 +56,7 @@ def test_what_has_a_line_is_not_measured_again(
 ) -> None:
     asked: list[str] = []
 
-    def measure(jobs: list[ModelJob], _: float, on_row: Callable[[ModelRow], None], __: object) -> None:
+    def measure(jobs: list[ModelJob], _: float, on_row: Callable[[ModelRow], None], __: object, *, once: bool) -> None:
         asked.extend(job.model for job in jobs)
         for job in jobs:
             on_row(ModelRow(job, contestants={"eager": Contestant(0.0, True)}))

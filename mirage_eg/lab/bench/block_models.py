@@ -62,29 +62,6 @@ def _experts(batch: int, small: bool, dtype: torch.dtype) -> Built:
     return _in_type(_Experts(width, inner, experts, chosen), (torch.randn(batch, width),), dtype)
 
 
-class _WholeNumberMlp(nn.Module):  # type: ignore[misc]
-    """A SwiGLU perceptron behind a norm, with weights of 8 bits and a scale for each output (Mistral-7B)."""
-
-    def __init__(self, width: int, inner: int) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(width)
-        for name, (outputs, inputs) in {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}.items():
-            self.register_buffer(name, torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8))
-            self.register_buffer(f"{name}_scale", torch.rand(outputs) * inputs**-0.5 / 64)
-
-    def forward(self, x: Any) -> Any:
-        h = self.norm(x)
-        return x + self._product(functional.silu(self._product(h, "gate")) * self._product(h, "up"), "down")
-
-    def _product(self, x: Any, name: str) -> Any:
-        return (x @ getattr(self, name).to(x.dtype).t()) * getattr(self, f"{name}_scale")
-
-
-def _whole_numbers(batch: int, small: bool, dtype: torch.dtype) -> Built:
-    width, inner = (64, 96) if small else (4096, 14336)
-    return _in_type(_WholeNumberMlp(width, inner), (torch.randn(batch, width),), dtype)
-
-
 class _Recommender(nn.Module):  # type: ignore[misc]
     """DLRM: embeddings of categories, products of all pairs of features, and two perceptrons."""
 
@@ -141,7 +118,6 @@ def _in_type(module: nn.Module, arguments: tuple[Any, ...], dtype: torch.dtype) 
 _BUILDERS: Mapping[str, tuple[Builder, tuple[int, ...]]] = {
     "dit-xl block": (_dit, (2,)),
     "8 of 128 experts": (_experts, (1,)),
-    "int8 mlp": (_whole_numbers, (1, 16)),
     "dlrm": (_recommender, (2048,)),
     "unet block": (_residual, (2,)),
 }

@@ -5,7 +5,7 @@ values by index, and attends to the whole cache.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,16 @@ ROWS: Mapping[str, LayerRow] = {
     "gpt2": LayerRow(GPT2, 1, 128),
     "tiny": LayerRow(TINY, 1, 8),
 }
+
+
+_SMALL_TOKENS, _SMALL_CACHE = 8, 16
+
+
+def shrunk(row: LayerRow) -> LayerRow:
+    """A small layer of the same kind."""
+    heads = TINY.kv_heads if row.shape.kv_heads < row.shape.heads else TINY.heads
+    shape = replace(row.shape, width=TINY.width, heads=TINY.heads, kv_heads=heads, head=TINY.head, inner=TINY.inner)
+    return LayerRow(shape, row.batch, min(row.tokens, _SMALL_TOKENS), min(row.cached, _SMALL_CACHE))
 
 
 class Layer(nn.Module):  # type: ignore[misc]

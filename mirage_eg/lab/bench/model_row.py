@@ -33,6 +33,7 @@ from mirage_eg.version import __version__
 
 _PACKAGES = ("torch", "triton", "transformers", "timm", "torchvision")
 _AUTOTUNED = "max-autotune-no-cudagraphs"  # CUDA graphs are captured here, of every mode alike
+_COPIED_BYTES = 1 << 29  # far more than any cache
 _LINE = 300  # characters of a problem
 
 
@@ -57,6 +58,8 @@ def measured(job: ModelJob, caches: Path) -> Iterator[ModelRow]:
         cores=len(os.sched_getaffinity(0)),
         versions=_versions(),
         weight_bytes=sum(it.nbytes for it in model.weights),
+        read_bytes=sum(it.nbytes for it in model.weights) - model.unread_bytes,
+        bandwidth=_bandwidth() if on_gpu else 0.0,
     )
     reference, kind = _reference(job, model)
     row = replace(row, reference=kind)
@@ -116,6 +119,14 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:  # from a folder on the path, or not needed
             continue
     return found
+
+
+def _bandwidth() -> float:
+    """Bytes per second of a large copy, read and written."""
+    source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    [timing] = time_alternately([lambda: target.copy_(source)], graphs=True, cold=False)
+    return 2e6 * _COPIED_BYTES / timing.warm_us
 
 
 def _reference(job: ModelJob, model: Built) -> tuple[list[Any], str]:

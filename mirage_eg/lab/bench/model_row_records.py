@@ -49,7 +49,11 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A line: contestants by mode; for each mode of ours segments used and all, unexpected errors, the table of `explain`."""
+    """A line: contestants by mode; for each mode of ours segments used and all, unexpected errors, the table of `explain`.
+
+    `read_bytes` are those of the weights that a call needs, and `bandwidth` the bytes per second of a copy on the GPU; 0 if not
+    measured.
+    """
 
     job: ModelJob
     batch: int = 0
@@ -57,6 +61,8 @@ class ModelRow:
     cores: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     weight_bytes: int = 0
+    read_bytes: int = 0
+    bandwidth: float = 0.0
     reference: str = ""
     contestants: Mapping[str, Contestant] = field(default_factory=dict)
     segments: Mapping[str, tuple[int, int]] = field(default_factory=dict)

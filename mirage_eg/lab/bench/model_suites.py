@@ -9,24 +9,18 @@ import torch
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.bench.block_models import BLOCKS
 from mirage_eg.lab.bench.decode_models import DECODE
-from mirage_eg.lab.bench.model_layers import ROWS, TINY, LayerRow, layer_of
+from mirage_eg.lab.bench.model_layers import ROWS, LayerRow, layer_of, shrunk
+from mirage_eg.lab.bench.quantized_models import QUANTIZED
 from mirage_eg.lab.bench.suite_model import Built, SuiteModel
 from mirage_eg.lab.bench.torchbench_models import TORCHBENCH
 from mirage_eg.lab.bench.transformers_models import HUGGINGFACE
 from mirage_eg.lab.bench.vision_models import TIMM
 
-_SMALL_TOKENS, _SMALL_CACHE = 8, 16
-
 
 def _layer(row: LayerRow) -> SuiteModel:
     def build(batch: int, small: bool, dtype: torch.dtype) -> Built:
         chosen = replace(row, batch=batch)
-        if small:
-            heads = TINY.kv_heads if row.shape.kv_heads < row.shape.heads else TINY.heads
-            shape = replace(row.shape, width=TINY.width, heads=TINY.heads, kv_heads=heads, head=TINY.head, inner=TINY.inner)
-            tokens, cached = min(row.tokens, _SMALL_TOKENS), min(row.cached, _SMALL_CACHE)
-            chosen = LayerRow(shape, batch, tokens, cached)
-        return Built(*layer_of(chosen, str(torch.get_default_device()), dtype))
+        return Built(*layer_of(shrunk(chosen) if small else chosen, str(torch.get_default_device()), dtype))
 
     return SuiteModel(row.batch, build)
 
@@ -37,8 +31,9 @@ SUITES: Mapping[str, Mapping[str, SuiteModel]] = {
     "timm": TIMM,
     "torchbench": TORCHBENCH,
     "layers": {name: _layer(row) for name, row in ROWS.items()} | BLOCKS,
+    "quantized": QUANTIZED,
 }
-DTYPES: Mapping[str, str] = {"decode": "float16", "layers": "float16"} | dict.fromkeys(
+DTYPES: Mapping[str, str] = dict.fromkeys(("decode", "layers", "quantized"), "float16") | dict.fromkeys(
     ("huggingface", "timm", "torchbench"), "bfloat16"
 )
 """On a GPU; on a CPU all are float32."""

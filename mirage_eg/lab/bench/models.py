@@ -1,6 +1,6 @@
 """`mirage-eg bench models`: a process and a time limit for each model, models side by side on the visible GPUs.
 
-A second process of the model compiles it again with the caches of the first.
+A second process of the model compiles it again with the caches of the first, unless `once`.
 """
 
 import json
@@ -34,6 +34,8 @@ def measure_models(
     seconds: float,
     on_row: Callable[[ModelRow], None],
     on_progress: Callable[[int, int, str], None] = lambda done, total, text: None,
+    *,
+    once: bool = False,
 ) -> None:
     """Give `on_row` the row of each job as it ends; one that takes more than `seconds` has what was found, and the problem."""
     done = 0
@@ -44,7 +46,7 @@ def measure_models(
         if work.row is None:
             found = work.found("row.json")
             work.row = _row_after(row_of(found) if found is not None else ModelRow(work.job), end, seconds)
-            if work.row.problem is None and len(work.job.modes) > 1:
+            if work.row.problem is None and len(work.job.modes) > 1 and not once:
                 return True
             warm: dict[str, float] = {}
         else:

@@ -1,7 +1,8 @@
 """The results of `bench models` as tables: a line a model, and a summary by the metrics of PyTorch's dashboard.
 
 Speedups are over eager torch, and those of the summary are means over models that pass, none counted below 1, as there. Ratios
-to the best mode of Inductor are counted as they are. Above 1 ours is faster, or takes less memory.
+to the best mode of Inductor are counted as they are. Above 1 ours is faster, or takes less memory. The share of the memory's
+rate is that of the weights alone, which a call reads at least once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,12 @@ def memory_ratio(row: ModelRow, mode: str) -> float | None:
     return _ratio(*(None if it is None else it.peak_bytes for it in (eager, other)))
 
 
+def memory_share(row: ModelRow, mode: str) -> float | None:
+    """The time of reading the weights once at the rate of a copy over a mode's time in a CUDA graph."""
+    least_us = 1e6 * row.read_bytes / row.bandwidth if row.bandwidth else None
+    return _ratio(least_us, _us(row.contestants.get(mode), graphs=True))
+
+
 def _us(found: Contestant | None, graphs: bool) -> float | None:
     return None if found is None else found.graph_us if graphs else found.us
 
@@ -54,6 +61,7 @@ def model_table(rows: Sequence[ModelRow]) -> Table:
         "eager µs",
         *modes,
         *(f"{mode} / best Inductor" for mode in ours),
+        *(f"{mode}: share of memory's rate" for mode in ours),
         "compile s, cold (warm)",
         "memory",
         "segments used",
@@ -75,6 +83,7 @@ def _cells(row: ModelRow, modes: Sequence[str], ours: Sequence[str]) -> tuple[st
         _pair((eager.us, eager.graph_us), ".1f"),
         *(_pair(speedup(row, mode, graphs) for graphs in _BOTH) for mode in modes),
         *(_pair(over_inductor(row, mode, graphs) for graphs in _BOTH) for mode in ours),
+        *(_number(memory_share(row, mode)) for mode in ours),
         ", ".join(f"{_number(it.seconds, '.0f')} ({_number(it.warm_seconds, '.0f')})" for it in compiled),
         ", ".join(_number(memory_ratio(row, mode)) for mode in modes),
         ", ".join(f"{used} of {count}" for used, count in row.segments.values()) or _NONE,

@@ -12,7 +12,8 @@ class Built:
     """A module in evaluation mode with the arguments of a call.
 
     `prepare` puts the state that a call changes, such as the length of a cache, back to where it was; it comes before each
-    call. `state` are the tensors besides weights that have values of their own, such as a cache of keys.
+    call. `state` are the tensors besides weights that have values of their own, such as a cache of keys. `unread_bytes` has
+    the weights that the call does not need, such as experts that no token has chosen.
     """
 
     module: Any
@@ -20,6 +21,7 @@ class Built:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     prepare: Callable[[], None] = lambda: None
     state: Sequence[Any] = ()
+    unread_bytes: int = 0
 
     @property
     def inputs(self) -> list[Any]:

@@ -1,6 +1,7 @@
 """The scoreboard of models: errors, metrics, and models that are built alike in each element type."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ from mirage_eg.lab.bench.model_errors import passes, relative_error, tensors_of
 from mirage_eg.lab.bench.model_row import measured
 from mirage_eg.lab.bench.model_row_records import Contestant, ModelJob, ModelRow
 from mirage_eg.lab.bench.model_suites import SUITES
-from mirage_eg.lab.bench.models_page import memory_ratio, model_table, over_inductor, page, speedup, summary_table, tables
+from mirage_eg.lab.bench.models_page import (
+    memory_ratio,
+    memory_share,
+    model_table,
+    over_inductor,
+    page,
+    speedup,
+    summary_table,
+    tables,
+)
 from mirage_eg.lab.bench.suite_model import built, copy_values
 
 MODES = ("eager", "default", "max-autotune", "ours")
@@ -37,6 +47,14 @@ def test_ratios_are_to_eager_and_to_the_best_mode_of_inductor() -> None:
     assert over_inductor(one, "ours", False) == over_inductor(one, "ours", True) == 2.0
     assert memory_ratio(one, "ours") == 0.8
     assert over_inductor(ModelRow(JOB), "ours", True) is None
+
+
+def test_the_share_of_memory_is_of_the_bytes_that_a_call_reads() -> None:
+    one = replace(row("one", (8.0, 4.0, 2.0, 1.0)), read_bytes=3_000_000, bandwidth=4e12)
+    assert memory_share(one, "ours") == 0.75 and memory_share(row("one", (1.0,) * 4), "ours") is None
+    layer = built(SUITES["quantized"]["qwen3-moe b=1"], "cpu", "bfloat16", small=True)
+    experts = sum(it.nbytes for it in layer.module.block.experts.parameters())
+    assert layer.unread_bytes == experts * 6 // 8  # two of eight are chosen
 
 
 def test_a_summary_counts_passing_models_and_no_speedup_below_one() -> None:
@@ -101,7 +119,14 @@ def test_times_of_calls_and_of_graphs_are_apart_and_a_graph_may_fail(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("suite", "name"), [("decode", "Mistral-7B x4 b=8"), ("huggingface", "XLNetLMHeadModel"), ("torchbench", "pytorch_unet")]
+    ("suite", "name"),
+    [
+        ("decode", "Mistral-7B x4 b=8"),
+        ("huggingface", "XLNetLMHeadModel"),
+        ("torchbench", "pytorch_unet"),
+        ("quantized", "float8 mlp b=16"),
+        ("quantized", "llama-8b int4 b=1"),
+    ],
 )
 def test_a_model_is_the_same_in_another_element_type(suite: str, name: str) -> None:
     model = SUITES[suite][name]
