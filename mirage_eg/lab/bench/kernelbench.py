@@ -89,7 +89,7 @@ class ImportRow:
 
 
 def find_problems(folder: Path, names: Sequence[str] = ()) -> list[Problem]:
-    """The problems of a checkout, or those whose names (level1/19_ReLU), levels (level1) or `level1/19` are given.
+    """The problems of a checkout, or those named, as level1/19_ReLU, level1/19 or level1, in the order of the names.
 
     Raises:
         OptionError: a folder without problems, or a name that is none.
@@ -101,10 +101,13 @@ def find_problems(folder: Path, names: Sequence[str] = ()) -> list[Problem]:
     if not found:
         raise OptionError(f"--dir: got {str(folder)!r}, wanted a checkout of KernelBench, with KernelBench/level1/*.py")
     found.sort(key=lambda problem: (problem.level, problem.number, problem.name))
+    named: dict[str, Problem] = {}
     for name in names:
-        if not any(_is_named(problem, name) for problem in found):
+        mine = {problem.name: problem for problem in found if _is_named(problem, name)}
+        if not mine:
             raise OptionError(f"problem: got {name!r}, wanted a level or problem of {folder}, such as {found[0].name}")
-    return [problem for problem in found if not names or any(_is_named(problem, name) for name in names)]
+        named |= mine
+    return [*named.values()] if names else found
 
 
 def _is_named(problem: Problem, name: str) -> bool:

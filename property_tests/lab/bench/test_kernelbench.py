@@ -127,6 +127,11 @@ def test_a_folder_without_problems_and_an_unknown_problem_are_refused(tmp_path: 
     assert [problem.name for problem in find_problems(FOLDER, ["level1/19"])] == ["level1/19_ReLU"]
 
 
+def test_named_problems_are_in_the_order_of_the_names_each_once() -> None:
+    first, *others = find_problems(FOLDER, ["level1/19", "level1", "level1/19_ReLU"])
+    assert first.number == 19 and [problem for problem in find_problems(FOLDER, ["level1"]) if problem != first] == others
+
+
 @pytest.mark.slow
 def test_the_command_prints_a_line_a_problem_and_writes_json_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -71,7 +71,7 @@ def test_an_earlier_run_goes_on(tmp_path: Path) -> None:
     row = replace(ROW, problem="level1/19_ReLU", decisions=("1 ops: used",), seconds=3.0)
     append(out, asdict(replace(row, theirs=False)))
     append(out, asdict(row))
-    assert [problem.number for problem in without_rows(problems, out, "float32")] == [20, 1]
+    assert [problem.number for problem in without_rows(problems, out, "float32")] == [1, 20]
     assert without_rows(problems, out, "float16") == problems
     assert gpu_rows(out, problems, "float32") == [row]
 
