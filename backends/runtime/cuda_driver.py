@@ -16,6 +16,8 @@ from mirage_eg.ir.shapes import Shape
 
 _SHARED_OPTIN, _MAJOR, _MINOR = 97, 75, 76  # CU_DEVICE_ATTRIBUTE_…
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+_PORTABLE_CLUSTER = 8  # thread blocks
 _DEFAULT_SHARED = 48 << 10  # of a block without an attribute
 _DEPENDENT = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -78,8 +80,8 @@ class Driver(Protocol):
     def describe(self, device: int) -> tuple[int, int]:
         """The compute capability (90 for 9.0), and the bytes of shared memory that a block may have."""
 
-    def load(self, device: int, name: str, image: bytes, shared: int) -> int:
-        """The function of a compiled kernel on a device."""
+    def load(self, device: int, name: str, image: bytes, shared: int, cluster: int = 1) -> int:
+        """The function of a compiled kernel on a device, whose clusters have so many thread blocks."""
 
     def enter(self, device: int) -> bool:
         """Make the device's context current; returns whether `leave` must be called."""
@@ -130,7 +132,7 @@ class CudaDriver:
         major, minor, shared = values
         return 10 * major + minor, shared
 
-    def load(self, device: int, name: str, image: bytes, shared: int) -> int:
+    def load(self, device: int, name: str, image: bytes, shared: int, cluster: int = 1) -> int:
         """Into the primary context of the device, which torch and CuPy use."""
         module, function = c_void_p(), c_void_p()
         entered = self.enter(device)
@@ -139,6 +141,8 @@ class CudaDriver:
             self._call("cuModuleGetFunction", byref(function), module, name.encode())
             if shared > _DEFAULT_SHARED:
                 self._call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared)
+            if cluster > _PORTABLE_CLUSTER:
+                self._call("cuFuncSetAttribute", function, _NON_PORTABLE_CLUSTER, 1)
         finally:
             if entered:
                 self.leave()

@@ -111,7 +111,7 @@ class RunningProgram:
             metadata = kernel.metadata
             if metadata.global_scratch_size:
                 raise UnsupportedError(f"{record.kernel}: got a kernel with scratch memory; wanted one without")
-            handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared)
+            handle = self.driver.load(device, metadata.name, kernel.asm["cubin"], metadata.shared, metadata.num_ctas)
             dependent = bool(self._kernels.OPTIONS[kernel_name(record.kernel)].get("launch_pdl"))
             threads = _WARP * metadata.num_warps
             functions[record.kernel] = Function(handle, threads, metadata.shared, dependent, metadata.num_ctas)

@@ -17,6 +17,7 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.bounded_ptxas import Bound, bounded_ptxas
+from mirage_eg.backends.triton.carried_kernels import carried_kernel, key_of
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters
@@ -194,6 +195,9 @@ def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> 
     started = time.perf_counter()
     target = device.name
     bound = Bound()
+    if (kernel := carried_kernel(key_of(text.source, text.options, target))) is not None:
+        seconds, shared = time.perf_counter() - started, kernel.metadata["shared"]
+        return KernelCompile(name, target, True, shared, kernel.registers, kernel.spills, None, seconds), kernel.compiled
     if text.options.get("num_ctas", 1) > 1 and (why := why_no_clusters(target)) is not None:
         return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     try:

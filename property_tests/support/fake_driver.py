@@ -108,7 +108,7 @@ class FakeDriver:
     def describe(self, device: int) -> tuple[int, int]:
         return 90, 232448
 
-    def load(self, device: int, name: str, image: bytes, shared: int) -> int:
+    def load(self, device: int, name: str, image: bytes, shared: int, cluster: int = 1) -> int:
         self.loaded.append((device, name, image, shared))
         return len(self.loaded) - 1
 
