@@ -3,7 +3,7 @@
 A graph goes to Inductor whole, with one line in the log, if a gradient may be asked for, or after an unexpected error.
 """
 
-import time
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,6 +29,7 @@ from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
 from mirage_eg.torch_compile.whole_graph import (
     NoSegmentUsedError,
     OtherSegmentsError,
+    WholeGraph,
     WholeTimes,
     compiled_whole,
     copied,
@@ -110,12 +111,20 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
         with suppress(OtherSegmentsError):
             return _as_timed(gm, example_inputs, settings, call, times)
         withdraw_records(before)
-    start = time.monotonic()
-    whole = compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen))
-    call.spend(time.monotonic() - start)
+    made: list[WholeGraph] = []
+
+    def compile_whole() -> str | None:
+        made.append(compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen)))
+        return made[0].mode
+
     try:
-        ours = _with_inductor(copied(gm), example_inputs, replace(settings, mode=whole.mode), call, _some_used)
+        ours = _with_inductor(copied(gm), example_inputs, settings, call, _some_used, compile_whole)
     except NoSegmentUsedError:
+        ours = None
+    if not made:
+        compile_whole()
+    [whole] = made
+    if ours is None:
         return whole.compiled[whole.mode]
     segments = [it for record in graph_records()[before:] for it in segments_of(record, store)]
     times = whole.against(ours, segments)
@@ -161,25 +170,51 @@ def _with_inductor(
     settings: Settings,
     call: FirstCall,
     check: Callable[[GraphRecord], None] = lambda record: None,
+    compile_whole: Callable[[], str | None] | None = None,
 ) -> Callable[..., Any]:
-    """Our kernels for segments, Inductor's code for the rest, unless `check` raises an error for the record of the graph."""
+    """Our kernels for segments, Inductor's code for the rest, unless `check` raises an error for the record of the graph.
+
+    While workers search, `compile_whole` compiles the graph without segments and says in which mode the rest is compiled.
+    """
     from torch._functorch import config as functorch
+    from torch._inductor import config as inductor
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    chosen = settings
+
+    def meanwhile() -> Settings:
+        nonlocal chosen
+        if compile_whole is not None:
+            with _apart(cached):
+                chosen = replace(settings, mode=compile_whole())
+        return chosen
 
     def inner(module: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
         if keywords.get("is_inference"):
             weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
-            record = compile_graph(module, weights, settings, _sizes_may_change(), call=call)
+            record = compile_graph(module, weights, settings, _sizes_may_change(), call=call, meanwhile=meanwhile)
             check(record)
         keywords.pop("get_decomp_fn", None)  # our table, for which Inductor's cache has no key; the graph needs it no longer
-        with _constants_have_values(inputs):
+        with _constants_have_values(inputs), inductor.patch(chosen.inductor):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
 
     # AOTAutograd's cache would load a graph without calling `inner`, that is without its kernels.
-    table = _decompositions()
+    table, cached = _decompositions(), functorch.enable_autograd_cache
     with functorch.patch(enable_autograd_cache=False):
         result: Callable[..., Any] = compile_fx(gm, example_inputs, inner, settings.inductor, table)
     return result
+
+
+@contextmanager
+def _apart(cached: bool) -> Iterator[None]:
+    """Compile another graph while one is compiled: what AOTAutograd notes of the two stays apart."""
+    import torch
+    from torch._functorch import config as functorch
+
+    context = copy.copy(torch._guards.TracingContext.get())
+    context.output_strides = None
+    with torch._guards.tracing(context), functorch.patch(enable_autograd_cache=cached):
+        yield
 
 
 def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:

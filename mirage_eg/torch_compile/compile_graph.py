@@ -46,13 +46,15 @@ def compile_graph(
     other_sizes: bool = False,
     in_place: bool = True,
     call: FirstCall | None = None,
+    meanwhile: Callable[[], Settings] | None = None,
 ) -> GraphRecord:
     """Replace the segments of a functional graph module that the gate accepts; returns what was done.
 
     `parameters` are the placeholders that are weights or buffers, with their tensors where these are known. With
     `other_sizes`, graphs of other sizes may follow. With `in_place`, segments may write into arguments, which export does not
     take. A graph with in-place ops stays as it is. What is left of the budget is that of the `call`, if it is one of several
-    graphs.
+    graphs. While workers begin to search, this process does something else, which gives the settings of the gate; it takes half
+    of the budget at most.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -73,7 +75,7 @@ def compile_graph(
         for node in module.graph.nodes
         if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
     )
-    records, chosen, until = _gated(module, found, Weights(module, parameters), settings, until, other_sizes)
+    records, chosen, until = _gated(module, found, Weights(module, parameters), settings, until, other_sizes, meanwhile)
     if chosen:
         device = chosen[0][0].outputs[0].meta["val"].device
         replace_regions(module, chosen, fake, device)
@@ -87,7 +89,13 @@ def compile_graph(
 
 
 def _gated(
-    module: Any, found: FxRegions, weights: Weights, settings: Settings, until: Deadline, other_sizes: bool
+    module: Any,
+    found: FxRegions,
+    weights: Weights,
+    settings: Settings,
+    until: Deadline,
+    other_sizes: bool,
+    meanwhile: Callable[[], Settings] | None,
 ) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]], Deadline]:
     """A record for each region, the accepted regions with their keys, and the end of the budget, which tuning does not spend.
 
@@ -95,7 +103,7 @@ def _gated(
 
     Each of the different regions has at most twice its share of what is left of the budget, by its ops, and leaves half of
     theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
-    worker; what they have done comes first.
+    worker; what they have done comes first. Before, this process does what is to be done `meanwhile`.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -117,6 +125,10 @@ def _gated(
             if searches and may_begin(workers):
                 start(workers)
             store.begun = searching = BegunSearches(workers, searches if may_begin(workers) else {}, tunes)
+            if meanwhile is not None:
+                half = until.left() / 2
+                settings = meanwhile()
+                until = until.later(max(0.0, half - until.left()))
             pending = dict(in_order)
             while pending:
                 program = searching.next_of([program for program, _ in pending], _until_gate(until, settings))

@@ -16,10 +16,6 @@ class FirstCall:
     left: float
     is_over: bool = False
 
-    def spend(self, seconds: float) -> None:
-        """Take seconds of Inductor's from what is left, half of it at most."""
-        self.left -= min(seconds, self.left / 2)
-
     def noting(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The function of a compiled graph, whose second call ends the first call."""
         times = 0

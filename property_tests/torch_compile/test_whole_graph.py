@@ -8,16 +8,17 @@ import pytest
 import torch
 
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.torch_compile import gate, whole_graph
+from mirage_eg.torch_compile import compile_graph, gate, whole_graph
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.first_call import FirstCall
-from mirage_eg.torch_compile.records import Decision, GraphRecord, graph_records
+from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, graph_records
 from mirage_eg.torch_compile.segment_store import forget
 from mirage_eg.torch_compile.settings import Settings
-from mirage_eg.torch_compile.whole_graph import may_compare
+from mirage_eg.torch_compile.whole_graph import compiled_whole, may_compare
 from property_tests.support.library_segments import library_segments
+from property_tests.support.slow_stages import Clock as SlowClock
 from property_tests.support.torch_cases import WIDTH, projected
 
+SKIPPED = SegmentRecord("", 3, Decision.BUDGET, "not searched here")
 OPTIONS = {"cache": "off", "rest": "inductor"}
 Clock = list[tuple[float, ...]]
 
@@ -165,9 +166,14 @@ def test_symbolic_sizes_and_modes_with_graphs_are_not_compared(clock: Clock) -> 
     assert not may_compare(Settings(), [x, 3])
 
 
-def test_inductors_seconds_take_half_of_a_budget_at_most() -> None:
-    call = FirstCall(60.0)
-    call.spend(10.0)
-    assert call.left == 50.0
-    call.spend(300.0)
-    assert call.left == 25.0
+@pytest.mark.parametrize(("seconds", "left"), [(10.0, 50.0), (300.0, 30.0)])
+def test_inductors_seconds_take_half_of_a_budget_at_most(
+    clock: Clock, seconds: float, left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passing, lefts = SlowClock(), list[float]()
+    passing.begin(monkeypatch)
+    monkeypatch.setattr("mirage_eg.torch_compile.backend.compiled_whole", passing.slow(compiled_whole, seconds))
+    monkeypatch.setattr(compile_graph, "_record_or_why", lambda record, *rest: lefts.append(record.args[5].left()) or SKIPPED)
+    x = torch.randn(8, WIDTH)
+    assert compiled(projected, x, budget=60.0)[1].used == 0
+    assert lefts == [left]
