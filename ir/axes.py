@@ -17,7 +17,7 @@ from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import LIBRARY
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import sides
 
@@ -172,7 +172,7 @@ class _Inference:
         return tuple(result)
 
     def infer(self, item: Node, operands: Sequence[Dims], shape: Shape) -> Dims:
-        match OPS[item.op].kind:
+        match item.kind:
             case Kind.BOUNDARY:
                 return tuple(self.new(extent) for extent in shape)
             case Kind.ELEMENTWISE:

@@ -226,7 +226,7 @@ def _cut(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> Cut | Non
 def _block_dependence(
     checker: Checker, item: Node, phase: Phase, operand_phases: set[Phase], varies: frozenset[int]
 ) -> tuple[Phase, frozenset[int]]:
-    kind = OPS[item.op].kind
+    kind = item.kind
     if item.op == "input":
         looped = item.get("fmap", REPLICATED) != REPLICATED and checker.loop > 1
         varies = frozenset(

@@ -38,7 +38,7 @@ class CutFinder:
             if (
                 item.op == "input"
                 or value in kept
-                or (OPS[item.op].kind is Kind.REARRANGEMENT and self.views.issuperset(item.operands))
+                or (item.kind is Kind.REARRANGEMENT and self.views.issuperset(item.operands))
             ):
                 self.views.add(value)
             if item.op == "slice":
@@ -53,7 +53,7 @@ class CutFinder:
             self.found.append((NONE,) * len(shape) if value in kept or number > MOST_PIECES else own)
 
     def worthwhile(self, value: int, item: Node, shape: Shape, own: tuple[CutPattern, ...]) -> tuple[CutPattern, ...]:
-        match OPS[item.op].kind:
+        match item.kind:
             case Kind.MATMUL if any(len(self.types[i].shape) == 2 for i in item.operands):
                 return (NONE,) * len(shape)
             case Kind.MATMUL:
@@ -103,7 +103,7 @@ def _cuts_of(
 ) -> tuple[CutPattern, ...]:
     shape = kind.shape
     operands = [(other.shape, cuts) for other, cuts in given]
-    match OPS[item.op].kind, item.op:
+    match item.kind, item.op:
         case (Kind.ELEMENTWISE, _) | (Kind.REARRANGEMENT, "broadcast"):
             return _merged(shape, operands)
         case Kind.MATMUL, _:

@@ -28,7 +28,7 @@ from mirage_eg.ir.flatten import Flat
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import VIEWS_OF_ALL
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.selections import (
     Selection,
     are_disjoint,
@@ -167,7 +167,7 @@ class _Writer:
     def pushed(self, item: Node, value: int, box: Box) -> int | None:
         """The part by the law of its op; None where there is none."""
         attributes = item.mapping
-        match OPS[item.op].kind, item.op:
+        match item.kind, item.op:
             case Kind.ELEMENTWISE, _:
                 return self.flat.apply(item.op, *self.aligned(item.operands, box), **attributes)
             case Kind.MATMUL, _:

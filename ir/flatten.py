@@ -93,7 +93,7 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
     flat.bodies.append((graph, values))
     for item in graph.nodes:
         operands = [values[i] for i in item.operands]
-        match OPS[item.op].kind:
+        match item.kind:
             case Kind.BOUNDARY if item.op == "output":
                 shape = graph.output_types[len(outputs)].shape
                 outputs.append(
@@ -120,7 +120,7 @@ def _append(flat: Flat, graph: Graph, inputs: Sequence[int], lead: int) -> list[
 
 def _op(flat: Flat, item: Node, operands: list[int], lead: int) -> int:
     attributes = item.mapping
-    if OPS[item.op].kind is Kind.LIBRARY:  # at the kernel level, where there are no leading dims
+    if item.kind is Kind.LIBRARY:  # at the kernel level, where there are no leading dims
         return flat.apply(item.op, *operands, **attributes)
     if len(operands) > 1:
         operands = _aligned(flat, operands, lead)

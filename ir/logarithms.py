@@ -9,7 +9,7 @@ from fractions import Fraction
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 
 def without_far_logarithms(graph: Graph) -> Graph:
@@ -48,4 +48,4 @@ def without_far_logarithms(graph: Graph) -> Graph:
 
 
 def _is_view(item: Node) -> bool:
-    return OPS[item.op].kind is Kind.REARRANGEMENT and len(item.operands) == 1
+    return item.kind is Kind.REARRANGEMENT and len(item.operands) == 1

@@ -61,6 +61,11 @@ class Node:
         return Node(self.op, tuple(position[operand] for operand in self.operands), self.attributes)
 
     @property
+    def kind(self) -> Kind:
+        """What the op is to the evaluator, the search and the lowering."""
+        return OPS[self.op].kind
+
+    @property
     def mapping(self) -> dict[str, Any]:
         """The attributes as a dictionary."""
         return dict(self.attributes)
@@ -112,7 +117,7 @@ class NestedGraph:
 
 def is_op(item: Node) -> bool:
     """Whether a node of a kernel graph is an op: inputs, outputs and views are none. `backends.launches` knows the kernels."""
-    return OPS[item.op].kind is not Kind.BOUNDARY and item.op not in VIEWS_IN_ORDER
+    return item.kind is not Kind.BOUNDARY and item.op not in VIEWS_IN_ORDER
 
 
 def is_zero(item: Node) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 
 def without_dead_code(program: Graph) -> Graph:
@@ -31,7 +31,7 @@ def without_repeats(program: Graph) -> Graph:
     count = 0
     for item, values in program.numbered():
         renumbered = item.moved(moved)
-        results = first.get(renumbered) if OPS[item.op].kind is not Kind.BOUNDARY else None
+        results = first.get(renumbered) if item.kind is not Kind.BOUNDARY else None
         if results is None:
             nodes.append(renumbered)
             results = first[renumbered] = range(count, count + len(values))

@@ -4,6 +4,7 @@ from math import prod
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.ops import Kind
 
 POINTWISE = node("conv2d", 0, 1, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), groups=1)
 
@@ -11,7 +12,7 @@ POINTWISE = node("conv2d", 0, 1, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1
 def pointwise_convolution(program: Graph, item: Node, value: int) -> tuple[int, int] | None:
     """The image and the filter whose 1×1 convolution a reshape gives; None if it gives another value."""
     product = program.node_of[item.operands[0]]
-    if product.op != "matmul" or not all(program.node_of[operand].op == "reshape" for operand in product.operands):
+    if product.kind is not Kind.MATMUL or not all(program.node_of[operand].op == "reshape" for operand in product.operands):
         return None
     weight, image = (program.node_of[operand].operands[0] for operand in product.operands)
     filters, x, y = (program.types[it].shape for it in (weight, image, value))

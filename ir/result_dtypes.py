@@ -54,9 +54,9 @@ def _integer_dtype(item: Node, operands: Sequence[DType]) -> DType:
         raise ElementTypeError(
             f"got {' and '.join(operands)}, wanted integers or floating-point numbers alone: cast the integers"
         )
-    if OPS[item.op].kind is Kind.REARRANGEMENT:
+    if item.kind is Kind.REARRANGEMENT:
         return common
-    if item.op == "matmul" and common.itemsize == 1:  # exact in the words of matrix units for eight bits
+    if item.kind is Kind.MATMUL and common.itemsize == 1:  # exact in the words of matrix units for eight bits
         return DType.int32
     if item.op == "accum_sum":
         return common

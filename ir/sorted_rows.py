@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 
 _MOST_ROWS = 64  # of more rows, those of one expert had better follow each other: they share its weights in the cache
@@ -100,7 +100,7 @@ class _Rows:
     def _works_on_rows(self, item: Node, value: int) -> bool:
         """Whether an op computes a row of its result of that row of its operands."""
         before, after = (self.program.types[each].shape for each in (item.operands[0] if item.operands else value, value))
-        match OPS[item.op].kind:
+        match item.kind:
             case Kind.ELEMENTWISE:
                 return bool(item.operands)
             case Kind.REDUCTION:
@@ -119,5 +119,5 @@ class _Rows:
     def _operand(self, item: Node, operand: int, rank: int) -> int | None:
         """An operand with its rows in order; as it is, where it is broadcast to all rows."""
         shape = self.program.types[operand].shape
-        broadcasts = OPS[item.op].kind in (Kind.ELEMENTWISE, Kind.MATMUL)
+        broadcasts = item.kind in (Kind.ELEMENTWISE, Kind.MATMUL)
         return self.copy.position[operand] if broadcasts and (len(shape) < rank or shape[0] == 1) else self.in_order(operand)

@@ -47,7 +47,7 @@ def counting_bounds(program: Graph) -> dict[int, int]:
     for item, values in program.numbered():
         if item.op == "iota":
             counts[values[0]] = item["extent"]
-        elif (OPS[item.op].kind is Kind.REARRANGEMENT or item.op == "cast") and (found := counts.keys() & {*item.operands}):
+        elif (item.kind is Kind.REARRANGEMENT or item.op == "cast") and (found := counts.keys() & {*item.operands}):
             counts[values[0]] = max(counts[value] for value in found)
     return _bounds(program, counts) | index_bounds(program)
 
@@ -122,7 +122,7 @@ def _is_factor(program: Graph, value: int) -> bool:
     return all(
         item.op in ("mul", "softmax")
         or (item.op == "where" and item.operands[2] in zeros)
-        or (OPS[item.op].kind is Kind.REARRANGEMENT and _is_factor(program, values[0]))
+        or (item.kind is Kind.REARRANGEMENT and _is_factor(program, values[0]))
         for item, values in program.numbered()
         if value in item.operands
     )
@@ -137,7 +137,7 @@ def root_inputs(program: Graph) -> frozenset[int]:
     others: set[int] = set()
     for item, values in reversed(list(program.numbered())):
         is_root = item.op in ("sqrt", "rsqrt")
-        passes = OPS[item.op].kind is Kind.REARRANGEMENT or item.op == "cast" or item.get("factor", item.get("offset", -1)) > 0
+        passes = item.kind is Kind.REARRANGEMENT or item.op == "cast" or item.get("factor", item.get("offset", -1)) > 0
         if is_root or (passes and taken.issuperset(values)):
             taken.update(item.operands)
         else:

@@ -122,7 +122,7 @@ def kernels_problem(graph: Graph) -> tuple[OrderProblem, list[int]]:
     tasks, positions = list[OrderTask](), list[int]()
     maker: dict[int, int] = {}
     for position, (item, values) in enumerate(graph.numbered()):
-        if OPS[item.op].kind is Kind.BOUNDARY:
+        if item.kind is Kind.BOUNDARY:
             continue
         makes = tuple((value, 0 if value in given or shown[value] != value else graph.types[value].nbytes) for value in values)
         after = frozenset(maker[i] for i in item.operands if i in maker)
@@ -177,7 +177,7 @@ def phase_problems(block: Graph) -> list[tuple[OrderProblem, list[int]]]:
 def _written_in(block: Graph, item: Node, values: range) -> Phase:
     if item.op == "output":
         return Phase.EPILOGUE
-    if OPS[item.op].kind is Kind.ACCUMULATOR:
+    if item.kind is Kind.ACCUMULATOR:
         return Phase.LOOP  # it is added to there
     return block.phases[values[0]]
 
@@ -202,7 +202,7 @@ def element_bytes(block: Graph) -> list[int]:
     def by_vectors(value: int) -> bool:
         """Whether all that reads a load, or what it is reshaped to, are products with vectors."""
         return bool(readers[value]) and all(
-            is_of_vector(block, reader) if reader.op == "matmul" else reader.op == "reshape" and by_vectors(made[reader])
+            is_of_vector(block, reader) if reader.kind is Kind.MATMUL else reader.op == "reshape" and by_vectors(made[reader])
             for reader in readers[value]
         )
 
@@ -217,14 +217,14 @@ def element_bytes(block: Graph) -> list[int]:
         if maker.op == "input" and ops == {"matmul"} and not any(is_of_vector(block, reader) for reader in readers[value]):
             return 0
         added = all(reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value])
-        return 0 if maker.op == "matmul" and added else _FLOAT32
+        return 0 if maker.kind is Kind.MATMUL and added else _FLOAT32
 
     return [of(value, item) for item, values in block.numbered() for value in values]
 
 
 def is_of_rows(block: Graph) -> bool:
     """Whether a block has no loop and no tl.dot: it holds rows at once, with as many threads as they need."""
-    return block.loop == 1 and all(is_of_vector(block, item) for item in block.nodes if item.op == "matmul")
+    return block.loop == 1 and all(is_of_vector(block, item) for item in block.nodes if item.kind is Kind.MATMUL)
 
 
 def is_of_vector(block: Graph, product: Node) -> bool:
@@ -239,7 +239,7 @@ _STORED, _HELD = -1, -2
 def _streamed(block: Graph) -> frozenset[int]:
     """Elementwise values whose chains of elementwise readers end in one reduction, or in outputs alone."""
     ends: list[set[int]] = [set() for _ in block.types]  # of every value: the nodes of reductions, _STORED, _HELD
-    kinds = [OPS[item.op].kind for item in block.nodes]
+    kinds = [item.kind for item in block.nodes]
     numbered = [*block.numbered()]
 
     def passes_through(position: int) -> bool:

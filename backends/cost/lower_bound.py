@@ -7,6 +7,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 
@@ -33,7 +34,7 @@ PRODUCTS = frozenset({"matmul", *CONVOLUTIONS, *TRANSPOSED})
 
 def flops_of_product(graph: Graph, item: Node, value: int) -> int:
     """Floating-point operations of one of PRODUCTS, whose result is `value`."""
-    if item.op == "matmul":
+    if item.kind is Kind.MATMUL:
         return 2 * prod(graph.types[value].shape) * graph.types[item.operands[0]].shape[-1]
     # An element of the result sums as many terms as a filter has; an element of a transposed convolution's image is in as many.
     image, weight = value if item.op in CONVOLUTIONS else item.operands[0], item.operands[1]

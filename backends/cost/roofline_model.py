@@ -111,7 +111,7 @@ def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
 
 
 def _product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork:
-    steps = 0 if item.op == "matmul" else convolution_steps(graph.types[item.operands[1]].shape)
+    steps = 0 if item.kind is Kind.MATMUL else convolution_steps(graph.types[item.operands[1]].shape)
     dtype = graph.types[item.operands[0]].dtype
     if is_channels_last_convolution(graph, item) and item.operands[1] not in marked_weights(graph) | prepared_values(graph):
         dram += 2 * graph.types[item.operands[1]].nbytes  # the filter, read and written in another order
@@ -405,7 +405,7 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
     for item, values in block.numbered():
         if item.op == "output":
             continue
-        kind, value = OPS[item.op].kind, values[0]
+        kind, value = item.kind, values[0]
         dtype = block.types[value].dtype
         looped = max((block.phases[i] for i in item.operands), default=block.phases[value]) is Phase.LOOP
         tile_op = _TileOp(kind, value, dtype.itemsize, looped, item.operands)

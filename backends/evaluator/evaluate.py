@@ -263,9 +263,9 @@ class _Evaluation(Generic[V]):
 
     def _node(self, item: Node, operands: Sequence[V], exact: Sequence[bool], place: int) -> list[V]:
         raise_if_stopped()
-        if OPS[item.op].kind is Kind.GRAPH:
+        if item.kind is Kind.GRAPH:
             return _evaluate(item["graph"], operands, self.algebra, self.slice_elements, self.lead)
-        if item.op == "matmul":  # a matrix unit takes its operands in their own type
+        if item.kind is Kind.MATMUL:  # a matrix unit takes its operands in their own type
             operands = [
                 value if stored else self.algebra.cast(value, self.graph.types[i].dtype)
                 for value, stored, i in zip(operands, exact, item.operands, strict=True)
@@ -352,7 +352,7 @@ class _Evaluation(Generic[V]):
 
 def _only_moves(item: Node, exact: Sequence[bool]) -> bool:
     """Whether a node moves numbers that are already rounded to its type."""
-    return OPS[item.op].kind is Kind.REARRANGEMENT and all(exact)
+    return item.kind is Kind.REARRANGEMENT and all(exact)
 
 
 def _reshaped(algebra: Algebra[V], x: V, shape: Shape) -> V:

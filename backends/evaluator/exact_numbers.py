@@ -19,7 +19,7 @@ from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Attributes, Kind, Op
+from mirage_eg.ir.ops import Attributes, Kind, Op
 from mirage_eg.ir.shapes import Shape
 
 DIGITS = 400  # more than float64's whole range has
@@ -136,7 +136,7 @@ def amplification(graph: Graph) -> float:
     """The product of all factors above 1 of a graph, and of the reciprocals of fills below 1."""
     result = 1.0
     for item in graph.nodes:
-        if OPS[item.op].kind is Kind.GRAPH:
+        if item.kind is Kind.GRAPH:
             result *= amplification(item["graph"])
         elif "factor" in item.mapping:
             result *= max(1.0, abs(float(item["factor"])))
@@ -149,10 +149,10 @@ def work_of(graph: Graph) -> int:
     """The operations on numbers, of all blocks and iterations; a matrix product has one for each term."""
     work = 0
     for item, values in graph.numbered():
-        if OPS[item.op].kind is Kind.GRAPH:
+        if item.kind is Kind.GRAPH:
             inner = item["graph"]
             work += work_of(inner) * inner.loop * prod(inner.grid)
         else:
-            terms = graph.types[item.operands[0]].shape[-1] if OPS[item.op].kind is Kind.MATMUL else 1
+            terms = graph.types[item.operands[0]].shape[-1] if item.kind is Kind.MATMUL else 1
             work += sum(prod(graph.types[value].shape) for value in values) * terms
     return work

@@ -20,7 +20,7 @@ from mirage_eg.backends.evaluator.field_semantics import Component
 from mirage_eg.backends.evaluator.finite_field import ComponentKey, FieldAlgebra, FieldValue
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 MEMO_BYTES = 1 << 30  # of all memos of one program; beyond it a value is computed again for each use
 
@@ -117,7 +117,7 @@ class NumericMemo:
             results: list[Array] = self._contents.results[key]
             return results
         results = compute(operands)
-        moved = OPS[item.op].kind is Kind.REARRANGEMENT
+        moved = item.kind is Kind.REARRANGEMENT
         size = sum(x.nbytes for x in results if not (moved and any(np.may_share_memory(x, y) for y in operands)))
         if self._contents.budget.holds(size, self._contents):
             for index, result in enumerate(results):
@@ -191,7 +191,7 @@ class FieldMemo:
         results = compute(operands)
         if not all(x in self._entries for x in operands):
             return results
-        if OPS[item.op].kind is Kind.REARRANGEMENT:
+        if item.kind is Kind.REARRANGEMENT:
             for index, result in enumerate(results):
                 if result not in self._entries:
                     self._entries[result] = self._rearranged(item, operands, index)

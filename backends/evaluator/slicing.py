@@ -11,7 +11,7 @@ from math import ceil, prod
 from mirage_eg.ir.axes import Axes, infer_axes, resize
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 DimWindow = tuple[int, int, int]  # dim, start, stop
 
@@ -34,7 +34,7 @@ class Slicing:
 
 def slicing_of(graph: Graph, slice_elements: int) -> Slicing | None:
     """Slices of a kernel graph whose values have at most `slice_elements`, or None: it is small enough or cannot be sliced."""
-    if slice_elements < 1 or any(OPS[item.op].kind in (Kind.GRAPH, Kind.DERIVED) for item in graph.nodes):
+    if slice_elements < 1 or any(item.kind in (Kind.GRAPH, Kind.DERIVED) for item in graph.nodes):
         return None
     if max(prod(kind.shape) for kind in graph.types) <= slice_elements:
         return None

@@ -14,6 +14,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import VIEWS_OF_ALL
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.written_softmax import written_softmax
@@ -51,7 +52,7 @@ def library_attentions(graph: Graph) -> tuple[LibraryAttention, ...]:
         return ()
     taken, found = set(prepared_values(graph)), list[LibraryAttention]()
     for item, values in graph.numbered():
-        if item.op == "matmul":
+        if item.kind is Kind.MATMUL:
             attention = _Match(graph).attention(item, values[0])
             if attention is not None and taken.isdisjoint(attention.values):
                 found.append(attention)
@@ -85,7 +86,7 @@ class _Match:
                     item.operands, key=lambda value: self.graph.node_of[value].op not in ("matmul", "scale", "cast")
                 )
                 is_added = True
-        if item.op != "matmul" or scale <= 0:
+        if item.kind is not Kind.MATMUL or scale <= 0:
             return None
         self.inner.append(scores)
         made = (*reversed(self.inner), result)

@@ -14,7 +14,7 @@ from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.windows import channels_last
@@ -95,7 +95,7 @@ def _images(graph: Graph) -> set[int]:
         elif item.op in ("block", "reshape"):
             own = (value for value in values if len(shape := graph.types[value].shape) == 4 and shape[2:] in planes)
             images |= {it for it in own if not any(pools_row_major(graph, graph.nodes[reader]) for reader in graph.readers[it])}
-        elif item.op in _KEEP_ORDER or OPS[item.op].kind is Kind.ELEMENTWISE:
+        elif item.op in _KEEP_ORDER or item.kind is Kind.ELEMENTWISE:
             alike = [value for value in (*item.operands, *values) if len(graph.types[value].shape) == 4]
             for value in alike:
                 links.setdefault(value, set()).update(alike)

@@ -16,7 +16,7 @@ from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.weights import prepared_values
 
@@ -99,7 +99,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
     if any(item.op == "gather" for item in graph.nodes):
         in_place |= {graph.makers[value] for value in placement_of(graph).gathered}
     for position, (item, values) in enumerate(graph.numbered()):
-        if position in grouped or OPS[item.op].kind is Kind.BOUNDARY:
+        if position in grouped or item.kind is Kind.BOUNDARY:
             continue
         if item.op == "block":
             kind = LaunchKind.BLOCK

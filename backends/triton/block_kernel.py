@@ -40,7 +40,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
 from mirage_eg.ir.op.elementwise import to_a_type
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
 _RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", FULL, *GRID_NAMES}
@@ -173,7 +173,7 @@ def _assemble(writer: Writer, part: Part) -> list[str]:
         limits = "first, end" if bounds else f"{writer.graph.loop}"
         steps = f"range({limits})"
         if not any(
-            item.op == "matmul" for item in writer.graph.nodes
+            item.kind is Kind.MATMUL for item in writer.graph.nodes
         ):  # else Triton pipelines the operands of the products alone
             steps = f"tl.range({limits}, num_stages={writer.schedule.num_stages})"
         lines += [f"for {counter} in {steps}:", *_indent([*widen, *body])]
@@ -213,7 +213,7 @@ def _write_body(writer: Writer, part: Part) -> None:
             _store(writer, tile, item["omap"], pointer)
             continue
         [value] = values
-        match OPS[item.op].kind:
+        match item.kind:
             case Kind.BOUNDARY:
                 (position, pointer), steps = next(loads), viewed.get(value, [])
                 if consumers[value]:

@@ -38,7 +38,7 @@ from mirage_eg.backends.triton.written_tables import written_sized_tables, writt
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import with_direct_reshapes
 from mirage_eg.ir.sizes import SizeArgument
 from mirage_eg.ir.written_inputs import with_written_inputs, written_inputs
@@ -293,7 +293,7 @@ def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
     else:
         file.name_result(value)
         write_library_call(file, item, value)
-        if OPS[item.op].kind is Kind.REARRANGEMENT:  # may be a view
+        if item.kind is Kind.REARRANGEMENT:  # may be a view
             file.shown[value] = frozenset[int]().union(*(file.shown.get(i, frozenset()) for i in item.operands))
 
 

@@ -14,7 +14,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, is_zero
 from mirage_eg.ir.op.elementwise import power_of
 from mirage_eg.ir.op.moves import MOVES
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
 Origin = Mapping[int, int]  # dim of a value -> dim of the exponential along which it varies
@@ -73,7 +73,7 @@ def real_dims(shape: Shape) -> list[int]:
 def _degree(trace: Powers, item: Node) -> Fraction | None:
     """Degree of a node's result, or None if the form is lost."""
     degrees = [trace.degrees.get(operand, Fraction(0)) for operand in item.operands]
-    match OPS[item.op].kind:
+    match item.kind:
         case Kind.ELEMENTWISE:
             return _elementwise_degree(trace, item, degrees)
         case Kind.MATMUL:
@@ -139,7 +139,7 @@ def moved_dims(item: Node, position: int, operands: Sequence[Shape], result: Sha
     """For each dim of an operand that the result has, its dim in the result."""
     shape = operands[position]
     shift = len(result) - len(shape)
-    match OPS[item.op].kind:
+    match item.kind:
         case Kind.MATMUL:
             contracted = len(shape) - (1 if position == 0 else 2)
             return {dim: dim + shift for dim in real_dims(shape) if dim != contracted}

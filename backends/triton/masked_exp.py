@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mirage_eg.backends.triton.exp_factors import Powers, real_dims
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
+from mirage_eg.ir.ops import Kind
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,7 +77,7 @@ def _weights(sums: _Sums, item: Node, weights: Mapping[int, Weights]) -> Weights
         case "mul" | "matmul":
             others = [(position, operand) for position, operand in enumerate(item.operands) if operand not in weights]
             own += [_factors(sums, item, position, operand) for position, operand in others]
-            if None in own or (item.op == "matmul" and item.operands[0] in weights and item.operands[1] in weights):
+            if None in own or (item.kind is Kind.MATMUL and item.operands[0] in weights and item.operands[1] in weights):
                 return None
             return tuple(sorted(factor for weights in own for factor in weights or ()))
         case "where" if _is_product(sums, item):

@@ -16,7 +16,7 @@ from mirage_eg.ir.op import selections
 from mirage_eg.ir.op.elementwise import PACKAGED, REGISTRY, elementwise_table
 from mirage_eg.ir.op.literals import number
 from mirage_eg.ir.op.record import OPERANDS, ElementwiseOp, Helper, holds
-from mirage_eg.ir.ops import OPS
+from mirage_eg.ir.ops import OPS, Kind
 
 Attributes = Mapping[str, Any]
 Write = Callable[[Sequence[str], Attributes], str]
@@ -50,7 +50,7 @@ def torch_text(
     item: Node, operands: Sequence[str], dtype: DType, attributes: Attributes, shapes: Sequence[tuple[int, ...]]
 ) -> str:
     """The PyTorch expression of a node with this element type; on a GPU torch has products of integers in float64 alone."""
-    if item.op != "matmul" or not dtype.is_integer:
+    if item.kind is not Kind.MATMUL or not dtype.is_integer:
         return torch_call(item.op, operands, attributes, shapes)
     return f"{torch_call(item.op, [f'{x}.double()' for x in operands], attributes, shapes)}.to(torch.{dtype})"
 

@@ -35,7 +35,7 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
     """
     graph = expanded(block)
     padded, makers = padding(graph), graph.node_of
-    dots = [value for value, item in enumerate(makers) if item.op == "matmul" and is_dot(graph, item)]
+    dots = [value for value, item in enumerate(makers) if item.kind is Kind.MATMUL and is_dot(graph, item)]
     operands = {operand for value in dots for operand in makers[value].operands}
     by_wgmma = any(prod(padded[value][:-1]) >= WGMMA_ROWS for value in dots)
     buffers = max(1, stages if by_wgmma else stages - 1)
@@ -48,7 +48,7 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
         most += nbytes * (buffers if in_loop else 1)
         if value in operands and (in_loop or Phase.LOOP not in graph.phases):
             least += nbytes * (stages - 1 if in_loop else 1)
-    results = [prod(padded[value]) for value, item in enumerate(makers) if OPS[item.op].kind in _SUMS]
+    results = [prod(padded[value]) for value, item in enumerate(makers) if item.kind in _SUMS]
     return least, most + _FLOAT32 * max(results, default=0)
 
 

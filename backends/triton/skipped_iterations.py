@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 _MOST_CASES = 8  # of one loop; leaving one out skips less
 
@@ -52,7 +52,7 @@ def skipped_iterations(graph: Graph, constants: Iterable[int]) -> SkippedIterati
         return None
     search = _Search(graph, known)
     cases = _ALWAYS
-    accumulators = [item for item, _ in graph.numbered() if OPS[item.op].kind is Kind.ACCUMULATOR]
+    accumulators = [item for item, _ in graph.numbered() if item.kind is Kind.ACCUMULATOR]
     for item in accumulators:
         if graph.phases[item.operands[0]] is Phase.LOOP:
             cases = _both(cases, search.cases(item.operands[0], -inf if item.op == "accum_max" else 0.0))
@@ -109,7 +109,7 @@ class _Search:
         return self._known[key]
 
     def _of_op(self, item: Node, value: int, number: float, factor: bool) -> Iterable[Case]:
-        match OPS[item.op].kind:
+        match item.kind:
             case Kind.BOUNDARY:
                 return self._of_input(value, number, factor)
             case Kind.ELEMENTWISE:

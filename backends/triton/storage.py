@@ -7,7 +7,7 @@ from mirage_eg.backends.triton.tiles import MatmulForm, is_skinny, matmul_form, 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 WGMMA_ROWS = 64  # of a product, at least
 
@@ -24,13 +24,13 @@ def accumulates(graph: Graph, value: int, consumers: Sequence[Node]) -> bool:
 
 def reads_stored(graph: Graph, consumer: Node, value: int) -> bool:
     """Does this op take a value in the element type of memory?"""
-    match OPS[consumer.op].kind:
+    match consumer.kind:
         case Kind.MATMUL:
             return is_dot(graph, consumer)
         case Kind.REARRANGEMENT | Kind.BOUNDARY:
             return True
         case _:
-            products = [it for it in _readers(graph, value) if OPS[it.op].kind is Kind.MATMUL and is_dot(graph, it)]
+            products = [it for it in _readers(graph, value) if it.kind is Kind.MATMUL and is_dot(graph, it)]
             return consumer.op == "cast" and any(is_narrow(product_dtype(graph, it, DType.float32)) for it in products)
 
 
@@ -54,7 +54,7 @@ def is_narrow(dtype: DType) -> bool:
 def _before_cast(graph: Graph, value: int) -> DType:
     """The type of a value before it was widened, whether its elements were moved since or not."""
     maker = graph.node_of[value]
-    if (OPS[maker.op].kind is Kind.REARRANGEMENT and len(maker.operands) == 1) or is_widening(graph, maker):
+    if (maker.kind is Kind.REARRANGEMENT and len(maker.operands) == 1) or is_widening(graph, maker):
         return _before_cast(graph, maker.operands[0])
     return graph.types[value].dtype
 
@@ -75,7 +75,7 @@ def needs_copy(graph: Graph, value: int, swapped: bool) -> bool:
     if graph.phases[value] is not Phase.LOOP or graph.types[value].dtype.itemsize != 2:
         return False
     readers = list(_readers(graph, value))
-    alone = [OPS[reader.op].kind is Kind.MATMUL and is_dot(graph, reader) for reader in readers]
+    alone = [reader.kind is Kind.MATMUL and is_dot(graph, reader) for reader in readers]
     return not all(alone) and any(
         _may_be_wgmma(graph, reader, swapped) for reader, one in zip(readers, alone, strict=True) if one
     )
@@ -85,7 +85,7 @@ def _readers(graph: Graph, value: int) -> Iterator[Node]:
     """The readers of a value, or of its elements moved or in float32."""
     for item, values in graph.numbered():
         if value in item.operands:
-            if OPS[item.op].kind is Kind.REARRANGEMENT or is_widening(graph, item):
+            if item.kind is Kind.REARRANGEMENT or is_widening(graph, item):
                 yield from _readers(graph, values[0])
             else:
                 yield item

@@ -104,7 +104,7 @@ def is_skinny(left: Shape, right: Shape) -> bool:
 def expanded(block: Graph) -> Graph:
     """The block graph without derived ops, definitions and thread graphs, as it is lowered."""
     plain = all(
-        OPS[item.op].kind is not Kind.GRAPH and OPS[item.op].expand is None and lowered_by(item.op, item.mapping) is None
+        item.kind is not Kind.GRAPH and OPS[item.op].expand is None and lowered_by(item.op, item.mapping) is None
         for item in block.nodes
     )
     return block if plain else flatten(expand_custom(block))
@@ -121,7 +121,7 @@ def flatten(graph: Graph) -> Graph:
         if item in seen:
             return seen[item]
         values = list(checker.append(item))
-        if OPS[item.op].kind is not Kind.BOUNDARY:  # equal inputs may read different tensors
+        if item.kind is not Kind.BOUNDARY:  # equal inputs may read different tensors
             seen[item] = values
         return values
 
@@ -179,7 +179,7 @@ def padding(graph: Graph) -> list[Shape]:
             continue
         for x, y in _tied_dims(item, values[0], shapes):
             parent[find(x)] = find(y)
-        if item.op == "matmul":
+        if item.kind is Kind.MATMUL:
             left, right = (shapes[i] for i in item.operands)
             if matmul_form(left, right) is MatmulForm.DOT:
                 result = values[0]
@@ -206,7 +206,7 @@ def _tied_dims(item: Node, result: int, shapes: Sequence[Shape]) -> Iterator[tup
             if shapes[operand][-back] == result_shape[-back] != 1:
                 yield (operand, rank - back), (result, len(result_shape) - back)
 
-    match OPS[item.op].kind:
+    match item.kind:
         case Kind.ELEMENTWISE:
             for operand in item.operands:
                 yield from aligned(operand)

@@ -11,7 +11,7 @@ from math import prod
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 WARP = 32
 MOST_WARPS = 32
@@ -51,8 +51,8 @@ def written_cluster(block: Graph, where: str) -> int:
 
 def is_of_one_row(block: Graph) -> bool:
     """Whether a block has one row, and neither loop nor product: only the thread blocks of a cluster can share it."""
-    left = [prod(block.types[values[0]].shape) for item, values in block.numbered() if OPS[item.op].kind is Kind.REDUCTION]
-    return block.loop == 1 and min(left, default=0) == 1 and all(item.op != "matmul" for item in block.nodes)
+    left = [prod(block.types[values[0]].shape) for item, values in block.numbered() if item.kind is Kind.REDUCTION]
+    return block.loop == 1 and min(left, default=0) == 1 and all(item.kind is not Kind.MATMUL for item in block.nodes)
 
 
 def fills_its_tiles(block: Graph) -> bool:

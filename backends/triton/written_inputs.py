@@ -4,7 +4,7 @@ from collections.abc import Container
 
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.written_inputs import written_inputs
 
 
@@ -27,6 +27,4 @@ def write_into_inputs(file: ProgramFile) -> None:
 def _shows(graph: Graph, value: int, inputs: Container[int]) -> bool:
     """Whether a value may be in the memory of one of these inputs."""
     item = graph.node_of[value]
-    return value in inputs or (
-        OPS[item.op].kind is Kind.REARRANGEMENT and any(_shows(graph, it, inputs) for it in item.operands)
-    )
+    return value in inputs or (item.kind is Kind.REARRANGEMENT and any(_shows(graph, it, inputs) for it in item.operands))

@@ -14,7 +14,7 @@ from egglog import bindings
 from mirage_eg.egraph.terms import assign, call, define, fact, term
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 Order = tuple[int, ...]  # of dims
 
@@ -55,7 +55,7 @@ class OpTerms:
                 return call("Reshape", vector(item["shape"]), *operands)
             case "matmul":
                 return call("Matmul", *operands)
-        match OPS[item.op].kind, len(operands):
+        match item.kind, len(operands):
             case Kind.ELEMENTWISE, 1:
                 return call("Unary", self.name(item), *operands)
             case Kind.ELEMENTWISE, 2:

@@ -12,7 +12,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 
 
@@ -85,7 +85,7 @@ def _with_opaque_values(graph: Graph) -> Graph:
     """The graph with inputs in place of the results of library ops."""
     nodes: list[Node] = []
     for item, values in graph.numbered():
-        if OPS[item.op].kind is not Kind.LIBRARY:
+        if item.kind is not Kind.LIBRARY:
             nodes.append(item)
             continue
         for value in values:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import power_of
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 _KINDS = (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MATMUL, Kind.REARRANGEMENT)
 
@@ -32,7 +32,7 @@ def exponential_groups(graph: Graph) -> list[FunctionValues]:
         if item.op == "exp":
             groups.append({*values})
             degrees[values[0]] = Fraction(1)
-        elif any(own) and OPS[item.op].kind in _KINDS:
+        elif any(own) and item.kind in _KINDS:
             met = [group for group in groups if any(operand in group and operand in degrees for operand in item.operands)]
             groups = [*(group for group in groups if group not in met), set(values).union(*met)]
             if degree := _degree(item, own):
@@ -72,8 +72,8 @@ def _function(graph: Graph, group: set[int]) -> FunctionValues | None:
     """The group as a function, if it sums something, has ops for a function only, and can be called at its first op."""
     items = [item for item, values in graph.numbered() if not group.isdisjoint(values)]
     read = {operand for item in items for operand in item.operands} - group
-    is_summed = any(OPS[item.op].kind in (Kind.REDUCTION, Kind.MATMUL) for item in items)
-    if not is_summed or any(OPS[item.op].kind not in _KINDS for item in items) or max(read, default=-1) > min(group):
+    is_summed = any(item.kind in (Kind.REDUCTION, Kind.MATMUL) for item in items)
+    if not is_summed or any(item.kind not in _KINDS for item in items) or max(read, default=-1) > min(group):
         return None
     outside = _read_outside(graph, group)
     return FunctionValues(frozenset(group), tuple(value for value in sorted(group) if value in outside))

@@ -14,7 +14,7 @@ from mirage_eg.frontend.onnx_bodies import OnnxBody, OnnxValue, write_node
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node, TensorType, is_zero
 from mirage_eg.ir.op.elementwise import power_of
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ShiftedBody:
     def _homogeneous(self, item: Node, operands: Sequence[Value], result: TensorType) -> Exponential | None:
         """The value of an op that keeps a factor on the exponential apart; None for others."""
         degrees = [x.degree if isinstance(x, Exponential) else Fraction(0) for x in operands]
-        kind = OPS[item.op].kind
+        kind = item.kind
         if kind is Kind.REDUCTION:
             return self._reduced(item, operands[0], result)
         if kind is Kind.MATMUL:

@@ -26,7 +26,7 @@ from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, TensorType, is_op
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 OPSET = 18
 IR_VERSION = 8  # the first with functions; older runtimes read it
@@ -230,9 +230,9 @@ def _part(graph: Graph, kernel: FunctionValues) -> Graph:
     for value in kernel.results:
         copy.write(value)
     part = copy.graph()
-    if any(OPS[item.op].kind is Kind.GRAPH for item in part.nodes):
+    if any(item.kind is Kind.GRAPH for item in part.nodes):
         return flatten(part)
-    derived = {item.op for item in part.nodes if OPS[item.op].kind is Kind.DERIVED} - {"softmax", "split"}
+    derived = {item.op for item in part.nodes if item.kind is Kind.DERIVED} - {"softmax", "split"}
     return expand_ops(part, derived)
 
 

@@ -13,7 +13,7 @@ from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import COMPARISONS
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 Numbers = frozenset[Fraction]
 _BOTH: Numbers = frozenset({Fraction(0), Fraction(1)})
@@ -30,7 +30,7 @@ _JOINED: Mapping[str, Callable[[Fraction, Fraction], Fraction]] = {
 
 def returned_indicators(graph: Graph) -> tuple[bool, ...]:
     """For each result of a kernel graph whether it is an indicator."""
-    flat = flatten(graph) if any(OPS[item.op].kind is Kind.GRAPH for item in graph.nodes) else graph
+    flat = flatten(graph) if any(item.kind is Kind.GRAPH for item in graph.nodes) else graph
     found: dict[int, Numbers] = {}
     for item, values in flat.numbered():
         operands = [found.get(operand) for operand in item.operands]
@@ -46,9 +46,9 @@ def _numbers(item: Node, operands: list[Numbers | None]) -> Numbers | None:
     if item.op in COMPARISONS:
         return _BOTH
     given = [it for it in operands if it is not None]
-    if len(given) < len(operands) or not given or OPS[item.op].kind is Kind.BOUNDARY:
+    if len(given) < len(operands) or not given or item.kind is Kind.BOUNDARY:
         return None
-    if OPS[item.op].kind is Kind.REARRANGEMENT:
+    if item.kind is Kind.REARRANGEMENT:
         return frozenset().union(*given)
     match item.op:
         case "scale":

@@ -18,7 +18,7 @@ from mirage_eg.graph_optimizer.rewritten_program import RewrittenProgram
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.weights import marked_weights, prepared_values
 
 _PARTLY_READ = ("gather", "take", "take_along_dim", "slice")  # ops that read a part of their first operand
@@ -104,5 +104,5 @@ def _kernels(program: Graph) -> Counter[object]:
     return Counter(
         (item.op, *(program.types[value].shape for value in (*item.operands, *values)))
         for position, (item, values) in enumerate(program.numbered())
-        if position in computed and OPS[item.op].kind is not Kind.REARRANGEMENT
+        if position in computed and item.kind is not Kind.REARRANGEMENT
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.weights import marked_weights, matching_inputs
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
@@ -46,7 +46,7 @@ def _read_as_weights(program: Graph) -> set[int]:
 
 def _takes_weight(program: Graph, value: int, item: Node, place: int, values: range, found: set[int]) -> bool:
     shape = program.types[value].shape
-    match OPS[item.op].kind, item.op:
+    match item.kind, item.op:
         case Kind.MATMUL, _:
             return place == 1 and len(shape) == 2
         case _, op if op in _PARAMETERS:

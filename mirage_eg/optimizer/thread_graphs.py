@@ -10,7 +10,7 @@ from dataclasses import replace
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ops import Kind, Level
 
 
 def form_threads(graph: Graph) -> Graph:
@@ -33,7 +33,7 @@ def thread_groups(block: Graph) -> list[list[int]]:
     root: dict[int, int] = {}  # of every elementwise node, the last one of its group
     for position in reversed(range(len(numbered))):
         item, values = numbered[position]
-        if OPS[item.op].kind is not Kind.ELEMENTWISE:
+        if item.kind is not Kind.ELEMENTWISE:
             continue
         [value] = values
         users = set(readers.get(value, ()))

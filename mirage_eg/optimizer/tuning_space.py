@@ -13,6 +13,7 @@ from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
+from mirage_eg.ir.ops import Kind
 
 _Choice = TypeVar("_Choice")
 _EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
@@ -82,7 +83,7 @@ def _has(block: Graph, ops: Collection[str]) -> bool:
 
 def _has_skinny(block: Graph) -> bool:
     flat = flatten(expand_custom(block))
-    return any(is_skinny(*(flat.types[i].shape for i in item.operands)) for item in flat.nodes if item.op == "matmul")
+    return any(is_skinny(*(flat.types[i].shape for i in item.operands)) for item in flat.nodes if item.kind is Kind.MATMUL)
 
 
 def like(schedules: Sequence[Schedule], blocks: Sequence[Graph]) -> Schedules:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape, reshape_groups
 from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS, MAX_POOLS, sides
 from mirage_eg.partial_equivalence.rectangles import Rectangle
@@ -47,7 +47,7 @@ class Restriction:
         item, shape = self.makers[value], self.shapes[value]
         if value in self.inputs:
             return self.sliced(self.inputs[value], ranges)
-        rule = _elementwise if OPS[item.op].kind is Kind.ELEMENTWISE else PARTS.get(item.op)
+        rule = _elementwise if item.kind is Kind.ELEMENTWISE else PARTS.get(item.op)
         if ranges == everything(shape) or rule is None:
             operands = [self.whole(operand) for operand in item.operands]
             return self.sliced(self.builder.op(item.op, *operands, **item.mapping), ranges)

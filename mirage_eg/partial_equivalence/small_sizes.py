@@ -10,7 +10,7 @@ from math import prod
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.window_changes import WINDOWED
 
@@ -63,7 +63,7 @@ def _windows(program: Graph) -> _Windows | None:
             filters.add(item.operands[1])
         elif item.op == "avg_pool2d":
             images.add(item.operands[0])
-        elif item.op not in ("input", "output") and OPS[item.op].kind is not Kind.ELEMENTWISE:
+        elif item.op not in ("input", "output") and item.kind is not Kind.ELEMENTWISE:
             return None
     given = set(program.input_values)
     if filters & images or not filters <= given or (given - filters - images):
@@ -74,7 +74,7 @@ def _windows(program: Graph) -> _Windows | None:
 def _has_no_extents(item: Node) -> bool:
     """Whether the op takes operands of any extents, equal ones where they have to be."""
     kinds = (Kind.ELEMENTWISE, Kind.MATMUL, Kind.REDUCTION, Kind.BOUNDARY)
-    return item.op == "transpose" or OPS[item.op].kind in kinds
+    return item.op == "transpose" or item.kind in kinds
 
 
 def _rebuilt(program: Graph, windows: _Windows | None) -> Graph:
@@ -104,4 +104,4 @@ def _shape(program: Graph, value: int, windows: _Windows | None) -> Shape:
 def contractions(program: Graph) -> Sequence[int]:
     """The nodes of a program that mutants can change: those that sum products, or windows."""
     kinds = (Kind.MATMUL, Kind.REDUCTION)
-    return [number for number, item in enumerate(program.nodes) if item.op in WINDOWED or OPS[item.op].kind in kinds]
+    return [number for number, item in enumerate(program.nodes) if item.op in WINDOWED or item.kind in kinds]

@@ -101,7 +101,7 @@ class Reader:
         with different ones may be equal, too. `applications` gets the op and the operands of each.
         """
         assert self.functions is not None
-        if OPS[item.op].kind is not Kind.ELEMENTWISE:
+        if item.kind is not Kind.ELEMENTWISE:
             raise UnsupportedError(f"{item.op}: got an op that is neither a sum of products nor elementwise")
         operands = [self.operand(item, place, index, shape) for place in range(len(item.operands))]
         constants = [_constant(it) for it in operands]

@@ -16,7 +16,7 @@ from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
@@ -211,7 +211,7 @@ def _limits(options: Options, most: int, until: Deadline) -> SearchLimits:
 def _parts(program: Graph) -> Iterator[tuple[str, Graph]]:
     """For the result of each op: the program that computes only it, and the program after it, if there is one."""
     for item, values in program.numbered():
-        if OPS[item.op].kind is not Kind.BOUNDARY:
+        if item.kind is not Kind.BOUNDARY:
             for value in values:
                 yield f"all that %{value} ({item.op}) is computed of", needed_subprogram(program, value)
                 yield f"all after %{value} ({item.op})", needed_subprogram(program, None, value)

@@ -19,7 +19,7 @@ from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, is_op, node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.search.partition.segments import Segment, Segmenter
 from mirage_eg.verify.restriction import JointAxes
@@ -212,7 +212,7 @@ def _segment(primitive: Graph, segmenter: Segmenter, graph: Graph, nodes: Sequen
         value = frontier.pop()
         position = primitive.makers[value]
         item = primitive.nodes[position]
-        moves = OPS[item.op].kind is Kind.REARRANGEMENT and item.op not in PLAIN_VIEWS and item.op != "concat"
+        moves = item.kind is Kind.REARRANGEMENT and item.op not in PLAIN_VIEWS and item.op != "concat"
         if value in given and value not in outputs and not moves:
             continue
         if item.op == "input":

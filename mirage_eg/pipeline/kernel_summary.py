@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 
@@ -33,7 +33,7 @@ def kernel_summary(graph: Graph) -> str:
 
 
 def _block_summary(block: Graph) -> str:
-    products = [values[0] for item, values in block.numbered() if item.op == "matmul"]
+    products = [values[0] for item, values in block.numbered() if item.kind is Kind.MATMUL]
     after = _downstream(block, products)
     before = _upstream(block, products)
     words: list[str] = []
@@ -67,7 +67,7 @@ def _where(is_after: bool, is_before: bool, phase: Phase) -> str:
 
 
 def _is_statistic(block: Graph, item: Node, values: range) -> bool:
-    return OPS[item.op].kind is Kind.REDUCTION and block.phases[values[0]] is Phase.PROLOGUE
+    return item.kind is Kind.REDUCTION and block.phases[values[0]] is Phase.PROLOGUE
 
 
 def _pace(block: Graph) -> str:

@@ -13,7 +13,7 @@ from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import memory_of
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.layouts import ChosenLayouts
 from mirage_eg.optimizer.measurement import Measurement
@@ -262,7 +262,7 @@ def simplification_summary(simplified: Simplification) -> SimplificationSummary:
 
 
 def _op_names(graph: Graph) -> tuple[str, ...]:
-    return tuple(item.op for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
+    return tuple(item.op for item in graph.nodes if item.kind is not Kind.BOUNDARY)
 
 
 def _lines(program: Graph) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import VIEWS_OF_ALL, VIEWS_ONCE
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
 _MOVES = VIEWS_ONCE & VIEWS_OF_ALL  # at extents of 1 a transposition is a reshape
@@ -40,10 +40,10 @@ def vector_products(program: Graph) -> tuple[tuple[bool, ...], ...]:
     expanded = expand(program)
     found: list[tuple[bool, ...]] = []
     for item in expanded.nodes:
-        if item.op == "matmul":
+        if item.kind is Kind.MATMUL:
             left, right = (expanded.types[operand].shape for operand in item.operands)
             found.append((_count(left, right) == 1, _count(right[:-2] + right[:-3:-1], left) == 1, left[-1] == 1))
-        elif OPS[item.op].kind is Kind.REDUCTION:
+        elif item.kind is Kind.REDUCTION:
             found.append((expanded.types[item.operands[0]].shape[item["dim"]] == 1,))
     return tuple(found)
 

@@ -107,7 +107,7 @@ def _legend(graph: Graph, swapped: bool) -> tuple[str, Size]:
     used: set[str] = set()
     blocks = [graph]
     if graph.level is Level.KERNEL:
-        compute = [item.op for item in graph.nodes if OPS[item.op].kind not in (Kind.BOUNDARY, Kind.GRAPH)]
+        compute = [item.op for item in graph.nodes if item.kind not in (Kind.BOUNDARY, Kind.GRAPH)]
         used |= {"view" if op in VIEWS_IN_ORDER else "library" for op in compute}
         blocks = [with_threads(item["graph"]) for item in graph.nodes if item.op == "block"]
     elif graph.level is Level.THREAD:
@@ -249,7 +249,7 @@ def _layers(graph: Graph, lines: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _box(graph: Graph, item: Node, values: range, around: _Surroundings, colour: str) -> _Box:
-    kind = OPS[item.op].kind
+    kind = item.kind
     if graph.level is Level.THREAD and kind is Kind.BOUNDARY:
         dot = f'<circle cx="2" cy="2" r="2" class="mg-ink" fill="{PALETTE["ink"][0]}"/>'
         return _Box((4.0, 4.0), dot, (2.0,) * len(item.operands), (2.0,) * len(values))

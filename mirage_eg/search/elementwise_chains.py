@@ -7,7 +7,7 @@ before it counts, since laws reassociate the operands of both.
 from collections.abc import Iterable, Mapping
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.search.heuristics import SEARCH
 
 
@@ -21,12 +21,12 @@ def continued(program: Graph) -> dict[int, int]:
     predecessors = {}
     for position, item in enumerate(program.nodes):
         computed = {makers[operand] for operand in item.operands if program.nodes[makers[operand]].op != "input"}
-        if OPS[item.op].kind is not Kind.ELEMENTWISE or len(computed) != 1:
+        if item.kind is not Kind.ELEMENTWISE or len(computed) != 1:
             continue
         [before] = computed
         other = program.nodes[before]
         repeats = other.op == item.op and len(set(item.operands)) > 1
-        if OPS[other.op].kind is Kind.ELEMENTWISE and readers[before] == {position} and not repeats:
+        if other.kind is Kind.ELEMENTWISE and readers[before] == {position} and not repeats:
             predecessors[position] = before
     return predecessors
 

@@ -11,7 +11,7 @@ from mirage_eg.egraph.expression import constructor, express, op_of
 from mirage_eg.egraph.oracle import BuildOracle, Key, Oracle, children_of
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.split_space import LOOP, Application, Index, PruneLog, Role, Space, Value
@@ -200,7 +200,7 @@ class _Walk:
 
     def _why_not(self, step: Step, operands: Sequence[Value], number: int) -> Departure:
         classes, phases = [value[0] for value in operands], {value[2] for value in operands}
-        kind = OPS[step.op].kind
+        kind = step.kind
         words = f"{step.op} of {', '.join(map(self.name, classes))}"
         if len(phases) > 1 and LOOP in phases and max(phases) > LOOP:
             return self._left("loop", f"{words}: one operand is of the loop, the other is computed after it", number)

@@ -31,6 +31,11 @@ class Step:
     constants: tuple[Constant, ...] = ()
     reduced: tuple[int, ...] = ()  # the axes that a reduction or matmul reduces
 
+    @property
+    def kind(self) -> Kind:
+        """That of the op."""
+        return OPS[self.op].kind
+
 
 @dataclass(frozen=True, slots=True)
 class Structure:

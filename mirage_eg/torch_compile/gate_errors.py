@@ -15,7 +15,7 @@ from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.measure.candidate_timer import MOST_WRONG
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 from mirage_eg.torch_compile.gate_inputs import DISTRIBUTIONS, GateInputs
 from mirage_eg.torch_compile.segment_call import SegmentCall
@@ -72,7 +72,7 @@ def coarsest_types(program: Graph) -> list[Any]:
             continue
         for value in values:
             own = getattr(torch, str(program.types[value].dtype))
-            rounds = own.is_floating_point and item.op != "input" and OPS[item.op].kind is not Kind.REARRANGEMENT
+            rounds = own.is_floating_point and item.op != "input" and item.kind is not Kind.REARRANGEMENT
             coarsest[value] = max(filter(None, [*types, own if rounds else None]), key=_eps, default=None)
     return results
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ops import Kind, Level
 from mirage_eg.ir.shapes import Shape
 
 
@@ -53,7 +53,7 @@ class _NarrowProgram:
             self.checker.append(Node(item.op, (self.broadcast(x[0]),), item.attributes))
             return
         [shape] = shapes
-        match OPS[item.op].kind, item.op:
+        match item.kind, item.op:
             case Kind.REARRANGEMENT, "broadcast":
                 value = narrow[0]
             case Kind.ELEMENTWISE, _:

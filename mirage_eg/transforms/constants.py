@@ -25,7 +25,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.op.record import holds
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.verify.box_proof import proved_by_boxes
 from mirage_eg.verify.reference import verify
@@ -115,7 +115,7 @@ def _keeps_zero(item: Node) -> bool:
 def _is_proved(program: Graph, value: int, number: Fraction, proved: Mapping[int, Fraction]) -> bool:
     """Whether a value is a number: it is computed of numbers alone, or it is one as a function of what is not elementwise."""
     item = program.node_of[value]
-    if OPS[item.op].kind is Kind.ELEMENTWISE and all(operand in proved for operand in item.operands):
+    if item.kind is Kind.ELEMENTWISE and all(operand in proved for operand in item.operands):
         got = ELEMENTWISE[item.op](*(_exact(proved[operand]) for operand in item.operands), **item.mapping)
         if got == _exact(number):
             return True
@@ -151,7 +151,7 @@ def _as_function(program: Graph, value: int, number: Fraction) -> tuple[Graph, G
                 nodes.append(node("full", shape=small(kind), value=item["value"], dtype=item["dtype"]))
             elif not _is_elementwise(program, item, one):
                 nodes.append(node("input", shape=small(kind), dtype=str(kind.dtype), name=f"v{one}"))
-            elif OPS[item.op].kind is not Kind.ELEMENTWISE:  # it does nothing
+            elif item.kind is not Kind.ELEMENTWISE:  # it does nothing
                 place[one] = place[item.operands[0]]
                 continue
             else:
@@ -165,6 +165,4 @@ def _as_function(program: Graph, value: int, number: Fraction) -> tuple[Graph, G
 
 def _is_elementwise(program: Graph, item: Node, value: int) -> bool:
     """Whether an op computes each element of those at its place, or does nothing, as a mean over one element."""
-    return OPS[item.op].kind is Kind.ELEMENTWISE or (
-        item.op in ("sum", "mean", "max") and has_type_of_operand(program, item, value)
-    )
+    return item.kind is Kind.ELEMENTWISE or (item.op in ("sum", "mean", "max") and has_type_of_operand(program, item, value))

@@ -9,7 +9,7 @@ from collections import Counter
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ops import Kind, Level
 from mirage_eg.ir.passes import without_dead_code
 
 
@@ -30,7 +30,7 @@ def _one_earlier(program: Graph) -> Graph | None:
         if item.op != "take_along_dim" or readers[item.operands[0]] != 1:
             continue
         computed = program.node_of[item.operands[0]]
-        if OPS[computed.op].kind is Kind.ELEMENTWISE and (picked := _picked_operands(program, computed, item)) is not None:
+        if computed.kind is Kind.ELEMENTWISE and (picked := _picked_operands(program, computed, item)) is not None:
             return _moved(program, values[0], computed, item, picked)
     return None
 

@@ -14,6 +14,7 @@ from numpy import broadcast_shapes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import node
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
 MOST_FACTORS = 64  # longer chains stay unchanged
@@ -35,7 +36,7 @@ def associate(program: Graph) -> Graph:
     readers = Counter(operand for item in program.nodes for operand in item.operands)
     chains: dict[int, _Chain] = {}  # by the value of their last product
     for item, values in program.numbered():
-        if item.op == "matmul":
+        if item.kind is Kind.MATMUL:
             chains[values[0]] = _chain(program, item.operands, chains, readers)
     inner = frozenset[int]().union(*(chain.inner for chain in chains.values()))
     cheaper: dict[int, Tree] = {}

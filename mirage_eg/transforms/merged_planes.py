@@ -15,7 +15,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, TensorType, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
 
@@ -121,7 +121,7 @@ class _Merging:
     def _copied(self, item: Node, value: int) -> int:
         own = [self._place[i] for i in item.operands]
         shape, attributes = self._merged(value), item.mapping
-        match OPS[item.op].kind, item.op:
+        match item.kind, item.op:
             case Kind.BOUNDARY, _:
                 attributes["shape"] = shape
             case Kind.ELEMENTWISE, _:

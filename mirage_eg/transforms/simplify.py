@@ -26,7 +26,7 @@ from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
@@ -59,7 +59,7 @@ def simplify(program: Graph) -> Simplification:
     """The same function with fewer or cheaper ops; `program` itself where nothing is redundant, or where it has block
     graphs."""
     start = perf_counter()
-    if any(OPS[item.op].kind is Kind.GRAPH for item in program.nodes):
+    if any(item.kind is Kind.GRAPH for item in program.nodes):
         return Simplification(program, program, (), (), None, 0.0)
     multiplied = with_pointwise_products(program)
     sliced = dissolved(multiplied, whole_products(multiplied))
@@ -93,7 +93,7 @@ def _laws() -> str:
 
 def weight(graph: Graph) -> int:
     """The rough cost of a program's ops, each counted once."""
-    return sum(_WEIGHTS.get(item.op.capitalize(), _WEIGHT) for item in graph.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
+    return sum(_WEIGHTS.get(item.op.capitalize(), _WEIGHT) for item in graph.nodes if item.kind is not Kind.BOUNDARY)
 
 
 def _cost(enode: ENode) -> float:

@@ -14,7 +14,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.written_softmax import WrittenSoftmax, written_softmax
 
@@ -205,7 +205,7 @@ def _degree(item: Node, operands: list[int], axes: Axes | None, rows: frozenset[
             contracted = axes.dims[item.operands[0]][-1] if axes else ()
             return sum(operands) if rows.isdisjoint(contracted) else None
         case _:
-            return operands[0] if OPS[item.op].kind is Kind.REARRANGEMENT else None
+            return operands[0] if item.kind is Kind.REARRANGEMENT else None
 
 
 def _replace(program: Graph, shifted: _Shifted) -> Graph:

@@ -18,7 +18,7 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.tensor import Tensor
@@ -136,7 +136,7 @@ class _Rewriting:
 
     def _copy(self, item: Node, values: range) -> None:
         """The node: statistics stay in float32 through elementwise ops, all other values have their types in the program."""
-        is_elementwise = OPS[item.op].kind is Kind.ELEMENTWISE
+        is_elementwise = item.kind is Kind.ELEMENTWISE
         operands = [self._value[i] if is_elementwise else self._as_written(i) for i in item.operands]
         if item.op == "output":
             self._written.nodes.append(Node(item.op, tuple(operand.position for operand in operands), item.attributes))

@@ -8,7 +8,7 @@ other, as those of the halves of several heads: slices of the weight would be co
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
 _WHOLE = -1  # the part of a product that is read without a slice
@@ -19,7 +19,7 @@ def whole_products(program: Graph) -> frozenset[int]:
     products = (
         values[0]
         for item, values in program.numbered()
-        if item.op == "matmul" and any(len(program.types[i].shape) == 2 for i in item.operands)
+        if item.kind is Kind.MATMUL and any(len(program.types[i].shape) == 2 for i in item.operands)
     )
     return frozenset(product for product in products if not _parts_meet(program, product))
 
@@ -57,7 +57,7 @@ def _is_of_columns(item: Node, shape: Shape, columns: int) -> bool:
 
 
 def _combines(item: Node) -> bool:
-    return OPS[item.op].kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)
+    return item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)
 
 
 def _merged(groups: list[frozenset[int]]) -> list[frozenset[int]]:

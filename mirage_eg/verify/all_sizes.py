@@ -20,6 +20,7 @@ from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.sizes import SizeExpression, SizeRange, read_dims
 from mirage_eg.verify.box_proof import SizesProved, proved_sizes
 from mirage_eg.verify.float_check import float_check
@@ -306,7 +307,7 @@ def _operations(program: Graph) -> int:
     return sum(
         2 * prod(graph.types[values[0]].shape) * graph.types[item.operands[0]].shape[-1]
         for item, values in graph.numbered()
-        if item.op == "matmul"
+        if item.kind is Kind.MATMUL
     )
 
 

@@ -17,7 +17,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
 from mirage_eg.ir.node import node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.restriction import JointAxes
 
@@ -76,7 +76,7 @@ def _exponents(program: Graph) -> set[int]:
     behind a cut nobody would know."""
     found = set[int]()
     for item, values in reversed([*program.numbered()]):
-        if item.op == "exp" or (found.intersection(values) and OPS[item.op].kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
+        if item.op == "exp" or (found.intersection(values) and item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
             found.update(item.operands)
     return found
 

@@ -58,11 +58,11 @@ def longest_reduction(graph: Graph, kind: str | None = None) -> int:
 
     With `kind`, only reductions of that kind count: `sum`, `mean` or `max`.
     """
-    if any(OPS[item.op].kind is Kind.DERIVED for item in graph.nodes):
+    if any(item.kind is Kind.DERIVED for item in graph.nodes):
         graph = expand(graph)
     longest = 1
     for item, values in graph.numbered():
-        match OPS[item.op].kind:
+        match item.kind:
             case Kind.GRAPH:
                 longest = max(longest, longest_reduction(item["graph"], kind))
             case Kind.MATMUL if kind is None:

@@ -130,7 +130,7 @@ def _work(graph: Graph, indices: Iterable[int]) -> int:
     """The elements of all values that depend on these inputs; so many multiplications of a product count as one."""
     work, sources, wanted = 1, _sources(graph), frozenset(indices)
     for item, results in graph.numbered():
-        terms = graph.types[item.operands[0]].shape[-1] if OPS[item.op].kind is Kind.MATMUL else 0
+        terms = graph.types[item.operands[0]].shape[-1] if item.kind is Kind.MATMUL else 0
         work += sum(
             prod(graph.types[value].shape) * (1 + terms // PRODUCTS)
             for value in results

@@ -12,7 +12,7 @@ from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 
 _SIZES = frozenset({"shape", "times", "start", "stop", "columns", "strides"})  # attributes that are those of extents
 
@@ -50,7 +50,7 @@ def _not_linear(graph: Graph, item: Node, read: list[frozenset[int]], made: froz
         case "cast":
             dtype = graph.types[item.operands[0]].dtype, DType(item["dtype"])
             return every if any(it.is_integer or it is DType.bool for it in dtype) else frozenset()
-        case _ if OPS[item.op].kind is Kind.MATMUL:
+        case _ if item.kind is Kind.MATMUL:
             return frozenset.intersection(*read)
         case _:
             return every

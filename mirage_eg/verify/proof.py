@@ -27,7 +27,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.program_ends import core_of
 from mirage_eg.verify.box_proof import proved_by_boxes
@@ -258,8 +258,7 @@ def _with_opaque_values(flat: Flat) -> tuple[Node, ...]:
     """The nodes with an input in place of each library op: equal ops on equal operands are one opaque value."""
     pairs = zip(flat.nodes, flat.checker.types, strict=True)
     return tuple(
-        node("input", shape=kind.shape, dtype=str(kind.dtype)) if OPS[item.op].kind is Kind.LIBRARY else item
-        for item, kind in pairs
+        node("input", shape=kind.shape, dtype=str(kind.dtype)) if item.kind is Kind.LIBRARY else item for item, kind in pairs
     )
 
 

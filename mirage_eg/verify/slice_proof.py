@@ -19,7 +19,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.flatten import Flat
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.selections import are_disjoint, count, is_everything
 from mirage_eg.ir.shapes import Shape
 
@@ -86,7 +86,7 @@ def _with_opaque_ops(program: Graph) -> Graph:
     nodes: list[Node] = []
     read: list[int] = []
     for value, item in enumerate(program.nodes):
-        if OPS[item.op].kind is Kind.LIBRARY:
+        if item.kind is Kind.LIBRARY:
             kind = program.types[value]
             nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype)))
             read += item.operands

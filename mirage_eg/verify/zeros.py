@@ -38,7 +38,7 @@ def has_case_at_zero(graph: Graph) -> bool:
 
 def has_ties(graph: Graph) -> bool:
     """Whether an op of the graph, or of a graph within it, compares or orders."""
-    return any(has_ties(item["graph"]) if OPS[item.op].kind is Kind.GRAPH else item.op in TIES for item in expand(graph).nodes)
+    return any(has_ties(item["graph"]) if item.kind is Kind.GRAPH else item.op in TIES for item in expand(graph).nodes)
 
 
 class Sign(IntEnum):
@@ -55,7 +55,7 @@ def _signs(graph: Graph, inputs: Sequence[Sign]) -> list[Sign] | None:
         operands = [signs[operand] for operand in item.operands]
         if item.op == "input":
             signs.append(next(given))
-        elif OPS[item.op].kind is Kind.GRAPH:
+        elif item.kind is Kind.GRAPH:
             inner = _signs(item["graph"], operands)
             if inner is None:
                 return None

@@ -101,7 +101,7 @@ class CostBound:
         for place, step in enumerate(structure.steps, first):
             operands = [shapes[i] for i in step.operands]
             loops, cut_up = any(varies[i] for i in step.operands), any(shape.piece for shape in operands)
-            match OPS[step.op].kind:
+            match step.kind:
                 case Kind.MATMUL:
                     left, right = operands
                     k = frozenset(step.reduced)

@@ -8,6 +8,7 @@ from mirage_eg.backends.cost.liveness import LiveTiles, is_of_rows, live_bytes
 from mirage_eg.backends.triton.miscompilations import ROWS
 from mirage_eg.backends.triton.shared_memory import fits_lower_bound, needed
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import Kind
 
 _WGMMA_TARGETS = ("sm_90", "sm_100")
 _SWIZZLED = 128  # bytes of a row that wgmma's tiles are swizzled in
@@ -91,7 +92,7 @@ def holds(live: LiveTiles, shapes: Sequence[Sequence[int]], limits: TileLimits) 
 
 def _is_misread(block: Graph) -> bool:
     """Whether Triton may read the right operand of a product in another order than it writes it (`miscompilations`)."""
-    rights = (block.types[item.operands[1]] for item in block.nodes if item.op == "matmul")
+    rights = (block.types[item.operands[1]] for item in block.nodes if item.kind is Kind.MATMUL)
     return any(
         prod(batch) == 1 and rows > ROWS and kind.dtype.itemsize == 2 and row * kind.dtype.itemsize > _SWIZZLED
         for kind in rights

@@ -135,7 +135,7 @@ def _with_threads(block: Graph) -> Graph:
     if is_of_one_row(block) and fills_its_tiles(block) and live_bytes(block) > TileLimits().capacity(rows=True):
         clusters = [replace(block, cluster=1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
-    has_products = any(item.op == "matmul" for item in block.nodes)
+    has_products = any(item.kind is Kind.MATMUL for item in block.nodes)
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     threads = block.threads
     while threads < WARP * MOST_WARPS and live_bytes(block) > threads * most:

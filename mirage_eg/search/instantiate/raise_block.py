@@ -305,7 +305,7 @@ class _Raising:
                 return _Tile(tile.place, tile.layout, tile.extents, kind)
             layout = tuple(tuple(axis for axis in dim if axis != self.looped) for dim in tile.layout)
             made = self.steps[tile.place - len(self.block.inputs)] if tile.place >= len(self.block.inputs) else None
-            if made is not None and made.op == "matmul" and kind == "sum":  # it contracts the one index, too
+            if made is not None and made.kind is Kind.MATMUL and kind == "sum":  # it contracts the one index, too
                 place = self.step("matmul", made.operands, value, tuple(sorted((*made.reduced, self.looped))))
             else:
                 place = self.step(kind, [tile.place], value, (self.looped,))

@@ -13,6 +13,7 @@ from math import isqrt, prod
 
 from mirage_eg.ir.axes import Axes, is_vector_product
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
@@ -108,7 +109,7 @@ def _kernel(
     stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
     parallel = sorted(stored - reduced - {looped, split_axis}, key=lambda axis: (-axes.sizes[axis], axis))
     computed = tuple(dict.fromkeys(shapes[len(structure.loads) :]))
-    merged = [frozenset(step.reduced) for step in structure.steps if step.op == "matmul" and len(step.reduced) > 1]
+    merged = [frozenset(step.reduced) for step in structure.steps if step.kind is Kind.MATMUL and len(step.reduced) > 1]
     equal = frozenset[int]().union(*merged)
     return TiledKernel(structure, tuple(shapes), computed, _groups(parallel, shapes), split_axis, looped, equal)
 
@@ -190,7 +191,7 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
     found: dict[int, set[str]] = {}
     last = set[int]()
     for step, shape in zip(kernel.structure.steps, kernel.shapes[len(kernel.structure.loads) :], strict=True):
-        if step.op == "matmul":
+        if step.kind is Kind.MATMUL:
             left, right = (kernel.shapes[operand].axes for operand in step.operands)
             last |= {max(own) for own in (shape.axes & left - right, shape.axes & right - left) if own}
             own = "rows" if is_vector_product(left, right) else "own"
@@ -209,7 +210,7 @@ def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
 def _is_of_one_row(kernel: TiledKernel, tiling: Tiling) -> bool:
     """Whether a block has no loop and no product, and only the axes whole that it reduces."""
     whole, _ = tiling.tiles(kernel.looped)
-    plain = kernel.looped is None and all(step.op != "matmul" for step in kernel.structure.steps)
+    plain = kernel.looped is None and all(step.kind is not Kind.MATMUL for step in kernel.structure.steps)
     return plain and all(whole[axis] == 1 for group in kernel.parallel for axis in group)
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.search.partition.segments import Segment, counts, op_count, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
@@ -85,7 +85,7 @@ class _Dataflow:
         """The inputs, and rearrangements and elementwise functions of inputs."""
         free = set[int]()
         for position, item in enumerate(self.program.nodes):
-            is_cheap = OPS[item.op].kind in (Kind.REARRANGEMENT, Kind.ELEMENTWISE)
+            is_cheap = item.kind in (Kind.REARRANGEMENT, Kind.ELEMENTWISE)
             if item.op == "input" or (is_cheap and all(self.makers[i] in free for i in item.operands)):
                 free.add(position)
         return frozenset(free)

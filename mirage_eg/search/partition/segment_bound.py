@@ -6,7 +6,7 @@ from mirage_eg.backends.cost.roofline_model import slowdown
 from mirage_eg.backends.triton.storage import product_dtype
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_op
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.search.partition.segments import Segment
 
 
@@ -28,15 +28,15 @@ def _product_seconds(program: Graph, segment: Segment, device: Device) -> float:
     followed = set[int]()  # values that reach an op that is not elementwise
     for position in sorted(segment.nodes, reverse=True):
         item, values = numbered[position]
-        if OPS[item.op].kind not in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or not followed.isdisjoint(values):
+        if item.kind not in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or not followed.isdisjoint(values):
             followed.update(item.operands)
     seconds, made, are_added = [0.0], set[int](), False  # `made`: values that depend on products
     for position in sorted(segment.nodes):
         item, values = numbered[position]
-        if item.op == "matmul" and followed.isdisjoint(values):
+        if item.kind is Kind.MATMUL and followed.isdisjoint(values):
             rate = device.matrix_rate / slowdown(product_dtype(program, item, program.types[values[0]].dtype))
             seconds.append(flops_of_product(program, item, values[0]) / rate)
-        if item.op == "matmul" or not made.isdisjoint(item.operands):
+        if item.kind is Kind.MATMUL or not made.isdisjoint(item.operands):
             made.update(values)
         are_added |= item.op in ("add", "sub") and made.issuperset(item.operands)
     return max(seconds) if are_added else sum(seconds)

@@ -25,7 +25,7 @@ from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.elementwise_structure import elementwise_structure
@@ -309,7 +309,7 @@ def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split
 
     A product with a vector may contract a whole row: it is a sum, and no operand is staged in shared memory.
     """
-    products = [item for item in program.nodes if item.op == "matmul"]
+    products = [item for item in program.nodes if item.kind is Kind.MATMUL]
     lengths = [prod(axes.sizes[axis] for axis in axes.dims[item.operands[0]][-1]) for item in products]
     long = [(item, length) for item, length in zip(products, lengths, strict=True) if length > SEARCH.long_contraction]
     contracted = {axis for item, _ in long for axis in axes.dims[item.operands[0]][-1]}
@@ -432,7 +432,7 @@ class KernelFinder:
     def traced(self) -> Iterator[Traced]:
         """Where candidates ended, segment by segment in the order in which they were searched."""
         for number, (program, found) in enumerate(self.found.items()):
-            ops = " ".join(item.op for item in program.nodes if OPS[item.op].kind is not Kind.BOUNDARY)
+            ops = " ".join(item.op for item in program.nodes if item.kind is not Kind.BOUNDARY)
             yield from (replace(entry, segment=f"{number}: {ops}") for entry in found.traced)
 
     def others(self, part: PlanPart) -> list[PlanPart]:

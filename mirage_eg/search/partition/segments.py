@@ -104,7 +104,7 @@ def read_names(program: Graph, segment: Segment) -> tuple[str, ...]:
 
 def is_barrier(item: Node) -> bool:
     """Whether the axes of an op cannot be inferred: no segment has it inside. A slice is a view, others are kernels."""
-    return OPS[item.op].kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in ("concat", "slice")
+    return item.kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in ("concat", "slice")
 
 
 # The arithmetic of integers in block graphs; that of the second line where it does not wrap.
@@ -130,7 +130,7 @@ def barriers(program: Graph) -> frozenset[int]:
 
 def counts(item: Node) -> bool:
     """Whether a node is one of the ops that limits count: not inputs, outputs and rearrangements."""
-    return OPS[item.op].kind not in (Kind.BOUNDARY, Kind.REARRANGEMENT)
+    return item.kind not in (Kind.BOUNDARY, Kind.REARRANGEMENT)
 
 
 def op_count(program: Graph) -> int:
@@ -326,7 +326,7 @@ class Segmenter:
     def _is_read_in_place(self, maker: int, reader: int) -> bool:
         """Whether a kernel reads a view along its strides; before a large product of the library it may be copied."""
         item = self.items[maker]
-        if OPS[item.op].kind is not Kind.REARRANGEMENT or item.op in ("reshape", "concat", "slice"):
+        if item.kind is not Kind.REARRANGEMENT or item.op in ("reshape", "concat", "slice"):
             return False
         return self._is_input(item.operands[0]) or not self._is_large_product(self.items[reader], self.values[reader][0])
 
@@ -335,8 +335,8 @@ class Segmenter:
         sources: list[frozenset[int]] = []  # of every value: those that it is computed from elementwise
         for value, maker in enumerate(self.makers):
             item = self.items[maker]
-            is_view = OPS[item.op].kind is Kind.REARRANGEMENT and item.op != "concat" and not self._is_input(value)
-            if is_view or OPS[item.op].kind is Kind.ELEMENTWISE:
+            is_view = item.kind is Kind.REARRANGEMENT and item.op != "concat" and not self._is_input(value)
+            if is_view or item.kind is Kind.ELEMENTWISE:
                 sources.append(frozenset().union(*(sources[i] for i in item.operands)))
             else:
                 sources.append(frozenset({value}))
@@ -346,7 +346,7 @@ class Segmenter:
         inner = set[int]()
         for value, maker in enumerate(self.makers):
             item = self.items[maker]
-            is_elementwise = OPS[item.op].kind is Kind.ELEMENTWISE
+            is_elementwise = item.kind is Kind.ELEMENTWISE
             if (
                 is_elementwise
                 and not computed[value]
@@ -365,7 +365,7 @@ class Segmenter:
         """Whether a value is a product that a library kernel computes about as fast as one that also applies what follows."""
         rows, summed = self.limits.large_product
         types = self.program.types
-        return item.op == "matmul" and min(types[value].shape[-2:]) >= rows and types[item.operands[0]].shape[-1] >= summed
+        return item.kind is Kind.MATMUL and min(types[value].shape[-2:]) >= rows and types[item.operands[0]].shape[-1] >= summed
 
     def _is_input(self, value: int) -> bool:
         """Whether a value is a program input or a slice of one, or its rows are read where they are."""
@@ -477,7 +477,7 @@ class Segmenter:
             again = axes & reduced
             if again and self._extent(again) > self.limits.tiny_axis:
                 return True
-            if item.op == "matmul" and self._extent(reduced) > self.limits.long_axis:
+            if item.kind is Kind.MATMUL and self._extent(reduced) > self.limits.long_axis:
                 axes |= self.axes.of(self.values[position][0])
             made[position] = axes - reduced
         return False
@@ -491,6 +491,6 @@ def _reductions(program: Graph) -> tuple[Axes, dict[int, frozenset[int]]]:
     axes = infer_axes(program, repeats=True, barriers=True)
     reduced = {}
     for position, item in enumerate(program.nodes):
-        if OPS[item.op].kind in (Kind.REDUCTION, Kind.MATMUL):
+        if item.kind in (Kind.REDUCTION, Kind.MATMUL):
             reduced[position] = frozenset(axes.dims[item.operands[0]][item.get("dim", -1)])
     return axes, reduced

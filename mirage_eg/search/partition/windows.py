@@ -53,7 +53,7 @@ def _levels(program: Graph) -> list[int]:
     first: dict[int, int] = {}  # the level of the first reader
     for position in reversed(range(len(program.nodes))):
         item = program.nodes[position]
-        if OPS[item.op].kind is Kind.REARRANGEMENT and (item.op == "slice" or not is_barrier(item)):
+        if item.kind is Kind.REARRANGEMENT and (item.op == "slice" or not is_barrier(item)):
             levels[position] = first.get(position, levels[position])
         for operand in item.operands:
             first[makers[operand]] = min(first.get(makers[operand], levels[position]), levels[position])
