@@ -12,7 +12,7 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, TiedToSizeError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
-from mirage_eg.ir.ops import Level
+from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression, most, parts_of, ratio, read_dims
@@ -159,7 +159,7 @@ class _Resizing:
             )
         elif item.op == "full":
             attributes["shape"] = tuple(self._extent(extent) for extent in item["shape"])
-        elif item.op in ("iota", "eye"):
+        elif item.get("extent") is not None:
             attributes["extent"] = self._extent(item["extent"])
         elif item.op in ("slice", "split") and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
             if item.op == "slice" and (item["start"], item["stop"], item["step"]) == (0, _old(cut), 1):
@@ -335,7 +335,7 @@ class _BlockResizing:
                     attributes["strides"] = dense_strides(item["shape"], item["strides"], attributes["shape"])
             cut = checker.cuts[operands[0]][item["dim"]] if item.op == "mean" and operands[0] in checker.cuts else None
             op = item.op
-            if op == "accum_mean" and self._uneven and checker.phases[operands[0]] is Phase.LOOP:
+            if OPS[op].reduction == "mean" and self._uneven and checker.phases[operands[0]] is Phase.LOOP:
                 raise TiedToSizeError("accum_mean over iterations of which some are empty")
             if cut is not None:
                 counts = prod(checker.loop if place == LOOP else checker.grid[place] for place, _ in cut.steps)

@@ -17,6 +17,7 @@ from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import LIBRARY
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import sides
@@ -86,7 +87,7 @@ def infer_axes(
             continue
         shape = graph.types[values[0]].shape
         try:
-            if item.op == "concat" and item.operands[-1] in fillings:
+            if item.op in JOINS and item.operands[-1] in fillings:
                 dims.append(inference.numbered(item["dim"], dims[item.operands[0]], shape))
                 continue
             dims.append(inference.infer(item, [dims[i] for i in item.operands], shape))
@@ -189,7 +190,7 @@ class _Inference:
                 return (*batch, left[-2], right[-1])
             case Kind.LIBRARY if self.finest and (row := LIBRARY.get(item.op)) is not None and row.axes is not None:
                 return self.library(item, operands, shape, row.axes(self.extents(operands), item.mapping))
-            case Kind.REARRANGEMENT if self.slices and item.op in ("slice", "concat"):
+            case Kind.REARRANGEMENT if self.slices and item.op in CUTS_AND_JOINS:
                 return self.cut(item, operands, shape)
             case Kind.REARRANGEMENT:
                 return self.rearrange(item, operands[0], shape)
@@ -265,7 +266,7 @@ class _Inference:
         cut = item["dim"]
         others = self.broadcast([(*dims[:cut], (), *dims[cut + 1 :]) for dims in operands])
         dim = self.of_parts(item, [dims[cut] for dims in operands], shape[cut]) if self.finest else None
-        if dim is None and self.finest and item.op == "concat":
+        if dim is None and self.finest and item.op in JOINS:
             dim = self.new(shape[cut])
             self.joins.append((dim, tuple(part for dims in operands for part in self.parts_of(dims[cut]))))
         elif dim is None:
@@ -291,7 +292,7 @@ class _Inference:
             if part is not None and self.extents([(part,)]) == [(extent,)]:
                 return part
         try:
-            if item.op == "concat":
+            if item.op in JOINS:
                 if len({*extents}) > 1:
                     return None
                 for dim in dims[1:]:
@@ -305,7 +306,7 @@ class _Inference:
         except _CannotUnifyError:
             return None
         self.indexed.update(number)
-        return number + part if item.op == "concat" else part
+        return number + part if item.op in JOINS else part
 
     def finish(self, dims: Sequence[Dims], repeats: bool) -> Axes:
         found = [tuple(tuple(self.leaves(dim)) for dim in value) for value in dims]

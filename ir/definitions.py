@@ -9,7 +9,7 @@ from mirage_eg.ir.builder import Builder, Tensor
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
-from mirage_eg.ir.op.elementwise import record_of
+from mirage_eg.ir.op.elementwise import CASTS, record_of
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import Level
 
@@ -35,7 +35,7 @@ def traced(op: ElementwiseOp, attributes: tuple[tuple[str, Fraction], ...]) -> G
     result = op.definition(builder, *operands, **dict(attributes))
     if not isinstance(result, Tensor) or result.builder is not builder:
         raise GraphError(f"got the result {result!r}, wanted a value of the builder b")
-    if any(item.op == "cast" for item in builder.nodes):
+    if any(item.op in CASTS for item in builder.nodes):
         raise GraphError("got a cast, wanted ops on numbers of one type")
     used = _ancestors(builder, result.position)
     for place, name in enumerate(op.operands):

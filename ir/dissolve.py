@@ -23,12 +23,13 @@ from fractions import Fraction
 from functools import reduce
 from itertools import combinations
 
+from mirage_eg.ir import write
 from mirage_eg.ir.concat_cuts import CutFinder, few_pieces
 from mirage_eg.ir.flatten import Flat
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.moves import VIEWS_OF_ALL
-from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS, VIEWS_OF_ALL
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.selections import (
     Selection,
     are_disjoint,
@@ -46,7 +47,6 @@ from mirage_eg.ir.shapes import reshape_groups
 _MOST = 3  # times the nodes of the given program; a larger one is not taken
 
 Box = tuple[Selection, ...]  # of every dim of a value
-_COMBINED = {"sum": "add", "mean": "add", "max": "maximum"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def dissolve(program: Graph, undivided: frozenset[int] = frozenset(), everywhere
     are read are computed whole. A concatenation stays before a product with a weight, and where it would let values be computed
     in parts that are not otherwise, as keys joined with earlier ones; `everywhere` it moves further.
     """
-    if not any(item.op in ("slice", "concat") for item in program.nodes):
+    if not any(item.op in CUTS_AND_JOINS for item in program.nodes):
         return Dissolution(program, {})
     kept: frozenset[int] = frozenset()
     while True:
@@ -147,7 +147,7 @@ class _Writer:
                 piece = tuple(normal([factor for (dim, _), factor in pairs if dim == own]) for own in dims)
                 return self.flat.reshape(self.part(value, piece), tuple(len(taken) for _, taken in chosen))
             found = [build((*chosen, factor)) for factor in factors[len(chosen)][1]]
-            return self.flat.apply("concat", *found, dim=len(chosen)) if len(found) > 1 else found[0]
+            return self.flat.add(write.concat(*found, dim=len(chosen))) if len(found) > 1 else found[0]
 
         self.parts[value, box] = self.flat.reshape(build(()), self.shapes[value])
         return self.parts[value, box]
@@ -177,10 +177,10 @@ class _Writer:
             case Kind.REARRANGEMENT, "transpose":
                 order = item["permutation"]
                 source = tuple(box[order.index(dim)] for dim in range(len(order)))
-                return self.flat.apply("transpose", self.part(item.operands[0], source), permutation=order)
+                return self.flat.add(write.transpose(self.part(item.operands[0], source), order))
             case Kind.REARRANGEMENT, "broadcast":
                 [x] = self.aligned(item.operands, box)
-                return self.flat.apply("broadcast", x, shape=tuple(map(count, box)))
+                return self.flat.add(write.broadcast(x, tuple(map(count, box))))
             case Kind.REARRANGEMENT, "reshape":
                 return self.reshaped(item, value, box)
             case Kind.REARRANGEMENT, "slice":
@@ -212,8 +212,8 @@ class _Writer:
                 self.operand(operand, (*self.batch(operand, batch), *ends))
                 for operand, ends in ((left, (rows, inner)), (right, (inner, columns)))
             ]
-            terms.append(self.flat.apply("matmul", *operands))
-        return reduce(lambda x, y: self.flat.apply("add", x, y), terms)
+            terms.append(self.flat.add(write.matmul(*operands)))
+        return reduce(lambda x, y: self.flat.add(write.add(x, y)), terms)
 
     def operand(self, value: int, box: Box) -> int:
         """A part of an operand of a product; all of it from its pieces, so that concatenations are next to the product."""
@@ -233,7 +233,7 @@ class _Writer:
             return self.flat.apply(item.op, parts[0], dim=dim)
         kind = "sum" if item.op == "mean" else item.op
         combined = reduce(
-            lambda x, y: self.flat.apply(_COMBINED[item.op], x, y), [self.flat.apply(kind, part, dim=dim) for part in parts]
+            lambda x, y: self.flat.apply(OPS[item.op].combines, x, y), [self.flat.apply(kind, part, dim=dim) for part in parts]
         )
         return self.flat.apply("scale", combined, factor=Fraction(1, extent)) if item.op == "mean" else combined
 
@@ -271,7 +271,7 @@ class _Writer:
         if not found:
             return None
         if all(map(is_everything, box)):
-            return self.flat.apply("concat", *map(self.whole, item.operands), dim=dim)
+            return self.flat.add(write.concat(*map(self.whole, item.operands), dim=dim))
         if len(found) > 1:
             self.joining.add(value)
-        return self.flat.apply("concat", *(self.part(operand, own) for operand, own in found), dim=dim)
+        return self.flat.add(write.concat(*(self.part(operand, own) for operand, own in found), dim=dim))

@@ -16,11 +16,13 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
+from mirage_eg.ir import write
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, TensorType, node
+from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.tile_maps import load_map, store_map
@@ -56,12 +58,15 @@ class Flat:
 
     def apply(self, name: str, /, *operands: int, **attributes: Any) -> int:
         """The value of an op; an output has none and gives -1."""
-        item = node(name, *operands, **attributes)
+        return self.add(node(name, *operands, **attributes))
+
+    def add(self, item: Node) -> int:
+        """The value of a node."""
         if item in self.values:
             return self.values[item]
         self.nodes.append(item)
         results = self.checker.append(item)
-        if results and OPS[name].kind is not Kind.BOUNDARY:
+        if results and item.kind is not Kind.BOUNDARY:
             self.values[item] = results[0]
         return results[0] if results else -1
 
@@ -71,13 +76,13 @@ class Flat:
 
     def reshape(self, value: int, shape: Shape) -> int:
         """The value under `shape`; itself where it has it."""
-        return value if self.shape(value) == shape else self.apply("reshape", value, shape=shape)
+        return value if self.shape(value) == shape else self.add(write.reshape(value, shape))
 
     def transpose(self, value: int, permutation: Sequence[int]) -> int:
         """The value with its dims in another order."""
         if list(permutation) == sorted(permutation):
             return value
-        return self.apply("transpose", value, permutation=tuple(permutation))
+        return self.add(write.transpose(value, tuple(permutation)))
 
 
 def append(flat: Flat, graph: Graph, inputs: Sequence[int]) -> list[int]:
@@ -124,7 +129,7 @@ def _op(flat: Flat, item: Node, operands: list[int], lead: int) -> int:
         return flat.apply(item.op, *operands, **attributes)
     if len(operands) > 1:
         operands = _aligned(flat, operands, lead)
-    if item.op == "concat" and lead:
+    if item.op in JOINS and lead:
         operands = _spread(flat, operands, lead)
     shape = flat.shape(operands[0])
     match item.op:
@@ -156,7 +161,7 @@ def _spread(flat: Flat, operands: Sequence[int], lead: int) -> list[int]:
     shapes = [flat.shape(operand) for operand in operands]
     leading = tuple(map(max, zip(*(shape[:lead] for shape in shapes), strict=True)))
     return [
-        operand if shape[:lead] == leading else flat.apply("broadcast", operand, shape=(*leading, *shape[lead:]))
+        operand if shape[:lead] == leading else flat.add(write.broadcast(operand, (*leading, *shape[lead:])))
         for operand, shape in zip(operands, shapes, strict=True)
     ]
 
@@ -195,15 +200,15 @@ def _filled(flat: Flat, x: int, dim: int, extent: int) -> int:
         return x
     rest = TensorType((*shape[:dim], extent - shape[dim], *shape[dim + 1 :]), flat.checker.types[x].dtype)
     if rest not in flat.fillings:
-        flat.fillings[rest] = flat.apply("input", shape=rest.shape, dtype=str(rest.dtype))
-    return flat.apply("concat", x, flat.fillings[rest], dim=dim)
+        flat.fillings[rest] = flat.add(write.source(rest))
+    return flat.add(write.concat(x, flat.fillings[rest], dim=dim))
 
 
 def _store(flat: Flat, tile: int, shape: Shape, omap: Sequence[int], graph: Graph) -> int:
     """The whole tensor of this shape from its tiles, without what was filled up."""
     tensor = store_map(flat.shape(tile)[len(graph.grid) + 1 :], graph.grid, omap)
     if flat.shape(tile) != tensor.split:
-        tile = flat.apply("broadcast", tile, shape=tensor.split)
+        tile = flat.add(write.broadcast(tile, tensor.split))
     x = flat.reshape(flat.transpose(tile, tensor.permutation), tensor.joined)
     for dim, extent in enumerate(shape):
         if flat.shape(x)[dim] > extent:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
 
@@ -44,7 +45,7 @@ class GraphCopy:
     def read(self, value: int, **given: Any) -> None:
         """Add an input in the place of a value of the old graph."""
         kind = self._graph.types[value]
-        self.position[value] = self.append(node("input", shape=kind.shape, dtype=str(kind.dtype), **given))
+        self.position[value] = self.append(write.source(kind, **given))
 
     def write(self, value: int, **given: Any) -> None:
         """Add an output that is a value of the old graph."""

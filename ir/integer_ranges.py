@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import OPS, Kind
 
 Range = tuple[int, int]  # the least and the largest
@@ -23,7 +24,7 @@ def wrapped_values(program: Graph) -> frozenset[int]:
             low, high = _range(item, [ranges.get(i, every) for i in data], every)
             fits = every[0] <= low and high <= every[1]
             ranges[value] = (low, high) if fits else every
-            if not fits and item.op != "cast":
+            if not fits and item.op not in CASTS:
                 wrapped.add(value)
     return frozenset(wrapped)
 
@@ -52,7 +53,7 @@ def _range(item: Node, given: Sequence[Range], every: Range) -> Range:
             other = given[1] if item.op == "mul" else (int(item["factor"]),) * 2
             ends = [x * y for x in given[0] for y in other]
             return min(ends), max(ends)
-        case _ if given and (item.op == "cast" or row.kind is Kind.REARRANGEMENT or row.rearrange is not None):
+        case _ if given and (item.op in CASTS or row.kind is Kind.REARRANGEMENT or row.rearrange is not None):
             return min(low for low, _ in given), max(high for _, high in given)
         case _:
             return every

@@ -125,6 +125,11 @@ def is_zero(item: Node) -> bool:
     return item.op == "fill" and not item["value"]
 
 
+def adds_tiles(item: Node) -> bool:
+    """Whether an op of a block graph adds tiles over the loop, element by element."""
+    return item.kind is Kind.ACCUMULATOR and OPS[item.op].reduction in ("sum", "mean") and item.get("dim") is None
+
+
 def result_count(item: Node) -> int:
     """The number of values of a node."""
     if item.op == "output":

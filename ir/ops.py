@@ -80,6 +80,7 @@ class Op:
     indices: int | None = None
     dtype: DType | None = None  # of the result of a library op; without it that of the first operand
     expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
+    combines: str = ""  # of a reduction the op that combines two elements; a mean is divided afterwards
     reduction: str = ""  # the reduction that an accumulator performs over the loop
     call: Call | None = None  # torch's expression, of operands, attributes and shapes; of an elementwise op its record has it
     noun: str = ""  # names the result in emitted kernels
@@ -105,7 +106,7 @@ def _elementwise(op: ElementwiseOp) -> Op:
     )
 
 
-def _reduction(name: str, function: str, noun: str) -> Op:
+def _reduction(name: str, combines: str, function: str, noun: str) -> Op:
     return Op(
         name=name,
         kind=Kind.REDUCTION,
@@ -113,6 +114,7 @@ def _reduction(name: str, function: str, noun: str) -> Op:
         levels=KERNEL_AND_BLOCK,
         shape=shapes.reduce_dim,
         attributes={"dim": "int"},
+        combines=combines,
         call=lambda x, given, _: f"{function}({x[0]}, dim={given['dim']}, keepdim=True)",
         noun=noun,
     )
@@ -216,9 +218,9 @@ _ROWS = (
         call=lambda x, given, _: f"torch.matmul({x[0]}, {x[1]})",
         noun="product",
     ),
-    _reduction("sum", "torch.sum", "sum"),
-    _reduction("mean", "torch.mean", "mean"),
-    _reduction("max", "torch.amax", "peak"),
+    _reduction("sum", "add", "torch.sum", "sum"),
+    _reduction("mean", "add", "torch.mean", "mean"),
+    _reduction("max", "maximum", "torch.amax", "peak"),
     *map(_move, MOVES.values()),
     *(_of_library(op) for op in library.OPS),
     # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.

@@ -5,6 +5,7 @@ from dataclasses import replace
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 
 
@@ -42,10 +43,10 @@ def without_repeats(program: Graph) -> Graph:
 
 def with_direct_reshapes(graph: Graph) -> Graph:
     """The graph with every reshape of a reshape as one of what that shows; values keep their numbers, and none is left out."""
-    source = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op == "reshape"}
+    source = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op in RESHAPES}
     nodes = list(graph.nodes)
     for place, item in enumerate(nodes):
-        if item.op == "reshape" and item.operands[0] in source:
+        if item.op in RESHAPES and item.operands[0] in source:
             behind = item.operands[0]
             while behind in source:
                 behind = source[behind]

@@ -4,15 +4,17 @@ from math import prod
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.windows import CONV2D
 
-POINTWISE = node("conv2d", 0, 1, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), groups=1)
+POINTWISE = node(CONV2D, 0, 1, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), groups=1)
 
 
 def pointwise_convolution(program: Graph, item: Node, value: int) -> tuple[int, int] | None:
     """The image and the filter whose 1×1 convolution a reshape gives; None if it gives another value."""
     product = program.node_of[item.operands[0]]
-    if product.kind is not Kind.MATMUL or not all(program.node_of[operand].op == "reshape" for operand in product.operands):
+    if product.kind is not Kind.MATMUL or not all(program.node_of[operand].op in RESHAPES for operand in product.operands):
         return None
     weight, image = (program.node_of[operand].operands[0] for operand in product.operands)
     filters, x, y = (program.types[it].shape for it in (weight, image, value))

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.op.moves import VIEWS_ONCE
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, VIEWS_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Core:
 def core_of(program: Graph) -> Core | None:
     """The program between its ends; None where it has none, or an output is a view of an input."""
     nodes = [item for item in program.nodes if item.op != "output"]
-    if len(nodes) != len(program.types) or not any(item.op in ("slice", "concat") for item in nodes):
+    if len(nodes) != len(program.types) or not any(item.op in CUTS_AND_JOINS for item in nodes):
         return None
     views = _views_of_inputs(nodes)
     after = _joined(program, nodes)
@@ -75,13 +76,13 @@ def _joined(program: Graph, nodes: Sequence[Node]) -> list[int]:
     inner = set[int]()  # values that other nodes read
     free = set[int]()
     for value, item in reversed([*enumerate(nodes)]):
-        if item.op in ("concat", *VIEWS_ONCE) and value not in inner:
+        if item.op in JOINS | VIEWS_ONCE and value not in inner:
             free.add(value)
         else:
             inner.update(item.operands)
     joined: dict[int, None] = {}
     for value, item in enumerate(nodes):
-        if value in free and (item.op == "concat" or not joined.keys().isdisjoint(item.operands)):
+        if value in free and (item.op in JOINS or not joined.keys().isdisjoint(item.operands)):
             joined[value] = None
     return [*joined]
 
@@ -101,4 +102,4 @@ def _as_input(program: Graph, nodes: Sequence[Node], value: int, place: int) -> 
     if nodes[value].op == "input":
         return nodes[value]
     kind = program.types[value]
-    return node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"view {place}")
+    return write.source(kind, name=f"view {place}")

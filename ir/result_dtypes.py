@@ -6,7 +6,7 @@ from functools import reduce
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.errors import ElementTypeError
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -21,7 +21,7 @@ def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
     row = OPS[item.op]
     if row.kind is Kind.LIBRARY:
         return _library_dtype(item, operands)
-    if any(dtype.is_float8 for dtype in operands) and not (row.kind is Kind.REARRANGEMENT or item.op == "cast"):
+    if any(dtype.is_float8 for dtype in operands) and not (row.kind is Kind.REARRANGEMENT or item.op in CASTS):
         raise ElementTypeError(f"got {' and '.join(operands)}, wanted numbers to compute with: cast those of float8")
     if any(dtype.is_integer for dtype in operands[row.conditions :]):
         return _integer_dtype(item, operands[row.conditions :])
@@ -48,7 +48,7 @@ def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
 def _integer_dtype(item: Node, operands: Sequence[DType]) -> DType:
     """The type of an op's result where an operand is of integers."""
     common = reduce(promote, operands)
-    if item.op == "cast" and not DType(item["dtype"]).is_float8:
+    if item.op in CASTS and not DType(item["dtype"]).is_float8:
         return DType(item["dtype"])
     if not common.is_integer:
         raise ElementTypeError(

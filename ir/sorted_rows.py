@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.library import CHOICES, ROW_READS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 
@@ -24,7 +25,7 @@ def with_rows_in_order(program: Graph) -> Graph:
     copy, changed = GraphCopy(program), False
     rows = {order: _Rows(program, copy, order) for order in inverses.values()}
     for item, values in copy:
-        if item.op == "gather" and item["dim"] == 0 and item.operands[1] in inverses:
+        if item.op in ROW_READS and item["dim"] == 0 and item.operands[1] in inverses:
             restored = rows[inverses[item.operands[1]]].in_order(item.operands[0])
             if restored is not None:
                 copy.position[values[0]] = restored
@@ -75,7 +76,7 @@ class _Rows:
         item, shape = program.node_of[value], program.types[value].shape
         if item.op == "output" or not shape or shape[0] != count:
             return None
-        if item.op in ("gather", "take_along_dim"):
+        if item.op in CHOICES:
             return self._chosen(item, count)
         if not self._works_on_rows(item, value):
             return None

@@ -11,7 +11,7 @@ from math import ceil, prod
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_zero
-from mirage_eg.ir.op.elementwise import COMPARISONS
+from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights
 
@@ -47,7 +47,7 @@ def counting_bounds(program: Graph) -> dict[int, int]:
     for item, values in program.numbered():
         if item.op == "iota":
             counts[values[0]] = item["extent"]
-        elif (item.kind is Kind.REARRANGEMENT or item.op == "cast") and (found := counts.keys() & {*item.operands}):
+        elif (item.kind is Kind.REARRANGEMENT or item.op in CASTS) and (found := counts.keys() & {*item.operands}):
             counts[values[0]] = max(counts[value] for value in found)
     return _bounds(program, counts) | index_bounds(program)
 
@@ -137,7 +137,7 @@ def root_inputs(program: Graph) -> frozenset[int]:
     others: set[int] = set()
     for item, values in reversed(list(program.numbered())):
         is_root = item.op in ("sqrt", "rsqrt")
-        passes = item.kind is Kind.REARRANGEMENT or item.op == "cast" or item.get("factor", item.get("offset", -1)) > 0
+        passes = item.kind is Kind.REARRANGEMENT or item.op in CASTS or item.get("factor", item.get("offset", -1)) > 0
         if is_root or (passes and taken.issuperset(values)):
             taken.update(item.operands)
         else:

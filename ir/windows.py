@@ -10,8 +10,7 @@ groups   the channels of w are those of x divided by it; c₀ is the first chann
 A transposed convolution cuts its pads off the result, and leaves `output_pads` more of it at the end.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import product
 from math import prod
@@ -26,6 +25,7 @@ DIMS = (2, 3)
 CONVOLUTIONS, TRANSPOSED, MAX_POOLS, AVG_POOLS = (
     tuple(f"{name}{dims}d" for dims in DIMS) for name in ("conv", "conv_transpose", "max_pool", "avg_pool")
 )
+CONV2D, MAX_POOL2D, AVG_POOL2D = CONVOLUTIONS[0], MAX_POOLS[0], AVG_POOLS[0]
 
 
 def sides(attributes: Attributes) -> tuple[Shape, Shape]:
@@ -71,41 +71,6 @@ def conv_transpose_shape(operands: Sequence[Shape], attributes: Attributes, dims
             )
         result.append((extent - 1) * strides[dim] - cut)
     return (x[0], weight[1] * groups, *result)
-
-
-def written_conv_transpose(
-    apply: Callable[..., Any], operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes
-) -> Any:
-    """conv(x with s − 1 zeros after each element, and d(k − 1) − pads around; w with input and output channels exchanged in
-    each group, flipped)."""
-    (images, channels, *extents), (_, filters, *window) = shapes
-    x, weight = operands
-    groups, strides, dilations, dims = attributes["groups"], attributes["strides"], attributes["dilations"], len(window)
-    if any(stride > 1 for stride in strides):
-        x = apply("reshape", x, shape=(images, channels, *(it for extent in extents for it in (extent, 1))))
-        after = (0, 0, *(it for stride in strides for it in (0, stride - 1)))
-        x = apply("pad", x, before=(0,) * len(after), after=after, value=Fraction(0))
-        extents = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
-        x = apply("reshape", x, shape=(images, channels, *extents))
-    reach = [dilation * (taps - 1) for dilation, taps in zip(dilations, window, strict=True)]
-    before, after = sides(attributes)
-    before = tuple(own - pad for own, pad in zip(reach, before, strict=True))
-    after = tuple(
-        own - pad + more - (stride - 1)
-        for own, pad, more, stride in zip(reach, after, attributes["output_pads"], strides, strict=True)
-    )
-    for dim, (low, high, extent) in enumerate(zip(before, after, extents, strict=True), 2):
-        if low < 0 or high < 0:
-            x = apply("slice", x, dim=dim, start=max(-low, 0), stop=extent + min(high, 0), step=1)
-    weight = apply("flip", weight, dims=tuple(range(2, 2 + dims)))
-    if groups > 1:
-        weight = apply("reshape", weight, shape=(groups, channels // groups, filters, *window))
-        weight = apply("transpose", weight, permutation=(0, 2, 1, *range(3, 3 + dims)))
-        weight = apply("reshape", weight, shape=(groups * filters, channels // groups, *window))
-    else:
-        weight = apply("transpose", weight, permutation=(1, 0, *range(2, 2 + dims)))
-    pads = tuple(max(width, 0) for width in (*before, *after))
-    return apply(f"conv{dims}d", x, weight, strides=(1,) * dims, pads=pads, dilations=dilations, groups=groups)
 
 
 def pool_shape(operands: Sequence[Shape], attributes: Attributes, dims: int) -> Shape:

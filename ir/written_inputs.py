@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.remembered import once_per_graph
 
 
@@ -50,6 +51,6 @@ def rows_in_place(graph: Graph) -> Mapping[int, int]:
 
 def _written_before(graph: Graph, value: int) -> Iterator[int]:
     """The value of a write of rows, and those of the writes before it into the same memory, the last one first."""
-    while (item := graph.node_of[value]).op == "index_write":
+    while (item := graph.node_of[value]).op in ROW_WRITES:
         yield value
         value = item.operands[0]

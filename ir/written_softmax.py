@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_zero
+from mirage_eg.ir.op.elementwise import FACTORS, QUOTIENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class WrittenSoftmax:
 def written_softmax(graph: Graph, value: int) -> WrittenSoftmax | None:
     """The softmax that a value is, if it is written so."""
     maker = graph.node_of
-    if maker[value].op != "div":
+    if maker[value].op not in QUOTIENTS:
         return None
     numerator, total = maker[value].operands
     summed, last = maker[total], len(graph.types[value].shape) - 1
@@ -27,7 +28,7 @@ def written_softmax(graph: Graph, value: int) -> WrittenSoftmax | None:
         return None
     parts: tuple[int, ...] = (numerator,)
     constants: tuple[int, ...] = ()
-    if maker[numerator].op == "mul":
+    if FACTORS.get(maker[numerator].op) == (1, 1):
         parts = maker[numerator].operands
     elif maker[numerator].op == "where" and is_zero(maker[maker[numerator].operands[2]]):
         parts, constants = maker[numerator].operands[:2], maker[numerator].operands[2:]

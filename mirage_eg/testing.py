@@ -28,6 +28,7 @@ from mirage_eg.egraph.soundness.models import FLOAT64, Model, UndefinedError
 from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.egraph.tensor.decide import TensorTruth, decide
 from mirage_eg.frontend.workloads import paper_programs
+from mirage_eg.ir import write
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, RuleError
@@ -237,7 +238,7 @@ def _cutting(checker: Checker, value: int) -> dict[int, set[int]]:
 
 def as_program(block: Graph) -> Graph:
     """The kernel graph that runs one block graph."""
-    nodes = [node("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in block.input_types]
+    nodes = [write.source(kind) for kind in block.input_types]
     call = node("block", *range(len(nodes)), graph=block)
     outputs = [node("output", len(nodes) + i) for i in range(len(block.outputs))]
     return Graph((*nodes, call, *outputs))

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from mirage_eg.backends.triton.tiles import padded_elements, power_of_two
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, Phase
-from mirage_eg.ir.op.moves import VIEWS
+from mirage_eg.ir.node import Node, Phase, adds_tiles
+from mirage_eg.ir.op.moves import RESHAPES, VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 
 _FLOAT32 = 4  # bytes
@@ -195,28 +195,28 @@ def element_bytes(block: Graph) -> list[int]:
     for item, values in block.numbered():
         for operand in item.operands:
             readers[operand].append(item)
-        if item.op == "reshape":
+        if item.op in RESHAPES:
             made[item] = values[0]
     streamed, loaded = _streamed(block), set[int]()  # loads, and what they are reshaped to
 
     def by_vectors(value: int) -> bool:
         """Whether all that reads a load, or what it is reshaped to, are products with vectors."""
         return bool(readers[value]) and all(
-            is_of_vector(block, reader) if reader.kind is Kind.MATMUL else reader.op == "reshape" and by_vectors(made[reader])
+            is_of_vector(block, reader) if reader.kind is Kind.MATMUL else reader.op in RESHAPES and by_vectors(made[reader])
             for reader in readers[value]
         )
 
     def of(value: int, maker: Node) -> int:
-        if maker.op == "input" or (maker.op == "reshape" and maker.operands[0] in loaded):
+        if maker.op == "input" or (maker.op in RESHAPES and maker.operands[0] in loaded):
             loaded.add(value)
-        ops = {reader.op for reader in readers[value]}
+        kinds = {reader.kind for reader in readers[value]}
         if value in streamed:
             return 0
         if value in loaded and by_vectors(value):
-            return 0 if ops == {"reshape"} else min(_FLOAT32, block.types[value].dtype.itemsize)
-        if maker.op == "input" and ops == {"matmul"} and not any(is_of_vector(block, reader) for reader in readers[value]):
+            return 0 if kinds == {Kind.REARRANGEMENT} else min(_FLOAT32, block.types[value].dtype.itemsize)
+        if maker.op == "input" and kinds == {Kind.MATMUL} and not any(is_of_vector(block, reader) for reader in readers[value]):
             return 0
-        added = all(reader.op in ("accum_sum", "accum_mean") and reader.get("dim") is None for reader in readers[value])
+        added = all(adds_tiles(reader) for reader in readers[value])
         return 0 if maker.kind is Kind.MATMUL and added else _FLOAT32
 
     return [of(value, item) for item, values in block.numbered() for value in values]

@@ -7,7 +7,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 
@@ -28,7 +28,7 @@ def product_flops(program: Graph) -> int:
     return sum(flops_of_product(graph, item, values[0]) for item, values in graph.numbered() if item.op in PRODUCTS)
 
 
-PRODUCTS = frozenset({"matmul", *CONVOLUTIONS, *TRANSPOSED})
+PRODUCTS = frozenset({*(op for op, row in OPS.items() if row.kind is Kind.MATMUL), *CONVOLUTIONS, *TRANSPOSED})
 """Ops that matrix units compute."""
 
 

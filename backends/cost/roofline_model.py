@@ -25,6 +25,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
 from mirage_eg.ir.op.elementwise import record_of
+from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -99,7 +100,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
 def _copied_bytes(graph: Graph, item: Node) -> int:
     """The bytes that a copy reads and writes: of rows in place the rows and their indices."""
     sizes = [graph.types[value].nbytes for value in item.operands]
-    return sizes[1] + 2 * sizes[2] if item.op == "index_write" else 2 * sum(sizes)
+    return sizes[1] + 2 * sizes[2] if item.op in ROW_WRITES else 2 * sum(sizes)
 
 
 def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
@@ -115,7 +116,9 @@ def _product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork
     dtype = graph.types[item.operands[0]].dtype
     if is_channels_last_convolution(graph, item) and item.operands[1] not in marked_weights(graph) | prepared_values(graph):
         dram += 2 * graph.types[item.operands[1]].nbytes  # the filter, read and written in another order
-    return KernelWork(item.op, dram, flops_of_product(graph, item, value), library_slowdown(dtype, item.op), steps=steps)
+    return KernelWork(
+        item.op, dram, flops_of_product(graph, item, value), library_slowdown(dtype, item.op in CONVOLUTIONS), steps=steps
+    )
 
 
 def convolution_steps(weight: Shape) -> float:
@@ -188,13 +191,13 @@ def slowdown(dtype: DType) -> float:
     return 1.0 if dtype.itemsize <= 2 else 10.6
 
 
-def library_slowdown(dtype: DType, op: str = "matmul") -> float:
+def library_slowdown(dtype: DType, is_convolution: bool) -> float:
     """How much slower the library's products are than in float16: in float32 it does not use matrix units, but for
     convolutions, as torch has them by default.
 
     On an H200 cuDNN's convolutions of 7.4 to 15 GFLOP took 17.9 to 33 µs in float16, and 28 to 60 in float32, channels last.
     """
-    if op in CONVOLUTIONS:
+    if is_convolution:
         return 1.6 if dtype.itemsize == 2 else 3.0
     return 1.0 if dtype.itemsize == 2 else 13.4
 

@@ -19,6 +19,7 @@ from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import TERMS
 from mirage_eg.ir.ops import Attributes, Kind, Op
 from mirage_eg.ir.shapes import Shape
 
@@ -107,7 +108,7 @@ class _Cancellation(FloatAlgebra):
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """Sums and differences are watched."""
         result = FloatAlgebra.elementwise(self, op, operands, attributes)
-        if op in ("add", "sub", "shift"):
+        if op in TERMS or op == "shift":
             terms = sum(abs(x) for x in operands) + abs(float(attributes.get("offset", 0)))
             self._watch(op, result, terms)
         return result

@@ -18,7 +18,7 @@ from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, 
 from mirage_eg.backends.evaluator.matmul import product
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.op.elementwise import elementwise_table
+from mirage_eg.ir.op.elementwise import CASTS, elementwise_table
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
@@ -42,7 +42,7 @@ class FloatAlgebra:
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """By the table ELEMENTWISE; a cast rounds where this algebra does."""
-        if op == "cast":
+        if op in CASTS:
             return self.cast(operands[0], DType(attributes["dtype"]))
 
         def compute(*chunks: Array) -> Array:

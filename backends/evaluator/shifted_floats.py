@@ -14,7 +14,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Algebra, Array
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.op.elementwise import power_of
+from mirage_eg.ir.op.elementwise import FACTORS, TERMS, power_of
 from mirage_eg.ir.ops import Attributes, Op
 from mirage_eg.ir.shapes import Shape
 
@@ -72,7 +72,7 @@ class ShiftedFloats:
         if op == "exp":
             [x] = self._wide(operands)
             return Shifted((x != -np.inf).astype(x.dtype), x)
-        if op in ("add", "sub") and any(isinstance(x, Logarithm) for x in operands):
+        if op in TERMS and any(isinstance(x, Logarithm) for x in operands):
             operands = self._after_logarithms(op, operands, attributes)
         operands = [self.number(x) if isinstance(x, Logarithm) else x for x in operands]
         if not _any_shifted(operands):
@@ -100,11 +100,11 @@ class ShiftedFloats:
     def _homogeneous(self, op: str, x: list[Shifted], attributes: Attributes) -> Shifted | None:
         arrays = [value.array for value in x]
         match op:
-            case "mul" | "div":
-                sign = 1 if op == "mul" else -1
+            case _ if op in FACTORS:
+                _, sign = FACTORS[op]
                 array = self.plain.elementwise(op, arrays, attributes)
                 return Shifted(array, x[0].log + sign * x[1].log, x[0].degree + sign * x[1].degree)
-            case "add" | "sub" if x[0].degree == x[1].degree:
+            case _ if op in TERMS and x[0].degree == x[1].degree:
                 log = self.plain.xp.maximum(self._counted(x[0]), self._counted(x[1]))
                 return Shifted(
                     self.plain.elementwise(op, [self._relative(value, log) for value in x], attributes), log, x[0].degree

@@ -12,7 +12,7 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ProgramError
-from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
 from mirage_eg.ir.ops import OPS, Attributes, Op
 from mirage_eg.ir.shapes import Shape
 
@@ -39,7 +39,7 @@ class WithIntegers:
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """In 64 bits where all operands are integers; a condition of `where` is none."""
-        if op == "cast":
+        if op in CASTS:
             return self.cast(operands[0], DType(attributes["dtype"]))
         if not all(map(_is_whole, operands[OPS[op].conditions :])):
             return self.plain.elementwise(op, operands, attributes)

@@ -13,6 +13,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.op.moves import VIEWS_OF_ALL
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
@@ -128,7 +129,7 @@ class _Match:
                 yield value
 
     def _without_casts(self, value: int) -> int:
-        while self.graph.node_of[value].op == "cast":
+        while self.graph.node_of[value].op in CASTS:
             self.inner.append(value)
             value = self.graph.node_of[value].operands[0]
         return value

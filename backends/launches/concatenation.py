@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mirage_eg.backends.launches.views import gathers_of_rows, joined_values
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
+from mirage_eg.ir.op.moves import JOINS, VIEWS_IN_ORDER
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import prepared_values
 from mirage_eg.ir.written_inputs import rows_in_place
@@ -52,7 +52,7 @@ def _of_rows(graph: Graph, copying: Collection[int]) -> set[int]:
         item = graph.node_of[value]
         return value in rows or (item.op in VIEWS_IN_ORDER and chosen(item.operands[0]))
 
-    return {place for place in copying if graph.nodes[place].op == "concat" and any(map(chosen, graph.nodes[place].operands))}
+    return {place for place in copying if graph.nodes[place].op in JOINS and any(map(chosen, graph.nodes[place].operands))}
 
 
 def copying_nodes(graph: Graph) -> dict[int, int]:
@@ -67,9 +67,7 @@ def copying_nodes(graph: Graph) -> dict[int, int]:
 def _copying_concats(graph: Graph) -> dict[int, int]:
     apart = prepared_values(graph)
     concats = {
-        place: values[0]
-        for place, (item, values) in enumerate(graph.numbered())
-        if item.op == "concat" and values[0] not in apart
+        place: values[0] for place, (item, values) in enumerate(graph.numbered()) if item.op in JOINS and values[0] not in apart
     }
     if not concats:
         return {}

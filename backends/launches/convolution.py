@@ -12,6 +12,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import prepared_values
+from mirage_eg.ir.windows import CONV2D
 
 _ALIGNED = 8  # channels: cuDNN's fused kernels read 16 bytes at once
 
@@ -34,7 +35,7 @@ class FusedConvolution:
 def fused_convolutions(graph: Graph) -> tuple[FusedConvolution, ...]:
     """The fused convolutions of a kernel graph; where two end in one relu, the last of them."""
     ops = {item.op for item in graph.nodes}
-    if not ops >= {"conv2d", "relu"} or dims_of(graph):
+    if not ops >= {CONV2D, "relu"} or dims_of(graph):
         return ()
     numbered, fixed, found = [*graph.numbered()], prepared_values(graph), dict[int, FusedConvolution]()
     for position, (item, values) in enumerate(numbered):

@@ -14,14 +14,15 @@ from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import JOINS, RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
-from mirage_eg.ir.windows import channels_last
+from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, MAX_POOL2D, channels_last
 
-_POOLINGS = frozenset({"max_pool2d", "avg_pool2d"})
+_POOLINGS = frozenset({MAX_POOL2D, AVG_POOL2D})
 _MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
-_KEEP_ORDER = frozenset({"pad", "concat", "batch_norm"})
+_KEEP_ORDER = JOINS | {"pad", "batch_norm"}
 
 
 def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
@@ -45,7 +46,7 @@ def _has_order(graph: Graph, value: int) -> bool:
 def _reshaped_to(graph: Graph, value: int, strides: Shape, fixed: frozenset[int]) -> dict[int, Shape]:
     """What is reshaped to an image, from what a kernel writes on, with its strides; nothing if no kernel writes it."""
     found: dict[int, Shape] = {}
-    while (maker := graph.node_of[value]).op == "reshape":
+    while (maker := graph.node_of[value]).op in RESHAPES:
         [source] = maker.operands
         seen = reshaped_strides(graph.types[value].shape, strides, graph.types[source].shape)
         if seen is None or source in fixed:
@@ -58,7 +59,7 @@ def _reshaped_to(graph: Graph, value: int, strides: Shape, fixed: frozenset[int]
 def is_channels_last_convolution(graph: Graph, item: Node) -> bool:
     """Whether a convolution is computed channels last: one on matrix units; where sizes are chosen later only with a filter
     that is a weight."""
-    if item.op != "conv2d" or item["groups"] > 1 or graph.types[item.operands[0]].dtype is DType.float64:
+    if item.op != CONV2D or item["groups"] > 1 or graph.types[item.operands[0]].dtype is DType.float64:
         return False
     return not graph.depends_on_sizes or item.operands[1] in marked_weights(graph) | prepared_values(graph)
 
@@ -92,7 +93,7 @@ def _images(graph: Graph) -> set[int]:
     for item, values in graph.numbered():
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= _MANY_IMAGES:
             images |= {item.operands[0], values[0]}
-        elif item.op in ("block", "reshape"):
+        elif item.op in ("block", *RESHAPES):
             own = (value for value in values if len(shape := graph.types[value].shape) == 4 and shape[2:] in planes)
             images |= {it for it in own if not any(pools_row_major(graph, graph.nodes[reader]) for reader in graph.readers[it])}
         elif item.op in _KEEP_ORDER or item.kind is Kind.ELEMENTWISE:

@@ -15,7 +15,8 @@ from mirage_eg.backends.launches.convolution import FusedConvolution, fused_conv
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
+from mirage_eg.ir.op.library import ROW_READS
+from mirage_eg.ir.op.moves import JOINS, VIEWS_IN_ORDER
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.weights import prepared_values
@@ -96,7 +97,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
     grouped = {position for launch in launches for position in launch.nodes}
     prepared = prepared_values(graph)
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
-    if any(item.op == "gather" for item in graph.nodes):
+    if any(item.op in ROW_READS for item in graph.nodes):
         in_place |= {graph.makers[value] for value in placement_of(graph).gathered}
     for position, (item, values) in enumerate(graph.numbered()):
         if position in grouped or item.kind is Kind.BOUNDARY:
@@ -105,7 +106,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
             kind = LaunchKind.BLOCK
         elif values[0] in prepared:
             kind = LaunchKind.PREPARED
-        elif item.op in VIEWS_IN_ORDER or position in in_place or (item.op == "concat" and position not in copying):
+        elif item.op in VIEWS_IN_ORDER or position in in_place or (item.op in JOINS and position not in copying):
             kind = LaunchKind.VIEW
         else:
             kind = LaunchKind.LIBRARY

@@ -11,7 +11,9 @@ from math import prod
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.moves import MOVES, VIEWS
+from mirage_eg.ir.op.library import ROW_READS
+from mirage_eg.ir.op.moves import JOINS, MOVES, RESHAPES, TRANSPOSES, VIEWS
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, most
 from mirage_eg.ir.weights import prepared_values
@@ -70,7 +72,7 @@ def views_of(
         seen = candidates.get(operand, View(operand, strides[operand]))
         shown = (
             _rows_of(graph, item, seen, candidates.get(item.operands[1]), strides)
-            if item.op == "gather"
+            if item.op in ROW_READS
             else _view_of(graph, item, seen)
         )
         if shown is not None:
@@ -86,7 +88,7 @@ def views_of(
                     values
                     and (
                         _shows(item, value, values[0], candidates)
-                        or (values[0] in copied and (view.rows is None or item.op == "concat"))
+                        or (values[0] in copied and (view.rows is None or item.op in JOINS))
                     )
                 )
                 for item, values in map(numbered.__getitem__, graph.readers[value])
@@ -107,7 +109,7 @@ def gathers_of_rows(graph: Graph) -> frozenset[int]:
     return frozenset(
         values[0]
         for item, values in graph.numbered()
-        if item.op == "gather" and values[0] not in prepared and _row_bytes(graph, item) >= _ROW
+        if item.op in ROW_READS and values[0] not in prepared and _row_bytes(graph, item) >= _ROW
     )
 
 
@@ -145,7 +147,7 @@ def _view_of(graph: Graph, item: Node, seen: View) -> View | None:
 
 def _shows(item: Node, value: int, result: int, views: Mapping[int, View]) -> bool:
     """Whether a reader of a value is a view that shows it, or reads its rows by it."""
-    if result not in views or item.op != "gather" or item.operands[1] != value:
+    if result not in views or item.op not in ROW_READS or item.operands[1] != value:
         return result in views
     rows = views[result].rows
     return rows is not None and rows.index == views[value].base
@@ -156,9 +158,9 @@ def transposed_operands(graph: Graph) -> frozenset[int]:
     return frozenset(
         position
         for position, (item, values) in enumerate(graph.numbered())
-        if item.op == "transpose"
+        if item.op in TRANSPOSES
         and _swaps_matrices(item["permutation"])
-        and {graph.nodes[reader].op for reader in graph.readers[values[0]]} == {"matmul"}
+        and {graph.nodes[reader].kind for reader in graph.readers[values[0]]} == {Kind.MATMUL}
     )
 
 
@@ -174,7 +176,7 @@ def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int])
     """
     joined: dict[int, View] = {}
     for item, values in graph.numbered():
-        if item.op != "concat" or len(set(item.operands)) < len(item.operands) or fixed.intersection(values):
+        if item.op not in JOINS or len(set(item.operands)) < len(item.operands) or fixed.intersection(values):
             continue
         views: dict[int, View] = {}
         offset, stride = 0, strides[values[0]][item["dim"]]
@@ -192,7 +194,7 @@ def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int])
 def _written_at(graph: Graph, value: int, view: View) -> dict[int, View]:
     """The views of a value and of the values that it reshapes, if it is at a place in another one's memory."""
     views = {value: view}
-    while (maker := graph.node_of[value]).op == "reshape":
+    while (maker := graph.node_of[value]).op in RESHAPES:
         [source] = maker.operands
         strides = reshaped_strides(graph.types[value].shape, views[value].strides, graph.types[source].shape)
         if strides is None:

@@ -2,6 +2,7 @@
 
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.ir.op.moves import JOINS
 
 MOST_MASKS = 256  # constant masks whose form is kept
 NAMES = ("attention", "is_causal", "MASKS")
@@ -48,7 +49,7 @@ def write_attention(file: ProgramFile, attention: LibraryAttention, value: int) 
     )
     given = f"{q}, {k}.transpose(-1, -2), {v}, {mask[0] if mask else None}, {float(attention.scale)!r}, {attention.constant}"
     name = file.name_result(value)
-    by_library = all(file.graph.nodes[reader].op not in ("block", "output", "concat") for reader in file.graph.readers[value])
+    by_library = all(file.graph.nodes[reader].op not in ("block", "output", *JOINS) for reader in file.graph.readers[value])
     order = "" if by_library else ".contiguous()"
     file.body.append(f"    {name} = attention({given}).reshape({file.types[value].shape}){order}")
     file.calls_torch = True

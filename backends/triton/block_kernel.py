@@ -39,7 +39,7 @@ from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
-from mirage_eg.ir.op.elementwise import to_a_type
+from mirage_eg.ir.op.elementwise import CASTS, to_a_type
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
@@ -344,7 +344,7 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
         tile = writer.tiles[masked]
         writer.new_tile(value, tile.name, tile.dtype, tile.zero, tile.finite)
         return
-    if item.op == "cast":
+    if item.op in CASTS:
         _write_cast(writer, item, value, operands[0])
         return
     if item.op == "log":

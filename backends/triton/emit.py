@@ -38,6 +38,7 @@ from mirage_eg.backends.triton.written_tables import written_sized_tables, writt
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import JOINS, RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import with_direct_reshapes
 from mirage_eg.ir.sizes import SizeArgument
@@ -288,7 +289,7 @@ def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
     views, joined = file.lowered.placement.views, file.lowered.placement.joined
     if value in views:
         file.name_alias(value, views[value].base)
-    elif item.op in ("concat", "reshape") and joined.keys() >= {*item.operands}:
+    elif item.op in RESHAPES | JOINS and joined.keys() >= {*item.operands}:
         file.name_alias(value, item.operands[0])
     else:
         file.name_result(value)

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
+from operator import mul
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, is_zero
-from mirage_eg.ir.op.elementwise import power_of
+from mirage_eg.ir.op.elementwise import FACTORS, TERMS, power_of
 from mirage_eg.ir.op.moves import MOVES
-from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
 Origin = Mapping[int, int]  # dim of a value -> dim of the exponential along which it varies
@@ -93,25 +94,23 @@ def _accumulated_degree(trace: Powers, item: Node, degree: Fraction) -> Fraction
         return degree  # one row maximum for the whole loop
     whole = degree.denominator == 1 and degree > 0
     # An accumulated maximum starts at −∞, which cannot be rescaled by 0.
-    return degree if whole and item.op != "accum_max" else None
+    return degree if whole and OPS[item.op].reduction != "max" else None
 
 
 def _elementwise_degree(trace: Powers, item: Node, degrees: list[Fraction]) -> Fraction | None:
     """How exp(p)^d propagates through an op; None for an op that is not homogeneous."""
     match item.op:
-        case "add" | "sub":
+        case op if op in TERMS:
             return degrees[0] if degrees[0] == degrees[1] else None
         case "where":
             sides = {degrees[place] for place in (1, 2) if item.operands[place] not in trace.zeros}  # 0 has every degree
             return None if degrees[0] or len(sides) > 1 else next(iter(sides), Fraction(0))
         case "fill":
             return Fraction(0)
-        case "mul":
-            return degrees[0] + degrees[1]
-        case "div":
-            if degrees[1]:
-                trace.divisors.append(item.operands[1])
-            return degrees[0] - degrees[1]
+        case op if op in FACTORS:
+            own = [*map(mul, FACTORS[op], degrees)]
+            trace.divisors += [it for it, degree, moved in zip(item.operands, degrees, own, strict=True) if degree != moved]
+            return sum(own, Fraction(0))
         case "log":
             trace.divisors.append(item.operands[0])  # 0 is no number to take it of either
             return Fraction(0)

@@ -11,6 +11,7 @@ from mirage_eg.backends.triton.copied_block import STAGES, WARPS, CopiedRows, St
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.windows import channels_last
 from mirage_eg.ir.written_inputs import rows_in_place
@@ -30,7 +31,7 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
     written = [value for value in results if value not in in_place]
     file.buffers += [value for value in written if value not in file.buffers]
     items = [file.graph.nodes[position] for position in launch.nodes]
-    read = [operand for item in items for operand in item.operands[item.op == "index_write" :]]
+    read = [operand for item in items for operand in item.operands[item.op in ROW_WRITES :]]
     sources = [*dict.fromkeys(each for value in launch.operands if value in read for each in (value, *file.indices(value)))]
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
     memories = list(dict.fromkeys(file.names[value] for value in sources))
@@ -103,7 +104,7 @@ def _copies(file: ProgramFile, launch: Launch, pointers: Mapping[int, str]) -> I
     offsets = file.lowered.placement.offsets
     for position, result in zip(launch.nodes, launch.results, strict=True):
         item, start = file.graph.nodes[position], 0
-        if item.op == "index_write":
+        if item.op in ROW_WRITES:
             copies = [(item.operands[2], _rows_of(file, item, result, pointers))]
         else:
             copies = []

@@ -42,7 +42,7 @@ def write_product(writer: Writer, item: Node, value: int) -> None:
     """Write a matmul that is not fused into an accumulator."""
     shapes = [writer.graph.types[i].shape for i in item.operands]
     phase = writer.graph.phases[value]
-    name = writer.new_name(OPS["matmul"].noun)
+    name = writer.new_name(OPS[item.op].noun)
     match matmul_form(*shapes):
         case MatmulForm.DOT:
             plan = plan_dot(writer, item, value)

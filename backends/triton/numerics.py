@@ -17,12 +17,13 @@ from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.kernels import read_by_blocks
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
 from mirage_eg.backends.triton.split_reduction import RowMaximum, find_exported_maxima, maxima_of, with_row_maxima
+from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.logarithms import without_far_logarithms
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.node import Node
 
 
 def shifts_exponentials(graph: Graph) -> bool:
@@ -66,7 +67,7 @@ def _with_wide_attentions(graph: Graph) -> Graph:
     def wide(value: int) -> int:
         position = copy.position[value]
         is_wide = value in inside or graph.types[value].dtype is DType.bool
-        return position if is_wide else copy.append(node("cast", position, dtype=str(DType.float32)))
+        return position if is_wide else copy.append(write.cast(position, DType.float32))
 
     for item, values in copy:
         if not inside.keys() & {*values}:
@@ -74,7 +75,7 @@ def _with_wide_attentions(graph: Graph) -> Graph:
             continue
         [value] = values
         made = copy.append(Node(item.op, tuple(map(wide, item.operands)), item.attributes))
-        narrow = node("cast", made, dtype=str(graph.types[value].dtype))
+        narrow = write.cast(made, graph.types[value].dtype)
         copy.position[value] = copy.append(narrow) if value == inside[value] else made
     return copy.graph()
 

@@ -18,6 +18,7 @@ from mirage_eg.backends.triton.writer import Writer, as_float, cast, masked, pic
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
+from mirage_eg.ir.op.elementwise import TERMS
 from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape
 
@@ -58,7 +59,7 @@ def write_reduction(writer: Writer, item: Node, value: int) -> None:
 
 def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | None) -> None:
     graph, operand = writer.graph, item.operands[0]
-    kind = {"accum_strided_sum": "sum"}.get(item.op, item.op.removeprefix("accum_"))
+    kind, is_strided = OPS[item.op].reduction, item.get("columns") is not None
     dtype, dim = writer.compute_dtype(value), item.get("dim")
     name = writer.new_name(OPS[item.op].noun)
     looped = graph.phases[operand] is Phase.LOOP
@@ -85,9 +86,9 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
     reduces = dim is not None and tile.shape[dim] > 1
     threads = WARP * writer.schedule.num_warps if writer.schedule.num_warps else graph.threads
     small = prod(tile.padded) <= _LATE * threads
-    late = reduces and item.op != "accum_strided_sum" and small and looped and not rescale and not cut
+    late = reduces and not is_strided and small and looped and not rescale and not cut
     zero, finite = tile.zero - ({dim} if reduces else frozenset()), tile.finite
-    if item.op == "accum_strided_sum" and reduces:
+    if is_strided and reduces:
         term, zero = write_columns(writer, item, value, tile, term), frozenset()
     elif reduces and not late:
         term = _reduce_text(writer, "max" if kind == "max" else "sum", term, tile, item["dim"])
@@ -154,7 +155,7 @@ def write_logarithm(writer: Writer, item: Node, value: int) -> None:
         writer.say(phase, f"{name} = {text}")
         return
     text = f"tl.where({infinite[0] if len(infinite) == 1 else ' | '.join(f'({each})' for each in infinite)}, 0.0, {text})"
-    late = all(reader.op in ("add", "sub") and reader.operands.count(value) == 1 for reader in _readers(writer.graph, value))
+    late = all(reader.op in TERMS and reader.operands.count(value) == 1 for reader in _readers(writer.graph, value))
     writer.new_tile(value, name, dtype)
     writer.say(phase, f"{name} = {text}" if late else f"{name} = {text} + {' + '.join(terms)}")
     if late:

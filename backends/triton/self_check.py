@@ -48,7 +48,7 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
                 operands = [names[i] for i in item.operands] or inputs[:1]
                 shapes = [program.types[i].shape for i in item.operands]
                 attributes = dict(torch_attributes(item, program.types[value].dtype))
-                if item.op in ("full", "eye") and not program.types[value].dtype.is_integer:
+                if not item.operands and not program.types[value].dtype.is_integer:
                     attributes["dtype"] = precision
                 call = torch_text(item, operands, program.types[value].dtype, attributes, shapes)
                 if to_a_type(item.op) and not program.types[value].dtype.is_integer:

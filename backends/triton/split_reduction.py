@@ -13,6 +13,7 @@ from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, safe_exponentials
 from mirage_eg.backends.triton.tiles import Tile
 from mirage_eg.backends.triton.writer import Writer
+from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
@@ -153,10 +154,10 @@ def with_row_maxima(
             key = (row_maximum.value, *layout.values())
             if key not in weights:
                 read.append(row_maximum.value)
-                loaded = copy.append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), **layout))
+                loaded = copy.append(write.source(row_maximum, **layout))
                 weights[key] = copy.append(node("exp", loaded))
             for _ in range(row_maximum.degree):
-                result = copy.append(node("mul", result, weights[key]))
+                result = copy.append(write.mul(result, weights[key]))
         copy.position[values[0]] = result
     return copy.graph(), tuple(read)
 

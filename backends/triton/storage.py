@@ -6,7 +6,8 @@ from math import prod
 from mirage_eg.backends.triton.tiles import MatmulForm, is_skinny, matmul_form, power_of_two
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, Phase
+from mirage_eg.ir.node import Node, Phase, adds_tiles
+from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import Kind
 
 WGMMA_ROWS = 64  # of a product, at least
@@ -17,9 +18,7 @@ def accumulates(graph: Graph, value: int, consumers: Sequence[Node]) -> bool:
     if graph.phases[value] is not Phase.LOOP or len(consumers) != 1:
         return False
     [consumer] = consumers
-    if consumer.op not in ("accum_sum", "accum_mean") or consumer.get("dim") is not None:
-        return False
-    return is_dot(graph, next(item for item, values in graph.numbered() if value in values))
+    return adds_tiles(consumer) and is_dot(graph, next(item for item, values in graph.numbered() if value in values))
 
 
 def reads_stored(graph: Graph, consumer: Node, value: int) -> bool:
@@ -31,7 +30,7 @@ def reads_stored(graph: Graph, consumer: Node, value: int) -> bool:
             return True
         case _:
             products = [it for it in _readers(graph, value) if it.kind is Kind.MATMUL and is_dot(graph, it)]
-            return consumer.op == "cast" and any(is_narrow(product_dtype(graph, it, DType.float32)) for it in products)
+            return consumer.op in CASTS and any(is_narrow(product_dtype(graph, it, DType.float32)) for it in products)
 
 
 def product_dtype(graph: Graph, product: Node, result: DType) -> DType:
@@ -61,7 +60,7 @@ def _before_cast(graph: Graph, value: int) -> DType:
 
 def is_widening(graph: Graph, item: Node) -> bool:
     """Whether an op casts to a floating-point type that has every number of the operand's type."""
-    if item.op != "cast" or (wanted := DType(item["dtype"])).is_integer:
+    if item.op not in CASTS or (wanted := DType(item["dtype"])).is_integer:
         return False
     have = graph.types[item.operands[0]].dtype
     return have is not DType.bool and wanted is not DType.float64 and have is not wanted and wanted.keeps(have)

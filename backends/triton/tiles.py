@@ -19,6 +19,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, reshape_groups
+from mirage_eg.ir.shapes import matmul as matmul_shape
 
 DOT_EXTENT = 16  # smallest extent of each dim of a tl.dot
 _SKINNY_ROWS = 32  # products of at most so many rows, and at least so many columns, may have their operands swapped
@@ -90,7 +91,7 @@ def matmul_form(left: Shape, right: Shape) -> MatmulForm:
     m, k, n = left[-2], left[-1], right[-1]
     if k == 1:
         return MatmulForm.OUTER
-    batch = OPS["matmul"].shape([left, right], {})[:-2]
+    batch = matmul_shape([left, right], {})[:-2]
     work = padded_elements((*batch, m, k, n))
     return MatmulForm.SUM if m == 1 or n == 1 or work <= SMALL_PRODUCT else MatmulForm.DOT
 

@@ -9,6 +9,7 @@ from mirage_eg.backends.triton.tiles import reshape_groups
 from mirage_eg.backends.triton.writer import Writer, picked, times
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES, WHOLE_VIEWS
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.sizes import SizeExpression
 
@@ -38,13 +39,13 @@ def viewed_loads(graph: Graph) -> dict[int, list[Step]]:
 
 
 def _moves(graph: Graph, value: int, item: Node, result: int) -> bool:
-    moves = item.op in ("transpose", "reshape") and graph.phases[value] is graph.phases[result]
+    moves = item.op in WHOLE_VIEWS and graph.phases[value] is graph.phases[result]
     return moves and not _depends_on_sizes(graph, item, result)
 
 
 def _joins(graph: Graph, item: Node, result: int) -> bool:
     """Whether a reshape splits or joins dims."""
-    if item.op != "reshape":
+    if item.op not in RESHAPES:
         return False
     groups = reshape_groups(graph.types[item.operands[0]].shape, graph.types[result].shape)
     return any(len(before) + len(after) > 2 for before, after in groups)
@@ -62,7 +63,7 @@ def places(writer: Writer, steps: Sequence[Step]) -> Mapping[int, str]:
     dims = [dim for dim, extent in enumerate(shape) if extent > 1]
     where = {dim: picked(writer.range(writer.padded[last][dim]), [other == dim for other in dims]) for dim in dims}
     for item, value in reversed(steps):
-        if item.op == "transpose":
+        if item.op in TRANSPOSES:
             where = {item["permutation"][dim]: text for dim, text in where.items()}
             continue
         before: dict[int, str] = {}

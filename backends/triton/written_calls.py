@@ -11,10 +11,11 @@ from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import to_a_type
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import marked_weights
-from mirage_eg.ir.windows import channels_last
+from mirage_eg.ir.windows import CONV2D, channels_last
 
 
 def _empty(file: ProgramFile, value: int, first: str) -> str:
@@ -31,7 +32,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
     types, is_prepared, images = file.graph.types, value in file.prepared, file.lowered.placement.images
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in item.operands] or [first]
-    if item.op == "conv2d" and is_channels_last_convolution(file.graph, item):
+    if item.op == CONV2D and is_channels_last_convolution(file.graph, item):
         operands = _channels_last_operands(file, item)
     if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
@@ -39,7 +40,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
     read_by_kernel = _is_read_by_generated_kernel(file, value)
     is_image = value in images and len(types[value].shape) == 4
     is_result = any(value in it.operands for it in file.graph.outputs)
-    if item.op == "reshape" and is_image and _shows(file, item.operands[0], value):
+    if item.op in RESHAPES and is_image and _shows(file, item.operands[0], value):
         call = f"{operands[0]}.as_strided({types[value].shape}, {file.strides[value]})"  # strides of dims of extent 1 count
     elif is_image and not (is_prepared or read_by_kernel):
         pass  # only the library reads it
@@ -47,7 +48,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
         call = f"{_empty(file, value, first)}.copy_({call})"
-    elif is_prepared or read_by_kernel or (is_result and (images or item.op == "conv2d")):
+    elif is_prepared or read_by_kernel or (is_result and (images or item.op == CONV2D)):
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared

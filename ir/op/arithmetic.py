@@ -57,6 +57,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         onnx="Add",
+        signs=(1, 1),
     ),
     ElementwiseOp(
         name="sub",
@@ -73,6 +74,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         onnx="Sub",
+        signs=(1, -1),
     ),
     ElementwiseOp(
         name="mul",
@@ -90,6 +92,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         onnx="Mul",
+        powers=(1, 1),
     ),
     ElementwiseOp(
         name="div",
@@ -105,6 +108,7 @@ OPS = (
         costly=True,
         pole=True,
         onnx="Div",
+        powers=(1, -1),
     ),
     ElementwiseOp(
         name="square",

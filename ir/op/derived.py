@@ -192,3 +192,4 @@ OPS = (
     ),
 )
 DERIVED: Mapping[str, DerivedOp] = {op.name: op for op in OPS}
+NORMS = frozenset(op.name for op in OPS if "eps" in op.attributes)

@@ -14,6 +14,16 @@ PACKAGED: Mapping[str, ElementwiseOp] = {
 }
 
 COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)
+CASTS = frozenset(op.name for op in PACKAGED.values() if "dtype" in op.attributes)
+
+TERMS = {op.name: op.signs for op in PACKAGED.values() if op.signs}
+"""The signs of the operands of sums and differences."""
+
+FACTORS = {op.name: op.powers for op in PACKAGED.values() if op.powers}
+"""The powers of the operands of products and quotients."""
+
+QUOTIENTS = frozenset(op for op, powers in FACTORS.items() if min(powers) < 0)
+DIVISIONS = QUOTIENTS | {op.name for op in PACKAGED.values() if isinstance(op.power, Fraction) and op.power < 0}
 
 REGISTRY: dict[str, ElementwiseOp] = {}
 """The ops of the user in this process, by name; `register_op` adds to it, and worker processes receive a copy."""
@@ -51,7 +61,7 @@ def elementwise_table(derive: Callable[[ElementwiseOp], Row]) -> OpTable[Row]:
 
 def to_a_type(op: str) -> bool:
     """Whether an op converts its operand, to the type of its record or its attribute."""
-    return op == "cast" or (op in PACKAGED and PACKAGED[op].dtype != "")
+    return op in CASTS or (op in PACKAGED and PACKAGED[op].dtype != "")
 
 
 def power_of(op: str, attributes: Mapping[str, Any]) -> Fraction | None:

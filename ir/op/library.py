@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from math import prod
 from string import ascii_lowercase, ascii_uppercase
@@ -14,6 +15,7 @@ from mirage_eg.ir.op.literals import number
 from mirage_eg.ir.shapes import Shape
 
 Attributes = Mapping[str, Any]
+Apply = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,39 @@ def _convolution(dims: int) -> LibraryOp:
     )
 
 
+def _written_transposed(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
+    """conv(x with s − 1 zeros after each element, and d(k − 1) − pads around; w with input and output channels exchanged in
+    each group, flipped)."""
+    (images, channels, *extents), (_, filters, *window) = shapes
+    x, weight = operands
+    groups, strides, dilations, dims = attributes["groups"], attributes["strides"], attributes["dilations"], len(window)
+    if any(stride > 1 for stride in strides):
+        x = apply("reshape", x, shape=(images, channels, *(it for extent in extents for it in (extent, 1))))
+        after = (0, 0, *(it for stride in strides for it in (0, stride - 1)))
+        x = apply("pad", x, before=(0,) * len(after), after=after, value=Fraction(0))
+        extents = [extent * stride for extent, stride in zip(extents, strides, strict=True)]
+        x = apply("reshape", x, shape=(images, channels, *extents))
+    reach = [dilation * (taps - 1) for dilation, taps in zip(dilations, window, strict=True)]
+    before, after = windows.sides(attributes)
+    before = tuple(own - pad for own, pad in zip(reach, before, strict=True))
+    after = tuple(
+        own - pad + more - (stride - 1)
+        for own, pad, more, stride in zip(reach, after, attributes["output_pads"], strides, strict=True)
+    )
+    for dim, (low, high, extent) in enumerate(zip(before, after, extents, strict=True), 2):
+        if low < 0 or high < 0:
+            x = apply("slice", x, dim=dim, start=max(-low, 0), stop=extent + min(high, 0), step=1)
+    weight = apply("flip", weight, dims=tuple(range(2, 2 + dims)))
+    if groups > 1:
+        weight = apply("reshape", weight, shape=(groups, channels // groups, filters, *window))
+        weight = apply("transpose", weight, permutation=(0, 2, 1, *range(3, 3 + dims)))
+        weight = apply("reshape", weight, shape=(groups * filters, channels // groups, *window))
+    else:
+        weight = apply("transpose", weight, permutation=(1, 0, *range(2, 2 + dims)))
+    pads = tuple(max(width, 0) for width in (*before, *after))
+    return apply(f"conv{dims}d", x, weight, strides=(1,) * dims, pads=pads, dilations=dilations, groups=groups)
+
+
 def _transposed(dims: int) -> LibraryOp:
     image, result, taps = "HVW"[-dims:], "XYZ"[-dims:], "IJK"[-dims:]
 
@@ -140,7 +175,7 @@ def _transposed(dims: int) -> LibraryOp:
         attributes={"strides": "ints", "pads": "ints", "output_pads": "ints", "dilations": "ints", "groups": "int"},
         of_integers=False,
         compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
-        expand=windows.written_conv_transpose,
+        expand=_written_transposed,
         terms=lambda operands, given: operands[1][0] // given["groups"] * prod(operands[1][2:]),
         axes=axes,
         call=window_calls.transposed,
@@ -281,3 +316,7 @@ OPS = (
     *map(_average, windows.DIMS),
 )
 LIBRARY: Mapping[str, LibraryOp] = {op.name: op for op in OPS}
+
+CHOICES = frozenset(name for name, op in LIBRARY.items() if op.indices is not None and op.arity == 2)  # of a part of operand 0
+ROW_READS = frozenset(name for name in CHOICES if LIBRARY[name].axes is not None)  # of whole slices, as are ROW_WRITES
+ROW_WRITES = frozenset(name for name, op in LIBRARY.items() if op.indices is not None and op.arity == 3 and op.axes is not None)

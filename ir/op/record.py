@@ -70,6 +70,8 @@ class ElementwiseOp:
     pole          infinite at a number
     power         p with f(c · x) = c^p · f(x) for all c > 0, where there is one and kernels use it
     costly        more expensive than an addition
+    signs         of a sum or difference: those of the operands
+    powers        of a product or quotient: those of the operands
     """
 
     name: str
@@ -101,6 +103,8 @@ class ElementwiseOp:
     pole: bool = False
     power: Fraction | Callable[..., Fraction] | None = None
     costly: bool = False
+    signs: tuple[int, ...] = ()
+    powers: tuple[int, ...] = ()
 
     @property
     def operands(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from mirage_eg.ir.axes import Axes, Dim
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS
 from mirage_eg.ir.ops import OPS, Kind
 
 Constant = int | str | Fraction
@@ -215,7 +216,7 @@ def express(program: Graph, axes: Axes, split: Split, domain: str) -> Expression
             case Kind.MATMUL:
                 product = term("Mul", (), operands)
                 result = reduce("Sum", product, iter(axes.dims[item.operands[0]][-1]))
-            case Kind.REARRANGEMENT if item.op in ("slice", "concat"):
+            case Kind.REARRANGEMENT if item.op in CUTS_AND_JOINS:
                 indices = [_index(axes, axes.dims[value][item["dim"]], parts) for value in (*item.operands, values[0])]
                 if item.op == "slice":
                     step = item["step"] if indices[1] else 1

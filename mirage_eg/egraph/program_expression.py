@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from math import gcd
 
 from mirage_eg.egraph.expression import Expression, Split, express, parts_of
+from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.dissolve import dissolved
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 
@@ -90,5 +91,5 @@ def _with_opaque_values(graph: Graph) -> Graph:
             continue
         for value in values:
             kind = graph.types[value]
-            nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype), name=f"{item.op}_{value}"))
+            nodes.append(write.source(kind, name=f"{item.op}_{value}"))
     return Graph(tuple(nodes))

@@ -210,7 +210,7 @@ def of_scalars(handler: Handler) -> Handler:
 
         def vector(node: Any) -> Tensor:
             x = call.tensor_of(node)
-            return x if x.shape else x.builder.op("reshape", x, shape=(1,))
+            return x if x.shape else x.builder.reshape(x, (1,))
 
         types = {name: _vector(kind) for name, kind in call.types.items()}
         handled = handler(replace(call, types=types, results=list(map(_vector, call.results)), tensor_of=vector))
@@ -229,7 +229,7 @@ def _vector(kind: TorchType) -> TorchType:
 
 
 def _in_shape(x: Tensor, shape: Shape) -> Tensor:
-    return x if x.shape == shape else x.builder.op("reshape", x, shape=shape)
+    return x if x.shape == shape else x.builder.reshape(x, shape)
 
 
 def _lazily_in_shape(compute: Lazy, shape: Shape) -> Tensor:

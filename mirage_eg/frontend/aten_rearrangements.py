@@ -54,7 +54,7 @@ def cast(x: Tensor, dtype: str) -> Tensor:
 
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x under another shape; x itself if it has that shape."""
-    return x if x.shape == tuple(shape) else x.builder.op("reshape", x, shape=tuple(shape))
+    return x if x.shape == tuple(shape) else x.builder.reshape(x, tuple(shape))
 
 
 def _reshape(call: Call) -> Tensor:
@@ -81,7 +81,7 @@ def permuted(x: Tensor, permutation: Sequence[int]) -> Tensor:
     moved = [dim for dim in permutation if x.shape[dim] > 1]
     if moved == sorted(moved):
         return reshaped(x, [x.shape[dim] for dim in permutation])
-    return x.builder.op("transpose", x, permutation=tuple(permutation))
+    return x.builder.transpose(x, permutation)
 
 
 def swapped(x: Tensor, first: int, second: int) -> Tensor:

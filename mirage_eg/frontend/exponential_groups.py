@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import mul
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import power_of
+from mirage_eg.ir.op.elementwise import FACTORS, power_of
 from mirage_eg.ir.ops import Kind
 
 _KINDS = (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MATMUL, Kind.REARRANGEMENT)
@@ -44,16 +45,12 @@ def exponential_groups(graph: Graph) -> list[FunctionValues]:
 
 def _degree(item: Node, degrees: Sequence[Fraction]) -> Fraction:
     """The degree of an op's result; 0 where a number leaves the exponentials."""
-    match item.op:
-        case "mul" | "matmul":
-            return degrees[0] + degrees[1]
-        case "div":
-            return degrees[0] - degrees[1]
-        case "log":
-            return Fraction(0)
-        case _:
-            power = power_of(item.op, item.mapping)
-            return max(degrees) if power is None else degrees[0] * power
+    if item.op == "log":
+        return Fraction(0)
+    if item.kind is Kind.MATMUL or item.op in FACTORS:
+        return sum(map(mul, degrees, FACTORS.get(item.op, (1, 1))), Fraction(0))
+    power = power_of(item.op, item.mapping)
+    return max(degrees) if power is None else degrees[0] * power
 
 
 def _closed(graph: Graph, group: set[int]) -> set[int]:

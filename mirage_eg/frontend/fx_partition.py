@@ -16,6 +16,7 @@ from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, is_random, operands_of, read_of
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
+from mirage_eg.ir.op.moves import VIEWS_IN_ORDER, VIEWS_OF_ALL
 from mirage_eg.ir.ops import OPS, Kind
 
 
@@ -145,7 +146,7 @@ def _try(node: Fx, trial: Translation, found: Analysis) -> None:
         found.moves.add(node)
     if any(OPS[op].kind is Kind.LIBRARY for op in ops):
         found.library.add(node)
-    if all(op in ("reshape", "broadcast") for op in ops):
+    if all(op in VIEWS_IN_ORDER & VIEWS_OF_ALL for op in ops):
         found.views.add(node)
     result = trial.values[node]
     if not ops and isinstance(result, Tensor):

@@ -24,7 +24,7 @@ DTYPES = {940: DType.bfloat16, 941: DType.float16, 950: DType.float32, 960: DTyp
 OLDER_DTYPES = {920: DType.bfloat16, 921: DType.float16, 930: DType.float32}
 """The numbers before mirage-project/mirage renumbered its types; a file that has these and no current one is of that time."""
 
-PLAIN = frozenset({"matmul", *(row.name for row in OPS.values() if row.kind is Kind.ELEMENTWISE and not row.attributes)})
+PLAIN = frozenset(row.name for row in OPS.values() if row.kind in (Kind.ELEMENTWISE, Kind.MATMUL) and not row.attributes)
 """Operators that are ops of our table by name, at both levels, without parameters."""
 
 # Operator of a block graph, without tb_, forloop_ and _op -> op, and whether it also reduces the last dim.

@@ -110,8 +110,8 @@ def write_node(body: OnnxBody, item: Node, operands: Sequence[OnnxValue], result
         UnsupportedError: an op that ONNX does not have.
     """
     attributes = {name: value for name, value in item.attributes if value is not None}
-    if item.op in _WRITERS:
-        return _WRITERS[item.op](body, operands, attributes, result)
+    if item.op in WRITERS:
+        return WRITERS[item.op](body, operands, attributes, result)
     definition = definition_of(item.op, attributes)
     if definition is None:
         raise UnsupportedError(f"the op {item.op} has no form in ONNX; wanted a custom op with a definition in other ops")
@@ -397,7 +397,7 @@ def _by_record(op: ElementwiseOp) -> Writer:
     return _comparison(op.onnx) if op.indicator else _binary(op.onnx)
 
 
-_WRITERS: Mapping[str, Writer] = {
+WRITERS: Mapping[str, Writer] = {
     **{op.name: _by_record(op) for op in PACKAGED.values() if op.onnx is not None},
     "where": _where,
     "cast": _cast,

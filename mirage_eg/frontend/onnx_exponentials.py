@@ -13,7 +13,7 @@ import numpy as np
 from mirage_eg.frontend.onnx_bodies import OnnxBody, OnnxValue, write_node
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node, TensorType, is_zero
-from mirage_eg.ir.op.elementwise import power_of
+from mirage_eg.ir.op.elementwise import FACTORS, TERMS, power_of
 from mirage_eg.ir.ops import Kind
 
 
@@ -78,12 +78,12 @@ class ShiftedBody:
             return Exponential(array, log, result, degrees[0])
         arrays = [x.array if isinstance(x, Exponential) else x.name for x in operands]
         match item.op:
-            case "mul" | "div":
-                sign = 1 if item.op == "mul" else -1
+            case op if op in FACTORS:
+                _, sign = FACTORS[op]
                 log = self._summed([self._log(x) for x in operands], "Add" if sign == 1 else "Sub")
                 degree = degrees[0] + sign * degrees[1]
                 return Exponential(self._written(item, arrays, operands, result), log, result, degree)
-            case "add" | "sub" if degrees[0] == degrees[1]:
+            case op if op in TERMS and degrees[0] == degrees[1]:
                 own = [x for x in operands if isinstance(x, Exponential)]
                 log = self.body.append("Max", *(self._counted(x) for x in own))
                 return Exponential(

@@ -16,7 +16,7 @@ import numpy as np
 
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.frontend.exponential_groups import FunctionValues, exponential_groups
-from mirage_eg.frontend.onnx_bodies import OnnxBody, OnnxValue, onnx_type, write_node
+from mirage_eg.frontend.onnx_bodies import WRITERS, OnnxBody, OnnxValue, onnx_type, write_node
 from mirage_eg.frontend.onnx_exponentials import ShiftedBody, Value
 from mirage_eg.frontend.onnx_indicators import returned_indicators
 from mirage_eg.ir.dtypes import DType
@@ -232,7 +232,7 @@ def _part(graph: Graph, kernel: FunctionValues) -> Graph:
     part = copy.graph()
     if any(item.kind is Kind.GRAPH for item in part.nodes):
         return flatten(part)
-    derived = {item.op for item in part.nodes if item.kind is Kind.DERIVED} - {"softmax", "split"}
+    derived = {item.op for item in part.nodes if item.kind is Kind.DERIVED} - WRITERS.keys()
     return expand_ops(part, derived)
 
 

@@ -4,28 +4,20 @@ The IR has them as zeros and ones of any element type; ONNX has the type BOOL. A
 it can have, followed from comparisons on, are 0 and 1.
 """
 
-from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import product
 
+from mirage_eg.backends.evaluator.mpmath_ops import RATIONAL
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import COMPARISONS
+from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS, QUOTIENTS
 from mirage_eg.ir.ops import Kind
 
 Numbers = frozenset[Fraction]
 _BOTH: Numbers = frozenset({Fraction(0), Fraction(1)})
 _MOST = 8  # numbers that are followed
-
-_JOINED: Mapping[str, Callable[[Fraction, Fraction], Fraction]] = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "maximum": max,
-    "minimum": min,
-}
 
 
 def returned_indicators(graph: Graph) -> tuple[bool, ...]:
@@ -48,20 +40,10 @@ def _numbers(item: Node, operands: list[Numbers | None]) -> Numbers | None:
     given = [it for it in operands if it is not None]
     if len(given) < len(operands) or not given or item.kind is Kind.BOUNDARY:
         return None
-    if item.kind is Kind.REARRANGEMENT:
+    if item.kind is Kind.REARRANGEMENT or (item.op in CASTS and min(given[0]) >= 0):
         return frozenset().union(*given)
-    match item.op:
-        case "scale":
-            return frozenset(item["factor"] * it for it in given[0])
-        case "shift":
-            return frozenset(item["offset"] + it for it in given[0])
-        case "square":
-            return frozenset(it * it for it in given[0])
-        case "cast" | "relu" | "abs":
-            return given[0] if min(given[0]) >= 0 else None
-        case "where":
-            return given[1] | given[2]
-        case _ if item.op in _JOINED:
-            return frozenset(_JOINED[item.op](x, y) for x, y in product(*given))
-        case _:
-            return None
+    if item.op == "where":
+        return given[1] | given[2]
+    if item.op not in RATIONAL or item.op in QUOTIENTS:
+        return None
+    return frozenset(RATIONAL[item.op](*numbers, **item.mapping) for numbers in product(*given))

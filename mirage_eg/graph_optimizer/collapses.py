@@ -2,8 +2,10 @@
 
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import FACTORS, QUOTIENTS, TERMS
+from mirage_eg.ir.op.moves import RESHAPES
 
-_LINEAR = frozenset({"scale", "shift", "add", "sub", "mul", "reshape", "slice"})
+_LINEAR = RESHAPES | TERMS.keys() | (FACTORS.keys() - QUOTIENTS) | {"scale", "shift", "slice"}
 
 
 def may_collapse(program: Graph) -> bool:
@@ -16,7 +18,7 @@ def may_collapse(program: Graph) -> bool:
         known = [operand for operand in item.operands if operand in linear]
         if item.op in ("sum", "mean") and known:
             return True
-        if item.op == "add" and [linear.get(operand) for operand in item.operands] == [True, True]:
+        if TERMS.get(item.op) == (1, 1) and [linear.get(operand) for operand in item.operands] == [True, True]:
             one, other = (program.node_of[operand].operands for operand in item.operands)
             if {*one} & {*other}:
                 return True

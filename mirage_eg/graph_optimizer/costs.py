@@ -116,5 +116,5 @@ class KernelCosts:
         flops = 2 * prod((left if is_transposed else out).shape) * terms
         waits = convolution_steps(right.shape) * self.device.iteration_us if is_convolution and not self.least else 0.0
         biases = 0.0 if self.least else self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
-        slowdown = library_slowdown(left.dtype, "conv2d" if is_convolution and not is_transposed else "matmul")
+        slowdown = library_slowdown(left.dtype, is_convolution=is_convolution and not is_transposed)
         return max(reads, waits, flops / self.device.matrix_rate * slowdown * 1e6) + biases

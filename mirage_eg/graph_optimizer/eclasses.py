@@ -15,9 +15,10 @@ from egglog import bindings
 from mirage_eg.egraph.op_terms import read_enodes
 from mirage_eg.egraph.terms import term
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, ProgramTerms, append_enode
+from mirage_eg.ir import write
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.node import Node, TensorType
 from mirage_eg.ir.ops import Level
 
 Types = tuple[TensorType, ...]  # of a class: several for a kernel with several results
@@ -124,7 +125,7 @@ def result_types(enode: NumberedENode, operands: Sequence[Types], names: Mapping
     try:
         for kinds in operands:
             [kind] = kinds
-            checker.append(node("input", shape=kind.shape, dtype=kind.dtype))
+            checker.append(write.source(kind))
         values = append_enode(enode, range(len(operands)), names, checker.append)
     except GraphError:
         return None

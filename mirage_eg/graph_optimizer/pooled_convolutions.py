@@ -13,6 +13,7 @@ from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.windows import CONVOLUTIONS, sides
 
 
@@ -20,7 +21,7 @@ def pooled_rules(terms: ProgramTerms) -> Iterator[str]:
     """Laws of `rules/graph` for each convolution of a program, each of its dims, and each width of a mean of the program."""
     program = terms.program
     read = ((item["dim"], program.node_of[item.operands[0]]) for item in program.nodes if item.op == "mean")
-    writer = _Writer(terms, sorted({maker["shape"][dim] for dim, maker in read if maker.op == "reshape"} - {1}))
+    writer = _Writer(terms, sorted({maker["shape"][dim] for dim, maker in read if maker.op in RESHAPES} - {1}))
     for item in program.nodes if writer.widths else ():
         if item.op in CONVOLUTIONS:
             x, w = (program.types[operand] for operand in item.operands)

@@ -10,11 +10,13 @@ from egglog import bindings
 
 from mirage_eg.egraph.op_terms import OpTerms, op_node, terms, vector
 from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union, variable
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node, result_count
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.pointwise_convolution import POINTWISE, pointwise_convolution
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
+from mirage_eg.ir.windows import CONV2D, CONVOLUTIONS, TRANSPOSED
 
 Kernel = tuple[int, int]  # extents of the window of a convolution
 
@@ -71,9 +73,9 @@ class ProgramTerms:
 
         So that they form a group: the windows of 1×1 are enlarged.
         """
-        read = {item.operands[0] for item in self.program.nodes if item.op == "conv2d"}
+        read = {item.operands[0] for item in self.program.nodes if item.op == CONV2D}
         for item, values in self.program.numbered():
-            found = pointwise_convolution(self.program, item, values[0]) if item.op == "reshape" else None
+            found = pointwise_convolution(self.program, item, values[0]) if item.op in RESHAPES else None
             if found is not None and found[0] in read:
                 name = self.ops.name(POINTWISE)
                 self.convolutions[name, (1, 1)] = POINTWISE
@@ -135,7 +137,7 @@ class ProgramTerms:
             for place, kind in enumerate(made.input_types)
         )
         name = self.ops.name(item)
-        convolution = f'Conv "{name}"' if item.op == "conv2d" else f'Filtered "{name}" {int(item.op in TRANSPOSED)}'
+        convolution = f'Conv "{name}"' if item.op == CONV2D else f'Filtered "{name}" {int(item.op in TRANSPOSED)}'
         return (
             f"(rule ({match} (= p ({convolution} v0_ v1_)) {kinds})"
             f" ({' '.join(actions)} (union e v{made.outputs[0].operands[0]}_))"
@@ -172,14 +174,14 @@ def append_enode(
         case "Slice", (dim, start, stop):
             return tuple(append(node("slice", *operands, dim=dim, start=start, stop=stop, step=1)))
         case "Concat", (dim,):
-            return tuple(append(node("concat", *operands, dim=dim)))
+            return tuple(append(write.concat(*operands, dim=dim)))
         case "Linear", _:
             x, weight, bias = operands
-            return tuple(append(node("add", append(node("matmul", x, weight))[0], bias)))
+            return tuple(append(write.add(append(write.matmul(x, weight))[0], bias)))
         case "BiasedConv", (name,):
             x, weight, bias = operands
             [convolved] = append(Node(names[name].op, (x, weight), names[name].attributes))
-            return tuple(append(node("add", convolved, bias)))
+            return tuple(append(write.add(convolved, bias)))
         case ("Sum" | "Mean") as name, (dim,):
             return tuple(append(node(name.lower(), *operands, dim=dim)))
         case (("Conv" | "Filtered"), (name, *_)):

@@ -8,6 +8,7 @@ from mirage_eg.graph_optimizer.costs import FusionRole
 from mirage_eg.graph_optimizer.eclasses import EClasses
 from mirage_eg.graph_optimizer.extraction import ClassChoice, Extraction, KernelChoices, Mode
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, append_enode, nodes_of
+from mirage_eg.ir import write
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -79,7 +80,7 @@ class _Builder:
             values[self._input_class(place)] = tuple(body.append(self._named_input(place)))
         for class_, name in zip(folded, names, strict=True):
             kind = self.classes.types[class_][0]
-            item = node("input", shape=kind.shape, dtype=kind.dtype, name=name, weight=True)
+            item = write.source(kind, name=name, weight=True)
             values[class_] = tuple(body.append(item))
         graph = self._body(body, values, steps, computed)
         needed = list(self._weight_classes(folded))

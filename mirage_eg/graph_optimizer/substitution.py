@@ -18,10 +18,12 @@ from mirage_eg.graph_optimizer.rewritten_program import RewrittenProgram
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.op.library import CHOICES
+from mirage_eg.ir.op.moves import VIEWS_OF_A_PART
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.weights import marked_weights, prepared_values
 
-_PARTLY_READ = ("gather", "take", "take_along_dim", "slice")  # ops that read a part of their first operand
+_PARTLY_READ = CHOICES | VIEWS_OF_A_PART | {"take"}  # ops that read a part of their first operand
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.derived import NORMS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.weights import marked_weights, matching_inputs
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
-_PARAMETERS = dict.fromkeys(
-    (*CONVOLUTIONS, *TRANSPOSED, "layer_norm", "rms_norm", "batch_norm"), 1
-)  # operands from this one on
+_PARAMETERS = dict.fromkeys((*CONVOLUTIONS, *TRANSPOSED, *NORMS), 1)  # operands from this one on
 
 
 def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozenset[int]:

@@ -7,6 +7,7 @@ graphs; the lowering expands them.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
@@ -70,7 +71,7 @@ def _thread(block: Graph, members: list[tuple[Node, range]]) -> Node:
     inner = {value for _, values in members for value in values}
     operands = tuple(dict.fromkeys(i for item, _ in members for i in item.operands if i not in inner))
     new_value = {value: i for i, value in enumerate(operands)}
-    nodes = [node("input", shape=block.types[i].shape, dtype=str(block.types[i].dtype)) for i in operands]
+    nodes = [write.source(block.types[i]) for i in operands]
     for item, values in members:
         nodes.append(item.moved(new_value))
         new_value[values[0]] = len(new_value)

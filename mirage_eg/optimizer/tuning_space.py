@@ -13,10 +13,11 @@ from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
+from mirage_eg.ir.op.elementwise import QUOTIENTS
 from mirage_eg.ir.ops import Kind
 
 _Choice = TypeVar("_Choice")
-_EXPONENTIALS, _DIVISIONS = ("exp",), ("div",)  # ops of expanded graphs
+_EXPONENTIALS, _DIVISIONS = ("exp",), QUOTIENTS  # ops of expanded graphs
 
 
 @dataclass(frozen=True, slots=True)

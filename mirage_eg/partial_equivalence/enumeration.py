@@ -21,6 +21,7 @@ from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import CONV2D
 from mirage_eg.partial_equivalence.few_op_layouts import layouts_of_few_ops, windows_of
 from mirage_eg.partial_equivalence.moves import EXCHANGED_SIDES, WHOLE, LayoutMove, moves_of
 from mirage_eg.partial_equivalence.small_sizes import at_small_sizes, is_small
@@ -161,7 +162,7 @@ class _Trial:
 
     def _with_channels_moved(self, found: Sequence[tuple[Mutation, float]]) -> Iterator[Mutation]:
         """The mutants of a convolution that are right everywhere, and whose channels move by a reshape of the filters."""
-        if [item.op for item in self.program.nodes] != ["input", "input", "conv2d", "output"]:
+        if [item.op for item in self.program.nodes] != ["input", "input", CONV2D, "output"]:
             return
         for mutation, equal in found:
             if (
@@ -220,7 +221,7 @@ class _Trial:
         shapes = [kind.shape for kind in self.program.input_types]
         single = [moves_of(shape, self.factors) for shape in shapes]
         none = [()] * len(shapes)
-        convolved = all(item.op in ("conv2d", "input", "output") for item in self.program.nodes)
+        convolved = all(item.op in (CONV2D, "input", "output") for item in self.program.nodes)
         yield tuple(none)
         if all(len(shape) == 4 for shape in shapes) and any(item.op in WINDOWED for item in self.program.nodes):
             yield tuple((EXCHANGED_SIDES,) for _ in shapes)

@@ -12,6 +12,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.windows import CONV2D
 from mirage_eg.partial_equivalence.boxes import PositionBox, agreement
 from mirage_eg.partial_equivalence.correct import corrected
 from mirage_eg.partial_equivalence.enumeration import Mutation, mutations
@@ -139,7 +140,7 @@ def mutant_of(program: Graph, part: LinearPart, mutation: Mutation, padded: bool
 
 def described(program: Graph, mutation: Mutation) -> str:
     """A mutation in words; dims of images and results are n, c, h, w, those of filters o, c, y, x."""
-    filters = {item.operands[1] for item in program.nodes if item.op == "conv2d"}
+    filters = {item.operands[1] for item in program.nodes if item.op == CONV2D}
     words = []
     for value, name, moves in zip(program.input_values, program.input_names, mutation.before, strict=True):
         words += [f"{name}: {move.show('ocyx' if value in filters else 'nchw')}" for move in moves]

@@ -10,6 +10,7 @@ from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.windows import CONV2D
 from mirage_eg.partial_equivalence.enumeration import Mutation
 from mirage_eg.partial_equivalence.restrict import Restriction
 from mirage_eg.partial_equivalence.window_changes import dilations_of
@@ -21,7 +22,7 @@ def on_padded_images(program: Graph, mutation: Mutation | None = None) -> Graph 
     A side of 1 stays: its digits would be zeros alone.
     With a mutation the factors that leave a side divide it, too, and so that they divide the result: times the strides.
     """
-    convolutions = [item for item in program.nodes if item.op == "conv2d"]
+    convolutions = [item for item in program.nodes if item.op == CONV2D]
     images, filters = {item.operands[0] for item in convolutions}, {item.operands[1] for item in convolutions}
     if not convolutions or images & filters or not images <= {*program.input_values}:
         return None

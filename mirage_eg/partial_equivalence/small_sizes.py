@@ -10,8 +10,10 @@ from math import prod
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import AVG_POOL2D, CONV2D
 from mirage_eg.partial_equivalence.window_changes import WINDOWED
 
 LONGEST_SIDE = 16  # of an image, before it is shortened
@@ -58,10 +60,10 @@ def _windows(program: Graph) -> _Windows | None:
     """The inputs that are filters, and those that are images; None where an input is neither or both."""
     filters, images = set[int](), set[int]()
     for item in program.nodes:
-        if item.op == "conv2d":
+        if item.op == CONV2D:
             images.add(item.operands[0])
             filters.add(item.operands[1])
-        elif item.op == "avg_pool2d":
+        elif item.op == AVG_POOL2D:
             images.add(item.operands[0])
         elif item.op not in ("input", "output") and item.kind is not Kind.ELEMENTWISE:
             return None
@@ -74,7 +76,7 @@ def _windows(program: Graph) -> _Windows | None:
 def _has_no_extents(item: Node) -> bool:
     """Whether the op takes operands of any extents, equal ones where they have to be."""
     kinds = (Kind.ELEMENTWISE, Kind.MATMUL, Kind.REDUCTION, Kind.BOUNDARY)
-    return item.op == "transpose" or item.kind in kinds
+    return item.op in TRANSPOSES or item.kind in kinds
 
 
 def _rebuilt(program: Graph, windows: _Windows | None) -> Graph:
@@ -83,7 +85,7 @@ def _rebuilt(program: Graph, windows: _Windows | None) -> Graph:
         given = item.mapping
         if item.op == "input":
             given |= {"shape": _shape(program, numbers[0], windows), "strides": None}
-        if item.op == "conv2d":
+        if item.op == CONV2D:
             given["groups"] = small(item["groups"])
         nodes.append(node(item.op, *item.operands, **given))
     return Graph(tuple(nodes))
@@ -93,7 +95,7 @@ def _shape(program: Graph, value: int, windows: _Windows | None) -> Shape:
     if windows is None:
         return tuple(map(small, program.types[value].shape))
     first, channels, *sides = program.types[value].shape
-    convolutions = [item for item in program.nodes if item.op == "conv2d" and value in item.operands]
+    convolutions = [item for item in program.nodes if item.op == CONV2D and value in item.operands]
     groups = convolutions[0]["groups"] if convolutions else 1
     if value in windows.filters:
         return (small(groups) * small(first // groups), small(channels), *sides)

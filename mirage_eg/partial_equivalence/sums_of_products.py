@@ -16,9 +16,11 @@ from functools import reduce
 from math import prod
 from typing import Any
 
+from mirage_eg.backends.evaluator.mpmath_ops import RATIONAL
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import QUOTIENTS
 from mirage_eg.ir.op.index_map import Span
 from mirage_eg.ir.op.moves import MOVES, MoveOp
 from mirage_eg.ir.ops import OPS, Kind
@@ -104,11 +106,11 @@ class Reader:
         if item.kind is not Kind.ELEMENTWISE:
             raise UnsupportedError(f"{item.op}: got an op that is neither a sum of products nor elementwise")
         operands = [self.operand(item, place, index, shape) for place in range(len(item.operands))]
-        constants = [_constant(it) for it in operands]
-        if item.op in _EXACT and None not in constants:
-            return scaled([Product(Fraction(1))], _EXACT[item.op](*constants))
-        if item.op == "div":
+        if item.op in QUOTIENTS:
             return multiply(operands[0], self.inverse(operands[1]))
+        constants = [_constant(it) for it in operands]
+        if item.op in RATIONAL and None not in constants:
+            return scaled([Product(Fraction(1))], RATIONAL[item.op](*constants, **item.mapping))
         access = self.atom((item.op, item.attributes), operands)
         self.applications[access] = item, operands
         return [Product(Fraction(1), (access,))]
@@ -389,12 +391,6 @@ def _constant(terms: Sum) -> Fraction | None:
     return None if any(it.accesses or it.sums for it in terms) else sum((it.coefficient for it in terms), Fraction(0))
 
 
-_EXACT: Mapping[str, Callable[..., Fraction]] = {  # functions of fractions
-    "relu": lambda x: max(x, Fraction(0)),
-    "abs": abs,
-    "maximum": max,
-    "minimum": min,
-}
 ReadOp = Callable[[Reader, Node, Index, Shape], Sum]
 
 READERS: Mapping[str, ReadOp] = {

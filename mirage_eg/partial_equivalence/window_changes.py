@@ -11,9 +11,10 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import AVG_POOL2D, CONV2D
 from mirage_eg.partial_equivalence.moves import WHOLE, LayoutMove
 
-WINDOWED = ("conv2d", "avg_pool2d")
+WINDOWED = (CONV2D, AVG_POOL2D)
 NAMES = {WHOLE[0]: "batch", WHOLE[2]: "height", WHOLE[3]: "width"}
 EXTENT = 0  # as a dilation: the extent of the side before the moves
 

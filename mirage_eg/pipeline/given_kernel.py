@@ -18,6 +18,7 @@ from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_op
+from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.ir.weights import prepared_values
@@ -195,9 +196,9 @@ class GivenKernel:
         behind = self._source(item.operands[0], sources, axes)
         shape = self.graph.types[item.operands[0]].shape
         sizes = dict(enumerate(axes.sizes)) | {len(axes.sizes): prod(shape) // prod(_sizes(behind, axes))}
-        if item.op == "transpose":
+        if item.op in TRANSPOSES:
             return Source(behind.number, tuple(behind.dims[dim] for dim in item["permutation"]))
-        if item.op != "reshape":
+        if item.op not in RESHAPES:
             raise OutsideError("op", f"{item.op} between two kernels of a split reduction")
         return Source(behind.number, regrouped(behind.dims, sizes, self.graph.types[value].shape, axes.names))
 

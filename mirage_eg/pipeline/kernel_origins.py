@@ -18,7 +18,7 @@ from mirage_eg.ir.axes import Dims
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, is_op, node
-from mirage_eg.ir.op.moves import PLAIN_VIEWS
+from mirage_eg.ir.op.moves import JOINS, PLAIN_VIEWS, TRANSPOSES, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.search.partition.segments import Segment, Segmenter
@@ -104,7 +104,7 @@ class Values:
         if item.op == "input":
             return np.arange(prod(shape), dtype=np.int64).reshape(shape)
         of = self._elements(side, item.operands[0])
-        return of.transpose(item["permutation"]) if item.op == "transpose" else of.reshape(shape)
+        return of.transpose(item["permutation"]) if item.op in TRANSPOSES else of.reshape(shape)
 
 
 Parts = list[tuple[int, int]]  # of the dims of a value, slowest first: an extent, and that at tiny sizes
@@ -138,7 +138,7 @@ def _extents(parts: Parts, sizes: Sequence[int]) -> list[int] | None:
 
 def _shown_input(graph: Graph, value: int) -> tuple[str, int] | None:
     """The input that a value shows, in any order of its elements; None if it is computed or a part."""
-    while (item := graph.node_of[value]).op in ("reshape", "transpose"):
+    while (item := graph.node_of[value]).op in WHOLE_VIEWS:
         [value] = item.operands
     return ("input", graph.input_values.index(value)) if item.op == "input" else None
 
@@ -212,7 +212,7 @@ def _segment(primitive: Graph, segmenter: Segmenter, graph: Graph, nodes: Sequen
         value = frontier.pop()
         position = primitive.makers[value]
         item = primitive.nodes[position]
-        moves = item.kind is Kind.REARRANGEMENT and item.op not in PLAIN_VIEWS and item.op != "concat"
+        moves = item.kind is Kind.REARRANGEMENT and item.op not in PLAIN_VIEWS and item.op not in JOINS
         if value in given and value not in outputs and not moves:
             continue
         if item.op == "input":

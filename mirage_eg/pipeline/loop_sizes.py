@@ -13,6 +13,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.sizes import Dim, dims_text, read_dims
 from mirage_eg.pipeline.bucket_ranges import SEARCHED
 from mirage_eg.search.heuristics import SEARCH
@@ -58,7 +59,7 @@ def _summed(graph: Graph, axes: Axes) -> set[int]:
     """The axes that are summed over, also as parts of a concatenation."""
     found = set(axes.reduced)
     for item, values in reversed([*graph.numbered()]):
-        if item.op == "concat" and not found.isdisjoint(axes.dims[values[0]][item["dim"]]):
+        if item.op in JOINS and not found.isdisjoint(axes.dims[values[0]][item["dim"]]):
             found.update(axis for operand in item.operands for axis in axes.dims[operand][item["dim"]])
     return found
 

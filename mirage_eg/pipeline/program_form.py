@@ -8,11 +8,11 @@ from math import prod
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.moves import VIEWS_OF_ALL, VIEWS_ONCE
+from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
-_MOVES = VIEWS_ONCE & VIEWS_OF_ALL  # at extents of 1 a transposition is a reshape
+_MOVES = WHOLE_VIEWS  # at extents of 1 a transposition is a reshape
 _EXTENTS = ("dims", "extent", "name", "shape", "strides")  # attributes that follow from sizes, or are names
 
 
@@ -62,7 +62,7 @@ def outline(item: Node) -> tuple[object, ...]:
 
 def is_alike(one: Node, other: Node, shape: Shape) -> bool:
     """Whether a node is another one at other sizes, with an operand of this shape: a transposition may be a reshape."""
-    if one.op == "transpose" and other.op == "reshape" and one.operands == other.operands:
+    if one.op in TRANSPOSES and other.op in RESHAPES and one.operands == other.operands:
         moved = [dim for dim in one["permutation"] if shape[dim] > 1]
         return moved == sorted(moved)
     return outline(one) == outline(other)

@@ -12,6 +12,7 @@ from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.errors import RuleError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import JOINS, VIEWS_OF_A_PART
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.pipeline.compile_stage import Compiled, candidate_of
 from mirage_eg.pipeline.found import Lowered
@@ -161,7 +162,7 @@ def first_with_steps(run: Run, candidates: Sequence[Candidate]) -> list[Candidat
 
 def _starts_from_a_proved_partition(program: Graph) -> bool:
     """Whether the search's proofs are about the program: laws prove how simplification moves its slices and concatenations."""
-    if not any(item.op in ("slice", "concat", "split") for item in program.nodes):
+    if not any(item.op in VIEWS_OF_A_PART | JOINS for item in program.nodes):
         return True
     plain = without_dead_code(expand(program))
     try:

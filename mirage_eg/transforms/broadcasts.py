@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from mirage_eg.ir import write
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -79,13 +80,13 @@ class _NarrowProgram:
 
     def broadcast(self, x: _Operand) -> int:
         """The value, broadcast to its shape."""
-        return x.value if self.shape(x.value) == x.shape else self.append(node("broadcast", x.value, shape=x.shape))
+        return x.value if self.shape(x.value) == x.shape else self.append(write.broadcast(x.value, x.shape))
 
     def of_rank(self, value: int, rank: int) -> int:
         """The value with leading dims of 1 up to `rank`."""
         shape = self.shape(value)
         lead = (1,) * (rank - len(shape))
-        return self.append(node("reshape", value, shape=(*lead, *shape))) if lead else value
+        return self.append(write.reshape(value, (*lead, *shape))) if lead else value
 
     def reduction(self, op: str, x: _Operand, dim: int) -> int:
         own = dim - len(x.shape) + len(self.shape(x.value))
@@ -102,10 +103,10 @@ class _NarrowProgram:
         contracted = left.shape[-1]
         is_broadcast = [self.shape(x)[-1] == 1 < contracted, self.shape(y)[-2] == 1 < contracted]
         if not any(is_broadcast):
-            return self.append(node("matmul", x, y))
+            return self.append(write.matmul(x, y))
         if not is_broadcast[0]:
             x = self.append(node("sum", x, dim=len(self.shape(x)) - 1))
         if not is_broadcast[1]:
             y = self.append(node("sum", y, dim=len(self.shape(y)) - 2))
-        product = self.append(node("mul", x, y))
+        product = self.append(write.mul(x, y))
         return self.times(product, contracted) if all(is_broadcast) else product

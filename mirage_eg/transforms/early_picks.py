@@ -9,6 +9,7 @@ from collections import Counter
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.library import CHOICES, ROW_READS
 from mirage_eg.ir.ops import Kind, Level
 from mirage_eg.ir.passes import without_dead_code
 
@@ -27,7 +28,7 @@ def _one_earlier(program: Graph) -> Graph | None:
     """The program with one pick before one op; None where there is none to move."""
     readers = Counter(operand for item in program.nodes for operand in item.operands)
     for item, values in program.numbered():
-        if item.op != "take_along_dim" or readers[item.operands[0]] != 1:
+        if item.op not in CHOICES - ROW_READS or readers[item.operands[0]] != 1:
             continue
         computed = program.node_of[item.operands[0]]
         if computed.kind is Kind.ELEMENTWISE and (picked := _picked_operands(program, computed, item)) is not None:

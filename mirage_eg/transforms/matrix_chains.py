@@ -11,9 +11,9 @@ from math import prod
 
 from numpy import broadcast_shapes
 
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import node
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -88,7 +88,7 @@ def _rewritten(program: Graph, cheaper: Mapping[int, tuple[_Chain, Tree]]) -> Gr
     def product(tree: Tree, factors: Sequence[int]) -> int:
         if isinstance(tree, int):
             return copy.position[factors[tree]]
-        return copy.append(node("matmul", *(product(side, factors) for side in tree)))
+        return copy.append(write.matmul(*(product(side, factors) for side in tree)))
 
     for item, values in copy:
         if values and values[0] in cheaper:

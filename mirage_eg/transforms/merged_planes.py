@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
+from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.node import Node, TensorType
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
@@ -36,7 +38,7 @@ class MergedPlanes:
             copy.append(item)
 
         def shaped(value: int, have: TensorType, want: TensorType) -> int:
-            return value if have.shape == want.shape else copy.append(node("reshape", value, shape=want.shape))
+            return value if have.shape == want.shape else copy.append(write.reshape(value, want.shape))
 
         inputs = [*map(shaped, range(len(self.given.inputs)), self.given.input_types, graph.input_types)]
         results = [*map(shaped, copy.inlined(graph, inputs), graph.output_types, self.given.output_types)]
@@ -143,14 +145,14 @@ class _Merging:
     def _append(self, item: Node, shape: Shape) -> int:
         self._nodes.append(item)
         self._shapes.append(shape)
-        self._source.append(item.operands[0] if item.op == "reshape" else len(self._shapes) - 1)
+        self._source.append(item.operands[0] if item.op in RESHAPES else len(self._shapes) - 1)
         return len(self._shapes) - 1
 
     def _shaped(self, value: int, shape: Shape) -> int:
         if self._shapes[value] == shape:
             return value
         source = self._source[value]
-        return source if self._shapes[source] == shape else self._append(node("reshape", source, shape=shape), shape)
+        return source if self._shapes[source] == shape else self._append(write.reshape(source, shape), shape)
 
     def _merged(self, value: int) -> Shape:
         shape = self._program.types[value].shape

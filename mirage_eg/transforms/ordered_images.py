@@ -6,6 +6,7 @@ A µGraph of the program with such inputs becomes one of the given program by tr
 from dataclasses import dataclass, replace
 from math import prod
 
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
@@ -27,8 +28,8 @@ class OrderedImages:
             copy.append(item)
         for place, item in enumerate(self.given.inputs):
             if _is_channels_last(item):
-                last = copy.append(node("transpose", place, permutation=(0, 2, 3, 1)))
-                place = copy.append(node("reshape", last, shape=_in_memory(item["shape"])))
+                last = copy.append(write.transpose(place, (0, 2, 3, 1)))
+                place = copy.append(write.reshape(last, _in_memory(item["shape"])))
             inputs.append(place)
         for value, item in zip(copy.inlined(graph, inputs), self.given.outputs, strict=True):
             copy.append(replace(item, operands=(value,)))
@@ -44,8 +45,8 @@ def ordered_images(program: Graph) -> OrderedImages | None:
         if item.op == "input" and _is_channels_last(item):
             images, channels, *plane = item["shape"]
             flat = copy.append(node("input", **item.mapping | {"shape": _in_memory(item["shape"]), "strides": None}))
-            first = copy.append(node("transpose", flat, permutation=(0, 2, 1)))
-            copy.position[values[0]] = copy.append(node("reshape", first, shape=(images, channels, *plane)))
+            first = copy.append(write.transpose(flat, (0, 2, 1)))
+            copy.position[values[0]] = copy.append(write.reshape(first, (images, channels, *plane)))
         else:
             copy.copy(item, values)
     return OrderedImages(program, copy.graph())

@@ -8,10 +8,11 @@ Large ones in float32 stay convolutions: torch computes these in TF32 by default
 from math import prod
 
 from mirage_eg.backends.cost.lower_bound import flops_of_product
+from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.windows import CONVOLUTIONS
 
 _LARGE = 1 << 28  # operations, above which a product in float32 takes longer than TF32, and a kernel for what follows
@@ -31,10 +32,10 @@ def with_pointwise_products(program: Graph) -> Graph:
         x, weight = (copy.position[operand] for operand in item.operands)
         images, channels, *extents = shapes[item.operands[0]]
         lead = (images,) if images > 1 else ()
-        columns = copy.append(node("reshape", x, shape=(*lead, channels, prod(extents))))
-        matrix = copy.append(node("reshape", weight, shape=shapes[item.operands[1]][:2]))
-        product = copy.append(node("matmul", matrix, columns))
-        copy.position[values[0]] = copy.append(node("reshape", product, shape=shapes[values[0]]))
+        columns = copy.append(write.reshape(x, (*lead, channels, prod(extents))))
+        matrix = copy.append(write.reshape(weight, shapes[item.operands[1]][:2]))
+        product = copy.append(write.matmul(matrix, columns))
+        copy.position[values[0]] = copy.append(write.reshape(product, shapes[values[0]]))
     return copy.graph()
 
 

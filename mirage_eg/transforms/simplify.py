@@ -26,6 +26,7 @@ from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
@@ -105,7 +106,7 @@ def _cost(enode: ENode) -> float:
 
 
 def _term(program: Graph, terms: OpTerms, item: Node, value: int) -> bindings.Call:
-    if item.op == "cast" and (kept := _without_cast(program, item)) is not None:
+    if item.op in CASTS and (kept := _without_cast(program, item)) is not None:
         return call("NoOp", terms.name(item), term(kept))
     return terms.of(program, item, value)
 
@@ -114,7 +115,7 @@ def _without_cast(program: Graph, item: Node) -> int | None:
     """The value that a cast gives back: its operand, or the operand of a cast to a wider type."""
     [value] = item.operands
     maker = program.node_of[value]
-    source = maker.operands[0] if maker.op == "cast" else value
+    source = maker.operands[0] if maker.op in CASTS else value
     wanted, between, have = DType(item["dtype"]), program.types[value].dtype, program.types[source].dtype
     return source if have is wanted and promote(have, between) is between else None
 

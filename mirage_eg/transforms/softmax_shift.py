@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -55,7 +56,7 @@ def _with_shifts(program: Graph, dims: Mapping[int, int], whole: Mapping[int, Wr
         if values and values[0] in dims:
             x = copy.position[item.operands[0]]
             maximum = copy.append(node("max", x, dim=dims[values[0]]))
-            copy.position[values[0]] = copy.append(node("exp", copy.append(node("sub", x, maximum))))
+            copy.position[values[0]] = copy.append(node("exp", copy.append(write.sub(x, maximum))))
         elif values and values[0] in whole:
             it = whole[values[0]]
             masks = () if it.indicator is None else (it.indicator,)
@@ -146,7 +147,7 @@ def _affected(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Gra
     def read(value: int) -> int:
         if value not in moved:
             moved[value] = len(nodes)
-            nodes.append(node("input", shape=program.types[value].shape, dtype=str(program.types[value].dtype)))
+            nodes.append(write.source(program.types[value]))
         return moved[value]
 
     own = {shifted.exponential, shifted.maximum}

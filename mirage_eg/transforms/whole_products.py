@@ -8,6 +8,7 @@ other, as those of the halves of several heads: slices of the weight would be co
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -38,7 +39,7 @@ def _parts_meet(program: Graph, product: int) -> bool:
                 return False
             parts[values[0]] = frozenset(values)
             groups.append(parts[values[0]])
-        elif views.intersection(item.operands) and item.op == "reshape":
+        elif views.intersection(item.operands) and item.op in RESHAPES:
             views.update(values)
         elif not _combines(item):
             if views.intersection(item.operands):

@@ -20,6 +20,7 @@ from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS, REPEATS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.sizes import SizeExpression, SizeRange, read_dims
 from mirage_eg.verify.box_proof import SizesProved, proved_sizes
@@ -260,12 +261,12 @@ def _is_apart(program: Graph, graph: Graph) -> bool:
     cut = {
         axis
         for item in flat.nodes
-        if item.op in ("slice", "concat")
+        if item.op in CUTS_AND_JOINS
         for operand in item.operands
         for axis in axes.dims[operand][item["dim"]]
     }
     for item, values in flat.numbered():
-        if item.op in ("broadcast", "repeat"):  # as many equal elements as a size may be counted
+        if item.op in REPEATS:  # as many equal elements as a size may be counted
             named.update(set(axes.of(values[0])).difference(*(axes.of(operand) for operand in item.operands)))
     return named.isdisjoint(axes.reduced | cut)
 

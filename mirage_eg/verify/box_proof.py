@@ -14,6 +14,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import MirageError, UnsupportedError
 from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.partial_equivalence.all_sizes import symbolic_graph
@@ -155,7 +156,7 @@ def _is_read(graph: Graph) -> bool:
     graph = expand_all(graph)
     kinds = graph.types
     for item in graph.nodes:
-        if item.op == "cast" and _is_whole(DType(item["dtype"])) and not _is_whole(kinds[item.operands[0]].dtype):
+        if item.op in CASTS and _is_whole(DType(item["dtype"])) and not _is_whole(kinds[item.operands[0]].dtype):
             return False
         if item.op not in OPS and item.op not in ("input", "output"):
             return False

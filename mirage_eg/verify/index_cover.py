@@ -14,6 +14,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.whole_inputs import counting_bounds
 
@@ -109,7 +110,7 @@ def _cuts(graph: Graph) -> Iterator[int]:
     graph = expand(graph)
     for item, _ in graph.numbered():
         ends = [item["start"], item["stop"]] if item.op == "slice" else []
-        if item.op == "concat":
+        if item.op in JOINS:
             extents = [graph.types[value].shape[item["dim"]] for value in item.operands]
             ends = [sum(extents[:number]) for number in range(1, len(extents))]
         for end in ends:

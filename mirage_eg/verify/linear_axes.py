@@ -12,6 +12,8 @@ from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import CASTS, FACTORS, QUOTIENTS, TERMS
+from mirage_eg.ir.op.moves import REPEATS, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
 
 _SIZES = frozenset({"shape", "times", "start", "stop", "columns", "strides"})  # attributes that are those of extents
@@ -35,22 +37,20 @@ def _not_linear(graph: Graph, item: Node, read: list[frozenset[int]], made: froz
     """The axes in whose elements the result of an op is not linear, of operands that are linear in theirs."""
     every = made.union(*read)
     match item.op:
-        case "input" | "transpose" | "reshape" | "scale" | "sum":
+        case op if op in WHOLE_VIEWS or op in ("input", "scale", "sum"):
             return frozenset()
-        case "add" | "sub":
+        case op if op in TERMS:
             return every - frozenset.intersection(*read)
-        case "mul":
-            return frozenset.intersection(*read)
-        case "div":
+        case op if op in QUOTIENTS:
             return read[1]
         case "mean":
             return read[0] - made
-        case "broadcast" | "repeat":
+        case op if op in REPEATS:
             return made - read[0]
-        case "cast":
+        case op if op in CASTS:
             dtype = graph.types[item.operands[0]].dtype, DType(item["dtype"])
             return every if any(it.is_integer or it is DType.bool for it in dtype) else frozenset()
-        case _ if item.kind is Kind.MATMUL:
+        case op if item.kind is Kind.MATMUL or op in FACTORS:
             return frozenset.intersection(*read)
         case _:
             return every

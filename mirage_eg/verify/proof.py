@@ -19,6 +19,7 @@ from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.chain_values import check_values
 from mirage_eg.egraph.sufficient_laws import NOT_SHOWN, PROOF_LIMITS, SufficientLaws
+from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.dissolve import dissolve, dissolved
@@ -27,6 +28,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.program_ends import core_of
@@ -223,9 +225,9 @@ def express_both(program: Graph, candidate: Graph) -> JointTerms:
         UnsupportedError: axes that cannot be inferred, or that the two graphs use contradictorily.
     """
     flat = Flat()
-    inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
+    inputs = [flat.add(write.source(kind)) for kind in program.input_types]
     outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
-    both = [flat.apply("maximum", *pair) for pair in zip(*outputs, strict=True)]  # equal indices of both are one axis index
+    both = [flat.add(write.maximum(*pair)) for pair in zip(*outputs, strict=True)]  # equal indices of both are one axis index
     whole = without_dead_code(Graph((*_with_opaque_values(flat), *(node("output", value) for value in both))))
     parting = dissolve(whole, everywhere=True)
     joint = _between_ends(parting.graph)
@@ -249,7 +251,7 @@ def _between_ends(graph: Graph) -> Graph:
 
 def _aligned_pair(nodes: Sequence[Node], value: int) -> int:
     """The op on program and candidate whose piece an output is."""
-    while nodes[value].op == "reshape":
+    while nodes[value].op in RESHAPES:
         [value] = nodes[value].operands
     return value
 
@@ -257,9 +259,7 @@ def _aligned_pair(nodes: Sequence[Node], value: int) -> int:
 def _with_opaque_values(flat: Flat) -> tuple[Node, ...]:
     """The nodes with an input in place of each library op: equal ops on equal operands are one opaque value."""
     pairs = zip(flat.nodes, flat.checker.types, strict=True)
-    return tuple(
-        node("input", shape=kind.shape, dtype=str(kind.dtype)) if item.kind is Kind.LIBRARY else item for item, kind in pairs
-    )
+    return tuple(write.source(kind) if item.kind is Kind.LIBRARY else item for item, kind in pairs)
 
 
 def _joint_axes(program: Graph, both: Graph) -> Axes:

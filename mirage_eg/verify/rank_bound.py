@@ -16,6 +16,7 @@ from typing import Any
 from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import OPS, Kind
 
 _AXIS_BY_AXIS = frozenset({"slice", "split", "pad", "flip", "broadcast", "repeat", "concat", "patch", "fill", "full"})
@@ -45,9 +46,7 @@ def rank_bound(program: Graph, candidate: Graph, of_one_axis: frozenset[str] = f
 
 def joins_of_one_axis(graphs: Sequence[Graph]) -> frozenset[str]:
     """Concatenations, if programs at different ranks have as many of them."""
-    return (
-        frozenset({"concat"}) if len({sum(it.op == "concat" for it in graph.nodes) for graph in graphs}) == 1 else frozenset()
-    )
+    return JOINS if len({sum(it.op in JOINS for it in graph.nodes) for graph in graphs}) == 1 else frozenset()
 
 
 def is_alike(graphs: Sequence[Graph], axis_of: Sequence[Callable[[int], Collection[int]]]) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 
+from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import values_expanded
@@ -97,10 +98,10 @@ class JointAxes:
     def __init__(self, program: Graph, candidate: Graph) -> None:
         """Raises UnsupportedError where the two use an index contradictorily."""
         self.flat = flat = Flat(for_axes=True)
-        inputs = [flat.apply("input", shape=kind.shape, dtype=str(kind.dtype)) for kind in program.input_types]
+        inputs = [flat.add(write.source(kind)) for kind in program.input_types]
         outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
         for pair in zip(*outputs, strict=True):  # equal indices of both are one index
-            flat.apply("maximum", *pair)
+            flat.add(write.maximum(*pair))
         self.whole = Graph((*flat.nodes, *(node("output", value) for values in outputs for value in values)))
         self.axes = infer_axes(
             self.whole,

@@ -13,12 +13,14 @@ from mirage_eg.egraph.expression import Expression, Split, express
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.sufficient_laws import SufficientLaws
+from mirage_eg.ir import write
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.dissolve import Box, Dissolution, dissolve, take
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.flatten import Flat
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.selections import are_disjoint, count, is_everything
 from mirage_eg.ir.shapes import Shape
@@ -42,7 +44,7 @@ def parting_claims(graph: Graph, parting: Dissolution, *, of_operands: bool = Fa
     given, parted = _appended(flat, graph), _appended(flat, parting.graph)
     pairs = {key: (take(flat, given[key[0]], key[1]), parted[part]) for key, part in parting.parts.items()}
     joined = [] if of_operands else [*_joined_slices(graph, parting, flat, given)]
-    links = [flat.apply("maximum", *pair) for pair in (*pairs.values(), *joined)]
+    links = [flat.add(write.maximum(*pair)) for pair in (*pairs.values(), *joined)]
     claims = [] if of_operands else [*_slices_of_joined(parting, pairs), *((it, it) for it, _ in joined)]
     for item in graph.outputs:
         [output] = item.operands
@@ -88,7 +90,7 @@ def _with_opaque_ops(program: Graph) -> Graph:
     for value, item in enumerate(program.nodes):
         if item.kind is Kind.LIBRARY:
             kind = program.types[value]
-            nodes.append(node("input", shape=kind.shape, dtype=str(kind.dtype)))
+            nodes.append(write.source(kind))
             read += item.operands
         else:
             nodes.append(item)
@@ -102,7 +104,7 @@ def _is_whole(box: Box) -> bool:
 def _slices_of_joined(parting: Dissolution, pairs: Mapping[tuple[int, Box], tuple[int, int]]) -> list[tuple[int, int]]:
     """Claims that hold anyway, for their terms: by a law of its slices a value that is joined from parts is a concatenation."""
     nodes = parting.graph.nodes
-    joined = {value for (value, box), part in parting.parts.items() if _is_whole(box) and nodes[part].op == "concat"}
+    joined = {value for (value, box), part in parting.parts.items() if _is_whole(box) and nodes[part].op in JOINS}
     return [(sliced, sliced) for (value, box), (sliced, _) in pairs.items() if value in joined and not _is_whole(box)]
 
 
@@ -122,7 +124,7 @@ def _joined_slices(graph: Graph, parting: Dissolution, flat: Flat, given: Sequen
                     flat.apply("slice", given[value], dim=dim, start=it, stop=end, step=1)
                     for it, end in ((0, start), (start, stop))
                 ]
-                yield flat.apply("concat", *parts, dim=dim), whole
+                yield flat.add(write.concat(*parts, dim=dim)), whole
                 whole = parts[0]
 
 
@@ -147,10 +149,10 @@ def _appended(flat: Flat, graph: Graph) -> list[int]:
         if item.op == "input":
             found = next(inputs, None)
             values.append(flat.apply("input", **item.mapping) if found is None else found)
-        elif item.op == "concat":
+        elif item.op in JOINS:
             joined = operands[0]
             for operand in operands[1:]:
-                joined = flat.apply("concat", joined, operand, dim=item["dim"])
+                joined = flat.add(write.concat(joined, operand, dim=item["dim"]))
             values.append(joined)
         elif item.op == "slice" and graph.types[len(values)] == graph.types[item.operands[0]]:
             values += operands  # all of it, under the names of its axes

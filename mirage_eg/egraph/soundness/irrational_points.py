@@ -21,7 +21,8 @@ from mirage_eg.egraph.laws import Pattern
 from mirage_eg.egraph.soundness.assignments import RandomAssignments, Sizes, Values, constants_of, is_rounded, value_in
 from mirage_eg.egraph.soundness.boundaries import Boundaries, Line, Pair, grid_of, number_at, signs_of
 from mirage_eg.egraph.soundness.claims import evaluate
-from mirage_eg.egraph.soundness.models import COMPARISONS, ManyDigits, Model, UndefinedError, as_mpf
+from mirage_eg.egraph.soundness.models import ManyDigits, Model, UndefinedError, as_mpf
+from mirage_eg.ir.op.elementwise import COMPARISONS
 
 POINTS = 12  # of a law
 _LINES = 24  # tried for them

@@ -16,10 +16,10 @@ import numpy as np
 
 from mirage_eg.backends.evaluator import floating_point, mpmath_ops
 from mirage_eg.egraph.expression import CONSTANT, INDEX_TERMS, op_of, parts_in
+from mirage_eg.ir.op.elementwise import COMPARISONS
 from mirage_eg.ir.ops import OPS, Kind
 
 Array = Any
-COMPARISONS = frozenset({"less", "less_equal", "equal"})  # the ops with jumps
 _MOST_BITS_OF_RATIONALS = 4_096  # longer ones are rounded
 
 
@@ -231,7 +231,7 @@ class Model:
         slices = np.split(x.array, size, axis=dim)
         total = slices[0]
         for entry in slices[1:]:
-            total = self.arithmetic.elementwise("maximum" if op == "max" else "add", [total, entry], {})
+            total = self.arithmetic.elementwise(OPS[op].combines, [total, entry], {})
         return self._scaled(TensorValue(total, axes), Fraction(1, size), axes) if op == "mean" else TensorValue(total, axes)
 
     def _scaled(self, x: TensorValue, factor: Fraction, axes: frozenset[str]) -> TensorValue:

@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from mirage_eg.backends.cost.liveness import is_of_rows, live_bytes
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, fills_its_tiles, is_of_one_row
+from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
@@ -109,7 +110,7 @@ class _KernelGraphWriter:
             source = self.sources[load.input]
             plain = _one_axis_each(source.dims)
             if plain != source.dims:
-                view = self.checker.append(node("reshape", source.value, shape=_shape(plain, tiling.sizes)))[0]
+                view = self.checker.append(write.reshape(source.value, _shape(plain, tiling.sizes)))[0]
                 source = self.sources[load.input] = _Source(view, plain)
             sources.append(source)
         kinds = [self.checker.types[source.value].dtype for source in sources]
@@ -123,7 +124,7 @@ class _KernelGraphWriter:
         for item, result, kind in zip(self.program.outputs, results, self.program.output_types, strict=True):
             dims, value = self.axes.dims[item.operands[0]], result.value
             if result.dims != dims:
-                value = self.checker.append(node("reshape", value, shape=kind.shape))[0]
+                value = self.checker.append(write.reshape(value, kind.shape))[0]
             self.checker.append(Node("output", (value,), item.attributes))
         return Graph.of_checked(self.checker)
 
@@ -257,7 +258,7 @@ class _BlockWriter:
         dtype = self.checker.types[value].dtype
         if not dtype.is_integer or dtype.itemsize > 1:
             return value
-        return self.append(node("cast", value, dtype=str(DType.int32)), self.layouts[value])
+        return self.append(write.cast(value, DType.int32), self.layouts[value])
 
     def align(self, operands: list[int]) -> list[int]:
         """Make operands broadcast against each other by NumPy's rule."""
@@ -300,7 +301,7 @@ class _BlockWriter:
             lead = tuple((axis,) for axis in batch) or ((),)
         left = self.rearrange(left, (*self._present(lead, left), m, k))
         right = self.rearrange(right, (*self._present(lead, right), k, n))
-        return self.append(node("matmul", left, right), (*lead, m, n))
+        return self.append(write.matmul(left, right), (*lead, m, n))
 
     def _has_leading(self, value: int) -> bool:
         return len(self.layouts[value]) > 2
@@ -326,12 +327,12 @@ class _BlockWriter:
         if now != then:
             if self.layouts[value] != now:
                 value = self.reshape(value, now)
-            value = self.append(node("transpose", value, permutation=tuple(now.index(dim) for dim in then)), then)
+            value = self.append(write.transpose(value, tuple(now.index(dim) for dim in then)), then)
         return value if self.layouts[value] == wanted else self.reshape(value, wanted)
 
     def reshape(self, value: int, wanted: Dims) -> int:
         shape = tuple(prod(self.tiles[value][axis] for axis in dim) for dim in wanted)
-        return self.append(node("reshape", value, shape=shape), wanted)
+        return self.append(write.reshape(value, shape), wanted)
 
 
 def _axes_of(layout: Dims) -> frozenset[int]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.op.library import ROW_READS
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
 from mirage_eg.search.partition.kernel_plan import PlanPart
 
@@ -16,7 +17,7 @@ def compose(program: Graph, parts: Sequence[PlanPart]) -> Graph:
     def read(value: int) -> int:
         if value not in copy.position:
             item = program.node_of[value]
-            assert item.op in PLAIN_VIEWS or item.op == "gather", "parts run in order"
+            assert item.op in PLAIN_VIEWS or item.op in ROW_READS, "parts run in order"
             copy.position[value] = copy.append(replace(item, operands=tuple(map(read, item.operands))))
         return copy.position[value]
 

@@ -6,6 +6,7 @@ from mirage_eg.backends.cost.roofline_model import slowdown
 from mirage_eg.backends.triton.storage import product_dtype
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_op
+from mirage_eg.ir.op.elementwise import TERMS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.search.partition.segments import Segment
 
@@ -38,5 +39,5 @@ def _product_seconds(program: Graph, segment: Segment, device: Device) -> float:
             seconds.append(flops_of_product(program, item, values[0]) / rate)
         if item.kind is Kind.MATMUL or not made.isdisjoint(item.operands):
             made.update(values)
-        are_added |= item.op in ("add", "sub") and made.issuperset(item.operands)
+        are_added |= item.op in TERMS and made.issuperset(item.operands)
     return max(seconds) if are_added else sum(seconds)

@@ -30,7 +30,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.integer_ranges import wrapped_values
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.moves import PLAIN_VIEWS
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, PLAIN_VIEWS, RESHAPES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
@@ -104,7 +104,7 @@ def read_names(program: Graph, segment: Segment) -> tuple[str, ...]:
 
 def is_barrier(item: Node) -> bool:
     """Whether the axes of an op cannot be inferred: no segment has it inside. A slice is a view, others are kernels."""
-    return item.kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in ("concat", "slice")
+    return item.kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in CUTS_AND_JOINS
 
 
 # The arithmetic of integers in block graphs; that of the second line where it does not wrap.
@@ -319,14 +319,14 @@ class Segmenter:
     def _is_written(self, position: int) -> bool:
         """Whether kernels write a node's values: not those of a barrier, but of a concatenation of computed values, each its
         place."""
-        if self.items[position].op == "concat":
+        if self.items[position].op in JOINS:
             return not any(map(self._is_input, self.items[position].operands))
         return position not in self.barriers
 
     def _is_read_in_place(self, maker: int, reader: int) -> bool:
         """Whether a kernel reads a view along its strides; before a large product of the library it may be copied."""
         item = self.items[maker]
-        if item.kind is not Kind.REARRANGEMENT or item.op in ("reshape", "concat", "slice"):
+        if item.kind is not Kind.REARRANGEMENT or item.op in RESHAPES | CUTS_AND_JOINS:
             return False
         return self._is_input(item.operands[0]) or not self._is_large_product(self.items[reader], self.values[reader][0])
 
@@ -335,7 +335,7 @@ class Segmenter:
         sources: list[frozenset[int]] = []  # of every value: those that it is computed from elementwise
         for value, maker in enumerate(self.makers):
             item = self.items[maker]
-            is_view = item.kind is Kind.REARRANGEMENT and item.op != "concat" and not self._is_input(value)
+            is_view = item.kind is Kind.REARRANGEMENT and item.op not in JOINS and not self._is_input(value)
             if is_view or item.kind is Kind.ELEMENTWISE:
                 sources.append(frozenset().union(*(sources[i] for i in item.operands)))
             else:
@@ -376,7 +376,7 @@ class Segmenter:
         """The only node that reads a value or its reshapes, if there is one."""
         while len(self.readers[value]) == 1:
             [reader] = self.readers[value]
-            if self.items[reader].op != "reshape":
+            if self.items[reader].op not in RESHAPES:
                 return reader
             value = self.values[reader][0]
         return None
@@ -386,7 +386,7 @@ class Segmenter:
         shown = self._shown(value)
         return shown != value and self.items[self.makers[shown]].op == "slice"
 
-    def _views(self, value: int, ops: Collection[str] = ("reshape",)) -> frozenset[int]:
+    def _views(self, value: int, ops: Collection[str] = RESHAPES) -> frozenset[int]:
         """The views between a value and the node that computes it."""
         views = set()
         while self.items[self.makers[value]].op in ops:
@@ -414,7 +414,7 @@ class Segmenter:
 
     def _shown(self, value: int) -> int:
         """The value that reshapes show."""
-        while self.items[self.makers[value]].op == "reshape":
+        while self.items[self.makers[value]].op in RESHAPES:
             value = self.items[self.makers[value]].operands[0]
         return value
 
@@ -446,7 +446,7 @@ class Segmenter:
                     rows = self.behind(operand)
                     frontier += [rows] if made and rows in self.rows else made
                     if made or self._shows_slice(operand):
-                        nodes |= self._views(operand, PLAIN_VIEWS if made else ("reshape",))
+                        nodes |= self._views(operand, PLAIN_VIEWS if made else RESHAPES)
         return self._segment(frozenset(nodes), self.start)
 
     def why_not_one(self) -> str | None:

@@ -1,0 +1,40 @@
+"""The nodes that passes write, a function for each op; operands are positions of values."""
+
+from functools import partial
+from typing import Any
+
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.node import Node, TensorType, node
+from mirage_eg.ir.shapes import Shape
+
+add, sub, mul, maximum, matmul = (partial(node, name) for name in ("add", "sub", "mul", "maximum", "matmul"))
+
+
+def source(kind: TensorType, **given: Any) -> Node:
+    """An input of a type."""
+    return node("input", shape=kind.shape, dtype=str(kind.dtype), **given)
+
+
+def cast(x: int, dtype: DType) -> Node:
+    """x in another element type."""
+    return node("cast", x, dtype=str(dtype))
+
+
+def reshape(x: int, shape: Shape) -> Node:
+    """The elements of x in row-major order under another shape."""
+    return node("reshape", x, shape=shape)
+
+
+def broadcast(x: int, shape: Shape) -> Node:
+    """x with extents of 1 repeated up to a shape."""
+    return node("broadcast", x, shape=shape)
+
+
+def transpose(x: int, permutation: Shape) -> Node:
+    """Dim i of the result is dim permutation[i] of x."""
+    return node("transpose", x, permutation=permutation)
+
+
+def concat(*operands: int, dim: int) -> Node:
+    """The operands joined along a dim."""
+    return node("concat", *operands, dim=dim)
