@@ -250,10 +250,6 @@ def read_signatures(command: Any) -> Mapping[str, Signature]:
         case bindings.Relation():
             return {command.name: Signature("relation", tuple(command.inputs), "")}
         case bindings.Datatype():
-            return _variants(command.name, command.variants)
+            return {variant.name: Signature("constructor", tuple(variant.types), command.name) for variant in command.variants}
         case _:
             return {}
-
-
-def _variants(sort: str, variants: Iterable[Any]) -> Mapping[str, Signature]:
-    return {variant.name: Signature("constructor", tuple(variant.types), sort) for variant in variants}

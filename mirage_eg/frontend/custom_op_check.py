@@ -80,7 +80,7 @@ def _check(spec: ElementwiseOp, attributes: Mapping[str, Fraction], run: RunProg
     operands = _inputs(spec.arity)
     wanted, rough = (_reference(spec, attributes, [x.astype(dtype) for x in operands]) for dtype in (np.float64, np.float32))
     compared = np.isfinite(wanted) & np.isfinite(rough)
-    reference = _reference_name(spec)
+    reference = "`numbers`" if spec.definition is None else "the definition"
     if not compared.any():
         if attributes:
             return  # no values that the op allows
@@ -131,10 +131,6 @@ def _check_exact(spec: ElementwiseOp, attributes: tuple[tuple[str, Fraction], ..
 def _reference(spec: ElementwiseOp, attributes: Mapping[str, Fraction], operands: list[Array]) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(floating_point.ELEMENTWISE[spec.name](np, *operands, **attributes), dtype=np.float64)
-
-
-def _reference_name(spec: ElementwiseOp) -> str:
-    return "`numbers`" if spec.definition is None else "the definition"
 
 
 def _place(spec: ElementwiseOp, numbers: list[Any], attributes: Mapping[str, Fraction]) -> str:

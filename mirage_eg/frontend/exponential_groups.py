@@ -72,9 +72,5 @@ def _function(graph: Graph, group: set[int]) -> FunctionValues | None:
     is_summed = any(item.kind in (Kind.REDUCTION, Kind.MATMUL) for item in items)
     if not is_summed or any(item.kind not in _KINDS for item in items) or max(read, default=-1) > min(group):
         return None
-    outside = _read_outside(graph, group)
+    outside = [operand for item, values in graph.numbered() if group.isdisjoint(values) for operand in item.operands]
     return FunctionValues(frozenset(group), tuple(value for value in sorted(group) if value in outside))
-
-
-def _read_outside(graph: Graph, group: set[int]) -> Sequence[int]:
-    return [operand for item, values in graph.numbered() if group.isdisjoint(values) for operand in item.operands]

@@ -125,11 +125,6 @@ def write_node(body: OnnxBody, item: Node, operands: Sequence[OnnxValue], result
 Writer = Callable[[OnnxBody, Sequence[OnnxValue], Attributes, TensorType], str]
 
 
-def _direct(op: str) -> Writer:
-    """ONNX's operator on the same operands."""
-    return lambda body, operands, attributes, result: body.append(op, *_names(operands))
-
-
 def _names(operands: Sequence[OnnxValue]) -> list[str]:
     return [operand.name for operand in operands]
 
@@ -237,8 +232,8 @@ def _with_not_a_number(body: OnnxBody, x: OnnxValue, result: TensorType, largest
     return body.append("Where", body.cast(unknown, DType.bool), body.number(np.nan, result.dtype), largest(x.name))
 
 
-def _reshape(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    return body.append("Reshape", operands[0].name, body.numbers(*result.shape))
+def _shaped(operator: str) -> Writer:
+    return lambda body, operands, attributes, result: body.append(operator, operands[0].name, body.numbers(*result.shape))
 
 
 def _transpose(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -258,10 +253,6 @@ def _split(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes
     size, dim = result.shape[attributes["dim"]], attributes["dim"]
     start = size * attributes["index"]
     return _slice(body, operands, {"start": start, "stop": start + size, "dim": dim, "step": 1}, result)
-
-
-def _broadcast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    return body.append("Expand", operands[0].name, body.numbers(*result.shape))
 
 
 def _repeat(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -290,22 +281,12 @@ def _within(body: OnnxBody, indices: OnnxValue, extent: int) -> str:
     return body.append("Mod", indices.name, body.number(extent, indices.type.dtype))
 
 
-def _gather(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    x, indices = operands
-    dim = attributes["dim"]
-    return body.append("Gather", x.name, _within(body, indices, x.type.shape[dim]), axis=dim)
+def _by_indices(operator: str) -> Writer:
+    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+        (x, indices, *values), dim = operands, attributes["dim"]
+        return body.append(operator, x.name, _within(body, indices, x.type.shape[dim]), *_names(values), axis=dim)
 
-
-def _take_along_dim(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    x, indices = operands
-    dim = attributes["dim"]
-    return body.append("GatherElements", x.name, _within(body, indices, x.type.shape[dim]), axis=dim)
-
-
-def _scatter(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    x, indices, values = operands
-    dim = attributes["dim"]
-    return body.append("ScatterElements", x.name, _within(body, indices, x.type.shape[dim]), values.name, axis=dim)
+    return write
 
 
 def _index_write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -335,10 +316,6 @@ def _argsort(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attribut
 def _iota(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     bounds = (body.constant(np.array(number, np.int64)) for number in (0, attributes["extent"], 1))
     return body.append("Range", *bounds)
-
-
-def _full(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    return body.append("Expand", body.number(attributes["value"], result.dtype), body.numbers(*result.shape))
 
 
 def _eye(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -393,7 +370,7 @@ def _by_record(op: ElementwiseOp) -> Writer:
         assert op.onnx is not None
         return _unary(op.onnx)
     if op.arity == 1:
-        return _direct(op.onnx)
+        return lambda body, operands, attributes, result: body.append(op.onnx, *_names(operands))
     return _comparison(op.onnx) if op.indicator else _binary(op.onnx)
 
 
@@ -410,22 +387,22 @@ WRITERS: Mapping[str, Writer] = {
     "sum": _reduction("ReduceSum"),
     "mean": _reduction("ReduceMean"),
     "max": _largest,
-    "reshape": _reshape,
+    "reshape": _shaped("Reshape"),
     "transpose": _transpose,
     "concat": _concat,
     "slice": _slice,
     "split": _split,
-    "broadcast": _broadcast,
+    "broadcast": _shaped("Expand"),
     "repeat": _repeat,
     "patch": _patch,
-    "gather": _gather,
-    "take_along_dim": _take_along_dim,
-    "scatter": _scatter,
+    "gather": _by_indices("Gather"),
+    "take_along_dim": _by_indices("GatherElements"),
+    "scatter": _by_indices("ScatterElements"),
     "index_write": _index_write,
     "cumsum": _cumsum,
     "argsort": _argsort,
     "iota": _iota,
-    "full": _full,
+    "full": _fill,
     "eye": _eye,
     "pad": _pad,
     "flip": _flip,

@@ -163,13 +163,9 @@ def candidate_layouts(graph: Graph, value: int) -> list[tuple[tuple[int, ...], S
         strides = tuple(dense[order.index(dim)] for dim in dims)
         plain = row_major(shape)
         same = all(strides[dim] == plain[dim] for dim in long)
-        if not same and _viewable(graph, value, strides):
+        if not same and _family(graph, value, strides) is not None:
             candidates.append((order, strides))
     return candidates
-
-
-def _viewable(graph: Graph, value: int, strides: Shape) -> bool:
-    return _family(graph, value, strides) is not None
 
 
 def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | None:

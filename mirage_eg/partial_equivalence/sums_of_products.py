@@ -20,7 +20,7 @@ from mirage_eg.backends.evaluator.mpmath_ops import RATIONAL
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import QUOTIENTS
+from mirage_eg.ir.op.elementwise import QUOTIENTS, TERMS
 from mirage_eg.ir.op.index_map import Span
 from mirage_eg.ir.op.moves import MOVES, MoveOp
 from mirage_eg.ir.ops import OPS, Kind
@@ -216,12 +216,9 @@ class Reader:
         return parts
 
 
-def _add(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return [term for place in range(2) for term in reader.operand(item, place, index, shape)]
-
-
-def _sub(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return reader.operand(item, 0, index, shape) + scaled(reader.operand(item, 1, index, shape), Fraction(-1))
+def _total(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
+    signed = enumerate(TERMS[item.op])
+    return [term for place, sign in signed for term in scaled(reader.operand(item, place, index, shape), Fraction(sign))]
 
 
 def _mul(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
@@ -320,10 +317,6 @@ def _avg_pool(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return scaled(total, reciprocal(existing))
 
 
-def _full(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return number_of(item["value"])
-
-
 def _eye(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     row, column = index
     return [Product(Fraction(1))] if reader.variables.inside(row.plus(column, -1), 1) else []
@@ -394,8 +387,7 @@ def _constant(terms: Sum) -> Fraction | None:
 ReadOp = Callable[[Reader, Node, Index, Shape], Sum]
 
 READERS: Mapping[str, ReadOp] = {
-    "add": _add,
-    "sub": _sub,
+    **dict.fromkeys(TERMS, _total),
     "mul": _mul,
     "square": _square,
     "scale": _scale,
@@ -407,7 +399,7 @@ READERS: Mapping[str, ReadOp] = {
     "mean": _mean,
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(AVG_POOLS, _avg_pool),
-    "full": _full,
+    "full": _fill,
     "eye": _eye,
 }
 

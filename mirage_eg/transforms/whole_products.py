@@ -41,7 +41,7 @@ def _parts_meet(program: Graph, product: int) -> bool:
             groups.append(parts[values[0]])
         elif views.intersection(item.operands) and item.op in RESHAPES:
             views.update(values)
-        elif not _combines(item):
+        elif item.kind not in (Kind.ELEMENTWISE, Kind.REARRANGEMENT):
             if views.intersection(item.operands):
                 return False
         else:
@@ -55,10 +55,6 @@ def _parts_meet(program: Graph, product: int) -> bool:
 
 def _is_of_columns(item: Node, shape: Shape, columns: int) -> bool:
     return item["dim"] == len(shape) - 1 and shape[-1] == columns and item["step"] == 1
-
-
-def _combines(item: Node) -> bool:
-    return item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)
 
 
 def _merged(groups: list[frozenset[int]]) -> list[frozenset[int]]:

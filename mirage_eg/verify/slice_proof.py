@@ -75,13 +75,9 @@ def partition_is_proved(program: Graph, undivided: frozenset[int], rulebook: Rul
 
 def laws_of_parting(claims: Expression, laws: SufficientLaws) -> tuple[str, ...] | None:
     """Laws of slices that prove the claims, or None. Laws of the order of sums are tried last: e-graphs grow."""
-    others = _other_laws(laws.rulebook)
+    others = frozenset(law.name for theory in laws.rulebook.theories if theory.name not in THEORIES for law in theory.laws)
     found = laws.matching(claims, others)
     return laws.matching(claims, others.difference(ASSOCIATIVE)) if found is None else found
-
-
-def _other_laws(rulebook: Rulebook) -> frozenset[str]:
-    return frozenset(law.name for theory in rulebook.theories if theory.name not in THEORIES for law in theory.laws)
 
 
 def _with_opaque_ops(program: Graph) -> Graph:

@@ -130,7 +130,7 @@ def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, do
         except RuleError as error:
             errors.append(str(error) if str(error).startswith(law.place) else f"{law.place}: {error}")
             continue
-        findings.append(_finding(law, verdict))
+        findings.append(Finding(law, _TRUTHS[verdict.truth], verdict.trials, verdict.counterexample, verdict.because))
         lints += _missing(law, verdict)
         if (words := wording(law)) in packaged:
             lints.append(Lint(Severity.NOTE, law.place, f"law {law.name!r} says what the law at {packaged[words]} says"))
@@ -142,10 +142,6 @@ def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, do
 def _equations(theory: Theory) -> list[Law]:
     """The laws of a file; the rules by which the packaged language knows shapes and groups are none."""
     return [law for law in theory.laws if not (theory.packaged and law.form == "rule")]
-
-
-def _finding(law: Law, verdict: TensorVerdict) -> Finding:
-    return Finding(law, _TRUTHS[verdict.truth], verdict.trials, verdict.counterexample, verdict.because)
 
 
 def _missing(law: Law, verdict: TensorVerdict) -> list[Lint]:

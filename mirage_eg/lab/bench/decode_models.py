@@ -39,7 +39,7 @@ def _decoder(name: str, sizes: Mapping[str, Any], batch: int = 1) -> SuiteModel:
         config = config_of(getattr(transformers, f"{name}Config"), sizes, small)
         cached, place = (_SMALL_CACHED, _SMALL_PLACE) if small else (_CACHED, _PLACE)
         cache = transformers.StaticCache(config=config, max_cache_len=cached)
-        model = made_in(dtype, lambda: _model_class(transformers, name)(config))
+        model = made_in(dtype, lambda: getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(config))
         arguments = words(config, batch, 1), torch.full((batch, 1), place)
         step = DecodeStep(model, cache)
         with torch.no_grad():
@@ -50,10 +50,6 @@ def _decoder(name: str, sizes: Mapping[str, Any], batch: int = 1) -> SuiteModel:
         return Built(step.eval(), arguments, prepare=_Lengths(cache, place), state=kept)
 
     return SuiteModel(batch, build, "transformers")
-
-
-def _model_class(transformers: Any, name: str) -> Any:
-    return getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")
 
 
 class _Lengths:

@@ -221,11 +221,6 @@ def _replaced(pattern: Pattern, old: Pattern, new: Pattern) -> Pattern:
     )
 
 
-def op_names() -> tuple[str, ...]:
-    """The constructors of all ops that the domain has."""
-    return tuple(constructor(row.name) for row in OPS.values() if row.kind in (Kind.ELEMENTWISE, Kind.REDUCTION))
-
-
 def chosen_ops(names: Iterable[str]) -> tuple[str, ...]:
     """Ops by constructor (`LessEqual`) or name (`less_equal`), each once.
 
@@ -233,7 +228,7 @@ def chosen_ops(names: Iterable[str]) -> tuple[str, ...]:
         OptionError: an unknown op, or none.
     """
     chosen = []
-    offered = op_names()
+    offered = tuple(constructor(row.name) for row in OPS.values() if row.kind in (Kind.ELEMENTWISE, Kind.REDUCTION))
     for name in names:
         known = next((it for it in offered if name in (it, op_of(it))), None)
         if known is None:

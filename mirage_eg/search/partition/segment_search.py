@@ -201,7 +201,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
         return SegmentSearch(best_kernels(task, program, ()))
     axes = infer_axes(named.program)
     check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
-    ops = _ops_that_count(named.program)
+    ops = op_count(named.program) - uncounted_ops(named.program)
     only_moves = not ops and len(launches_of(program).kernels) > 1  # one alone is a library kernel
     if only_moves or ops > task.limits.max_block_ops:
         own = elementwise_structure(named.program, axes)
@@ -239,10 +239,6 @@ def search_worthwhile(task: Task, program: Graph, axes: Axes, only: Split | None
         most = max(SEARCH.fewest_segment_states, task.segment_states // len(choices))
         task = replace(task, limits=replace(task.limits, max_states=most))
     yield from search_splits((task, program, axes), [split for split in choices if only in (None, split)])
-
-
-def _ops_that_count(program: Graph) -> int:
-    return op_count(program) - uncounted_ops(program)
 
 
 def for_other_sizes(instantiated: Sequence[Instantiated], check: "FieldCheck") -> tuple[AnyStructure, ...]:
