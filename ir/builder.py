@@ -16,6 +16,8 @@ from mirage_eg.ir.ops import Level
 from mirage_eg.ir.sizes import as_numbers, dims_text
 from mirage_eg.ir.tensor import Builder, Tensor
 
+PerDim = int | Sequence[int]  # a number for all dims of a window, or one for each
+
 
 class KernelGraph(Builder):
     """A tensor program being written; if no value is marked as an output, all values without a use are outputs."""
@@ -103,9 +105,7 @@ class KernelGraph(Builder):
         """The identity matrix, a constant [extent, extent]."""
         return self.op("eye", extent=extent, dtype=dtype_of(dtype))
 
-    def delta_kernel(
-        self, channels: int, window: int | Sequence[int], groups: int = 1, dtype: object = DType.float16
-    ) -> Tensor:
+    def delta_kernel(self, channels: int, window: PerDim, groups: int = 1, dtype: object = DType.float16) -> Tensor:
         """The weight [channels, channels / groups, kh, kw] of the identity: `conv2d` with it and pads (k − 1)/2 gives x."""
         if groups < 1 or channels % groups:
             raise GraphError(f"delta_kernel: got groups {groups}, wanted a number that divides {channels} channels")
@@ -128,13 +128,7 @@ class KernelGraph(Builder):
         return self.op("flip", x, dims=tuple(sorted(self._dim("flip", x, dim) for dim in given)))
 
     def conv2d(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        strides: int | Sequence[int] = 1,
-        pads: int | Sequence[int] = 0,
-        dilations: int | Sequence[int] = 1,
-        groups: int = 1,
+        self, x: Tensor, weight: Tensor, strides: PerDim = 1, pads: PerDim = 0, dilations: PerDim = 1, groups: int = 1
     ) -> Tensor:
         """The cross-correlation of images [N, C, H, W] with a weight [O, C / groups, kh, kw], as torch's conv2d.
 
@@ -143,13 +137,7 @@ class KernelGraph(Builder):
         return self._windowed("conv2d", x, weight, strides=strides, pads=pads, dilations=dilations, groups=groups)
 
     def conv3d(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        strides: int | Sequence[int] = 1,
-        pads: int | Sequence[int] = 0,
-        dilations: int | Sequence[int] = 1,
-        groups: int = 1,
+        self, x: Tensor, weight: Tensor, strides: PerDim = 1, pads: PerDim = 0, dilations: PerDim = 1, groups: int = 1
     ) -> Tensor:
         """`conv2d` of volumes [N, C, D, H, W] with a weight [O, C / groups, kd, kh, kw]."""
         return self._windowed("conv3d", x, weight, strides=strides, pads=pads, dilations=dilations, groups=groups)
@@ -158,10 +146,10 @@ class KernelGraph(Builder):
         self,
         x: Tensor,
         weight: Tensor,
-        strides: int | Sequence[int] = 1,
-        pads: int | Sequence[int] = 0,
-        output_pads: int | Sequence[int] = 0,
-        dilations: int | Sequence[int] = 1,
+        strides: PerDim = 1,
+        pads: PerDim = 0,
+        output_pads: PerDim = 0,
+        dilations: PerDim = 1,
         groups: int = 1,
     ) -> Tensor:
         """The transposed convolution of images [N, C, H, W] with a weight [C, O / groups, kh, kw], as torch's.
@@ -176,10 +164,10 @@ class KernelGraph(Builder):
         self,
         x: Tensor,
         weight: Tensor,
-        strides: int | Sequence[int] = 1,
-        pads: int | Sequence[int] = 0,
-        output_pads: int | Sequence[int] = 0,
-        dilations: int | Sequence[int] = 1,
+        strides: PerDim = 1,
+        pads: PerDim = 0,
+        output_pads: PerDim = 0,
+        dilations: PerDim = 1,
         groups: int = 1,
     ) -> Tensor:
         """`conv_transpose2d` of volumes [N, C, D, H, W] with a weight [C, O / groups, kd, kh, kw]."""
@@ -187,46 +175,26 @@ class KernelGraph(Builder):
         return self._windowed("conv_transpose3d", x, weight, **given, groups=groups)
 
     def max_pool2d(
-        self,
-        x: Tensor,
-        window: int | Sequence[int],
-        strides: int | Sequence[int] | None = None,
-        pads: int | Sequence[int] = 0,
-        dilations: int | Sequence[int] = 1,
+        self, x: Tensor, window: PerDim, strides: PerDim | None = None, pads: PerDim = 0, dilations: PerDim = 1
     ) -> Tensor:
         """The maximum over each window of images [N, C, H, W]; padding never takes part. Strides are the window by default."""
         return self._windowed("max_pool2d", x, window=window, strides=strides, pads=pads, dilations=dilations)
 
     def max_pool3d(
-        self,
-        x: Tensor,
-        window: int | Sequence[int],
-        strides: int | Sequence[int] | None = None,
-        pads: int | Sequence[int] = 0,
-        dilations: int | Sequence[int] = 1,
+        self, x: Tensor, window: PerDim, strides: PerDim | None = None, pads: PerDim = 0, dilations: PerDim = 1
     ) -> Tensor:
         """`max_pool2d` of volumes [N, C, D, H, W]."""
         return self._windowed("max_pool3d", x, window=window, strides=strides, pads=pads, dilations=dilations)
 
     def avg_pool2d(
-        self,
-        x: Tensor,
-        window: int | Sequence[int],
-        strides: int | Sequence[int] | None = None,
-        pads: int | Sequence[int] = 0,
-        count_include_pad: bool = True,
+        self, x: Tensor, window: PerDim, strides: PerDim | None = None, pads: PerDim = 0, count_include_pad: bool = True
     ) -> Tensor:
         """The mean over each window of images [N, C, H, W]; padding counts as 0, or not at all. Strides as `max_pool2d`."""
         counted = int(count_include_pad)
         return self._windowed("avg_pool2d", x, window=window, strides=strides, pads=pads, count_include_pad=counted)
 
     def avg_pool3d(
-        self,
-        x: Tensor,
-        window: int | Sequence[int],
-        strides: int | Sequence[int] | None = None,
-        pads: int | Sequence[int] = 0,
-        count_include_pad: bool = True,
+        self, x: Tensor, window: PerDim, strides: PerDim | None = None, pads: PerDim = 0, count_include_pad: bool = True
     ) -> Tensor:
         """`avg_pool2d` of volumes [N, C, D, H, W]."""
         counted = int(count_include_pad)
@@ -257,7 +225,7 @@ class KernelGraph(Builder):
         operands = [operand for operand in (x, mean, variance, weight, bias) if operand is not None]
         return self.op("batch_norm", *operands, eps=exact(eps) or None)
 
-    def enlarge(self, weight: Tensor, window: int | Sequence[int]) -> Tensor:
+    def enlarge(self, weight: Tensor, window: PerDim) -> Tensor:
         """A weight [O, C, kh, kw] of odd extents with zeros around, so that its kernels have the odd extents `window`."""
         return self.op("enlarge", weight, window=_per_dim("enlarge", "window", window))
 
@@ -295,7 +263,7 @@ class KernelGraph(Builder):
 _PER_DIM = frozenset({"window", "strides", "pads", "output_pads", "dilations"})
 
 
-def _per_dim(op: str, name: str, given: int | Sequence[int], dims: int = 2) -> tuple[int, ...]:
+def _per_dim(op: str, name: str, given: PerDim, dims: int = 2) -> tuple[int, ...]:
     """A number for each dim of an image, or one for all."""
     numbers = whole(op, given if isinstance(given, Sequence) else (given,), name)
     return numbers * dims if len(numbers) == 1 else numbers

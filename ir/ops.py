@@ -120,52 +120,23 @@ def _reduction(name: str, combines: str, function: str, noun: str) -> Op:
     )
 
 
+def _row(op: MoveOp | LibraryOp | DerivedOp, kind: Kind, in_blocks: bool, arity: tuple[int, int], **given: Any) -> Op:
+    same = {name: getattr(op, name) for name in ("name", "shape", "attributes", "expand", "call", "noun")}
+    return Op(kind=kind, arity=arity, levels=KERNEL_AND_BLOCK if in_blocks else KERNEL, **same, **given)
+
+
 def _move(op: MoveOp) -> Op:
     own = Kind.REARRANGEMENT if op.in_blocks else Kind.LIBRARY
-    return Op(
-        name=op.name,
-        kind=own if op.expand is None else Kind.DERIVED,
-        arity=op.arity,
-        levels=KERNEL_AND_BLOCK if op.in_blocks else KERNEL,
-        shape=op.shape,
-        attributes=op.attributes,
-        rearrange=op.numpy or op.on_arrays,
-        move=op,
-        expand=op.expand,
-        call=op.call,
-        noun=op.noun,
-    )
+    kind = own if op.expand is None else Kind.DERIVED
+    return _row(op, kind, op.in_blocks, op.arity, rearrange=op.numpy or op.on_arrays, move=op)
 
 
 def _of_library(op: LibraryOp) -> Op:
-    return Op(
-        name=op.name,
-        kind=Kind.LIBRARY,
-        arity=(op.arity, op.arity),
-        levels=KERNEL,
-        shape=op.shape,
-        attributes=op.attributes,
-        rearrange=op.move,
-        indices=op.indices,
-        dtype=op.dtype,
-        expand=op.expand,
-        call=op.call,
-        noun=op.noun,
-    )
+    return _row(op, Kind.LIBRARY, False, (op.arity, op.arity), rearrange=op.move, indices=op.indices, dtype=op.dtype)
 
 
 def _derived(op: DerivedOp) -> Op:
-    return Op(
-        name=op.name,
-        kind=Kind.DERIVED,
-        arity=op.arity,
-        levels=KERNEL_AND_BLOCK if op.in_blocks else KERNEL,
-        shape=op.shape,
-        attributes=op.attributes,
-        expand=op.expand,
-        call=op.call,
-        noun=op.noun,
-    )
+    return _row(op, Kind.DERIVED, op.in_blocks, op.arity)
 
 
 def _accumulator(name: str, reduction: str, **given: Any) -> Op:

@@ -11,13 +11,7 @@ from mirage_eg.ir.node import REPLICATED, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.shapes import Shape
 
-_ACCUMULATORS = {
-    None: ("accum_sum", False),
-    "sum": ("accum_sum", True),
-    "mean": ("accum_mean", True),
-    "max": ("accum_max", True),
-    "rms": ("accum_rms", True),
-}
+_REDUCTIONS = ("sum", "mean", "max", "rms")
 
 
 class ThreadblockGraph(Builder):
@@ -38,10 +32,11 @@ class ThreadblockGraph(Builder):
 
     def forloop_accum(self, x: Tensor, acc: str | None = None, dim: int = -1) -> Tensor:
         """Sum over the loop; with `acc` ("sum", "mean", "max", "rms") reduce `dim` of the tile too."""
-        if acc not in _ACCUMULATORS:
-            raise GraphError(f"forloop_accum: got {acc!r}, wanted None or one of {', '.join(filter(None, _ACCUMULATORS))}")
-        name, reduces = _ACCUMULATORS[acc]
-        return self.op(name, x, dim=self._dim(name, x, dim) if reduces else None)
+        if acc is None:
+            return self.op("accum_sum", x)
+        if acc not in _REDUCTIONS:
+            raise GraphError(f"forloop_accum: got {acc!r}, wanted None or one of {', '.join(_REDUCTIONS)}")
+        return self.op(f"accum_{acc}", x, dim=self._dim(f"accum_{acc}", x, dim))
 
     def forloop_accum_strided(self, x: Tensor, columns: int, dim: int = -1) -> Tensor:
         """out[i] = Σ over the loop and k of x[i + k·columns] along `dim`."""

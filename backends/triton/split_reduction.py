@@ -154,7 +154,7 @@ def with_row_maxima(
             key = (row_maximum.value, *layout.values())
             if key not in weights:
                 read.append(row_maximum.value)
-                loaded = copy.append(write.source(row_maximum, **layout))
+                loaded = copy.append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), **layout))
                 weights[key] = copy.append(node("exp", loaded))
             for _ in range(row_maximum.degree):
                 result = copy.append(write.mul(result, weights[key]))

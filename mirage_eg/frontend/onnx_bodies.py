@@ -366,12 +366,13 @@ def _avg_pool(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attribu
 
 
 def _by_record(op: ElementwiseOp) -> Writer:
-    if not isinstance(op.onnx, str):
-        assert op.onnx is not None
-        return _unary(op.onnx)
+    name = op.onnx
+    if not isinstance(name, str):
+        assert name is not None
+        return _unary(name)
     if op.arity == 1:
-        return lambda body, operands, attributes, result: body.append(op.onnx, *_names(operands))
-    return _comparison(op.onnx) if op.indicator else _binary(op.onnx)
+        return lambda body, operands, attributes, result: body.append(name, operands[0].name)
+    return _comparison(name) if op.indicator else _binary(name)
 
 
 WRITERS: Mapping[str, Writer] = {
