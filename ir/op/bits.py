@@ -14,7 +14,7 @@ def _low_bits(append: Append, number: Constant, x: str, bits: Any) -> str:
     return append("Mod", x, number(2**bits))
 
 
-OPS = (
+SHIFTS_AND_MASKS = (
     ElementwiseOp(
         name="right_shift",
         attributes=("bits",),
@@ -57,6 +57,9 @@ OPS = (
         keeps_zero=True,
         onnx=_low_bits,
     ),
+)
+OPS = (
+    *SHIFTS_AND_MASKS,
     ElementwiseOp(
         name="floor_divide",
         attributes=("divisor",),

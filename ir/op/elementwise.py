@@ -14,6 +14,7 @@ PACKAGED: Mapping[str, ElementwiseOp] = {
 }
 
 COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)
+OF_BITS = frozenset(op.name for op in bits.SHIFTS_AND_MASKS)
 CASTS = frozenset(op.name for op in PACKAGED.values() if "dtype" in op.attributes)
 
 TERMS = {op.name: op.signs for op in PACKAGED.values() if op.signs}
@@ -23,6 +24,7 @@ FACTORS = {op.name: op.powers for op in PACKAGED.values() if op.powers}
 """The powers of the operands of products and quotients."""
 
 QUOTIENTS = frozenset(op for op, powers in FACTORS.items() if min(powers) < 0)
+AFFINE = TERMS.keys() | (FACTORS.keys() - QUOTIENTS) | {"scale", "shift"}  # in each operand
 DIVISIONS = QUOTIENTS | {op.name for op in PACKAGED.values() if isinstance(op.power, Fraction) and op.power < 0}
 
 REGISTRY: dict[str, ElementwiseOp] = {}

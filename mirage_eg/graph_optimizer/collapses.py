@@ -2,10 +2,10 @@
 
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.elementwise import FACTORS, QUOTIENTS, TERMS
+from mirage_eg.ir.op.elementwise import AFFINE, TERMS
 from mirage_eg.ir.op.moves import RESHAPES
 
-_LINEAR = RESHAPES | TERMS.keys() | (FACTORS.keys() - QUOTIENTS) | {"scale", "shift", "slice"}
+_LINEAR = RESHAPES | AFFINE | {"slice"}
 
 
 def may_collapse(program: Graph) -> bool:

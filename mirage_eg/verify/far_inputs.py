@@ -13,6 +13,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import AFFINE, CASTS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.whole_inputs import indicator_inputs
 
@@ -83,12 +84,12 @@ def mask_inputs(program: Graph) -> list[bool]:
         sources = {source[i] for i in item.operands if i in source}
         if item.op == "input":
             source[values[0]] = values[0]
-        elif item.kind is Kind.REARRANGEMENT or item.op in ("scale", "shift", "cast"):
+        elif item.kind is Kind.REARRANGEMENT or item.op in CASTS | {"scale", "shift"}:
             if len(sources) == 1 and len(item.operands) == 1:
                 source[values[0]] = sources.pop()
             else:
                 others |= sources
-        elif item.op not in ("mul", "add", "sub", "fill"):
+        elif item.op not in AFFINE | {"fill"}:
             others |= sources
     return [position in certain or value not in others for position, value in enumerate(program.input_values)]
 

@@ -30,6 +30,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.integer_ranges import wrapped_values
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import AFFINE, OF_BITS, to_a_type
 from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, PLAIN_VIEWS, RESHAPES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.remembered import once_per_graph
@@ -107,19 +108,14 @@ def is_barrier(item: Node) -> bool:
     return item.kind in (Kind.GRAPH, Kind.LIBRARY) or item.op in CUTS_AND_JOINS
 
 
-# The arithmetic of integers in block graphs; that of the second line where it does not wrap.
-_OF_PACKED_NUMBERS = frozenset({"right_shift", "right_shift_by", "low_bits", "cast", "matmul", "to_int8", "to_uint8"})
-_UNWRAPPED = frozenset({"add", "sub", "mul", "scale", "shift"})
-
-
 def barriers(program: Graph) -> frozenset[int]:
-    """The nodes that are kernels of their own, most arithmetic of integers among them."""
+    """The nodes that are kernels of their own, among them arithmetic of integers that wraps or is not of packed numbers."""
     wrapped = wrapped_values(program)
 
     def is_own(item: Node, value: int) -> bool:
-        if not counts(item) or not program.types[value].dtype.is_integer or item.op in _OF_PACKED_NUMBERS:
+        if not counts(item) or not program.types[value].dtype.is_integer or item.kind is Kind.MATMUL:
             return False
-        return item.op not in _UNWRAPPED or value in wrapped
+        return item.op not in OF_BITS and not to_a_type(item.op) and (item.op not in AFFINE or value in wrapped)
 
     return frozenset(
         position
