@@ -12,7 +12,8 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, TiedToSizeError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
-from mirage_eg.ir.ops import OPS, Level
+from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES
+from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression, most, parts_of, ratio, read_dims
@@ -110,7 +111,7 @@ class _Resizing:
             match item.op:
                 case "input":
                     self._input(item)
-                case "reshape":
+                case op if op in RESHAPES:
                     self._reshape(item, values[0])
                 case "block":
                     resized = _BlockResizing(item["graph"], [self._dims[i] for i in item.operands])
@@ -150,7 +151,7 @@ class _Resizing:
     def _with_extents(self, item: Node, values: range) -> Node:
         """The node with its extents at the new sizes; one that no operand has is that of a named dim as long."""
         attributes = item.mapping
-        if item.op == "broadcast":
+        if item.op in BROADCASTS:
             operand, rank = self._dims[item.operands[0]], len(item["shape"])
             own = [operand[dim - rank] if rank - dim <= len(operand) else () for dim in range(rank)]
             attributes["shape"] = tuple(
@@ -191,9 +192,9 @@ class _Resizing:
 def _preferred(item: Node, operands: Sequence[tuple[Factors, ...]], result: int, dim: int, rank: int) -> list[Factors]:
     """The dims of operands of which a dim of a result is made by the op; two dims may have one extent at the present sizes."""
     match item.op:
-        case "transpose":
+        case op if op in TRANSPOSES:
             return [operands[0][item["permutation"][dim]]]
-        case "matmul" if dim >= rank - 2:
+        case _ if item.kind is Kind.MATMUL and dim >= rank - 2:
             return [operands[dim - rank + 2][dim - rank]]
         case "block":
             return _cut_alike(item["graph"], operands, result, dim)

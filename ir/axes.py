@@ -17,7 +17,7 @@ from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import LIBRARY
-from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS
+from mirage_eg.ir.op.moves import BROADCASTS, CUTS_AND_JOINS, JOINS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import sides
@@ -199,13 +199,13 @@ class _Inference:
 
     def rearrange(self, item: Node, dims: Dims, shape: Shape) -> Dims:
         match item.op:
-            case "transpose":
+            case op if op in TRANSPOSES:
                 return tuple(dims[dim] for dim in item["permutation"])
-            case "reshape":
+            case op if op in RESHAPES:
                 result = tuple(self.new(extent) for extent in shape)
                 self.unify([atom for dim in dims for atom in dim], [atom for dim in result for atom in dim])
                 return result
-            case "broadcast":
+            case op if op in BROADCASTS:
                 padded = ((),) * (len(shape) - len(dims)) + dims
                 return tuple(dim or self.new(extent) for dim, extent in zip(padded, shape, strict=True))
             case "repeat":

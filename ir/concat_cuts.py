@@ -5,6 +5,7 @@ from math import prod
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType
+from mirage_eg.ir.op.moves import BROADCASTS, JOINS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.selections import CutPattern, Selection, cuts_of_slice, everything, pieces
 from mirage_eg.ir.shapes import Shape, reshape_groups
@@ -104,23 +105,23 @@ def _cuts_of(
     shape = kind.shape
     operands = [(other.shape, cuts) for other, cuts in given]
     match item.kind, item.op:
-        case (Kind.ELEMENTWISE, _) | (Kind.REARRANGEMENT, "broadcast"):
+        case own, op if own is Kind.ELEMENTWISE or op in BROADCASTS:
             return _merged(shape, operands)
         case Kind.MATMUL, _:
             batch = _merged(shape[:-2], [(other[:-2], cuts[:-2]) for other, cuts in operands])
             return (*batch, operands[0][1][-2], operands[1][1][-1])
         case Kind.REDUCTION, _:
             return tuple(NONE if dim == item["dim"] else cuts for dim, cuts in enumerate(operands[0][1]))
-        case Kind.REARRANGEMENT, "transpose":
+        case Kind.REARRANGEMENT, op if op in TRANSPOSES:
             return tuple(operands[0][1][dim] for dim in item["permutation"])
-        case Kind.REARRANGEMENT, "reshape":
+        case Kind.REARRANGEMENT, op if op in RESHAPES:
             return _of_reshape(*operands[0], shape)
         case Kind.REARRANGEMENT, "slice":
             taken = range(item["start"], item["stop"], item["step"])
             (before, cuts), dim = operands[0], item["dim"]
             own = frozenset(cuts_of_slice(cuts[dim], before[dim], taken))
             return (*cuts[:dim], own, *cuts[dim + 1 :])
-        case Kind.REARRANGEMENT, "concat" if all(other.dtype is kind.dtype for other, _ in given):
+        case Kind.REARRANGEMENT, op if op in JOINS and all(other.dtype is kind.dtype for other, _ in given):
             return _of_concat(item["dim"], shape, operands)
         case _:
             return (NONE,) * len(shape)

@@ -28,7 +28,7 @@ from mirage_eg.ir.concat_cuts import CutFinder, few_pieces
 from mirage_eg.ir.flatten import Flat
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.moves import CUTS_AND_JOINS, VIEWS_OF_ALL
+from mirage_eg.ir.op.moves import BROADCASTS, CUTS_AND_JOINS, JOINS, RESHAPES, TRANSPOSES, VIEWS_OF_ALL
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.selections import (
     Selection,
@@ -174,20 +174,20 @@ class _Writer:
                 return self.product(item, box)
             case Kind.REDUCTION, _:
                 return self.reduced(item, box)
-            case Kind.REARRANGEMENT, "transpose":
+            case Kind.REARRANGEMENT, op if op in TRANSPOSES:
                 order = item["permutation"]
                 source = tuple(box[order.index(dim)] for dim in range(len(order)))
                 return self.flat.add(write.transpose(self.part(item.operands[0], source), order))
-            case Kind.REARRANGEMENT, "broadcast":
+            case Kind.REARRANGEMENT, op if op in BROADCASTS:
                 [x] = self.aligned(item.operands, box)
                 return self.flat.add(write.broadcast(x, tuple(map(count, box))))
-            case Kind.REARRANGEMENT, "reshape":
+            case Kind.REARRANGEMENT, op if op in RESHAPES:
                 return self.reshaped(item, value, box)
             case Kind.REARRANGEMENT, "slice":
                 dim = item["dim"]
                 taken = of_slice(box[dim], self.shapes[item.operands[0]][dim], item["start"], item["stop"], item["step"])
                 return None if taken is None else self.part(item.operands[0], (*box[:dim], taken, *box[dim + 1 :]))
-            case Kind.REARRANGEMENT, "concat":
+            case Kind.REARRANGEMENT, op if op in JOINS:
                 return self.joined(item, value, box)
             case _ if all(map(is_everything, box)):
                 return self.flat.apply(item.op, *map(self.whole, item.operands), **attributes)

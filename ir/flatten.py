@@ -22,7 +22,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, TensorType, node
-from mirage_eg.ir.op.moves import JOINS
+from mirage_eg.ir.op.moves import BROADCASTS, JOINS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.tile_maps import load_map, store_map
@@ -133,13 +133,13 @@ def _op(flat: Flat, item: Node, operands: list[int], lead: int) -> int:
         operands = _spread(flat, operands, lead)
     shape = flat.shape(operands[0])
     match item.op:
-        case "reshape":
+        case op if op in RESHAPES:
             attributes["shape"] = shape[:lead] + attributes["shape"]
-        case "broadcast":
+        case op if op in BROADCASTS:
             rank = lead + len(attributes["shape"])
             operands = [flat.reshape(operands[0], shape[:lead] + (1,) * (rank - len(shape)) + shape[lead:])]
             attributes["shape"] = shape[:lead] + attributes["shape"]
-        case "transpose":
+        case op if op in TRANSPOSES:
             attributes["permutation"] = (*range(lead), *(lead + dim for dim in attributes["permutation"]))
         case _ if "dim" in attributes:
             attributes["dim"] += lead

@@ -7,6 +7,7 @@ from math import prod
 from mirage_eg.backends.triton.tiles import Tile, power_of_two, reshape_groups
 from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked, picked, times
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import BROADCASTS, JOINS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.shapes import Shape, row_major
 
@@ -21,13 +22,13 @@ def write_rearrangement(writer: Writer, item: Node, value: int) -> None:
     result = Tile("", tile.dtype, shape, padded)
     zero, finite = tile.zero, all(operand.finite for operand in operands)
     match item.op:
-        case "transpose":
+        case op if op in TRANSPOSES:
             text = _transpose(tile, item["permutation"])
             zero = frozenset(dim for dim, source in enumerate(item["permutation"]) if source in tile.zero)
-        case "broadcast":
+        case op if op in BROADCASTS:
             text = _broadcast(tile, result)
             zero = frozenset(dim + len(shape) - len(tile.shape) for dim in tile.zero)
-        case "reshape":
+        case op if op in RESHAPES:
             text, zero = _reshape(writer, tile, result, value)
         case "repeat" if tile.shape[item["dim"]] == 1:
             text = _broadcast(tile, result)
@@ -40,7 +41,7 @@ def write_rearrangement(writer: Writer, item: Node, value: int) -> None:
         case "slice":
             text = _slice(writer, item, tile, result)
             zero -= {item["dim"]}
-        case "concat":
+        case op if op in JOINS:
             text = _concat(writer, item["dim"], operands, result)
             zero = frozenset.intersection(*(operand.zero for operand in operands)) - {item["dim"]}
         case name:

@@ -24,7 +24,7 @@ FACTORS = {op.name: op.powers for op in PACKAGED.values() if op.powers}
 """The powers of the operands of products and quotients."""
 
 QUOTIENTS = frozenset(op for op, powers in FACTORS.items() if min(powers) < 0)
-AFFINE = TERMS.keys() | (FACTORS.keys() - QUOTIENTS) | {"scale", "shift"}  # in each operand
+AFFINE = frozenset({*TERMS, *FACTORS, "scale", "shift"}) - QUOTIENTS  # in each operand
 DIVISIONS = QUOTIENTS | {op.name for op in PACKAGED.values() if isinstance(op.power, Fraction) and op.power < 0}
 
 REGISTRY: dict[str, ElementwiseOp] = {}

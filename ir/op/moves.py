@@ -312,6 +312,7 @@ VIEWS = frozenset(name for name, op in MOVES.items() if op.is_view)
 VIEWS_IN_ORDER = frozenset(name for name in VIEWS if MOVES[name].in_order)  # not launched, and read as they are by the library
 VIEWS_ONCE = frozenset(name for name in VIEWS if not MOVES[name].repeats)  # as large as what they show, or smaller
 VIEWS_OF_ALL = frozenset(name for name in VIEWS if not MOVES[name].omits)
+BROADCASTS = VIEWS - VIEWS_ONCE
 VIEWS_OF_A_PART = VIEWS - VIEWS_OF_ALL
 PLAIN_VIEWS = VIEWS_IN_ORDER & VIEWS_ONCE  # between kernels in any plan
 WHOLE_VIEWS = VIEWS_ONCE & VIEWS_OF_ALL

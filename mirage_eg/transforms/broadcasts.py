@@ -13,6 +13,7 @@ from mirage_eg.ir import write
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.moves import BROADCASTS, TRANSPOSES
 from mirage_eg.ir.ops import Kind, Level
 from mirage_eg.ir.shapes import Shape
 
@@ -30,7 +31,7 @@ def with_late_broadcasts(program: Graph) -> Graph:
 
     `program` holds primitive ops and no block graphs. A program without broadcasts is returned unchanged.
     """
-    if not any(item.op == "broadcast" for item in program.nodes):
+    if not any(item.op in BROADCASTS for item in program.nodes):
         return program
     narrow = _NarrowProgram()
     for item, values in program.numbered():
@@ -55,7 +56,7 @@ class _NarrowProgram:
             return
         [shape] = shapes
         match item.kind, item.op:
-            case Kind.REARRANGEMENT, "broadcast":
+            case Kind.REARRANGEMENT, op if op in BROADCASTS:
                 value = narrow[0]
             case Kind.ELEMENTWISE, _:
                 value = self.append(Node(item.op, tuple(narrow), item.attributes))
@@ -63,7 +64,7 @@ class _NarrowProgram:
                 value = self.reduction(item.op, x[0], item["dim"])
             case Kind.MATMUL, _:
                 value = self.product(*x)
-            case Kind.REARRANGEMENT, "transpose":
+            case Kind.REARRANGEMENT, op if op in TRANSPOSES:
                 value = self.append(Node(item.op, (self.of_rank(narrow[0], len(shape)),), item.attributes))
             case _:
                 value = self.append(Node(item.op, tuple(map(self.broadcast, x)), item.attributes))

@@ -16,7 +16,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, TensorType
-from mirage_eg.ir.op.moves import RESHAPES
+from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
@@ -128,11 +128,11 @@ class _Merging:
                 attributes["shape"] = shape
             case Kind.ELEMENTWISE, _:
                 own = [self._aligned(i, value) for i in item.operands]
-            case Kind.REARRANGEMENT, "broadcast":
+            case Kind.REARRANGEMENT, op if op in BROADCASTS:
                 own, attributes["shape"] = [self._aligned(item.operands[0], value)], shape
-            case Kind.REARRANGEMENT, "reshape":
+            case Kind.REARRANGEMENT, op if op in RESHAPES:
                 return self._shaped(own[0], shape)
-            case Kind.REARRANGEMENT, "transpose":
+            case Kind.REARRANGEMENT, op if op in TRANSPOSES:
                 attributes["permutation"] = self._permutation(item, value)
             case Kind.REDUCTION, _:
                 attributes["dim"] = self._group_of(item.operands[0], (item["dim"],))
