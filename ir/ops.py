@@ -13,12 +13,12 @@ from typing import Any
 from mirage_eg.ir import shapes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op import derived, library
-from mirage_eg.ir.op.derived import DerivedOp
+from mirage_eg.ir.op.derived import Apply, DerivedOp
 from mirage_eg.ir.op.elementwise import PACKAGED, OpTable
 from mirage_eg.ir.op.library import LibraryOp
 from mirage_eg.ir.op.moves import MOVES, MoveOp, Rearrange
 from mirage_eg.ir.op.record import ElementwiseOp
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Attributes, Shape
 
 
 class Level(StrEnum):
@@ -43,9 +43,7 @@ class Kind(StrEnum):
     GRAPH = "graph"  # holds a graph of the next level
 
 
-Attributes = Mapping[str, Any]
 ShapeRule = Callable[[Sequence[Shape], Attributes], Shape]
-Apply = Callable[..., Any]
 Call = Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
 
 KERNEL = frozenset({Level.KERNEL})

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape
 
 V = TypeVar("V")
 Array = Any  # of NumPy or CuPy

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.ir.ops import Attributes
+from mirage_eg.ir.shapes import Attributes
 from mirage_eg.ir.windows import conv_shape, framed, pool_shape, sides, window_elements
 
 PATCH_ELEMENTS = 1 << 22

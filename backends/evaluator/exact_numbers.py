@@ -20,8 +20,8 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import TERMS
-from mirage_eg.ir.ops import Attributes, Kind, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import Kind, Op
+from mirage_eg.ir.shapes import Attributes, Shape
 
 DIGITS = 400  # more than float64's whole range has
 AMPLIFIED = 1 << 24  # by the constants of a graph together: what cancels to 24 bits counts again

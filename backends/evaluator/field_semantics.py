@@ -23,7 +23,7 @@ from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES, Modulus, Num
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.op.elementwise import elementwise_table
 from mirage_eg.ir.op.record import SAME, ElementwiseOp, holds
-from mirage_eg.ir.ops import Attributes
+from mirage_eg.ir.shapes import Attributes
 
 
 class Component(NamedTuple):
@@ -306,9 +306,9 @@ class FieldArithmetic(NamedTuple):
         chosen = xp.where(bits == 1, x.residues, xp.where(bits == 0, y.residues, mixed))
         if condition.undefined is None and x.undefined is None and y.undefined is None:
             return Component(chosen)
-        first, second = _mask_of(x), _mask_of(y)
+        first, second = mask_of(x), mask_of(y)
         unchosen = np.where(bits == 1, first, np.where(bits == 0, second, first | second))
-        return Component(chosen, np.broadcast_to(unchosen | _mask_of(condition), chosen.shape))
+        return Component(chosen, np.broadcast_to(unchosen | mask_of(condition), chosen.shape))
 
     def keyed(self, *operands: Component, **attributes: Any) -> Component:
         """The random function of the op's name of the values of the operands, for an op without a meaning in a field."""
@@ -348,7 +348,7 @@ def _either_broadcast(x: Component, y: Component) -> Array | None:
     return None if undefined is None else np.broadcast_to(undefined, shape)
 
 
-def _mask_of(x: Component) -> Array:
+def mask_of(x: Component) -> Array:
     """The mask of the undefined elements."""
     return np.zeros(x.residues.shape, bool) if x.undefined is None else x.undefined
 

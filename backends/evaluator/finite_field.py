@@ -32,8 +32,8 @@ from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.backends.evaluator.random_fill import fill, uniform_residues
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape, broadcast
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape, broadcast
 
 NOTHING: frozenset[str] = frozenset()
 

@@ -20,8 +20,8 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import CASTS, elementwise_table
 from mirage_eg.ir.op.record import ElementwiseOp
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape
 
 
 @dataclass(frozen=True, slots=True)

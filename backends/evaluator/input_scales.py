@@ -22,8 +22,8 @@ from mirage_eg.backends.evaluator.library_ops import computed
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape, broadcast
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape, broadcast
 from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 
 SAMPLES = 4096

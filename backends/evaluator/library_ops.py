@@ -11,8 +11,8 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.convolution import convolved, pooled
 from mirage_eg.backends.evaluator.matmul import product
 from mirage_eg.ir.op.library import LIBRARY
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape
 from mirage_eg.ir.windows import window_counts
 
 

@@ -22,11 +22,11 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.convolution import convolved, pooled
-from mirage_eg.backends.evaluator.field_semantics import Component, Randomness, affine, rational
+from mirage_eg.backends.evaluator.field_semantics import Component, Randomness, affine, mask_of, rational
 from mirage_eg.backends.evaluator.library_ops import moved, places_in_order
 from mirage_eg.ir.op.library import LIBRARY
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape
 from mirage_eg.ir.windows import window_counts
 
 
@@ -107,7 +107,7 @@ class LibraryField:
         result = modulus.reduced(result) if "output_pads" in attributes else result
         if x.undefined is None and weight.undefined is None:
             return Component(result)
-        masks = [_defined(x).astype(np.float64), _defined(weight).astype(np.float64)]
+        masks = [mask_of(x).astype(np.float64), mask_of(weight).astype(np.float64)]
         ones = [np.ones_like(mask) for mask in masks]
         counts = [convolved(np, *pair, lead, attributes, np.matmul) for pair in ((masks[0], ones[1]), (ones[0], masks[1]))]
         return Component(result, (counts[0] + counts[1]) > 0)
@@ -185,16 +185,12 @@ def _undefined(row: Op, operands: Sequence[Component], lead: int, attributes: At
 def _padded(random: Randomness, row: Op, k: int, x: Component, lead: int, attributes: Attributes) -> Component:
     """Undefined where the prime divides the denominator of the value."""
     value = rational(attributes["value"], random.modulus(k).prime)
-    mask = None if x.undefined is None and value is not None else _defined(x)
+    mask = None if x.undefined is None and value is not None else mask_of(x)
     fill = {**attributes, "value": np.nan if value is None and random.xp is not np else float(value or 0)}
     residues = moved(random.xp, row, [x.residues], lead, fill)
     if mask is None or random.xp is not np:
         return Component(residues)
     return Component(residues, moved(np, row, [mask], lead, {**attributes, "value": value is None}))
-
-
-def _defined(x: Component) -> Array:
-    return np.zeros(x.residues.shape, bool) if x.undefined is None else x.undefined
 
 
 def _any_in_window(x: Component, lead: int, attributes: Attributes) -> Array | None:

@@ -16,8 +16,8 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import record_of
 from mirage_eg.ir.op.library import LIBRARY
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape, broadcast
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape, broadcast
 
 NOTHING: frozenset[str] = frozenset()
 

@@ -19,8 +19,8 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.op.library import LIBRARY
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape
 
 SAMPLES = 4
 POLES = frozenset(op.name for op in PACKAGED.values() if op.pole)

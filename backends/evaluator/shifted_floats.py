@@ -15,8 +15,8 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Algebra, Array
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import FACTORS, TERMS, power_of
-from mirage_eg.ir.ops import Attributes, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import Op
+from mirage_eg.ir.shapes import Attributes, Shape
 
 
 @dataclass(frozen=True, slots=True)

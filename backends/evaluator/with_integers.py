@@ -13,8 +13,8 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
-from mirage_eg.ir.ops import OPS, Attributes, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import OPS, Op
+from mirage_eg.ir.shapes import Attributes, Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
@@ -17,8 +16,8 @@ from mirage_eg.ir.op.elementwise import PACKAGED, REGISTRY, elementwise_table
 from mirage_eg.ir.op.literals import number
 from mirage_eg.ir.op.record import OPERANDS, ElementwiseOp, Helper, holds
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Attributes
 
-Attributes = Mapping[str, Any]
 Write = Callable[[Sequence[str], Attributes], str]
 
 

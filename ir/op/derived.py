@@ -7,9 +7,8 @@ from typing import Any
 
 from mirage_eg.ir import indexing, shapes, windows
 from mirage_eg.ir.op.literals import number
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Attributes, Shape
 
-Attributes = Mapping[str, Any]
 Apply = Callable[..., Any]
 
 

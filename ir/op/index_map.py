@@ -8,13 +8,11 @@ Of the pieces that have an index in their box, the first one gives the element. 
 ragged cuts, tied dims of tiles, and sums of products.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from mirage_eg.ir.shapes import Shape, broadcast
-
-Attributes = Mapping[str, Any]
+from mirage_eg.ir.shapes import Attributes, Shape, broadcast
 
 
 class Span(NamedTuple):

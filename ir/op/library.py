@@ -11,11 +11,9 @@ from typing import Any
 from mirage_eg.ir import indexing, shapes, windows
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op import window_calls
+from mirage_eg.ir.op.derived import Apply
 from mirage_eg.ir.op.literals import number
-from mirage_eg.ir.shapes import Shape
-
-Attributes = Mapping[str, Any]
-Apply = Callable[..., Any]
+from mirage_eg.ir.shapes import Attributes, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

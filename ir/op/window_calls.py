@@ -3,13 +3,10 @@
 torch's own pads are equal on both sides, and those of pooling at most half a window; other pads are a call of their own.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Attributes, Shape
 from mirage_eg.ir.windows import sides
-
-Attributes = Mapping[str, Any]
 
 _F = "torch.nn.functional"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_eg.frontend.aten_call import FLOATING
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 
 try:
@@ -215,11 +216,8 @@ def _initializers(graph: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             ) from None
     arrays |= {it.values.name: _dense(it) for it in graph.sparse_initializer}
     scales = {name for node in graph.node if node.op_type in RESIZING for name in node.input[1:]}
-    weights = {name: it for name, it in arrays.items() if it.size > 1 and it.dtype.name in _FLOATS and name not in scales}
+    weights = {name: it for name, it in arrays.items() if it.size > 1 and it.dtype.name in FLOATING and name not in scales}
     return {name: it for name, it in arrays.items() if name not in weights}, weights
-
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def _dense(given: Any) -> Any:

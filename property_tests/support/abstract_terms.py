@@ -16,8 +16,8 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.egraph.expression import constructor
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.ops import OPS, Attributes, Op
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import OPS, Op
+from mirage_eg.ir.shapes import Attributes, Shape
 
 Term = tuple[Any, ...]
 OPAQUE = ("concat", "slice")

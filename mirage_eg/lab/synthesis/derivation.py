@@ -33,8 +33,9 @@ from mirage_eg.egraph.laws import (
 from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.scheduler import count_nodes
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, inlined
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, table_sizes
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once
 
 Constant = int | str | Fraction
 _SPAN = bindings.RustSpan(__name__, 0, 0)
@@ -210,7 +211,7 @@ class Session:
     @property
     def nodes(self) -> int:
         """The number of e-nodes."""
-        return _nodes(self._egraph)
+        return count_nodes(self._egraph)
 
     def answers(self) -> list[bool]:
         """Which goals are in the classes of their starts."""
@@ -279,12 +280,8 @@ def _analyze(egraph: bindings.EGraph) -> None:
 
 def _saturate(egraph: bindings.EGraph, ruleset: str, effort: SaturationEffort) -> None:
     for _ in range(effort.iterations):
-        if _nodes(egraph) > effort.nodes or not run_once(egraph, ruleset).updated:
+        if count_nodes(egraph) > effort.nodes or not run_once(egraph, ruleset).updated:
             break
-
-
-def _nodes(egraph: bindings.EGraph) -> int:
-    return sum(size for name, size in table_sizes(egraph) if name[0].isupper())
 
 
 Table = dict[tuple[Any, ...], bindings.Value]  # of e-nodes (constructor, constants and classes), their classes
