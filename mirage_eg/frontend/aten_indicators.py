@@ -17,15 +17,9 @@ def _comparison(compare: Callable[[KernelGraph, Tensor, Operand], Tensor]) -> Ha
     return lambda call: compare(call.graph, call.tensor("self"), call.operand("other"))
 
 
-def _swapped(op: str) -> Callable[[KernelGraph, Tensor, Operand], Tensor]:
+def _swapped(method: Callable[..., Tensor]) -> Callable[[KernelGraph, Tensor, Operand], Tensor]:
     """y < x, and −x < −y for a number y."""
-
-    def compare(g: KernelGraph, x: Tensor, y: Operand) -> Tensor:
-        method = getattr(g, op)
-        result: Tensor = method(y, x) if isinstance(y, Tensor) else method(-x, -y)
-        return result
-
-    return compare
+    return lambda g, x, y: method(g, y, x) if isinstance(y, Tensor) else method(g, -x, -y)
 
 
 def _number_indicator(call: Call, name: str) -> Tensor:
@@ -34,8 +28,8 @@ def _number_indicator(call: Call, name: str) -> Tensor:
     return x if x.dtype in FLOATING else cast(x, "float32")
 
 
-def _of_indicators(op: str) -> Handler:
-    return lambda call: call.graph.op(op, call.indicator("self"), call.indicator("other"))
+def _of_indicators(method: Callable[..., Tensor]) -> Handler:
+    return lambda call: method(call.graph, call.indicator("self"), call.indicator("other"))
 
 
 def _equal(call: Call) -> Tensor:
@@ -90,14 +84,14 @@ def _masked_fill(call: Call) -> Tensor:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **named("lt.Tensor lt.Scalar", _comparison(lambda g, x, y: g.less(x, y))),
-    **named("le.Tensor le.Scalar", _comparison(lambda g, x, y: g.less_equal(x, y))),
-    **named("gt.Tensor gt.Scalar", _comparison(_swapped("less"))),
-    **named("ge.Tensor ge.Scalar", _comparison(_swapped("less_equal"))),
+    **named("lt.Tensor lt.Scalar", _comparison(KernelGraph.less)),
+    **named("le.Tensor le.Scalar", _comparison(KernelGraph.less_equal)),
+    **named("gt.Tensor gt.Scalar", _comparison(_swapped(KernelGraph.less))),
+    **named("ge.Tensor ge.Scalar", _comparison(_swapped(KernelGraph.less_equal))),
     **named("eq.Tensor eq.Scalar", _equal),
     **named("ne.Tensor ne.Scalar", lambda call: 1 - _equal(call)),
-    **named("logical_and.default bitwise_and.Tensor __and__.Tensor", _of_indicators("mul")),
-    **named("logical_or.default bitwise_or.Tensor __or__.Tensor", _of_indicators("maximum")),
+    **named("logical_and.default bitwise_and.Tensor __and__.Tensor", _of_indicators(KernelGraph.mul)),
+    **named("logical_or.default bitwise_or.Tensor __or__.Tensor", _of_indicators(KernelGraph.maximum)),
     **named("logical_xor.default bitwise_xor.Tensor __xor__.Tensor", _xor),
     **named("logical_not.default bitwise_not.default", lambda call: 1 - _number_indicator(call, "self")),
     "aten.isinf.default": _is_infinite,
