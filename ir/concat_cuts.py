@@ -105,7 +105,7 @@ def _cuts_of(
     shape = kind.shape
     operands = [(other.shape, cuts) for other, cuts in given]
     match item.kind, item.op:
-        case own, op if own is Kind.ELEMENTWISE or op in BROADCASTS:
+        case each, op if each is Kind.ELEMENTWISE or op in BROADCASTS:
             return _merged(shape, operands)
         case Kind.MATMUL, _:
             batch = _merged(shape[:-2], [(other[:-2], cuts[:-2]) for other, cuts in operands])

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage_eg.ir import shapes
-from mirage_eg.ir.op.index_map import Attributes, Group, IndexMap, IndexRule, Piece, Span, moved, plain, row_major
+from mirage_eg.ir.op.index_map import Group, IndexMap, IndexRule, Piece, Span, moved, plain, row_major
 from mirage_eg.ir.op.literals import number
 from mirage_eg.ir.patch import patch_shape, written_ranges, written_spans
-from mirage_eg.ir.shapes import Shape, reshape_groups
+from mirage_eg.ir.shapes import Attributes, Shape, reshape_groups
 
 Rearrange = Callable[[Any, Sequence[Any], int, Attributes], Any]
 

@@ -1,8 +1,7 @@
 """The rule file of a tensor synthesis: each law with its evidence, then merges and groups that laws of concatenations give."""
 
-from collections.abc import Iterator
-
-from mirage_eg.egraph.tensor.term import size, text
+from mirage_eg.egraph.tensor.decide import scope
+from mirage_eg.egraph.tensor.term import size
 from mirage_eg.lab.synthesis.tensor.groups import groups
 from mirage_eg.lab.synthesis.tensor.rule_lines import merges
 from mirage_eg.lab.synthesis.tensor.synthesize import TensorLaw, TensorSynthesis
@@ -44,13 +43,5 @@ def tensor_rule_text(found: TensorSynthesis) -> str:
 def evidence(law: TensorLaw) -> str:
     """How a law was found: the sizes of its sides, its proof, and for which convolutions and poolings it holds."""
     left, right = map(size, law.equation)
-    scope = list(_scope(law))
-    return f"size {left} = {right}; proved: normal form{', for ' if scope else ''}{' and '.join(scope)}"
-
-
-def _scope(law: TensorLaw) -> Iterator[str]:
-    terms = " ".join(map(text, law.equation))
-    if "Conv2d" in terms or "Pool" in terms:
-        yield "any stride, padding and dilation" if law.attributes.any_window else "stride 1 and centred windows"
-    if "Conv2d" in terms:
-        yield "any groups" if law.attributes.any_groups else "one group"
+    scopes = list(scope(law.equation, law.attributes))
+    return f"size {left} = {right}; proved: normal form{', for ' if scopes else ''}{' and '.join(scopes)}"
