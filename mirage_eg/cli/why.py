@@ -18,7 +18,7 @@ def why(program: ProgramArgument, graph: GraphArgument, options: Options, as_jso
     """Print why the search finds GRAPH.json as a µGraph of PROGRAM, or at which op, by which rule or check it is lost.
 
     GRAPH.json is a graph as optimize writes it, or a checkpoint of mirage-project/mirage with many µGraphs. The exit code is 0
-    if all are found, else 1. Without --budget the searches have 15 s.
+    if all are found, else 1. Without --budget the searches have 12 s.
     """
 
     def job() -> int:

@@ -44,12 +44,14 @@ from mirage_eg.search.prune_reasons import RULES
 from mirage_eg.search.structure import AnyStructure, SplitReduction, canonical
 from mirage_eg.search.structure_search import merged
 
-_NO_VALUE = "it computes a value that no op of the program computes"
+SAME = 1 + 1e-9
+"""Predicted times within this factor are equal."""
+
+_NO_VALUE = "it computes a value that no op of the program computes, as written or rewritten"
 _FAILED = {
     "field check": "its small instance differs on random inputs: a law that it needs is false",
     "overflow": "its small instance is not finite on large or offset inputs, and the program's is",
 }
-_SAME = 1 + 1e-9  # of predicted times
 _COPIES = 16  # of inputs with several names: combinations that are tried
 
 
@@ -74,10 +76,10 @@ class GivenKernel:
     def left(self) -> KernelAnswer | None:
         """Where it leaves the search space, if it does."""
         segment = self.origin.segment
-        if not self.blocks:
-            return self._ended(Departure("boundary", _NO_VALUE)) if segment is None else None
         if segment is None:
-            return self._ended(Departure("boundary", _NO_VALUE))
+            return self._ended(Departure("boundary", f"{_NO_VALUE}{self._difference()}"))
+        if not self.blocks:
+            return None
         program = segment_program(self.primitive, segment)
         try:
             named = rename_views(program)
@@ -110,6 +112,13 @@ class GivenKernel:
         few = replace(run, options=replace(run.options, top=1))
         one = search_one_kernel(few, program) if self.is_all else _search_part(few, self.origin.segment, program, plan.split)
         return self._followed(one, kernels, plan)
+
+    def _difference(self) -> str:
+        """The outputs of the µGraph that differ from the program's, in words."""
+        pairs = zip(self.primitive.output_names, self.primitive.outputs, self.graph.outputs, strict=True)
+        wrong = [name for name, own, given in pairs if own.operands[0] not in self.values.of_program(given.operands[0])]
+        sizes = " at small sizes" if self.values.tiny else ""
+        return f"; on random inputs{sizes} the µGraph differs from the program in {', '.join(wrong)}" if wrong else ""
 
     def _of_library(self) -> str:
         """What a kernel without a block graph is."""
@@ -240,7 +249,7 @@ class GivenKernel:
             return True
         task = replace(segment_task(self.run), each=top, keep=top)
         [own] = instantiate_each((task, one.named, one.axes), [entry.structure])
-        return len(own.kernels) < top or us <= own.kernels[-1].us * _SAME
+        return len(own.kernels) < top or us <= own.kernels[-1].us * SAME
 
     def _tiling(self, entry: Instantiated, one: OneKernelSearch, kernels: Sequence[RaisedKernel]) -> Departure | None:
         """The limit or rule that a grid, a loop or a tile breaks."""

@@ -1,15 +1,16 @@
 """Why a given µGraph is found or not: its kernels are followed through the search of the parts of the program they compute.
 
-Only these parts are searched, each in the split of its kernel. If all kernels are found, plans of the program as written are
-searched, and the µGraph is ranked among them. A µGraph with a kernel that computes no part of it may be a plan of a rewritten
-program: then these are searched, too.
+Only these parts are searched, each in the split of its kernel. A µGraph with a kernel that computes no part of the program as
+written may be a plan of a rewritten program: of the one that has its values (`given_rewriting`). If all kernels are found, the
+plans of both are searched, and the µGraph is ranked among them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mirage_eg.backends.cost.lower_bound import product_flops
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.triton.tiles import flatten
 from mirage_eg.egraph.rulebook import load_rules
@@ -23,11 +24,12 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.serialize import from_data, read
 from mirage_eg.optimizer.passes import optimize_mugraph
-from mirage_eg.pipeline.equal_programs import search_equal_programs
 from mirage_eg.pipeline.found import Found, lower
-from mirage_eg.pipeline.given_kernel import GivenKernel
+from mirage_eg.pipeline.given_kernel import SAME, GivenKernel
+from mirage_eg.pipeline.given_rewriting import given_rewriting
 from mirage_eg.pipeline.kernel_origins import Values, origins
 from mirage_eg.pipeline.optimize import request_of
+from mirage_eg.pipeline.partition_stage import NOTHING
 from mirage_eg.pipeline.program_search import search_program
 from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
@@ -35,15 +37,15 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.why_answers import AnswerKind, KernelAnswer, Ranked, Why
+from mirage_eg.search.partition.segment_search import SegmentSearch
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.transforms.split_statistics import with_split_statistics
 from mirage_eg.verify.reference import check_types
 from mirage_eg.verify.verdict import Observer
 
-SECONDS = 15.0
+SECONDS = 12.0
 """The budget of the searches where none is given."""
-
-_NO_PART = "no op of the program as written computes its value, and rewritten programs were not searched to their end"
 
 
 def why(
@@ -54,7 +56,7 @@ def why(
     """Why the search finds a µGraph of a program, or at which op, by which rule or check it is lost.
 
     `program`: a graph, or a workload or file as `mirage-eg optimize` takes it. `graph`: a µGraph from anywhere, or the file of
-    one. Options are those of `superoptimize`; without a `budget` the searches have 15 s.
+    one. Options are those of `superoptimize`; without a `budget` the searches have 12 s.
 
     Raises:
         GraphError: the µGraph has other inputs or outputs than the program, or no kernel; a file that holds no single µGraph.
@@ -98,28 +100,30 @@ def explain_why(
         run = Run(name, request.program, options, rulebook, options.device_record, Work(workers), watch=Watch(observer))
         run = replace(run, until=request.until)
         primitive, written = drop_shifts(simplify(expand(run.program)).after), _written(graph)
-        kernels = _kernels(run, primitive, written)
-        left = [kernel.left() for kernel in kernels]
-        us, ranked = predict_us(graph, run.device), None
-        if any(left) and all(it is None or it.equal is not False for it in left):
-            ranked = _ranked(run, primitive, graph, rewritten=True)
-            if ranked.rank is not None:
-                text = f"a kernel of µGraph {ranked.rank} of {ranked.graphs}"
-                found = [KernelAnswer(it.title, AnswerKind.FOUND, "ranked", text) for it in kernels]
-                return Why(name, tuple(found), us, ranked)
-            if not ranked.cut and any(kernel.origin.segment is None for kernel in kernels):
-                kernels = _kernels(run, primitive, written, tiny=False)
-                left = [kernel.left() for kernel in kernels]
-        answers = list[KernelAnswer]()
-        for number, (kernel, ended) in enumerate(zip(kernels, left, strict=True)):
-            seconds = run.until.left() / (len(kernels) - number + 1) / HEURISTICS.until_tiles  # the last share is of the plans
+        kernels, others = _kernels(run, primitive, written), _other_forms(run, primitive, written)
+        while not all(it.origin.segment is not None for it in kernels) and (other := next(others, None)) is not None:
+            kernels = _kernels(run, other[0], written, tiny=other[1])
+        left, answers = [kernel.left() for kernel in kernels], list[KernelAnswer]()
+        searched = sum(kernel.raised is not None for kernel in kernels)
+        for number, (kernel, ended) in enumerate(zip(kernels, left, strict=True), 1):
+            seconds = run.until.left() / (searched + 1) / HEURISTICS.until_tiles  # the last share is of the plans
+            searched -= kernel.raised is not None
             inner = replace(run, until=after(seconds), work=replace(run.work, part=f"kernel {number} "))
-            if ended is not None and kernel.origin.segment is None and ranked is not None and ranked.cut:
-                ended = replace(ended, answer=AnswerKind.UNFINISHED, stage="unfinished", because=_NO_PART)
             answers.append(ended or kernel.followed(inner))
-        if not any(left) and not kernels[0].is_all and all(it.answer is AnswerKind.FOUND for it in answers):
-            ranked = _ranked(run, primitive, graph, rewritten=False)
+        us, ranked = predict_us(graph, run.device), None
+        if not kernels[0].is_all and all(it.answer is AnswerKind.FOUND for it in answers):
+            ranked = _ranked(run, [*dict.fromkeys((kernels[0].primitive, primitive))], graph, us)
     return Why(name, tuple(answers), us, ranked)
+
+
+def _other_forms(run: Run, primitive: Graph, written: Graph) -> Iterator[tuple[Graph, bool]]:
+    """The programs besides that as written of which the µGraph may be a plan, and whether at tiny sizes."""
+    keeps = run.options.undefined_in(run.program) == "keep"
+    if (rewritten := given_rewriting(primitive, written, run.options.seed, keeps=keeps)) is not None:
+        yield rewritten, True
+    if (split := with_split_statistics(primitive, HEURISTICS.search.longest_row)) is not None:
+        yield split, True
+    yield primitive, product_flops(primitive) > HEURISTICS.whole_check_flops  # values at full sizes take seconds
 
 
 def _kernels(run: Run, program: Graph, graph: Graph, *, tiny: bool = True) -> list[GivenKernel]:
@@ -135,22 +139,23 @@ def _kernels(run: Run, program: Graph, graph: Graph, *, tiny: bool = True) -> li
     return [GivenKernel(run, program, graph, values, it, number) for number, it in enumerate(found, 1)]
 
 
-def _ranked(run: Run, primitive: Graph, graph: Graph, *, rewritten: bool) -> Ranked:
-    """The rank of a µGraph among all that the search finds: of one kernel, plans of several, perhaps of rewritten programs."""
-    if not rewritten:  # the plans may have all the time
-        run = replace(run, until=after(run.until.left() / HEURISTICS.until_plans))
-    search, partitioner = search_program(run, primitive)
-    library = Found(run.program, predict_us(run.program, run.device), fused=False)
-    found, notes = [library, *(entry for entries in search.candidates for entry in entries)], search.notes
-    if rewritten:
-        equal = search_equal_programs(run, search, partitioner)
-        found += [entry for entries in equal.candidates for entry in entries]
-        notes += equal.notes
+def _ranked(run: Run, forms: Sequence[Graph], graph: Graph, us: float) -> Ranked:
+    """The rank of a µGraph of several kernels, which are found, among the plans that the search keeps of some forms of the
+    program."""
+    found, notes, cut = [Found(run.program, predict_us(run.program, run.device), fused=False)], dict[str, None](), False
+    segments: Mapping[Graph, SegmentSearch] = NOTHING
+    for number, form in enumerate(forms):
+        until = after(run.until.left() / (len(forms) - number) / HEURISTICS.until_plans)
+        inner = replace(run, until=until, work=replace(run.work, part=f"form {number} "))
+        search, partitioner = search_program(inner, form, segments)
+        found += [entry for entries in search.candidates for entry in entries]
+        segments, notes, cut = partitioner.found, notes | dict.fromkeys(search.notes), cut or search.cut
     found.sort(key=lambda entry: entry.predicted_us)
     wanted = graph if graph == run.program else optimize_mugraph(graph, run.device).graph
     rank = next((i for i, entry in enumerate(found, 1) if wanted in (lower(entry, run.device).graph, entry.graph)), None)
-    cut = search.cut or (rewritten and run.until.part(HEURISTICS.until_rewritten).passed())
-    return Ranked(rank, len(found), found[0].predicted_us, notes, cut)
+    if rank is None and us <= found[0].predicted_us * SAME:
+        rank = 1
+    return Ranked(rank, len(found), found[0].predicted_us, (*notes,), cut)
 
 
 def _written(graph: Graph) -> Graph:

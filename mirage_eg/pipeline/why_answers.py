@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mirage_eg.ir.plurals import counted
 from mirage_eg.search.prune_reasons import STAGES
 
 
@@ -52,8 +53,10 @@ class KernelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """The rank of a µGraph among `graphs`, all that a search finds before it verifies some, by predicted time; None if it is
-    not among them. `cut`: the search ended at its budget."""
+    """The rank of a µGraph among `graphs`, the plans that a search keeps before it verifies some, by predicted time.
+
+    1 if none of them is faster; None if it is not among them, and slower than the first. `cut`: the search ended at its budget.
+    """
 
     rank: int | None
     graphs: int
@@ -79,20 +82,13 @@ class Why:
     @property
     def answer(self) -> AnswerKind:
         """Whether the µGraph is found, or how it ended; one whose kernels are found, but in no plan kept, is rejected."""
-        if self._kernels_end or self.ranked is None or self.ranked.rank is not None:
-            return self.decisive.answer
-        return AnswerKind.UNFINISHED if self.ranked.cut else AnswerKind.REJECTED
-
-    @property
-    def _kernels_end(self) -> bool:
-        return self.decisive.answer is not AnswerKind.FOUND
+        lost = self.ranked is not None and self.ranked.rank is None and self.decisive.answer is AnswerKind.FOUND
+        return AnswerKind.REJECTED if lost else self.decisive.answer
 
     @property
     def stage(self) -> str:
         """Where it ended."""
-        if self.answer is self.decisive.answer:
-            return self.decisive.stage
-        return "unfinished" if self.answer is AnswerKind.UNFINISHED else "on no plan"
+        return self.decisive.stage if self.answer is self.decisive.answer else "on no plan"
 
     @property
     def rank(self) -> int | None:
@@ -102,14 +98,17 @@ class Why:
         return self.kernels[0].rank if self.ranked is None else self.ranked.rank
 
     def __str__(self) -> str:
-        at = f" at rank {self.rank} of {self.ranked.graphs} µGraphs" if self.ranked and self.answer is AnswerKind.FOUND else ""
+        kept = ""
+        if self.ranked is not None:
+            kept = (
+                f"{counted(self.ranked.graphs, 'µGraph')} that {'were found by the budget' if self.ranked.cut else 'are kept'}"
+            )
+        at = f" at rank {self.rank} of the {kept}" if kept and self.answer is AnswerKind.FOUND else ""
         lines = [f"{self.program}: {self.answer}{at}{'' if self.us is None else f'; {self.us:.2f} µs predicted'}"]
         lines += map(str, self.kernels)
-        if self.ranked and self.stage == "on no plan":
-            slower = "" if self.us is None else f": {self.us - self.ranked.first_us:+.2f} µs to the first"
-            lines.append(f"its kernels are found; it is none of the {self.ranked.graphs} µGraphs that are kept{slower}")
-        elif self.ranked and self.stage == "unfinished" and not self._kernels_end:
-            lines.append("its kernels are found; the search for plans ended at the budget: try a longer --budget")
+        if self.ranked and self.us is not None and self.stage == "on no plan":
+            slower = self.us - self.ranked.first_us
+            lines.append(f"its kernels are found; it is none of the {kept}, and {slower:.2f} µs slower than the first")
         return "\n".join((*lines, *(f"note: {note}" for note in (self.ranked.notes if self.ranked else ()))))
 
     def _repr_html_(self) -> str:

@@ -155,6 +155,44 @@ def test_the_kernels_of_a_graph_are_searched_in_their_own_splits(monkeypatch: py
     assert len(set(searched)) == 1
 
 
+def of_joined_weights(order: str = "VW") -> tuple[mi.Graph, mi.Graph]:
+    """Two products of one norm, and the µGraph that computes both as one product by the weights side by side."""
+
+    def graph() -> tuple[mi.KernelGraph, Tensor, Tensor, Tensor]:
+        kernel = mi.new_kernel_graph()
+        x = kernel.new_input((16, 256), name="X")
+        v, w = (kernel.new_input((256, 64), name=name, weight=True) for name in "VW")
+        return kernel, x, v, w
+
+    program, x, v, w = graph()
+    norm = program.rms_norm(x, 256)
+    program.mark_output(program.matmul(norm, v), name="A")
+    program.mark_output(program.matmul(norm, w), name="B")
+    given, x, v, w = graph()
+    joined = given.concat([{"V": v, "W": w}[name] for name in order], 1)
+    block = mi.new_threadblock_graph((8,), forloop_range=4)
+    tile_x, tile_w = block.new_input(x, (-1,), 1), block.new_input(joined, (1,), 0)
+    product, norm = block.forloop_accum(block.matmul(tile_x, tile_w)), block.forloop_accum(tile_x, "rms", 1)
+    block.new_output(block.div(product, norm), (1,))
+    [both] = given.customized([x, joined], block)
+    given.mark_output(given.slice(both, 1, 0, 64), name="A")
+    given.mark_output(given.slice(both, 1, 64, 128), name="B")
+    return program.graph(), given.graph()
+
+
+def test_a_graph_of_a_rewritten_program_is_followed_through_that_program() -> None:
+    found = why(*of_joined_weights())
+    assert {it.answer for it in found.kernels} == {AnswerKind.FOUND}
+    assert [it.because for it in found.kernels if it.rank is None] == ["it depends on weights alone, and is computed once"]
+    assert found.stage == "on no plan" and "slower than the first" in str(found)  # one kernel with both outputs is faster
+
+
+def test_a_graph_that_no_rewritten_program_has_is_not_enumerated() -> None:
+    found = why(*of_joined_weights("WV"))
+    assert (found.answer, found.stage) == (AnswerKind.NOT_ENUMERATED, "boundary")
+    assert "differs from the program in A, B" in found.decisive.because
+
+
 def test_every_reason_of_a_given_graph_is_a_stage() -> None:
     assert STAGES.keys() >= NOT_ENUMERATED.keys() and STAGES.keys() >= RULES
 
