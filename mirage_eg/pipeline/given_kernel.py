@@ -15,6 +15,7 @@ from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.deadline import NEVER
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_op
@@ -226,7 +227,10 @@ class GivenKernel:
             return self._ended(Departure("not tried", f"{count}; of structures with equal loads the smallest are kept"))
         if entry.ended is not None:
             return self._ended(Departure(entry.ended, _FAILED[entry.ended]))
-        ranked = sorted((it for it in one.structures if it.kernels), key=lambda it: it.kernels[0].us)
+        if entry.cut and not entry.kernels and one.named is not None:  # its own tiles are few
+            [entry] = instantiate_each((replace(segment_task(self.run), until=NEVER), one.named, one.axes), [entry.structure])
+        others = [it for it in one.structures if it.kernels and it.structure != entry.structure]
+        ranked = sorted([*others, entry] if entry.kernels else others, key=lambda it: it.kernels[0].us)
         if (left := self._tiling(entry, one, kernels)) is not None:
             return self._ended(left)
         if not entry.kernels:
@@ -237,6 +241,8 @@ class GivenKernel:
         slower = (
             f"{us:.2f} µs, {us - first:.2f} µs slower than the first" if us - first > 0.005 else f"{us:.2f} µs, as the first"
         )
+        if any(it.cut for it in one.structures):
+            slower = f"{slower}; {'; '.join(one.notes)}"
         if not self._is_kept(entry, one, us):
             text = f"{slower}; its structure has rank {rank} of {len(ranked)}, and its fastest µGraph takes {best:.2f} µs"
             return replace(answer, answer=AnswerKind.REJECTED, stage="not among top", because=text)
