@@ -89,8 +89,13 @@ def _clamp(low_name: str, high_name: str) -> Handler:
 
 
 def _added_of_two(combine: Callable[[Tensor, Tensor], Tensor]) -> Handler:
-    """self + value · combine(tensor1, tensor2)."""
-    return lambda call: _sum(call.tensor("self"), combine(call.tensor("tensor1"), call.tensor("tensor2")), call.number("value"))
+    """self + combine(value · tensor1, tensor2): the factor first, as in torch, whose result stays within the range."""
+
+    def added(call: Call) -> Tensor:
+        x, y, value = call.tensor("tensor1"), call.tensor("tensor2"), call.number("value")
+        return _sum(call.tensor("self"), combine(x if value == 1 else x * value, y), Fraction(1))
+
+    return added
 
 
 def _gelu(call: Call) -> Tensor:

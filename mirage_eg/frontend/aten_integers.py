@@ -154,10 +154,9 @@ def _shifted_right(call: Call) -> Tensor:
         common = call.result.dtype
         x = call.graph.op("right_shift_by", _tensor(call, "self", common), _tensor(call, "other", common))
         return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
-    bits = _known(call, "other")
-    if not 0 <= bits < 8 * DType(call.result.dtype).itemsize:
-        raise UnsupportedError(f"other = {bits}, wanted fewer bits than {call.result.dtype} has")
-    x = _tensor(call, "self", call.result.dtype)
+    bits, x = _known(call, "other"), _tensor(call, "self", call.result.dtype)
+    if not 0 <= bits < 8 * DType(x.dtype).itemsize:
+        raise UnsupportedError(f"other = {bits}, wanted fewer bits than {x.dtype} has")
     return x.builder.op("right_shift", x, bits=bits) if bits else x
 
 

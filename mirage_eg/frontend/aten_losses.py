@@ -32,9 +32,9 @@ def _nll_loss(call: Call) -> Tensor:
 
 
 def _xlogy(call: Call) -> Tensor:
-    """x · log y, and 0 where x is 0."""
+    """x · log y, and 0 where x is 0 and y is a number."""
     x, y, g = call.tensor("self"), call.tensor("other"), call.graph
-    return g.where(g.equal(x, 0), 0, x * g.log(y))
+    return g.where(g.equal(x, 0) * g.equal(y, y), 0, x * g.log(y))
 
 
 def _pairwise_distance(call: Call) -> Tensor:

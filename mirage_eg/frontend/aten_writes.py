@@ -18,7 +18,7 @@ _MOST = 64  # sums for one element, each a gather
 def _index_put(call: Call) -> Tensor:
     x, values, indices = call.any_tensor("self"), call.any_tensor("values"), call.take("indices")
     given = [dim for dim, index in enumerate(indices) if index is not None]
-    if given != list(range(given[0], given[-1] + 1)) or any(call.is_indicator(f"indices.{dim}") for dim in given):
+    if not given or given != list(range(given[0], given[-1] + 1)) or any(call.is_indicator(f"indices.{dim}") for dim in given):
         raise UnsupportedError(f"indices for the dims {given}, wanted whole numbers for neighbours")
     dim, behind = given[0], given[-1] + 1
     common = np.broadcast_shapes(*(call.types[f"indices.{one}"].shape for one in given))

@@ -94,6 +94,10 @@ OUTER: dict[str, Function] = {
     "a factor before an outer product": lambda x: torch.addr(x[:, :3], x[:, 0] * 1e30, x[0, :3] * 1e30, beta=2, alpha=1e-35),
     "a summand that does not count": lambda x: torch.addr(torch.tensor(NAN), x[:, 0], x[0], beta=0, alpha=0.5),
     "an outer product": lambda x: torch.outer(x[0], x[:, 1]),
+    "a factor before a product": lambda x: torch.addcmul(x, x * 1e30, x * 1e30, value=1e-40),
+    "a factor before a quotient": lambda x: torch.addcdiv(x, x * 1e30, x * 1e-30, value=1e-35),
+    "a factor of zero": lambda x: torch.addcdiv(x, x * 1e30, x.clamp(-1, 1) * 1e-30, value=0.0),
+    "a logarithm times zero": lambda x: torch.xlogy(x * 0, torch.tensor([NAN, INF, 0.0, -1.0])),
 }
 FACTORS: dict[str, Function] = {
     "a divisor below the normal numbers": lambda x: x / 1e-40,
