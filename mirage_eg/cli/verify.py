@@ -40,10 +40,10 @@ def run_verify(
     With `floats` each µGraph is also computed with the roundings of its kernels; an error beyond the tolerance counts as not
     equal in the exit code. The steps of a proof are printed for a file with one µGraph, or with `proof`.
     """
+    entries, is_list = serialize.read(path, _parse)
     rulebook = load_rules("indexed", rules)
     for note in check_custom_ops(program):
         print(note, file=sys.stderr)
-    entries, is_list = serialize.read(path, _parse)
     labels = [f"{path}: µGraph {index}" for index in range(len(entries))] if is_list else [str(path)]
     graphs = {label: entry for label, entry in zip(labels, entries, strict=True) if isinstance(entry, Graph)}
     with progress() as observe:
