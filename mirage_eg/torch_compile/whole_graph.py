@@ -143,11 +143,15 @@ def compiled_whole(
 
 
 def copied(gm: Any) -> Any:
-    """The module with a graph of its own, which Inductor changes."""
+    """The module with a graph of its own, which Inductor changes, and with what Dynamo notes of it: which inputs are weights."""
     import torch
 
     copied = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
     copied.meta.update(gm.meta)
+    copied.__dict__.update({name: value for name, value in gm.__dict__.items() if name not in copied.__dict__})
+    for node, own in zip(gm.graph.nodes, copied.graph.nodes, strict=True):
+        if hasattr(node, "_dynamo_source"):
+            own._dynamo_source = node._dynamo_source
     return copied
 
 

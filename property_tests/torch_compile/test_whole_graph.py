@@ -150,6 +150,20 @@ def test_what_is_written_and_random_numbers_are_as_in_one_call(clock: Clock) -> 
     assert torch.equal(after, torch.get_rng_state())
 
 
+def test_weights_are_known_where_the_whole_graph_decides(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock += [(5.0, 6.0)]
+    known: list[dict[str, Any]] = []
+
+    def noted(module: Any, parameters: dict[str, Any], *rest: Any, **keywords: Any) -> GraphRecord:
+        known.append(parameters)
+        return compile_graph.compile_graph(module, parameters, *rest, **keywords)
+
+    monkeypatch.setattr("mirage_eg.torch_compile.backend.compile_graph", noted)
+    layer = torch.nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+    compiled(lambda x: layer(x).sin().square(), torch.randn(8, WIDTH))
+    assert sorted(tuple(it.shape) for it in known[0].values()) == [(WIDTH,), (WIDTH, WIDTH)]
+
+
 def test_a_graph_without_segments_of_ours_is_compiled_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     compilations = counted_compilations(monkeypatch)
     x = torch.randn(8, WIDTH)
