@@ -143,7 +143,7 @@ def compiled_whole(
 
 
 def copied(gm: Any) -> Any:
-    """The module with a graph of its own, which Inductor changes, and with what Dynamo notes of it: which inputs are weights."""
+    """The module with a graph of its own, which Inductor changes; Dynamo's notes of it say which inputs are weights."""
     import torch
 
     copied = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
