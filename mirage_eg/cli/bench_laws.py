@@ -64,7 +64,8 @@ def _line(row: "LawRow") -> str:
     verdict = row.verdict
     weakest = next(it for it in verdict.ranks if it.outcome is verdict.outcome)
     ranks = f" (at rank {weakest.rank})" if len({it.outcome for it in verdict.ranks}) > 1 else ""
-    known = f"{verdict.outcome}{ranks}, by {weakest.by}" if weakest.by else f"{verdict.outcome}{ranks}"
+    by = f"{', by ' if row.decided else '; '}{weakest.by}" if weakest.by else ""
+    known = f"{verdict.outcome}{ranks}{by}"
     every = f"; for all ranks: {verdict.all_ranks}" if verdict.all_ranks else ""
     wrong = "".join(
         f"; WRONG: {it.candidate} at rank {it.rank}: {it.outcome}" for it in (*verdict.ranks, *verdict.twins) if not it.right

@@ -146,6 +146,7 @@ def synthesize(
     found = None
     with progress() as observer, _left_if_stopped(out, domain, budget) as keep:
         watched = _within(observer, budget)
+        keep_state(begun)
         found = run(names, size, domain, seed, watched, keep, begun, keep_state)
     if found is None:
         return 0

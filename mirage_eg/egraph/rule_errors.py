@@ -47,6 +47,11 @@ _COMMANDS = ("rewrite", "birewrite", "rule", "sort", "constructor", "datatype", 
 _UNBOUND = re.compile(r"Unbound function (?P<name>\S+)")
 _HINTS = (
     ("Unbound symbol", "a variable of the right side must occur on the left side"),
+    (
+        "Value lookup of non-constructor",
+        "a function has its value as a condition: name it there, as in :when ((= s (shape x)))",
+    ),
+    ("Failed to infer a type", "a left side must apply a constructor, else it matches everything"),
     ("ungrounded", "a left side must apply a constructor, else it matches everything"),
     ("No such ruleset", f"leave :ruleset out, or name one that is run: {' or '.join(RULESETS)}"),
     ("already bound", "the name is taken; choose another"),

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
@@ -142,7 +142,30 @@ def load_pairs(path: Path) -> tuple[LawPair, ...]:
     found = _executed(path, lambda module: vars(module).get("PAIRS"))
     if not isinstance(found, Sequence) or not found or not all(isinstance(it, LawPair) for it in found):
         raise ProgramError(f"{path}: got PAIRS {_kind(found)}, wanted a list of mi.LawPair(…)")
-    return tuple(found)
+    return tuple(_located(path, pair) for pair in found)
+
+
+def _located(path: Path, pair: LawPair) -> LawPair:
+    """A pair whose functions name the line of the file at which they fail; an illegal program stays one."""
+
+    def called(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            try:
+                return function(*given, **named)
+            except MirageError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise _failure(path, error, f"{what} fails") from error
+
+        return call
+
+    return replace(
+        pair,
+        inputs=called("inputs", pair.inputs),
+        program=called("program", pair.program),
+        candidate=called("candidate", pair.candidate),
+        twin=None if pair.twin is None else called("twin", pair.twin),
+    )
 
 
 def _from_python(path: Path, batch: int) -> Graph:
@@ -249,16 +272,19 @@ def _run(path: Path, work: Callable[[], Any], what: str) -> Any:
     try:
         return work()
     except (Exception, SystemExit) as error:
-        if isinstance(error, SyntaxError) and error.filename == str(path):
-            line = error.lineno
-        else:
-            line = next(
-                (frame.lineno for frame in reversed(extract_tb(error.__traceback__)) if frame.filename == str(path)), None
-            )
-        place = f"{path}:{line}" if line else str(path)
-        message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-        kind = "" if isinstance(error, MirageError) else f"{type(error).__name__}: "
-        raise ProgramError(f"{place}: {what}: {kind}{message[:300]}") from error
+        raise _failure(path, error, what) from error
+
+
+def _failure(path: Path, error: BaseException, what: str) -> ProgramError:
+    """An exception in the user's file as one line."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        line = error.lineno
+    else:
+        line = next((frame.lineno for frame in reversed(extract_tb(error.__traceback__)) if frame.filename == str(path)), None)
+    place = f"{path}:{line}" if line else str(path)
+    message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    kind = "" if isinstance(error, MirageError) else f"{type(error).__name__}: "
+    return ProgramError(f"{place}: {what}: {kind}{message[:300]}")
 
 
 def _call(path: Path, function: Any, batch: int) -> Callable[[], Any]:

@@ -262,6 +262,17 @@ def test_the_table_of_the_page_has_all_pairs() -> None:
     assert {name: int(count) for name, count in rows.items()} == {**files, "all": len(PAIRS)}
 
 
+def test_a_pair_that_fails_is_refused_at_its_line(tmp_path: Path) -> None:
+    (path := tmp_path / "own.py").write_text(
+        "import mirage_eg as mi\n"
+        "def program(g, s, x):\n"
+        "    return g.transpose(x)\n"
+        "PAIRS = [mi.LawPair('law', sizes='n', inputs=lambda s: {'x': (s.n,)}, program=program, candidate=program)]\n"
+    )
+    with pytest.raises(ProgramError, match=rf"candidate at rank 1: {path}:3: program fails: TypeError: .*'permutation'"):
+        decide_pair(load_pairs(path)[0])
+
+
 def test_names_and_expectations_of_pairs_are_checked() -> None:
     given: dict[str, Any] = {"inputs": lambda s: {}, "program": print, "candidate": print}
     with pytest.raises(ProgramError, match="wanted names such as N"):

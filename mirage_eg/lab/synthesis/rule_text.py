@@ -1,5 +1,6 @@
 """The rule file of a synthesis: each law with how it was found."""
 
+from mirage_eg.egraph.rule_files import readable
 from mirage_eg.lab.synthesis.check import FoundLaw
 from mirage_eg.lab.synthesis.synthesize import Synthesis
 from mirage_eg.lab.synthesis.term_pair import ops
@@ -18,7 +19,7 @@ def rule_text(found: Synthesis) -> str:
         "",
     ]
     for it in found.laws:
-        lines += [f"; {evidence(it)}", it.law.text]
+        lines += [f"; {evidence(it)}", readable(it.law.text)]
     return "\n".join(lines) + "\n"
 
 

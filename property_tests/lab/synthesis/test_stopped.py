@@ -75,9 +75,9 @@ def test_a_spent_budget_leaves_a_file_marked_incomplete_and_a_state(
     words = ["rules", "synthesize", "--ops", "Relu", "--size", "2", "--out", out]
     seen: list[str] = []
 
-    def clock() -> float:  # the budget ends once a state is there
+    def clock() -> float:  # the budget ends once a candidate is decided
         seen.append("")
-        return 100.0 if state_path(out).exists() else 0.0
+        return 100.0 if state_path(out).exists() and '"decided": 0' not in state_path(out).read_text() else 0.0
 
     with monkeypatch.context() as patched:
         patched.setattr("mirage_eg.cli.synthesis.perf_counter", clock)
@@ -90,6 +90,14 @@ def test_a_spent_budget_leaves_a_file_marked_incomplete_and_a_state(
     code, printed, _ = run_command(capsys, *words, "--resume")
     assert code == 0 and "incomplete" not in out.read_text() and not state_path(out).exists()
     assert load_rules("indexed", [out]).theories[-1].laws
+
+
+def test_a_budget_spent_before_the_first_law_leaves_a_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["rules", "synthesize", "--ops", "Relu", "--size", "1", "--out", out := tmp_path / "found.egg"]
+    code, printed, _ = run_command(capsys, *words, "--budget", "0.000001")
+    assert code == 0 and "--resume continues" in printed
+    assert run_command(capsys, *words, "--resume")[0] == 0
+    assert "incomplete" not in out.read_text() and not state_path(out).exists()
 
 
 def test_rationals_are_printed_as_rule_files_have_them() -> None:
