@@ -16,8 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, product
-from operator import itemgetter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import mirage_eg as mi
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, normal_inputs, time_alternately, timing_stream
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
@@ -35,6 +33,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.long_rows import group_norm
+from mirage_eg.frontend.workloads import gqa
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
@@ -42,6 +41,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
+from mirage_eg.search.structure import SplitReduction, Structure
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
@@ -51,13 +51,12 @@ TARGET, DEVICE = "sm_90", DEVICES["H200"]
 CLUSTERS, WARPS = (1, 2, 4, 8, 16), (8, 16, 32)
 MOST_ELEMENTS = 128  # of a thread, in registers
 LEAST_ELEMENTS = 32
-MOST_GRAPHS = 16  # of a structure
 PROCESSES, SECONDS = 16, 60
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program, its function in torch of the inputs by name, and the elements of its rows."""
+    """A program, its function in torch of the inputs by name, and the elements of its rows, 1 where its forms have loops."""
 
     graph: Graph
     function: Callable[..., Any]
@@ -113,6 +112,13 @@ def _group_norm() -> Program:
     return Program(group_norm(1), function, 10 * 64 * 64)
 
 
+def _attention() -> Program:
+    def function(Q: Any, K: Any, V: Any) -> Any:
+        return (Q @ K * 0.125).softmax(2) @ V
+
+    return Program(gqa(1), function, 1)
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "group norm 8 × 320 × 64 × 64": _group_norm,
     "softmax 1,024 × 65,536": lambda: _softmax(1024, 65_536),
@@ -122,6 +128,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "log-softmax 512 × 128,256": lambda: _log_softmax(512, 128_256),
     "log-sum-exp 512 × 128,256": lambda: _log_sum_exp(512, 128_256),
     "variance 1,024 × 131,072": lambda: _variance(1024, 131_072),
+    "gqa, batch 1": _attention,
     "RMSNorm 1,024 × 131,072": lambda: _rms_norm(1024, 131_072),
 }
 
@@ -136,16 +143,17 @@ class Form:
     resources: list[list[int | None]]
 
 
-def _graph(program: Graph, limits: TileLimits, launches: int) -> Graph | None:
-    """The µGraph of so many launches, without a loop if of one, that the cost model prefers; None if the search has none."""
-    axes, found = infer_axes(program), []
-    for plan in search(program, axes, load_rules("indexed")).all:
-        graphs = islice(best_first([Instantiation(plan, program, axes, limits)], DEVICE), MOST_GRAPHS)
-        for _, graph, us in graphs:
-            if len(launches_of(graph).kernels) == launches and (launches > 1 or graph.blocks[0].loop == 1):
-                found.append((us, graph))
-                break
-    return min(found, key=itemgetter(0))[1] if found else None
+def _graph(program: Graph, limits: TileLimits, launches: int, cluster: int | None = None) -> Graph | None:
+    """The µGraph of so many launches that the cost model prefers, None if the search has none; of one launch, it has no loop,
+    or if a `cluster` is given, a loop that its thread blocks share out."""
+    axes, kind = infer_axes(program), Structure if launches == 1 else SplitReduction
+    plans = [
+        plan
+        for plan in search(program, axes, load_rules("indexed")).all
+        if isinstance(plan, kind) and (launches == 2 or (cluster is None) == (plan.split.looped is None))
+    ]
+    graphs = best_first([Instantiation(plan, program, axes, limits) for plan in plans], DEVICE)
+    return next((graph for _, graph, _ in graphs if cluster in (None, graph.blocks[0].cluster)), None)
 
 
 def _with_cluster(graph: Graph, cluster: int, warps: int) -> Graph:
@@ -168,6 +176,12 @@ def _forms(program: Program) -> Iterator[tuple[str, Graph]]:
             if LEAST_ELEMENTS <= program.row / (cluster * warps * 32) <= MOST_ELEMENTS:
                 name = f"cluster of {cluster}" if cluster > 1 else "one block"
                 yield f"{name}, {warps} warps", _with_cluster(graph, cluster, warps)
+    if program.row == 1:
+        for cluster in CLUSTERS:
+            if (graph := _graph(simple, TileLimits(cluster=cluster), 1, cluster)) is not None:
+                for factor in (1, 2):
+                    warps = graph.blocks[0].threads * factor // 32
+                    yield f"cluster of {cluster}, {warps} warps, loop {graph.blocks[0].loop}", with_warps(graph, warps)
     for label, other in (("", simple), (", split statistics", with_split_statistics(simple, 16_384))):
         if other is not None and (graph := _graph(other, TileLimits(), 2)) is not None:
             yield f"two launches{label}", graph

@@ -17,6 +17,7 @@ from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
+from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
@@ -236,6 +237,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
         rounds, tail = 1.0, work.loaded * device.multiprocessors / device.memory_bandwidth
     step = device.step_us if streams else device.hit_us
     waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
+    waits += work.barriers * CLUSTER_US
     times["staging"] = blocks * work.staged / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
     times["starts"] = (waves - 1) * BLOCK_US * 1e-6
     times["latency"] = rounds * waits * 1e-6 + tail + (0.0 if work.ahead else max(times["memory"], times["cache"]))
@@ -245,6 +247,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
 REGISTERS = 1 << 15  # bytes of registers that a block has for the operands of a product
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
+CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 64 rows, in clusters of 2 on an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +257,7 @@ class BlockWork:
 
     `steps`: sequential steps of an iteration, each a load and a reduction; `once`: those outside the loop; `ahead`: loads are
     prefetched; `staged`: bytes of operands of tl.dot that go through registers, computed ones and those of a batch; `live`: the
-    share of the iterations that run.
+    share of the iterations that run; `barriers`: reductions over the thread blocks of a cluster.
     """
 
     loaded: int
@@ -267,6 +270,7 @@ class BlockWork:
     ahead: bool = True
     staged: int = 0
     live: float = 1.0
+    barriers: int = 0
 
 
 def causal_share(rows: int, columns: int) -> float:
@@ -309,7 +313,19 @@ def skipping_masks(graph: Graph, item: Node) -> tuple[int, ...]:
 def block_work(block: Graph, live: float = 1.0) -> BlockWork:
     """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run."""
     block = expanded(block)
-    return shared(work_of_tiles(block, [kind.shape for kind in block.types], block.loop, live), busy_blocks(block))
+    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live)
+    work = shared(work, busy_blocks(block)) if block.loop == 1 else work
+    return replace(work, barriers=_barriers(block)) if block.cluster > 1 else work
+
+
+def _barriers(block: Graph) -> int:
+    """The reductions over the thread blocks of a cluster: of rows, accumulators, and the running maxima of exponentials."""
+    slices = sliced_values(block)
+    reductions = [item for item in block.nodes if item.kind is Kind.REDUCTION]
+    if block.loop == 1:
+        return len(reductions)
+    combined = len([item for item in reductions if item["dim"] == 0 and item.operands[0] in slices])
+    return combined + block.loop * sum(item.op == "exp" and values[0] in slices for item, values in block.numbered())
 
 
 def busy_blocks(block: Graph) -> int:
@@ -358,7 +374,7 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                         staged += sum(
                             padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1)
                             for it in item.staged
-                            if it.computed or prod(batch) > 1
+                            if it.computed or prod(batch) > 1 or block.cluster > 1
                         )
                     else:
                         staged += split_bytes(sum(padded_elements(shapes[i]) for i in item.operands)) * times

@@ -99,6 +99,8 @@ def launches_of(graph: Graph) -> LaunchGraph:
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
     if any(item.op in ROW_READS for item in graph.nodes):
         in_place |= {graph.makers[value] for value in placement_of(graph).gathered}
+    if {"transpose", "block"} <= {item.op for item in graph.nodes}:  # generated kernels read it with other strides
+        in_place |= {graph.makers[value] for value in placement_of(graph).views}
     for position, (item, values) in enumerate(graph.numbered()):
         if position in grouped or item.kind is Kind.BOUNDARY:
             continue

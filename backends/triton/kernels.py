@@ -7,6 +7,7 @@ from math import prod
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import Pointer, launch_grid
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
+from mirage_eg.backends.triton.clusters import written_cluster
 from mirage_eg.backends.triton.kernel_binaries import signature_of_sizes
 from mirage_eg.backends.triton.prepared_weights import add_loop_bounds
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
@@ -18,7 +19,7 @@ from mirage_eg.backends.triton.split_reduction import (
     maxima_of,
     with_row_maxima,
 )
-from mirage_eg.backends.triton.warps import written_cluster, written_warps
+from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType

@@ -11,6 +11,7 @@ from math import prod
 from os import environ
 
 from mirage_eg.backends.triton.allocator import allocate
+from mirage_eg.backends.triton.clusters import sliced_values
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
@@ -34,14 +35,17 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
     KiB is left out, as that of kernels without `tl.dot`. The lower bound holds for operands that are not swapped.
     """
     graph = expanded(block)
-    padded, makers = padding(graph), graph.node_of
+    padded, makers, slices = padding(graph), graph.node_of, sliced_values(graph)
     dots = [value for value, item in enumerate(makers) if item.kind is Kind.MATMUL and is_dot(graph, item)]
     operands = {operand for value in dots for operand in makers[value].operands}
     by_wgmma = any(prod(padded[value][:-1]) >= WGMMA_ROWS for value in dots)
     buffers = max(1, stages if by_wgmma else stages - 1)
     least = most = 0
     for value in _sources(operands, makers):
-        nbytes, in_loop = prod(padded[value]) * graph.types[value].dtype.itemsize, graph.phases[value] is Phase.LOOP
+        nbytes, in_loop = (
+            prod(padded[value]) // (graph.cluster if value in slices else 1) * graph.types[value].dtype.itemsize,
+            graph.phases[value] is Phase.LOOP,
+        )
         if makers[value].op != "input":
             most += nbytes if value in operands else 0
             continue

@@ -1,4 +1,4 @@
-"""Threads of a block, warps of a kernel, and clusters: `block_dim` and blockdims in the units of the compiler.
+"""Threads of a block and warps of a kernel: `block_dim` and blockdims in the units of the compiler.
 
 A warp has 32 threads, as on NVIDIA's GPUs; on AMD's the compiler makes one of 64 of each.
 """
@@ -6,12 +6,10 @@ A warp has 32 threads, as on NVIDIA's GPUs; on AMD's the compiler makes one of 6
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
-from math import prod
 
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import Kind
 
 WARP = 32
 MOST_WARPS = 32
@@ -35,29 +33,6 @@ def written_warps(block: Graph, where: str) -> int:
             f"{where}: got a block of {block.threads} threads; wanted a power of two from {WARP} to {WARP * MOST_WARPS}"
         )
     return warps
-
-
-def written_cluster(block: Graph, where: str) -> int:
-    """The thread blocks of the cluster that a block graph asks for.
-
-    Raises:
-        UnsupportedError: blocks of a cluster cannot share its tiles.
-    """
-    if block.cluster > 1 and not (is_of_one_row(block) and fills_its_tiles(block)):
-        wanted = "a row that is reduced, of a power of two, without loop and product"
-        raise UnsupportedError(f"{where}: got a cluster of {block.cluster}; wanted {wanted}, as a cluster can share no other")
-    return block.cluster
-
-
-def is_of_one_row(block: Graph) -> bool:
-    """Whether a block has one row, and neither loop nor product: only the thread blocks of a cluster can share it."""
-    left = [prod(block.types[values[0]].shape) for item, values in block.numbered() if item.kind is Kind.REDUCTION]
-    return block.loop == 1 and min(left, default=0) == 1 and all(item.kind is not Kind.MATMUL for item in block.nodes)
-
-
-def fills_its_tiles(block: Graph) -> bool:
-    """Whether no tile of a block graph is padded: a padded row in a cluster read outside its tensor on an H200."""
-    return all(extent & (extent - 1) == 0 for kind in block.types for extent in kind.shape)
 
 
 def with_warps(graph: Graph, warps: int | Sequence[int | None]) -> Graph:

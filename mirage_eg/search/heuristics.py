@@ -24,7 +24,7 @@ class SearchHeuristics:
     ragged_tiles: tuple[int, ...] = (16, 32, 64, 128, 256)  # of a parallel axis that they do not divide
     looped_tiles: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # to which a tile of a looped axis is padded
     live_bytes_of_thread: int = 400  # 200 KiB on 512 threads, which have 128 registers each
-    longest_cluster: int = 8  # thread blocks that share a row; more are not portable
+    longest_cluster: int = 16  # thread blocks: an H100 takes no more, and more than 8 only where a kernel asks
     live_bytes_in_cluster: int = 80 * 1024  # of each: with 16,384 elements on 8 warps softmax was the fastest (H200)
     live_bytes_of_row: int = 256  # likewise, where rows multiply a vector: a thread has 128 elements in float16
     longer_tiles: int = 8  # tiles of a parallel axis of no product may be so many times as long as the others

@@ -160,11 +160,15 @@ class CostBound:
                 steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
         counts = int(loaded), 0, int(flops), int(arithmetic), int(functions)
-        cluster = 1  # as large as it may be, if one may be needed
+        cluster = 1  # as large as it may be, if one may be needed for a row
         if self._looped is None and not self._products and 8 * max(elements) > TileLimits().capacity(rows=True):
             cluster = SEARCH.longest_cluster
         of_block = BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live)
-        return self.us_of(shared(of_block, cluster), tiling, cluster)
+        return self.us_of(shared(of_block, cluster), tiling, max(cluster, tiling.cluster))
+
+    def _parts(self, axes: frozenset[int], tiling: Tiling) -> int:
+        """The thread blocks of a cluster that have different parts of a tensor."""
+        return tiling.cluster if self._looped in axes else 1
 
     def us_of(self, work: BlockWork, tiling: Tiling, cluster: int = 1) -> float:
         """Microseconds under the cost model, if each thread block of a cluster does this work."""
@@ -175,7 +179,7 @@ class CostBound:
                 partial = count
         if tiling.sizes not in self._dram:
             read, written = (
-                sum(prod(tiling.sizes[axis] for axis in axes) * size for axes, size in moved)
+                sum(prod(tiling.sizes[axis] for axis in axes) * size * self._parts(axes, tiling) for axes, size in moved)
                 for moved in (self._moved.values(), self._stored)
             )
             self._dram[tiling.sizes] = read, written

@@ -99,6 +99,8 @@ class Choice:
 
 def _holds(larger: Tiling, smaller: Tiling) -> bool:
     blocks = dict(smaller.grid)
+    if larger.cluster != smaller.cluster:
+        return False
     return larger.loop <= smaller.loop and all(count <= blocks.get(group, 1) for group, count in larger.grid)
 
 
@@ -240,6 +242,7 @@ class Instantiation:
                     it.outline.block, it.outline.shapes(tiling), tiling.loop, bound.live(tiling) if it.is_masked else 1.0
                 ),
                 tiling,
+                tiling.cluster,
             )
             for it, tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
         )

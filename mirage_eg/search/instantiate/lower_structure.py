@@ -11,7 +11,8 @@ from itertools import zip_longest
 from math import ceil, prod
 
 from mirage_eg.backends.cost.liveness import is_of_rows, live_bytes
-from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, fills_its_tiles, is_of_one_row
+from mirage_eg.backends.triton.clusters import is_of_one_row
+from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.checker import Checker
@@ -23,7 +24,7 @@ from mirage_eg.ir.result_dtypes import WRAPPING
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.tiling import Tiling
-from mirage_eg.search.structure import SplitReduction, Step, Structure
+from mirage_eg.search.structure import SplitReduction, Step, Structure, in_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,10 @@ class Outline:
     tiles: tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]  # an axis, and whether the loop splits it
 
     def shapes(self, tiling: Tiling) -> list[tuple[int, ...]]:
-        """The shapes of all tiles under another tiling, which must loop if this one does."""
+        """The shapes of all tiles in a thread block under another tiling of the same form."""
         whole, piece = tiling.tiles(self.looped)
+        if tiling.cluster > 1:  # a slice each
+            whole[-1] = piece[-1] = 1
         memo: dict[tuple[tuple[int, bool], ...], int] = {}
 
         def extent(dim: tuple[tuple[int, bool], ...]) -> int:
@@ -105,20 +108,35 @@ class _KernelGraphWriter:
 
     def kernel(self, structure: Structure, tiling: Tiling, stores: Sequence[_Store]) -> list[_Source]:
         """Append one block graph with the views that it loads."""
-        sources = []
+        sources, parts, looped = [], len(self.axes.sizes), structure.split.looped
+        sizes = [extent * tiling.cluster if axis == looped else extent for axis, extent in enumerate(tiling.sizes)]
         for load in structure.loads:
             source = self.sources[load.input]
             plain = _one_axis_each(source.dims)
             if plain != source.dims:
-                view = self.checker.append(write.reshape(source.value, _shape(plain, tiling.sizes)))[0]
+                view = self.checker.append(write.reshape(source.value, _shape(plain, sizes)))[0]
                 source = self.sources[load.input] = _Source(view, plain)
+            if tiling.cluster > 1 and load.looped:
+                source = self.in_parts(source, tiling.sizes, parts, looped)
             sources.append(source)
+        if tiling.cluster > 1:
+            structure = in_cluster(structure, parts)
         kinds = [self.checker.types[source.value].dtype for source in sources]
         block = _BlockWriter(self, structure, tiling, kinds, [source.dims for source in sources])
         graph = _with_threads(block.build(stores))
+        if tiling.cluster > 1:
+            graph = replace(graph, cluster=tiling.cluster)
         self.outlines.append(Outline(graph, structure.split.looped, block.tiles_by_axes()))
         results = self.checker.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
+
+    def in_parts(self, source: _Source, sizes: Sequence[int], parts: int, looped: int | None) -> _Source:
+        """A view of a tensor with the parts of the looped axis as its first dim."""
+        dims: Dims = tuple(dim for each in source.dims for dim in ((((parts,), each)) if each == (looped,) else (each,)))
+        then: Dims = ((parts,), *source.dims)
+        value = self.checker.append(write.reshape(source.value, _shape(dims, sizes)))[0]
+        permutation = tuple(map(dims.index, then))
+        return _Source(self.checker.append(write.transpose(value, permutation))[0], then)
 
     def finish(self, results: Sequence[_Source]) -> Graph:
         for item, result, kind in zip(self.program.outputs, results, self.program.output_types, strict=True):
@@ -133,7 +151,7 @@ def _with_threads(block: Graph) -> Graph:
     """A block of rows with threads enough for them, in a cluster of thread blocks where one cannot hold a single row."""
     if not is_of_rows(block):
         return block
-    if is_of_one_row(block) and fills_its_tiles(block) and live_bytes(block) > TileLimits().capacity(rows=True):
+    if is_of_one_row(block) and live_bytes(block) > TileLimits().capacity(rows=True):
         clusters = [replace(block, cluster=1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
     has_products = any(item.kind is Kind.MATMUL for item in block.nodes)

@@ -11,11 +11,23 @@ class Tiling:
 
     One grid dim may split several axes, if no value has two of them: the columns of two products, say. The axis after the
     last is the dim of partial results, and its size the number of blocks along a split-K axis.
+
+    With a `cluster` its thread blocks share out the looped axis. `sizes` has the part of one of them then, and of the last dim
+    the number of parts.
     """
 
     sizes: tuple[int, ...]
     grid: tuple[tuple[tuple[int, ...], int], ...]  # (axes, blocks), slowest grid dim first
     loop: int = 1
+    cluster: int = 1
+
+    def in_cluster(self, looped: int, cluster: int) -> "Tiling | None":
+        """The tiling whose iterations the thread blocks of a cluster share out equally, at least two each; None if none is."""
+        if self.loop % (2 * cluster) or self.sizes[looped] % (cluster * self.loop):
+            return None
+        sizes = [*self.sizes[:-1], cluster]
+        sizes[looped] //= cluster
+        return Tiling(tuple(sizes), self.grid, self.loop // cluster, cluster)
 
     def tiles(self, looped: int | None) -> tuple[list[int], list[int]]:
         """The extents of all axes in the tile of a block, and in the tile of one iteration."""
@@ -30,9 +42,9 @@ class Tiling:
             piece[looped] = equal_or_ragged(self.sizes[looped], blocks * self.loop)
         return whole, piece
 
-    def form(self, looped: int | None) -> tuple[bool, frozenset[int], bool]:
+    def form(self, looped: int | None) -> tuple[bool, frozenset[int], bool, bool]:
         """The part of a tiling on which the ops of its block graph depend: whether it loops, the axes that the grid cuts into
-        unequal parts, and whether the loop does."""
+        unequal parts, whether the loop does, and whether it is in a cluster."""
         ragged, blocks = set[int](), 1
         for group, count in self.grid:
             for axis in group:
@@ -40,7 +52,8 @@ class Tiling:
                     ragged.add(axis)
                 if axis == looped:
                     blocks = count
-        return self.loop > 1, frozenset(ragged), looped is not None and self.sizes[looped] % (blocks * self.loop) > 0
+        uneven = looped is not None and self.sizes[looped] % (blocks * self.loop) > 0
+        return self.loop > 1, frozenset(ragged), uneven, self.cluster > 1
 
 
 def equal_or_ragged(size: int, count: int) -> int:

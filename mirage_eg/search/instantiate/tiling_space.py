@@ -5,7 +5,7 @@ axis by the grid of the first kernel. Tiles are powers of two (or the whole axis
 part has the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import product
@@ -18,7 +18,7 @@ from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
-from mirage_eg.search.structure import SplitReduction, Structure
+from mirage_eg.search.structure import SplitReduction, Step, Structure
 
 MAX_GRID_DIMS = 3
 
@@ -70,7 +70,25 @@ def tilings_of(
             del options[1][SEARCH.combining_tilings :]
             choices += [pair for pair in pairs if pair[1] not in options[1]]
         choices += product(*options)
+    if len(kernels) == 1 and limits.cluster > 1:
+        choices += ((clustered,) for (tiling,) in [*choices] for clustered in _in_clusters(kernels[0], tiling, limits))
     return choices
+
+
+def _in_clusters(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> Iterator[Tiling]:
+    """The tiling in clusters that share out the iterations, while their thread blocks find idle multiprocessors."""
+    blocks, cluster = prod(blocks for _, blocks in tiling.grid), 2
+    sliced = all(step.kind is not Kind.MATMUL or _varies(kernel, step) for step in kernel.structure.steps)
+    sliced &= all(shape.piece or kernel.looped not in shape.axes for shape in kernel.shapes)
+    while kernel.looped is not None and sliced and cluster <= limits.cluster and blocks * cluster <= limits.multiprocessors:
+        if (clustered := tiling.in_cluster(kernel.looped, cluster)) is not None:
+            yield clustered
+        cluster *= 2
+
+
+def _varies(kernel: TiledKernel, step: Step) -> bool:
+    """Whether a step is in the loop: the thread blocks of a cluster compute different parts of it."""
+    return any(kernel.shapes[operand].piece for operand in step.operands)
 
 
 def _unfit(kernel: TiledKernel, limits: TileLimits, tiling: Tiling) -> tuple[bool, int]:

@@ -2,6 +2,8 @@
 
 import ctypes
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from importlib import metadata
 
 import numpy as np
@@ -11,13 +13,15 @@ import mirage_eg as mi
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.liveness import live_bytes
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.runtime.cuda_driver import CudaDriver, Function
+from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.targets import why_no_clusters
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -26,7 +30,9 @@ from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.report.draw import to_svg
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
+from mirage_eg.search.structure import AnyStructure, Structure
 from mirage_eg.search.structure_search import search
+from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.backends.runtime.test_running_program import running
@@ -51,30 +57,53 @@ def in_clusters(rows: int, row: int, cluster: int, threads: int = 128) -> Graph:
     return program.graph()
 
 
-def found(program: Graph, cluster: int) -> Iterator[Graph]:
-    program = expand(program)
-    axes = infer_axes(program)
-    plans = search(program, axes, load_rules("indexed")).all
+def attention() -> Graph:
+    """32 queries and 512 keys of 16 entries."""
+    program = mi.new_kernel_graph()
+    q, k, v = (
+        program.new_input((2, *shape), name=name) for name, shape in {"Q": (32, 16), "K": (16, 512), "V": (512, 16)}.items()
+    )
+    program.mark_output(program.matmul(program.softmax(program.matmul(q, k) * 0.25, 2), v), name="O")
+    return program.graph()
+
+
+@cache
+def in_shared_loop(cluster: int) -> Graph:
+    """The cheapest attention in one launch whose keys the thread blocks of a cluster share out."""
+    return next(graph for graph in found(attention(), 8, pairs=False) if [block.cluster for block in graph.blocks] == [cluster])
+
+
+def found(program: Graph, cluster: int, *, pairs: bool = True) -> Iterator[Graph]:
+    return (graph for _, graph, _ in best_first(spaces(program, cluster, pairs=pairs), DEVICES["H200"]))
+
+
+def spaces(program: Graph, cluster: int, *, pairs: bool = True) -> list[Instantiation]:
+    """Of all structures, or of those without pairs of kernels."""
+    program, axes, plans = structures(program)
     limits = TileLimits(cluster=cluster)
-    return (graph for _, graph, _ in best_first([Instantiation(it, program, axes, limits) for it in plans], DEVICES["H200"]))
+    return [Instantiation(plan, program, axes, limits) for plan in plans if pairs or isinstance(plan, Structure)]
 
 
-@pytest.mark.parametrize(("row", "cluster"), [(65_536, 4), (131_072, 8), (262_144, 8)])
+@cache
+def structures(program: Graph) -> tuple[Graph, Axes, tuple[AnyStructure, ...]]:
+    program = drop_shifts(expand(program))
+    axes = infer_axes(program)
+    return program, axes, search(program, axes, load_rules("indexed")).all
+
+
+@pytest.mark.parametrize(("row", "cluster"), [(65_536, 4), (131_072, 8), (262_144, 16)])
 def test_the_search_gives_a_long_row_to_a_cluster(row: int, cluster: int) -> None:
-    graph = next(graph for graph in found(softmax(64, row), cluster=8) if len(graph.blocks) == 1)
+    graph = next(graph for graph in found(softmax(64, row), cluster=16) if len(graph.blocks) == 1)
     [block] = graph.blocks
-    threads = 512 if row > 131_072 else 256
-    assert (block.grid, block.loop, block.threads, block.cluster) == ((64,), 1, threads, cluster)
+    assert (block.grid, block.loop, block.threads, block.cluster) == ((64,), 1, 256, cluster)
     assert live_bytes(block) <= TileLimits().capacity(rows=True) < cluster * live_bytes(block)
-    assert graph.blocks[0] == next(iter(found(softmax(64, row), cluster=8))).blocks[0]  # the cheapest
+    assert graph.blocks[0] == next(iter(found(softmax(64, row), cluster=16))).blocks[0]  # the cheapest
 
 
 @pytest.mark.parametrize("row", [65_536, 131_072])
 def test_the_bound_of_a_cluster_is_at_most_its_predicted_time(row: int) -> None:
-    program = expand(softmax(7, row))
-    axes, clusters = infer_axes(program), 0
-    for plan in search(program, axes, load_rules("indexed")).all:
-        space = Instantiation(plan, program, axes, TileLimits(cluster=8))
+    clusters = 0
+    for space in spaces(softmax(7, row), 8):
         for choice in space.choices(DEVICES["H200"]):
             if (graph := space.take(choice)) is not None:
                 assert choice.us <= predict_us(graph, DEVICES["H200"]) * (1 + 1e-9)
@@ -109,11 +138,10 @@ def test_a_cluster_of_three_is_none() -> None:
         in_clusters(4, 64, 3)
 
 
-def test_a_padded_row_is_in_no_cluster() -> None:
-    graphs = [graph for graph, _ in zip(found(softmax(64, 128_256), cluster=8), range(40), strict=False)]
-    assert graphs and all(block.cluster == 1 for graph in graphs for block in graph.blocks)
-    with pytest.raises(UnsupportedError, match="got a cluster of 2; wanted a row that is reduced, of a power of two"):
-        emit(in_clusters(4, 96, 2))
+@pytest.mark.parametrize(("row", "cluster"), [(128_256, 8), (100_000, 8)])
+def test_a_padded_row_is_in_a_cluster(row: int, cluster: int) -> None:
+    [block] = next(found(softmax(512, row), cluster=8)).blocks
+    assert (block.threads, block.cluster) == (256, cluster)
 
 
 def test_a_cluster_shares_no_product() -> None:
@@ -134,11 +162,54 @@ def test_it_compiles_to_a_reduction_through_distributed_shared_memory() -> None:
     assert ".reqnctapercluster 4" in kernel.asm["ptx"] and "ld.shared::cluster" in kernel.asm["ptx"]
 
 
-def test_the_interpreter_runs_it(run_program: RunProgram) -> None:
-    x = np.random.default_rng(0).normal(size=(4, 1024)).astype(np.float16)
-    [got] = run_program(emit(in_clusters(4, 1024, 4)), [x])
+@pytest.mark.parametrize("row", [1024, 1000])
+def test_the_interpreter_runs_it(run_program: RunProgram, row: int) -> None:
+    x = np.random.default_rng(0).normal(size=(4, row)).astype(np.float16)
+    [got] = run_program(emit(in_clusters(4, row, 4)), [x])
     exponential = np.exp(x.astype(np.float64))
     np.testing.assert_allclose(got, exponential / exponential.sum(1, keepdims=True), rtol=4e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+def test_the_search_shares_out_the_loop_of_attention(cluster: int) -> None:
+    [block] = (graph := in_shared_loop(cluster)).blocks
+    assert block.loop >= 2 and sum(item.op == "sum" and item["dim"] == 0 for item in block.nodes) == 2
+    assert len(launches_of(graph).kernels) == 1
+    assert verify(attention(), graph).verdict is Equality.EQUAL
+
+
+def test_each_thread_block_has_a_slice_of_what_the_loop_moves() -> None:
+    [block] = in_shared_loop(4).blocks
+    alone = [kind.shape for kind in block.types]
+    cut = [
+        values[0]
+        for item, values in block.numbered()
+        if item.op in ("matmul", "exp") or (item.op == "input" and item["fmap"] >= 0)
+    ]
+    assert set(cut) <= sliced_values(block)
+    assert all(alone[value][0] == 4 and shapes_in_thread_block(block)[value][0] == 1 for value in cut)
+    assert sliced_values(replace(block, cluster=1)) == frozenset()
+
+
+def test_a_shared_loop_costs_its_barriers() -> None:
+    seen = 0
+    for space in [it for it in spaces(attention(), 8, pairs=False) if it.plan.split.looped is not None][:3]:
+        for choice in space.choices(DEVICES["H200"]):
+            if (graph := space.take(choice)) is not None and graph.blocks[0].cluster > 1:
+                us, seen = space.us_of_tiles(choice), seen + 1
+                assert us is not None and choice.us * (1 - 1e-9) <= us < predict_us(graph, DEVICES["H200"])
+    assert seen
+
+
+def test_a_shared_loop_compiles_and_the_interpreter_runs_it(run_program: RunProgram) -> None:
+    source = emit(in_shared_loop(4))
+    with loaded(source) as module:
+        [(record, kernel)] = compile_module(module, "sm_90")
+    assert record.ok and "ld.shared::cluster" in kernel.asm["ptx"]
+    q, k, v = (np.random.default_rng(0).normal(size=(2, *shape)) for shape in ((32, 16), (16, 512), (512, 16)))
+    [got] = run_program(source, [q, k, v])
+    exponential = np.exp(q @ k * 0.25)
+    np.testing.assert_allclose(got, exponential @ v / exponential.sum(2, keepdims=True), rtol=2e-2, atol=2e-3)
 
 
 def test_a_target_or_a_triton_without_clusters_refuses_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
