@@ -6,11 +6,12 @@ that tunes needs the GPU of this process: a worker searches its segments, and th
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
-from mirage_eg.backends.evaluator.cpu_threads import OverdueError
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, background_task
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
@@ -31,10 +32,18 @@ class BegunSearches:
 
     def __init__(self, workers: Workers, searches: dict[str, Search], tunes: bool = False) -> None:
         self._workers, self._most, self._tunes = workers, may_begin(workers), tunes
-        self._waiting = dict([*searches.items()][1:])
+        self._first, self._waiting = [*searches.values()][:1], dict([*searches.items()][1:])
         self._names = {program: name for name, (_, program, *_) in searches.items()}
         self._running: dict[str, Future[list[Any]]] = {}  # the result, or the memory of a search that tunes
         self._continue()
+
+    @contextmanager
+    def searching_first(self) -> Iterator[None]:
+        """Search the segments of the first one while the body does something else; the search here finds them in its memory."""
+        context = copy_context()
+        with background_task(lambda: context.run(_search_here, self._first)) as end:
+            yield
+            end()
 
     def next_of(self, programs: Sequence[Graph], until: Deadline) -> Graph:
         """The program whose segment is next: one whose search is done, else the first that no worker searches.
@@ -115,6 +124,15 @@ def searches_of(
                 options, _, key, _ = request_for(longer, settings, until)
             found[hash_of(key)] = title_of(hash_of(key)), searched, options, wanted_by(settings)
     return found
+
+
+def _search_here(searches: Sequence[Search]) -> None:
+    from mirage_eg.pipeline.optimize import request_of
+    from mirage_eg.pipeline.stages import search_ahead
+
+    for name, program, options, _ in searches:
+        with suppress(MirageError, OverdueError):  # which the search to come says
+            search_ahead(request_of(name, program, options))
 
 
 def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:

@@ -36,7 +36,7 @@ from mirage_eg.torch_compile.sized_call import SizedCall
 from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 _EVERY = 2.0  # seconds between lines of progress
-_UNTIL_GATE = 0.8  # of a segment's share of the budget; then its search ends
+_UNTIL_GATE = 0.8  # of the seconds that are left; then a search ends
 
 
 def compile_graph(
@@ -127,7 +127,8 @@ def _gated(
             store.begun = searching = BegunSearches(workers, searches if may_begin(workers) else {}, tunes)
             if meanwhile is not None:
                 half = until.left() / 2
-                settings = meanwhile()
+                with searching.searching_first():
+                    settings = meanwhile()
                 until = until.later(max(0.0, half - until.left()))
             pending = dict(in_order)
             while pending:
@@ -135,8 +136,8 @@ def _gated(
                 same = next(each for each in pending if each[0] == program)
                 region, begun = pending.pop(same), time.monotonic()
                 part = region.ops / max(1, sum(ops.values()))
-                share = after(until.left() * min(2 * part, (1 + part) / 2))
-                record = partial(_record, module, found, weights, region, settings, share, store, other_sizes)
+                share = after(until.left() * min(2 * part, (1 + part) / 2, _until_gate_part(settings)))
+                record = partial(_record, module, found, weights, region, settings, share, until, store, other_sizes)
                 by_program[same] = _record_or_why(record, region, settings)
                 ops.pop(same, None)
                 until = until.later(_tuning_since(begun, settings, same[1]))
@@ -168,17 +169,19 @@ def _record(
     values: Weights,
     region: FxRegion,
     settings: Settings,
+    share: Deadline,
     until: Deadline,
     store: SegmentStore,
     other_sizes: bool,
 ) -> SegmentRecord:
+    """What becomes of a region, whose search ends with its `share` and whose gate ends `until`."""
     device = _device(region)
     left = _left_to_torch(region, settings, device)
     if left is not None:
         return left
     _check_sizes(region)
-    begun, search_until = time.monotonic(), _until_gate(until, settings)
-    segment = store.find(region.program, settings, _progress(region), _weights(found, region), other_sizes, search_until)
+    begun = time.monotonic()
+    segment = store.find(region.program, settings, _progress(region), _weights(found, region), other_sizes, share)
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
@@ -220,7 +223,12 @@ def _tuning_since(begun: float, settings: Settings, device: Any) -> float:
 
 def _until_gate(until: Deadline, settings: Settings) -> Deadline:
     """When a search ends, so that the gate has its part of the seconds."""
-    return until.part(_UNTIL_GATE) if settings.gate != "off" else until
+    return until.part(_until_gate_part(settings))
+
+
+def _until_gate_part(settings: Settings) -> float:
+    """The part of the seconds that a search may have."""
+    return _UNTIL_GATE if settings.gate != "off" else 1.0
 
 
 def _left_to_torch(region: FxRegion, settings: Settings, device: Any) -> SegmentRecord | None:

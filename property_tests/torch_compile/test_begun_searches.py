@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
-from mirage_eg.pipeline import partition_stage
+from mirage_eg.pipeline import partition_stage, stages
 from mirage_eg.pipeline.optimize import optimize, search_ahead
 from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.options import Options
@@ -99,6 +100,34 @@ def test_what_was_searched_ahead_is_not_searched_again(monkeypatch: pytest.Monke
         executors.Workers(jobs=1).remember(memories)
         found = optimize("p", graph.graph(), options)
     assert [it.graph for it in found.candidates] == wanted and not searched
+
+
+@pytest.mark.slow
+def test_the_first_is_searched_while_something_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = new_kernel_graph()
+    graph.mark_output(graph.silu(graph.new_input((16, 640), name="x") @ graph.new_input((640, 640), name="w")))
+    options = Options(device="cpu", jobs=1, top=2, cache=False)
+    workers: Any = FakeWorkers(6)
+    searched = list[Any]()
+    with executors.shared_processes():
+        with BegunSearches(workers, {"p": ("p", graph.graph(), options, Wanted())}).searching_first():
+            pass
+        monkeypatch.setattr(partition_stage, "find_kernels", lambda task, programs: searched.extend(programs) or iter(()))
+        assert optimize("p", graph.graph(), options).candidates and not searched
+
+
+def test_the_budget_ends_the_first_search_not_what_is_done_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers: Any = FakeWorkers(6)
+    done = list[str]()
+
+    def overdue(request: Any) -> None:
+        done.append(request.name)
+        raise OverdueError
+
+    monkeypatch.setattr(stages, "search_ahead", overdue)
+    with BegunSearches(workers, searches("ab")).searching_first():
+        done.append("the body")
+    assert sorted(done) == ["a", "the body"]
 
 
 def test_two_cores_begin_nothing() -> None:
