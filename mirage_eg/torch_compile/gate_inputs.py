@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mirage_eg.frontend.fx_partition import writes_argument
-from mirage_eg.frontend.fx_values import Fx, HostValues
+from mirage_eg.frontend.fx_values import Fx, HostValues, is_random
 from mirage_eg.frontend.imported import AddedInput, CausalMask
 from mirage_eg.frontend.symbolic_sizes import number_at
 from mirage_eg.ir.expand import expand
@@ -41,7 +41,7 @@ class Weights:
                 self._tensors[node.name] = ref(value)
 
     def value(self, node: Fx) -> Any:
-        """The tensor of a node that is a weight, or is computed from weights alone; None for others."""
+        """The tensor of a node that is a weight, or is computed from weights alone or from nothing; None for others."""
         state: dict[str, Any] = {}
         pending, seen = [node], {node}
         while pending:
@@ -50,10 +50,12 @@ class Weights:
                 state[one.name] = self._tensors.get(one.name, lambda: None)()
                 if state[one.name] is None or state[one.name].device.type == "meta":
                     return None
+            if is_random(one):
+                return None
             new = set(one.all_input_nodes) - seen
             pending += new
             seen |= new
-        return state[node.name].detach() if node.name in state else HostValues(state)[node] if state else None
+        return state[node.name].detach() if node.name in state else HostValues(state)[node]
 
 
 @dataclass(frozen=True)

@@ -198,6 +198,16 @@ def test_weights_of_a_model_that_is_gone_are_not_kept() -> None:
     assert weights.value(node) is None
 
 
+def test_places_that_torch_counts_have_their_values_and_random_numbers_none() -> None:
+    aten, graph = torch.ops.aten, torch.fx.Graph()
+    places, drawn = graph.call_function(aten.arange.default, (3,)), graph.call_function(aten.rand.default, ((3,),))
+    both = graph.call_function(aten.mul.Tensor, (places, drawn))
+    graph.output(both)
+    weights = Weights(torch.fx.GraphModule({}, graph), {})
+    assert weights.value(places).tolist() == [0, 1, 2]
+    assert weights.value(drawn) is None and weights.value(both) is None
+
+
 class Gated(nn.Module):
     """A branch that begins at nothing, as those of a new diffusion transformer."""
 
