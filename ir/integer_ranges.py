@@ -1,35 +1,118 @@
-"""Ranges of a program's integers: an integer that no op wraps is the same number in any wider type."""
+"""Ranges of a program's integers: an integer that no op wraps is the same number in any wider type.
 
-from collections.abc import Sequence
+In the field and in float64 integers do not wrap. `with_wraps` writes where they may, so that only programs that wrap alike are
+equal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.result_dtypes import WRAPPING
+from mirage_eg.ir.whole_inputs import counting_bounds
 
 Range = tuple[int, int]  # the least and the largest
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """The ranges of a graph's integers by value, those that may have wrapped, and graphs inside by the place of their node."""
+
+    of: Mapping[int, Range]
+    wrapped: frozenset[int]
+    inside: "Mapping[int, _Ranges]"
+
+
 def wrapped_values(program: Graph) -> frozenset[int]:
     """The integers of a program that sums, differences and products may have wrapped."""
-    ranges: dict[int, Range] = {}
-    wrapped = set()
-    for item, values in program.numbered():
+    return frozenset(value for value in _ranges(program, {}).wrapped if program.node_of[value].op not in CASTS)
+
+
+def place_ranges(program: Graph) -> dict[int, Range]:
+    """The ranges of the inputs of a program that are places of elements, by position."""
+    return {place: (0, bound - 1) for place, bound in counting_bounds(expand(program)).items()}
+
+
+def value_ranges(graph: Graph, given: Mapping[int, Range]) -> Mapping[int, Range]:
+    """The ranges of the integers of a graph by value, from those of inputs by position; of others that of their types."""
+    return _ranges(graph, {graph.input_values[place]: found for place, found in given.items()}).of
+
+
+def with_wraps(graph: Graph, given: Mapping[int, Range]) -> Graph:
+    """The graph with an op `wrap` behind each integer of 8 or 32 bits that may have wrapped, in graphs inside, too.
+
+    `given`: ranges of inputs by position. Places of elements are within their extents and do not wrap.
+    """
+    return _with_wraps(graph, _ranges(graph, {graph.input_values[place]: found for place, found in given.items()}))
+
+
+def _with_wraps(graph: Graph, found: _Ranges) -> Graph:
+    inner = {place: _with_wraps(graph.nodes[place]["graph"], ranges) for place, ranges in found.inside.items()}
+    inner = {place: one for place, one in inner.items() if one is not graph.nodes[place]["graph"]}
+    wrapped = found.wrapped - _places(graph)
+    if not inner and not wrapped:
+        return graph
+    copy = GraphCopy(graph)
+    for place, (item, values) in enumerate(copy):
+        copy.copy(item if place not in inner else node(item.op, *item.operands, graph=inner[place]), values)
+        for value in wrapped.intersection(values):
+            low, high = _of_type(graph.types[value].dtype)
+            bits = Fraction((high - low).bit_length())
+            wrap = node("wrap", copy.position[value], low=Fraction(low), bits=bits)
+            copy.position[value] = copy.append(wrap)
+    return copy.graph()
+
+
+def _places(graph: Graph) -> frozenset[int]:
+    """The values of which places of elements are computed, and those of 64 bits."""
+    found = {value for value, kind in enumerate(graph.types) if kind.dtype.itemsize == 8}
+    for item, values in reversed(list(graph.numbered())):
+        row = OPS[item.op]
+        if row.indices is not None:
+            found.add(item.operands[row.indices])
+        if not found.isdisjoint(values) and (row.kind is Kind.REARRANGEMENT or item.op in WRAPPING | CASTS):
+            found.update(item.operands)
+    return frozenset(found)
+
+
+def _ranges(graph: Graph, given: Mapping[int, Range]) -> _Ranges:
+    """`given`: ranges of inputs by value."""
+    ranges: dict[int, Range] = dict(given)
+    wrapped, inside = set(), dict[int, _Ranges]()
+    for place, (item, values) in enumerate(graph.numbered()):
+        if item.op == "input":
+            continue
+        if OPS[item.op].kind is Kind.GRAPH:
+            inner: Graph = item["graph"]
+            pairs = zip(inner.input_values, item.operands, strict=True)
+            inside[place] = _ranges(inner, {one: ranges[other] for one, other in pairs if other in ranges})
+            made = (inside[place].of.get(output.operands[0]) for output in inner.outputs)
+            ranges.update((value, found) for value, found in zip(values, made, strict=True) if found is not None)
+            continue
         for value in values:
-            if not (dtype := program.types[value].dtype).is_integer:
+            if not (dtype := graph.types[value].dtype).is_integer:
                 continue
             every = _of_type(dtype)
-            data = [i for place, i in enumerate(item.operands) if place != OPS[item.op].indices]
-            low, high = _range(item, [ranges.get(i, every) for i in data], every)
+            row = OPS[item.op]
+            data = [i for position, i in enumerate(item.operands) if position >= row.conditions and position != row.indices]
+            low, high = _range(item, [ranges.get(i, _of_type(graph.types[i].dtype)) for i in data], every)
             fits = every[0] <= low and high <= every[1]
             ranges[value] = (low, high) if fits else every
-            if not fits and item.op not in CASTS:
+            if not fits:
                 wrapped.add(value)
-    return frozenset(wrapped)
+    return _Ranges(ranges, frozenset(wrapped), inside)
 
 
 def _of_type(dtype: DType) -> Range:
+    if not dtype.is_integer:
+        return (0, 1) if dtype is DType.bool else (0, 0)
     bits = 8 * dtype.itemsize
     return (0, 2**bits - 1) if dtype is DType.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
@@ -39,6 +122,8 @@ def _range(item: Node, given: Sequence[Range], every: Range) -> Range:
     match item.op:
         case "low_bits":
             return 0, 2 ** int(item["bits"]) - 1
+        case "wrap":
+            return int(item["low"]), int(item["low"]) + 2 ** int(item["bits"]) - 1
         case "right_shift":
             return given[0][0] >> int(item["bits"]), given[0][1] >> int(item["bits"])
         case "right_shift_by":
@@ -49,11 +134,26 @@ def _range(item: Node, given: Sequence[Range], every: Range) -> Range:
             return given[0][0] - given[1][1], given[0][1] - given[1][0]
         case "shift":
             return given[0][0] + int(item["offset"]), given[0][1] + int(item["offset"])
-        case "mul" | "scale":
-            other = given[1] if item.op == "mul" else (int(item["factor"]),) * 2
+        case "mul" | "scale" | "square":
+            other = given[-1] if item.op != "scale" else (int(item["factor"]),) * 2
             ends = [x * y for x in given[0] for y in other]
             return min(ends), max(ends)
-        case _ if given and (item.op in CASTS or row.kind is Kind.REARRANGEMENT or row.rearrange is not None):
+        case "abs":
+            return 0, max(map(abs, given[0]))
+        case "relu":
+            return max(0, given[0][0]), max(0, given[0][1])
+        case "clamp":
+            low, high = (min(max(end, int(item["low"])), int(item["high"])) for end in given[0])
+            return low, high
+        case "accum_sum" if every[1] < 2**8:
+            return every[0] - 1, every[1] + 1
+        case _ if row.kind is Kind.REARRANGEMENT or item.op in _OF_OPERANDS:
             return min(low for low, _ in given), max(high for _, high in given)
+        case _ if row.rearrange is not None and given:  # what no element is moved to may be zero
+            value = int(item.get("value", 0))
+            return min(0, value, *(low for low, _ in given)), max(0, value, *(high for _, high in given))
         case _:
             return every
+
+
+_OF_OPERANDS = CASTS | {"where", "maximum", "minimum", "max", "accum_max"}

@@ -9,6 +9,10 @@ def _floored(xp: Any, x: Any, bits: Any) -> Any:
     return xp.floor(x / 2 ** float(bits))
 
 
+def _wrapped(xp: Any, x: Any, low: Any, bits: Any) -> Any:
+    return x - _floored(xp, x - float(low), bits) * 2 ** float(bits)
+
+
 def _low_bits(append: Append, number: Constant, x: str, bits: Any) -> str:
     """ONNX's remainder of integers has the sign of the divisor."""
     return append("Mod", x, number(2**bits))
@@ -72,5 +76,20 @@ OPS = (
         torch=lambda x, divisor: f"torch.div({x}, {int(divisor)}, rounding_mode='floor')",
         noun="quotient",
         keeps_zero=True,
+    ),
+    ElementwiseOp(
+        name="wrap",
+        attributes=("low", "bits"),
+        words="x mod 2^bits of integers, from low on",
+        numbers=_wrapped,
+        exactly=_wrapped,
+        whole=lambda xp, x, low, bits: ((x - low) & (2**bits - 1)) + low,
+        of_integers_alone=True,
+        triton=lambda x, low, bits: f"(({x} - {int(low)}) & {2 ** int(bits) - 1}) + {int(low)}",
+        torch=lambda x, low, bits: f"(({x} - {int(low)}) & {2 ** int(bits) - 1}) + {int(low)}",
+        noun="wrapped",
+        onnx=lambda append, number, x, low, bits: append(
+            "Add", _low_bits(append, number, append("Sub", x, number(low)), bits), number(low)
+        ),
     ),
 )

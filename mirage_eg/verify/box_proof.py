@@ -14,6 +14,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import MirageError, UnsupportedError
 from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.integer_ranges import with_wraps
 from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.sizes import SizeRange
@@ -150,10 +151,15 @@ def _periods(pair: Pair) -> Iterator[int]:
 
 
 def _is_read(graph: Graph) -> bool:
-    """Whether the reader of boxes knows the meaning of all ops: kernel graphs without blocks whose casts keep the numbers."""
+    """Whether the reader of boxes knows the meaning of all ops: kernel graphs without blocks whose casts keep the numbers.
+
+    Integers may not wrap.
+    """
     if graph.level is not Level.KERNEL or graph.blocks:
         return False
     graph = expand_all(graph)
+    if with_wraps(graph, {}) is not graph:
+        return False
     kinds = graph.types
     for item in graph.nodes:
         if item.op in CASTS and _is_whole(DType(item["dtype"])) and not _is_whole(kinds[item.operands[0]].dtype):

@@ -27,6 +27,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.integer_ranges import place_ranges, with_wraps
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
@@ -224,9 +225,9 @@ def express_both(program: Graph, candidate: Graph) -> JointTerms:
     Raises:
         UnsupportedError: axes that cannot be inferred, or that the two graphs use contradictorily.
     """
-    flat = Flat()
+    flat, ranges = Flat(), place_ranges(program)
     inputs = [flat.add(write.source(kind)) for kind in program.input_types]
-    outputs = [append(flat, graph, inputs) for graph in (program, candidate)]
+    outputs = [append(flat, with_wraps(graph, ranges), inputs) for graph in (program, candidate)]
     both = [flat.add(write.maximum(*pair)) for pair in zip(*outputs, strict=True)]  # equal indices of both are one axis index
     whole = without_dead_code(Graph((*_with_opaque_values(flat), *(node("output", value) for value in both))))
     parting = dissolve(whole, everywhere=True)

@@ -27,6 +27,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.integer_ranges import place_ranges, with_wraps
 from mirage_eg.ir.logarithms import without_far_logarithms
 from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
@@ -89,10 +90,12 @@ class RandomInputs:
     def __init__(self, program: Graph, seed: int, xp: Any = np) -> None:
         self._program, self._xp = program, xp
         self._seed = int.from_bytes(blake2b(repr((seed, program)).encode(), digest_size=8).digest(), "little")
-        self.primitive = expand(program)
-        self._whole = whole_inputs(self.primitive)
-        self._roots = root_inputs(self.primitive)
-        self._masks = mask_inputs(self.primitive)
+        primitive = expand(program)
+        self._ranges = place_ranges(primitive)
+        self.primitive = self.with_wraps(primitive)
+        self._whole = whole_inputs(primitive)
+        self._roots = root_inputs(primitive)
+        self._masks = mask_inputs(primitive)
         self.written = without_far_logarithms(self.primitive)  # the same function, for numbers of any size
         self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
         self._budget = MemoBudget(MEMO_BYTES)  # for the memos of all trials
@@ -102,6 +105,10 @@ class RandomInputs:
         self._fields: dict[tuple[bool, bool, tuple[int, ...]], FieldTrial] = {}
         self._floats: dict[str, FloatTrial] = {}
         self._wide: dict[str, FloatTrial] = {}
+
+    def with_wraps(self, graph: Graph) -> Graph:
+        """A graph on these inputs with its integers wrapped where they may leave their types."""
+        return with_wraps(graph, self._ranges)
 
     def stacked(self, trials: int) -> int:
         """How many of so many trials are stacked."""

@@ -91,10 +91,10 @@ class Reference:
         for candidate in candidates:
             check_types(self.program, candidate)
         program, names = self.inputs.primitive, self.program.output_names
-        states = [CheckState(program, candidate, names, self.trials) for candidate in candidates]
+        states = [CheckState(program, self.inputs.with_wraps(candidate), names, self.trials) for candidate in candidates]
         if subgraphs:
             states += [
-                CheckState(subgraphs.standalone(part), part.graph, part.names, self.trials, part)
+                CheckState(subgraphs.standalone(part), subgraphs.kernels(part), part.names, self.trials, part)
                 for part in subgraphs.subgraphs
             ]
         share = len(states) > 1
@@ -146,8 +146,9 @@ class Reference:
 
     def _check_standalone(self, state: CheckState) -> None:
         """A subgraph on random inputs of its own: further trials then need not compute the whole program."""
+        assert state.subgraph is not None
         with state:
-            verdict = Reference(state.program, self.trials, self.seed, self.xp).check(state.candidate)
+            verdict = Reference(state.program, self.trials, self.seed, self.xp).check(state.subgraph.graph)
             state.done += verdict.trials
             if verdict.verdict is Equality.NOT_EQUAL:
                 state.field_difference = state.float_difference = verdict.difference

@@ -14,6 +14,7 @@ from mirage_eg.backends.evaluator.finite_field import FieldValue
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
+from mirage_eg.ir.integer_ranges import place_ranges, value_ranges, with_wraps
 from mirage_eg.ir.node import node
 from mirage_eg.verify.compare import sizes_of
 from mirage_eg.verify.random_inputs import FieldTrial, FloatTrial
@@ -43,6 +44,8 @@ class SubgraphCheck:
         inside = [item for item in program.nodes if item.op != "output"]
         self.subgraphs = tuple(subgraphs)
         self._program = Graph((*inside, *outputs))
+        places = place_ranges(program)
+        self._wrapped, self._ranges = with_wraps(self._program, places), value_ranges(program, places)
         self._values = values
 
     def field(self, trial: FieldTrial) -> list[FieldTrial]:
@@ -50,20 +53,25 @@ class SubgraphCheck:
         algebra, memo = trial.algebra, trial.memo
         values = [
             value if memo and value in memo else algebra.stored(value)
-            for value in evaluate(self._program, trial.inputs, algebra, stack=algebra.stack, memo=memo)
+            for value in evaluate(self._wrapped, trial.inputs, algebra, stack=algebra.stack, memo=memo)
         ]
         by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))
         return [_field(part, trial, by_value) for part in self.subgraphs]
 
     def numbers(self, trial: FloatTrial, algebra: FloatAlgebra) -> list[FloatTrial]:
         """The same in float64."""
-        values = evaluate(self._program, trial.inputs, algebra, memo=trial.memo)
+        values = evaluate(self._wrapped, trial.inputs, algebra, memo=trial.memo)
         by_value = dict(zip((*self._inputs, *self._values), (*trial.inputs, *values), strict=True))
         return [
             replace(trial, inputs=[by_value[i] for i in part.reads], outputs=outputs, sizes=sizes_of(algebra.xp, outputs))
             for part in self.subgraphs
             for outputs in [[by_value[i] for i in part.makes]]
         ]
+
+    def kernels(self, part: Subgraph) -> Graph:
+        """The µGraph of a subgraph, with its integers wrapped where they may leave their types in this program."""
+        reads = enumerate(part.reads)
+        return with_wraps(part.graph, {place: self._ranges[value] for place, value in reads if value in self._ranges})
 
     def standalone(self, part: Subgraph) -> Graph:
         """The specification of a subgraph: a program with the subgraph's inputs and outputs."""
