@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_zero
-from mirage_eg.ir.op.elementwise import FACTORS, QUOTIENTS
+from mirage_eg.ir.op.elementwise import PRODUCTS, QUOTIENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def written_softmax(graph: Graph, value: int) -> WrittenSoftmax | None:
         return None
     parts: tuple[int, ...] = (numerator,)
     constants: tuple[int, ...] = ()
-    if FACTORS.get(maker[numerator].op) == (1, 1):
+    if maker[numerator].op in PRODUCTS:
         parts = maker[numerator].operands
     elif maker[numerator].op == "where" and is_zero(maker[maker[numerator].operands[2]]):
         parts, constants = maker[numerator].operands[:2], maker[numerator].operands[2:]

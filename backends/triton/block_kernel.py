@@ -39,7 +39,7 @@ from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
-from mirage_eg.ir.op.elementwise import CASTS, to_a_type
+from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, TERMS, to_a_type
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
@@ -356,7 +356,7 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     every, some = zero_dims(operands, len(shape))
     finite = all(tile.finite for tile in operands)
     zero = every if row.keeps_zero(item.mapping) else frozenset()
-    if item.op == "mul" and finite:  # 0 · y is 0 where y is finite
+    if item.op in PRODUCTS and finite:  # 0 · y is 0 where y is finite
         zero = some
     if item.op == "where":  # 0 chooses the second side
         zero |= zero_dims([operands[0], operands[2]], len(shape))[0]
@@ -365,21 +365,22 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     for position, operand in enumerate(item.operands):
         if operand in writer.offsets:  # to the other operand, which is close to it
             offset, other = aligned(f"({writer.offsets[operand]})", operands[position], shape), 1 - position
-            texts[other] = f"({texts[other]} {'+' if item.op == 'add' else '-'} {offset})"
-    if item.op == "div" and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
-        texts[1] = aligned(f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})", operands[1], shape)
-        row = ELEMENTWISE["mul"]
-    name = writer.new_name(ELEMENTWISE[item.op].noun)
-    writer.new_tile(value, name, dtype, zero, finite and ELEMENTWISE[item.op].bounded)
+            texts[other] = f"({texts[other]} {'+' if TERMS[item.op] == (1, 1) else '-'} {offset})"
+    written = row.triton(texts, item.mapping)
+    if item.op in QUOTIENTS and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
+        reciprocal = f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})"
+        written = f"{texts[0]} * {aligned(reciprocal, operands[1], shape)}"
+    name = writer.new_name(row.noun)
+    writer.new_tile(value, name, dtype, zero, finite and row.bounded)
     why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""
-    writer.say(phase, f"{name} = {row.triton(texts, item.mapping)}{why}")
+    writer.say(phase, f"{name} = {written}{why}")
 
 
 def _masked_exponential(writer: Writer, item: Node, value: int) -> int | None:
     """The exponential that a mask of bool selects or multiplies, if it is 0 already where the mask is: it is the result."""
     types = writer.graph.types
     pairs: list[tuple[int, ...]] = []
-    if item.op == "mul":
+    if item.op in PRODUCTS:
         pairs = [item.operands, item.operands[::-1]]
     elif item.op == "where" and any(is_zero(it) for it, values in writer.graph.numbered() if item.operands[2] in values):
         pairs = [item.operands[:2]]

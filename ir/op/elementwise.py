@@ -24,7 +24,8 @@ FACTORS = {op.name: op.powers for op in PACKAGED.values() if op.powers}
 """The powers of the operands of products and quotients."""
 
 QUOTIENTS = frozenset(op for op, powers in FACTORS.items() if min(powers) < 0)
-AFFINE = frozenset({*TERMS, *FACTORS, "scale", "shift"}) - QUOTIENTS  # in each operand
+PRODUCTS = frozenset(FACTORS) - QUOTIENTS
+AFFINE = frozenset({*TERMS, *PRODUCTS, "scale", "shift"})  # in each operand
 DIVISIONS = QUOTIENTS | {op.name for op in PACKAGED.values() if isinstance(op.power, Fraction) and op.power < 0}
 
 REGISTRY: dict[str, ElementwiseOp] = {}
