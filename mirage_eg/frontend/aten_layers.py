@@ -374,10 +374,6 @@ def _attention(call: Call, mask_name: str) -> Tensor:
     return reshaped(_attended(call, scores, mask, v), shape)
 
 
-def _sdpa(call: Call) -> Tensor:
-    return _attention(call, "attn_mask")
-
-
 def _sdpa_kernel(mask_name: str) -> Handler:
     """One of the kernels of attention, whose further results serve the backward pass."""
 
@@ -416,7 +412,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.log_softmax.int": _log_softmax("dtype"),
     "aten._log_softmax.default": _log_softmax("half_to_float"),
     "aten.logsumexp.default": _logsumexp,
-    "aten.scaled_dot_product_attention.default": _sdpa,
+    "aten.scaled_dot_product_attention.default": lambda call: _attention(call, "attn_mask"),
     "aten._scaled_dot_product_flash_attention.default": _sdpa_kernel("attn_mask"),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _sdpa_kernel("attn_mask"),
     "aten._scaled_dot_product_efficient_attention.default": _sdpa_kernel("attn_bias"),

@@ -152,10 +152,6 @@ def _diagonal(call: Call) -> Tensor:
     return diagonal(x, call.dim("dim1", rank), call.dim("dim2", rank), call.whole("offset"))
 
 
-def _trace(call: Call) -> Tensor:
-    return reshaped(call.graph.sum(diagonal(call.tensor("self"), 0, 1), 0), ())
-
-
 def _clipped(value: int | None, extent: int, absent: int) -> int:
     """A bound of a slice as Python reads it."""
     bound = absent if value is None else value + extent if value < 0 else value
@@ -409,7 +405,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.mT.default": _last_swapped,
     **named("movedim.intlist movedim.int", _move),
     "aten.diagonal.default": _diagonal,
-    "aten.trace.default": _trace,
+    "aten.trace.default": lambda call: reshaped(call.graph.sum(diagonal(call.tensor("self"), 0, 1), 0), ()),
     "aten.slice.Tensor": _slice,
     "aten.narrow.default": _narrow,
     "aten.copy.default": _copy,

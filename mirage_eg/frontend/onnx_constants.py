@@ -44,14 +44,6 @@ def _range(start: Value, limit: Value, delta: Value) -> Any:
     return np.arange(*(np.asarray(bound).item() for bound in bounds), dtype=start.dtype)
 
 
-def _shape(x: Value, *, start: int = 0, end: int | None = None) -> Any:
-    return np.array(_extents(x)[start:end], np.int64)
-
-
-def _size(x: Value) -> Any:
-    return np.array(np.prod(_extents(x), dtype=np.int64))
-
-
 def _extents(x: Value) -> list[int]:
     if not all(isinstance(extent, int) for extent in x.shape):
         raise UnsupportedError(f"got the symbolic shape {list(x.shape)}, wanted fixed extents")
@@ -63,6 +55,6 @@ CONSTANTS: Mapping[str, Operator] = {
     "ConstantOfShape": _constant_of_shape,
     "EyeLike": _eye_like,
     "Range": _range,
-    "Shape": _shape,
-    "Size": _size,
+    "Shape": lambda x, *, start=0, end=None: np.array(_extents(x)[start:end], np.int64),
+    "Size": lambda x: np.array(np.prod(_extents(x), dtype=np.int64)),
 }

@@ -41,10 +41,6 @@ def _divide(x: Value, y: Value) -> Any:
     return torch.div(x, operand(y, x), rounding_mode=None if x.is_floating_point() else "trunc")
 
 
-def _power(x: Value, y: Value) -> Any:
-    return torch.pow(tensor(x, y), operand(y, x)).to(tensor(x, y).dtype)
-
-
 def _joined(name: str) -> Operator:
     """A function of any number of operands, two by two."""
 
@@ -148,7 +144,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Not": _torch("logical_not"),
     "Div": _divide,
     "Mod": lambda x, y, *, fmod=0: _binary("fmod" if fmod else "remainder")(x, y),
-    "Pow": _power,
+    "Pow": lambda x, y: torch.pow(tensor(x, y), operand(y, x)).to(tensor(x, y).dtype),
     "And": _binary("logical_and"),
     "Or": _binary("logical_or"),
     "Xor": _binary("logical_xor"),

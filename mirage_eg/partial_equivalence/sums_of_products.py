@@ -229,20 +229,8 @@ def _square(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return multiply(reader.read(item.operands[0], index), reader.read(item.operands[0], index))
 
 
-def _scale(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return multiply(reader.read(item.operands[0], index), number_of(item["factor"]))
-
-
-def _shift(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return [*reader.read(item.operands[0], index), *number_of(item["offset"])]
-
-
 def _fill(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return number_of(item["value"])
-
-
-def _same(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return reader.read(item.operands[0], index)
 
 
 def _matmul(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
@@ -390,10 +378,10 @@ READERS: Mapping[str, ReadOp] = {
     **dict.fromkeys(TERMS, _total),
     "mul": _mul,
     "square": _square,
-    "scale": _scale,
-    "shift": _shift,
+    "scale": lambda reader, item, index, shape: multiply(reader.read(item.operands[0], index), number_of(item["factor"])),
+    "shift": lambda reader, item, index, shape: [*reader.read(item.operands[0], index), *number_of(item["offset"])],
     "fill": _fill,
-    "cast": _same,
+    "cast": lambda reader, item, index, shape: reader.read(item.operands[0], index),
     "matmul": _matmul,
     "sum": _sum,
     "mean": _mean,
