@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, operand, tensor
+from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, of_tensors, operand, tensor
 
 
 def _torch(name: str) -> Operator:
@@ -56,18 +56,6 @@ def _clip(x: Tensor, low: Value = None, high: Value = None) -> Any:
     return torch.clamp(x, known("min", low), known("max", high))
 
 
-def _gelu(x: Tensor, *, approximate: str = "none") -> Any:
-    return torch.nn.functional.gelu(x, approximate=approximate)
-
-
-def _leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Any:
-    return torch.nn.functional.leaky_relu(x, alpha)
-
-
-def _elu(x: Tensor, *, alpha: float = 1.0) -> Any:
-    return torch.nn.functional.elu(x, alpha)
-
-
 def _hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
     return (x * alpha + beta).clamp(0, 1)
 
@@ -80,10 +68,6 @@ def _hard_swish(x: Tensor) -> Any:
 def _sign(x: Tensor) -> Any:
     """Of not-a-number it is that, in torch 0."""
     return torch.where(x != x, x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)
-
-
-def _swish(x: Tensor, *, alpha: float = 1.0) -> Any:
-    return torch.nn.functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)
 
 
 def _p_relu(x: Tensor, slope: Value) -> Any:
@@ -158,13 +142,13 @@ OPERATORS: Mapping[str, Operator] = {
     "Sum": _joined("add"),
     "Mean": lambda *operands: reduce(_binary("add"), operands) / len(operands),
     "Clip": _clip,
-    "Gelu": _gelu,
-    "LeakyRelu": _leaky_relu,
-    "Elu": _elu,
+    "Gelu": of_tensors(lambda x, *, approximate="none": torch.nn.functional.gelu(x, approximate=approximate)),
+    "LeakyRelu": of_tensors(lambda x, *, alpha=0.01: torch.nn.functional.leaky_relu(x, alpha)),
+    "Elu": of_tensors(lambda x, *, alpha=1.0: torch.nn.functional.elu(x, alpha)),
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
     "Sign": _sign,
-    "Swish": _swish,
+    "Swish": of_tensors(lambda x, *, alpha=1.0: torch.nn.functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)),
     "PRelu": _p_relu,
     "ReduceSum": _reduction(lambda x, dims, keep: x.sum(dims, keep)),
     "ReduceMean": _reduction(lambda x, dims, keep: x.mean(dims, keep)),

@@ -7,16 +7,8 @@ from typing import Any
 
 import torch
 
-from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, operand
+from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, of_tensors, operand
 from mirage_eg.ir.errors import UnsupportedError
-
-
-def _softmax(x: Tensor, *, axis: int = -1) -> Any:
-    return torch.softmax(x, axis)
-
-
-def _log_softmax(x: Tensor, *, axis: int = -1) -> Any:
-    return torch.log_softmax(x, axis)
 
 
 def _gemm(
@@ -28,14 +20,6 @@ def _gemm(
         return product
     c = operand(c, product)
     return product + (c if beta == 1 else c * beta)
-
-
-def _matmul(a: Tensor, b: Tensor) -> Any:
-    return a @ b
-
-
-def _einsum(*operands: Tensor, equation: str) -> Any:
-    return torch.einsum(equation, *operands)
 
 
 def _layer_norm(x: Tensor, scale: Tensor, bias: Tensor = None, *, axis: int = -1, epsilon: float = 1e-5) -> Any:
@@ -102,14 +86,6 @@ def _attention(
     return result.transpose(1, 2).flatten(2) if packed else result
 
 
-def _global_average(x: Tensor) -> Any:
-    return x.mean(tuple(range(2, x.ndim)), keepdim=True)
-
-
-def _global_max(x: Tensor) -> Any:
-    return x.amax(tuple(range(2, x.ndim)), keepdim=True)
-
-
 def _dropout(x: Tensor, ratio: Value = None, training: Value = None, *, results: int) -> Any:
     """The operand; the mask says that each element stays."""
     if training is not None and known("training_mode", training) and (ratio is None or known("ratio", ratio) != 0):
@@ -126,11 +102,11 @@ def _local_response_norm(x: Tensor, *, size: int, alpha: float = 1e-4, beta: flo
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "Softmax": _softmax,
-    "LogSoftmax": _log_softmax,
+    "Softmax": of_tensors(lambda x, *, axis=-1: torch.softmax(x, axis)),
+    "LogSoftmax": of_tensors(lambda x, *, axis=-1: torch.log_softmax(x, axis)),
     "Gemm": _gemm,
-    "MatMul": _matmul,
-    "Einsum": _einsum,
+    "MatMul": of_tensors(lambda a, b: a @ b),
+    "Einsum": of_tensors(lambda *operands, equation: torch.einsum(equation, *operands)),
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,
     "GroupNormalization": _group_norm,
@@ -138,8 +114,8 @@ OPERATORS: Mapping[str, Operator] = {
     "BatchNormalization": _batch_norm,
     "LpNormalization": _lp_norm,
     "Attention": _attention,
-    "GlobalAveragePool": _global_average,
-    "GlobalMaxPool": _global_max,
+    "GlobalAveragePool": of_tensors(lambda x: x.mean(tuple(range(2, x.ndim)), keepdim=True)),
+    "GlobalMaxPool": of_tensors(lambda x: x.amax(tuple(range(2, x.ndim)), keepdim=True)),
     "Dropout": _dropout,
     "LRN": _local_response_norm,
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mirage_eg.frontend.onnx_values import Operator, Tensor, torch_type
+from mirage_eg.frontend.onnx_values import Operator, Tensor, of_tensors, torch_type
 
 
 def _uniform(*, shape: Sequence[int], dtype: int = 1, low: float = 0.0, high: float = 1.0) -> Any:
@@ -24,10 +24,6 @@ def _normal_like(x: Tensor, *, dtype: int = 0, mean: float = 0.0, scale: float =
     return torch.randn_like(x, dtype=torch_type(dtype) if dtype else x.dtype) * scale + mean
 
 
-def _bernoulli(x: Tensor, *, dtype: int = 0) -> Any:
-    return torch.bernoulli(x).to(torch_type(dtype) if dtype else x.dtype)
-
-
 def _multinomial(x: Tensor, *, dtype: int = 6, sample_size: int = 1) -> Any:
     """Classes by their logarithms, which need not be normalized."""
     return torch.multinomial(torch.softmax(x, -1), sample_size, replacement=True).to(torch_type(dtype))
@@ -38,6 +34,6 @@ OPERATORS: Mapping[str, Operator] = {
     "RandomNormal": _normal,
     "RandomUniformLike": _uniform_like,
     "RandomNormalLike": _normal_like,
-    "Bernoulli": _bernoulli,
+    "Bernoulli": of_tensors(lambda x, *, dtype=0: torch.bernoulli(x).to(torch_type(dtype) if dtype else x.dtype)),
     "Multinomial": _multinomial,
 }

@@ -1,23 +1,19 @@
 """ONNX's reshapes, slices, concatenations, selections and casts as functions of torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from onnx import TensorProto
 
-from mirage_eg.frontend.onnx_values import MisfitError, Operator, Tensor, Value, known, tensor, torch_type
+from mirage_eg.frontend.onnx_values import MisfitError, Operator, Tensor, Value, known, of_tensors, tensor, torch_type
 from mirage_eg.ir.errors import UnsupportedError
 
 
 def _reshape(x: Tensor, shape: Value, *, allowzero: int = 0) -> Any:
     wanted = known("shape", shape)
     return x.reshape([x.shape[dim] if extent == 0 and not allowzero else extent for dim, extent in enumerate(wanted)])
-
-
-def _transpose(x: Tensor, *, perm: Sequence[int] = ()) -> Any:
-    return x.permute(*(perm or reversed(range(x.ndim))))
 
 
 def _squeeze(x: Tensor, axes: Value = None) -> Any:
@@ -36,10 +32,6 @@ def _unsqueeze(x: Tensor, axes: Value) -> Any:
 def _flatten(x: Tensor, *, axis: int = 1) -> Any:
     rows = x.shape[:axis].numel() if axis else 1
     return x.reshape(rows, -1)
-
-
-def _concat(*operands: Tensor, axis: int) -> Any:
-    return torch.cat(operands, axis)
 
 
 def _split(x: Tensor, sizes: Value = None, *, axis: int = 0, num_outputs: int = 0, results: int = 0) -> Any:
@@ -130,10 +122,6 @@ def _cast(x: Tensor, *, to: int) -> Any:
     return x.to(torch_type(to))
 
 
-def _cast_like(x: Tensor, like: Tensor) -> Any:
-    return x.to(like.dtype)
-
-
 def _scatter_elements(x: Tensor, indices: Value, updates: Tensor, *, axis: int = 0) -> Any:
     return x.scatter(axis, _from_start(indices, x, axis), updates)
 
@@ -146,11 +134,11 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor) -> Any:
 OPERATORS: Mapping[str, Operator] = {
     "Identity": tensor,
     "Reshape": _reshape,
-    "Transpose": _transpose,
+    "Transpose": of_tensors(lambda x, *, perm=(): x.permute(*(perm or reversed(range(x.ndim))))),
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Flatten": _flatten,
-    "Concat": _concat,
+    "Concat": of_tensors(lambda *operands, axis: torch.cat(operands, axis)),
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,
@@ -161,7 +149,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Where": _where,
     "Trilu": _trilu,
     "Cast": _cast,
-    "CastLike": _cast_like,
+    "CastLike": of_tensors(lambda x, like: x.to(like.dtype)),
     "ScatterElements": _scatter_elements,
     "Scatter": _scatter_elements,
     "ScatterND": _scatter_nd,

@@ -4,6 +4,7 @@ An *ordinary* element type is one in which torch computes. A known array of anot
 ordinary type that holds them exactly.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -23,6 +24,14 @@ Operator = Callable[..., Any]
 
 Tensor = Annotated[Any, "a torch.Tensor"]
 """The annotation of a parameter that is a tensor also where its value is known."""
+
+
+def of_tensors(function: Operator) -> Operator:
+    """A function all of whose operands are tensors; its keywords are attributes."""
+    parameters = inspect.signature(function).parameters.values()
+    function.__annotations__ = {it.name: Tensor for it in parameters if it.kind is not it.KEYWORD_ONLY}
+    return function
+
 
 ORDINARY = frozenset(["float16", "bfloat16", "float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8"])
 """The element types in which torch computes, by their names in NumPy and torch."""
