@@ -82,10 +82,6 @@ def _write_axes(operands: Sequence[Shape], given: Attributes) -> str:
     return f"{letters},E,{letters.replace('D', 'E')}->{letters}"
 
 
-def _gather_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
-    return f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]"
-
-
 def _write_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
     """With indices that count from the end below 0, which torch.index_copy does not take."""
     dim, index = attributes["dim"], f"{x[1]}.long()"
@@ -222,7 +218,7 @@ OPS = (
         indices=1,
         move=indexing.gather,
         axes=_gather_axes,
-        call=_gather_text,
+        call=lambda x, attributes, operands: f"{x[0]}[{':, ' * attributes['dim']}{x[1]}]",
         noun="rows",
     ),
     LibraryOp(

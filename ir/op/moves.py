@@ -124,10 +124,6 @@ def _patch(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
     return (*pieces, Piece(0, plain(y), (None,) * len(y)))
 
 
-def _reshaped(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    return arrays[0].reshape(arrays[0].shape[:lead] + tuple(attributes["shape"]))
-
-
 def _transposed(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
     return arrays[0].transpose(*range(lead), *(lead + dim for dim in attributes["permutation"]))
 
@@ -149,14 +145,6 @@ def _broadcasted(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attribut
     array = arrays[0]
     padded = array.reshape(array.shape[:lead] + (1,) * (len(shape) - (array.ndim - lead)) + array.shape[lead:])
     return xp.broadcast_to(padded, array.shape[:lead] + shape)
-
-
-def _flipped(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    return xp.flip(arrays[0], tuple(lead + dim for dim in attributes["dims"]))
-
-
-def _repeated(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    return arrays[0].repeat(attributes["times"], axis=lead + attributes["dim"])
 
 
 def _split_by_slice(apply: Any, x: Sequence[Any], operands: Sequence[Shape], attributes: Attributes) -> Any:
@@ -198,7 +186,7 @@ RESHAPE = MoveOp(
     attributes={"shape": "ints"},
     shape=shapes.reshape,
     index=_reshape,
-    numpy=_reshaped,
+    numpy=lambda xp, arrays, lead, attributes: arrays[0].reshape(arrays[0].shape[:lead] + tuple(attributes["shape"])),
     call=lambda x, a, _: f"{x[0]}.reshape({tuple(a['shape'])})",
     noun="view",
     in_blocks=True,
@@ -256,7 +244,7 @@ REPEAT = MoveOp(
     attributes={"dim": "int", "times": "int"},
     shape=shapes.repeat,
     index=_repeat,
-    numpy=_repeated,
+    numpy=lambda xp, arrays, lead, attributes: arrays[0].repeat(attributes["times"], axis=lead + attributes["dim"]),
     call=lambda x, a, _: f"torch.repeat_interleave({x[0]}, {a['times']}, dim={a['dim']})",
     noun="repeated",
     in_blocks=True,
@@ -297,7 +285,7 @@ FLIP = MoveOp(
     attributes={"dims": "ints"},
     shape=shapes.flip,
     index=_flip,
-    numpy=_flipped,
+    numpy=lambda xp, arrays, lead, attributes: xp.flip(arrays[0], tuple(lead + dim for dim in attributes["dims"])),
     call=lambda x, a, _: f"torch.flip({x[0]}, {tuple(a['dims'])})",
     noun="reversed",
     in_order=False,

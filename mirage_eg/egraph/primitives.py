@@ -12,10 +12,6 @@ def _divide(x: Any, y: Any) -> Any:
     return quotient if (x < 0) == (y < 0) else -quotient
 
 
-def _set_remove(parts: frozenset[str], part: str) -> frozenset[str]:
-    return parts - {part}
-
-
 def _power(x: Any, y: Any) -> Any:
     if y.denominator != 1 or abs(y) > 64:
         raise ArithmeticError
@@ -48,7 +44,7 @@ PRIMITIVES: Mapping[str, Callable[..., Any]] = {
     "set-of": lambda *parts: frozenset(parts),
     "set-empty": frozenset,
     "set-insert": lambda parts, part: parts | {part},
-    "set-remove": _set_remove,
+    "set-remove": lambda parts, part: parts - {part},
     "set-union": lambda a, b: a | b,
     "set-intersect": lambda a, b: a & b,
     "set-diff": lambda a, b: a - b,

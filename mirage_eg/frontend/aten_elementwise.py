@@ -33,14 +33,6 @@ def _sum(x: Tensor | Fraction, y: Tensor | Fraction, factor: Fraction) -> Tensor
     return x + scaled if isinstance(x, Tensor) else scaled + x
 
 
-def _add(call: Call) -> Tensor:
-    return _sum(call.operand("self"), call.operand("other"), call.number("alpha"))
-
-
-def _sub(call: Call) -> Tensor:
-    return _sum(call.operand("self"), call.operand("other"), -call.number("alpha"))
-
-
 def _rsub(call: Call) -> Tensor:
     """other − alpha · self."""
     return _sum(call.operand("other"), call.operand("self"), -call.number("alpha"))
@@ -130,10 +122,6 @@ def _at_most(x: Tensor) -> Tensor:
     """The largest whole number that is not above x."""
     nearest = x.builder.op("round", x)
     return nearest - x.builder.op("less", x, nearest)
-
-
-def _toward_zero(call: Call, x: Tensor) -> Tensor:
-    return call.graph.where(call.graph.less(x, 0), -_at_most(-x), _at_most(x))
 
 
 def _elu(call: Call) -> Tensor:
@@ -269,8 +257,8 @@ def _distances(call: Call) -> Tensor:
 
 HANDLERS: Mapping[str, Handler] = {
     **{f"aten.{name}.default": _unary(op.name) for op in PACKAGED.values() for name in op.aten},
-    **named("add.Tensor add.Scalar", _add),
-    **named("sub.Tensor sub.Scalar", _sub),
+    **named("add.Tensor add.Scalar", lambda call: _sum(call.operand("self"), call.operand("other"), call.number("alpha"))),
+    **named("sub.Tensor sub.Scalar", lambda call: _sum(call.operand("self"), call.operand("other"), -call.number("alpha"))),
     **named("rsub.Tensor rsub.Scalar", _rsub),
     **named("mul.Tensor mul.Scalar", _mul),
     **named("div.Tensor true_divide.Tensor div.Scalar div.Tensor_mode", _div),
@@ -291,7 +279,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.neg.default": _composed(lambda call, x: -x),
     "aten.floor.default": _composed(lambda call, x: _at_most(x)),
     "aten.ceil.default": _composed(lambda call, x: -_at_most(-x)),
-    "aten.trunc.default": _composed(_toward_zero),
+    "aten.trunc.default": _composed(lambda call, x: call.graph.where(call.graph.less(x, 0), -_at_most(-x), _at_most(x))),
     "aten.reciprocal.default": _composed(lambda call, x: 1 / x),
     "aten.gelu.default": _gelu,
     "aten.leaky_relu.default": _composed(lambda call, x: call.graph.leaky_relu(x, call.number("negative_slope"))),

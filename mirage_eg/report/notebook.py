@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mirage_eg.optimizer.layouts import ChosenLayouts
     from mirage_eg.pipeline.run.result import CompileRecord
     from mirage_eg.pipeline.run.run_report import RunReport
-    from mirage_eg.search.structure import SplitReduction, Structure
+    from mirage_eg.search.structure import Structure
     from mirage_eg.search.structure_search import SearchResult
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
@@ -157,10 +157,6 @@ def _structure(it: "Structure") -> str:
     return table(("value", f"structure, {'proved' if it.proved else 'not proved'}", "", ""), rows)
 
 
-def _split_reduction(it: "SplitReduction") -> str:
-    return _structure(it.first) + _structure(it.last)
-
-
 def _rules_report(report: "Report") -> str:
     """The verdict on every law with its counterexample, the lints, the growth of e-graphs."""
     verdicts = [
@@ -190,7 +186,7 @@ HTML_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "api.SizedMuGraph": lambda it: table(("bucket",), [(line,) for line in str(it).splitlines()]),
     "ir.axes.Axes": _axes,
     "ir.sizes.Dim": lambda dim: table(("dim", "least", "most", "multiple of"), [(dim.name, dim.min, dim.max, dim.multiple_of)]),
-    "search.structure.SplitReduction": _split_reduction,
+    "search.structure.SplitReduction": lambda it: _structure(it.first) + _structure(it.last),
     "pipeline.run.result.CompileRecord": lambda record: compile_table([record]),
     "egraph.explain.Explanation": _explanation,
     "egraph.expression.Expression": _expression,

@@ -42,14 +42,6 @@ class TensorOp:
         return int(self.name.split()[1])
 
 
-def _matmul(x: Array, y: Array) -> Array:
-    return np.einsum("...mk,...kn->...mn", x, y)
-
-
-def _smul(x: Array, scalar: Array) -> Array:
-    return x * scalar.reshape(scalar.shape + (1,) * (x.ndim - scalar.ndim))
-
-
 def _taps(x: Array, height: int, width: int, fill: int) -> list[tuple[int, int, Array]]:
     """For each entry of a centred kernel: the plane moved there, with `fill` outside."""
     top, left = height // 2, width // 2
@@ -117,10 +109,10 @@ def constant(name: str, shape: tuple[int, ...]) -> Array:
 
 CONSTANTS: Mapping[str, int | None] = {"One": None, "Imatmul": 2, "Iconv": 4, "Cpool": 4}  # the rank
 _ROWS = (
-    TensorOp("Matmul", (2, 2), 2, _matmul),
+    TensorOp("Matmul", (2, 2), 2, lambda x, y: np.einsum("...mk,...kn->...mn", x, y)),
     TensorOp("Add", (None, None), None, np.add),
     TensorOp("Mul", (None, None), None, np.multiply),
-    TensorOp("Smul", (None, 0), None, _smul),
+    TensorOp("Smul", (None, 0), None, lambda x, scalar: x * scalar.reshape(scalar.shape + (1,) * (x.ndim - scalar.ndim))),
     TensorOp("Conv2d none", (4, 4), 4, _conv),
     TensorOp("Conv2d relu", (4, 4), 4, lambda x, w: _relu(_conv(x, w))),
     TensorOp("AvgPool", (4,), 4, _pool("avg")),
