@@ -18,8 +18,6 @@ from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression, most, parts_of, ratio, read_dims
 
-_EXTENTS = ("shape", "extent", "stop")  # attributes that hold extents of the result
-
 
 def dims_of(graph: Graph) -> dict[str, Dim]:
     """The named dims of a program's inputs.

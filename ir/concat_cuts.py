@@ -118,8 +118,8 @@ def _cuts_of(
             return _of_reshape(*operands[0], shape)
         case Kind.REARRANGEMENT, "slice":
             taken = range(item["start"], item["stop"], item["step"])
-            (before, cuts), dim = operands[0], item["dim"]
-            own = frozenset(cuts_of_slice(cuts[dim], before[dim], taken))
+            cuts, dim = operands[0][1], item["dim"]
+            own = frozenset(cuts_of_slice(cuts[dim], taken))
             return (*cuts[:dim], own, *cuts[dim + 1 :])
         case Kind.REARRANGEMENT, op if op in JOINS and all(other.dtype is kind.dtype for other, _ in given):
             return _of_concat(item["dim"], shape, operands)

@@ -40,7 +40,7 @@ def core_of(program: Graph) -> Core | None:
     if len(nodes) != len(program.types) or not any(item.op in CUTS_AND_JOINS for item in nodes):
         return None
     views = _views_of_inputs(nodes)
-    after = _joined(program, nodes)
+    after = _joined(nodes)
     read = [*(i for value in after for i in nodes[value].operands), *(item.operands[0] for item in program.outputs)]
     results = [*dict.fromkeys(value for value in read if value not in after)]
     inside = _needed(nodes, results, lambda value: value in views and nodes[value].op in ("input", "slice"))
@@ -71,7 +71,7 @@ def _views_of_inputs(nodes: Sequence[Node]) -> set[int]:
     return views
 
 
-def _joined(program: Graph, nodes: Sequence[Node]) -> list[int]:
+def _joined(nodes: Sequence[Node]) -> list[int]:
     """The concatenations that only outputs and each other read, and the views of them."""
     inner = set[int]()  # values that other nodes read
     free = set[int]()

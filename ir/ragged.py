@@ -76,7 +76,7 @@ def result_cuts(op: str, operands: Sequence[tuple[Shape, Cuts]], result: Shape, 
             batch = [(shape[:-2], cuts[:-2]) for shape, cuts in operands]
             return (*_broadcast(batch, len(result) - 2), left[1][-2], right[1][-1])
         case Kind.REDUCTION | Kind.ACCUMULATOR:
-            return _reduced(op, *operands[0], result, attributes)
+            return _reduced(op, operands[0][1], attributes)
         case _ if op in VIEWS:
             return _shown(op, *operands[0], result, attributes)
         case Kind.DERIVED if op == "softmax":
@@ -103,7 +103,7 @@ def _broadcast(operands: Sequence[tuple[Shape, Cuts]], rank: int) -> Cuts:
     return tuple(result)
 
 
-def _reduced(op: str, shape: Shape, cuts: Cuts, result: Shape, attributes: Mapping[str, Any]) -> Cuts:
+def _reduced(op: str, cuts: Cuts, attributes: Mapping[str, Any]) -> Cuts:
     dim = attributes.get("dim")
     accumulates = OPS[op].kind is Kind.ACCUMULATOR
     cut = None if dim is None else cuts[dim]

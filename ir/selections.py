@@ -124,7 +124,7 @@ def pieces(extent: int, cuts: CutPattern) -> list[Selection]:
     return [normal(choice) for choice in product(*parted(extent, cuts))]
 
 
-def cuts_of_slice(cuts: CutPattern, extent: int, taken: range) -> Iterator[tuple[int, int]]:
+def cuts_of_slice(cuts: CutPattern, taken: range) -> Iterator[tuple[int, int]]:
     """The cuts of a slice of a dim."""
     for period, offset in cuts:
         first = taken.start // period

@@ -147,7 +147,7 @@ def _kernel_operator(operator: Mapping[str, Any], reading: _Reading) -> None:
             order = _matched(stored, [_get(tensor, "guid", int) for tensor in results], "savers")
             reading.append(node("block", *operands, graph=block), [results[place] for place in order])
         case _:
-            reading.append(_plain(operator, name, operands, reading), results)
+            reading.append(_plain(operator, name, operands), results)
 
 
 def _block_graph(data: Mapping[str, Any], dtypes: Mapping[int, DType]) -> tuple[Graph, list[int], list[int]]:
@@ -182,7 +182,7 @@ def _block_graph(data: Mapping[str, Any], dtypes: Mapping[int, DType]) -> tuple[
             op, reduces = ACCUMULATORS[name]
             reading.append(node(op, *operands, dim=_last(operands, reading) if reduces else None), results)
         else:
-            reading.append(_plain(operator, name, operands, reading), results)
+            reading.append(_plain(operator, name, operands), results)
 
     _each(_list(data, "operators"), read)
     return Graph(tuple(reading.checker.nodes), Level.BLOCK, grid, loop, threads), loaded, stored
@@ -195,7 +195,7 @@ def _check_equal_parts(item: Node, checker: Checker) -> None:
             raise GraphError(f"got {count} parts of dim {dim} of {text(item['shape'])}, which is not divisible by {count}")
 
 
-def _plain(operator: Mapping[str, Any], name: str, operands: Sequence[int], reading: _Reading) -> Node:
+def _plain(operator: Mapping[str, Any], name: str, operands: Sequence[int]) -> Node:
     """An operator of both levels."""
     if name in PLAIN:
         return node(name, *operands)

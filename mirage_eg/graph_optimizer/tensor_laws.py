@@ -198,7 +198,6 @@ def _ops(side: Pattern, weights: frozenset[str]) -> int:
 class _Rule:
     """A rule as it is written: facts, actions, and the shapes that are known as text."""
 
-    scalars: frozenset[str]
     weights: frozenset[str]
     facts: list[str] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
@@ -302,7 +301,7 @@ class _Rule:
 def _rule(
     law: Law, left: Pattern, right: Pattern, tensors: tuple[str, ...], scalars: frozenset[str], weights: frozenset[str]
 ) -> str:
-    rule = _Rule(scalars, weights)
+    rule = _Rule(weights)
     rule.facts += [f"(weight {it})" for it in tensors if it in weights]
     root = rule.matched(left)
     for it in tensors:

@@ -117,7 +117,7 @@ def test_pieces_have_every_index_once_and_reach_over_no_cut(extent: int, drawn: 
 def test_cuts_of_a_slice_part_it_as_the_dim(data: st.DataObject, extent: int, period: int) -> None:
     offset = data.draw(st.integers(1, period - 1))
     taken = data.draw(ranges(extent))
-    for own, place in cuts_of_slice(frozenset({(period, offset)}), extent, taken):
+    for own, place in cuts_of_slice(frozenset({(period, offset)}), taken):
         sides = [index % period < offset for index in taken]
         assert sides == [number % own < place for number in range(len(taken))]
         assert len(taken) % own == 0

@@ -121,7 +121,7 @@ def _tried(law: WrittenLaw, extents: Extents, random: Random) -> Tried:
     for attempt in range(ATTEMPTS):
         if trials == TRIALS or len(found) == FOUND:
             break
-        numbers = _Numbers(extents, _drawn(extents, law, random, 2 + attempt % (len(EXTENTS) - 1)))
+        numbers = _Numbers(extents, _drawn(extents, random, 2 + attempt % (len(EXTENTS) - 1)))
         shapes = {name: tuple(numbers.values[("dim", name, axis)] for axis in range(rank)) for name, rank in ranks.items()}
         if any(extent < 1 for shape in shapes.values() for extent in shape):
             continue
@@ -150,7 +150,7 @@ def _tried(law: WrittenLaw, extents: Extents, random: Random) -> Tried:
     return Tried(_smallest(found), trials, misfit)
 
 
-def _drawn(extents: Extents, law: WrittenLaw, random: Random, most: int) -> dict[Any, int]:
+def _drawn(extents: Extents, random: Random, most: int) -> dict[Any, int]:
     """Small numbers for the symbols, with the linear equations of the law solved."""
     equations: Equations = extents.equations
     forms = [*extents.known, *equations.rows.values(), *(symbol for dims in extents.vectors.values() for symbol in dims)]

@@ -183,7 +183,7 @@ class Instantiation:
 
     def tilings(self) -> list[tuple[Tiling, ...]]:
         """All choices that pass the bounds."""
-        return tilings_of(self.plan, self._kernels, self.axes, self.limits, self.filters)
+        return tilings_of(self._kernels, self.axes, self.limits, self.filters)
 
     def build(self, tilings: Sequence[Tiling]) -> Graph:
         """The µGraph with these tilings."""

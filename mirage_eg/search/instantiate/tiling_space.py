@@ -55,9 +55,7 @@ def _grid(
     return tuple(sorted(grid))
 
 
-def tilings_of(
-    plan: Structure | SplitReduction, kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, filters: Filters
-) -> list[tuple[Tiling, ...]]:
+def tilings_of(kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, filters: Filters) -> list[tuple[Tiling, ...]]:
     """The combinations of tilings of all kernels."""
     choices: list[tuple[Tiling, ...]] = []
     for split_count in _split_counts(kernels[0], axes, limits):
