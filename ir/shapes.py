@@ -26,10 +26,10 @@ def row_major(shape: Shape) -> Shape:
     return tuple(strides)
 
 
-def check_dim(dim: Any, shape: Shape, name: str = "dim") -> int:
+def check_dim(dim: Any, shape: Shape) -> int:
     """The dim, which must be one of the shape's."""
     if not isinstance(dim, int) or isinstance(dim, bool) or not 0 <= dim < len(shape):
-        raise GraphError(f"got {name} {dim!r} for shape {text(shape)}; wanted 0 ≤ {name} < {len(shape)}")
+        raise GraphError(f"got dim {dim!r} for shape {text(shape)}; wanted 0 ≤ dim < {len(shape)}")
     return dim
 
 

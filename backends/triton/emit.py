@@ -137,9 +137,9 @@ def emit(
     return "\n\n".join(sections)
 
 
-def memory_of(graph: Graph, *, program: Graph | None = None, schedule: Schedule | Schedules = _DEFAULT) -> Arena:
+def memory_of(graph: Graph, *, program: Graph | None = None) -> Arena:
     """The arena of the program that `emit` writes."""
-    return _written(graph, program, schedule, share=True)[0].arena
+    return _written(graph, program, _DEFAULT, share=True)[0].arena
 
 
 def _written(

@@ -64,7 +64,7 @@ class PairVerdict:
         return not all(it.right for it in (*self.ranks, *self.twins))
 
 
-def decide_pair(pair: LawPair, observe: Callable[[int], None] = lambda rank: None) -> PairVerdict:
+def decide_pair(pair: LawPair) -> PairVerdict:
     """The verdict on a pair at each of its ranks.
 
     Raises:
@@ -72,7 +72,6 @@ def decide_pair(pair: LawPair, observe: Callable[[int], None] = lambda rank: Non
     """
     verdicts, twins = [], []
     for rank in pair.ranks if pair.of_any_rank else pair.ranks[:1]:
-        observe(rank)
         verdicts.append(_verdict(pair, "candidate", pair.candidate, rank, equal=pair.expected == EQUAL))
         if pair.twin is not None:
             twins.append(_verdict(pair, "twin", pair.twin, rank, equal=False))
