@@ -14,9 +14,9 @@ from mirage_eg.egraph.soundness.check_law import Finding, Truth
 from mirage_eg.egraph.soundness.lints import Lint, Severity
 from mirage_eg.egraph.tensor.counterexamples import with_dims
 from mirage_eg.egraph.tensor.decide import TensorTruth, TensorVerdict, compare, decide
-from mirage_eg.egraph.tensor.programs import Sizes, Window, program
+from mirage_eg.egraph.tensor.programs import Sizes, Window, any_function, program
 from mirage_eg.egraph.tensor.typing import TypedEquation
-from mirage_eg.egraph.tensor.written import read_term
+from mirage_eg.egraph.tensor.written import read_term, written_laws
 from mirage_eg.ir.errors import GraphError, RuleError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.proof import Proof, Prover, express_both
@@ -49,10 +49,12 @@ def proving_laws(equation: TypedEquation) -> str | None:
 
     Their terms have axes and no sizes: terms that are the same at two choices of extents are those of every choice.
     """
+    sides = [with_dims(it) for it in (equation.left, equation.right)]
+    if any(any_function(part) for side in sides for part in side.parts()):
+        return None  # laws prove programs, in which it would be one function
     segments = sorted(
         {it for dims in equation.variables.values() for dim in dims for it in equation.shapes.word(dim)}, key=repr
     )
-    sides = [with_dims(it) for it in (equation.left, equation.right)]
 
     def at_some_extents() -> Iterator[tuple[Graph, Graph]]:
         for skipped in (0, 1):
@@ -131,7 +133,7 @@ def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, do
             errors.append(str(error) if str(error).startswith(law.place) else f"{law.place}: {error}")
             continue
         findings.append(Finding(law, _TRUTHS[verdict.truth], verdict.trials, verdict.counterexample, verdict.because))
-        lints += _missing(law, verdict)
+        lints += [*_missing(law, verdict), *_unknown_functions(law)]
         if (words := wording(law)) in packaged:
             lints.append(Lint(Severity.NOTE, law.place, f"law {law.name!r} says what the law at {packaged[words]} says"))
         on_progress("laws", done, len(theory.laws))
@@ -142,6 +144,16 @@ def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, do
 def _equations(theory: Theory) -> list[Law]:
     """The laws of a file; the rules by which the packaged language knows shapes and groups are none."""
     return [law for law in theory.laws if not (theory.packaged and law.form == "rule")]
+
+
+def _unknown_functions(law: Law) -> Iterator[Lint]:
+    """A note on functions by names that are no op: a misspelt one is refuted where the op is not."""
+    parts = (part for it in written_laws(law) for side in (it.left, it.right) for part in side.parts())
+    for name in dict.fromkeys(filter(None, map(any_function, parts))):
+        if not name.startswith("?"):
+            yield Lint(
+                Severity.NOTE, law.place, f"{name!r} is no elementwise op without attributes: it stands for any function"
+            )
 
 
 def _missing(law: Law, verdict: TensorVerdict) -> list[Lint]:

@@ -37,6 +37,8 @@ HOLD = """
 (rewrite (AvgPool window p q x) (Conv2d window 1 "none" x (Cpool c p q)) :when ((= c (vec-get (shape x) 1))))
 (rewrite (Unary "exp" (Add a b)) (Mul (Unary "exp" a) (Unary "exp" b)))
 (rewrite (MaxPool window p q (Relu x)) (Relu (MaxPool window p q x)))
+(rewrite (Concat i (Unary f x) (Unary f y)) (Unary f (Concat i x y)))
+(rewrite (Mul (One d) x) x :when ((= (shape x) d)))
 """
 BROKEN = """
 (rewrite (Transpose (Matmul A B)) (Matmul (Transpose A) (Transpose B)))
@@ -54,6 +56,10 @@ BROKEN = """
 (rewrite (Unary "exp" (Add a b)) (Add (Unary "exp" a) (Unary "exp" b)))
 (rewrite (MaxPool window p q (Add x y)) (Add (MaxPool window p q x) (MaxPool window p q y)))
 (rewrite (Concat i (Split1 i n x) (Split0 i n x)) x)
+(rewrite (Unary f (Unary g x)) (Unary g (Unary f x)))
+(rewrite (Unary "a" x) (Unary "h" x))
+(rewrite (Relu (Unary "leaky_relu slope=1/10" x)) (Unary "leaky_relu slope=1/10" (Relu x)))
+(rewrite (Binary f x y) (Binary f y x))
 """
 
 
@@ -225,6 +231,16 @@ def test_kernels_of_even_extents_are_not_called_odd() -> None:
     law = '(rewrite (Conv2d (Same) 1 "relu" x (Iconv c p q)) (Conv2d (Same) 1 "relu" x (Iconv c {} 1)))'
     assert verdict(law.format("p")) and verdict(law.format("3"))
     assert not verdict(law.format("c")) and not verdict(law.format("2"))
+
+
+def test_a_quotient_by_itself_is_tested_where_a_condition_gives_the_shape_of_the_other_side() -> None:
+    found = verdict('(rewrite (Binary "div" x x) (One d) :when ((= d (shape x))))')
+    assert found.truth is TensorTruth.TESTED and found.trials > 10
+
+
+def test_an_unknown_function_is_any_function_and_named(tmp_path: Path) -> None:
+    (file := tmp_path / "typo.egg").write_text('; domain: tensor\n(rewrite (Unary "sqtr" x) (Unary "sqrt" x))\n')
+    assert ["sqtr" in it.message for it in check_tensor_file(file).lints] == [True]
 
 
 def test_minima_and_comparisons_are_decided_by_cases() -> None:

@@ -84,7 +84,7 @@ class Extents:
         match pattern:
             case Literal(int() as value):
                 return {ONE: Fraction(value)} if value else {}
-            case Variable(name):
+            case Variable(name) if name not in self.vectors:
                 return symbol("int", name)
             case Apply("vec-get", (vector, Literal(int() as axis))):
                 dims = self.vector(vector)
@@ -119,7 +119,7 @@ class Extents:
         """Take the conditions of the law as given; those that are no linear equations say nothing here."""
         for condition in conditions:
             match condition:
-                case Equal(Variable(name), Apply("shape", _) as shape):
+                case Equal(Variable(name), Apply("shape", _) as shape) | Equal(Apply("shape", _) as shape, Variable(name)):
                     self.vectors[name] = self.vector(shape)
         for condition in conditions:
             try:

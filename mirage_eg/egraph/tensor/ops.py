@@ -132,7 +132,7 @@ def op(name: str) -> TensorOp:
     """The op of a name with attributes; `Unary f` and `Binary f` are the elementwise function f of one operand or two."""
     if name in _OPS:
         return _OPS[name]
-    kind, function = name.split()
+    kind, function = name.split(maxsplit=1)
     if kind in MOVES:
         return _move(kind, int(function))
     return TensorOp(name, (None,) if kind == "Unary" else (None, None), None, _entrywise(function))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def _value(graph: KernelGraph, term: Written, inputs: Mapping[str, Tensor], size
             )
         case "Unary" | "Binary":
             _alike(term.name, operands)
-            return _function(graph, term.name.split()[1], operands)
+            return _function(graph, term.name.split(maxsplit=1)[1], operands)
         case "Matmul":
             return graph.matmul(*operands)
         case "Transpose":
@@ -137,12 +138,20 @@ def _window(term: Written, kernel: Sequence[int], sizes: Sizes) -> Window:
     return Window((1, 1), (top, left, top, left), (1, 1))
 
 
+def any_function(term: Written) -> str | None:
+    """The name of the elementwise function of a term that stands for any function: a variable, or none that is known without
+    attributes."""
+    kind, _, name = term.name.partition(" ")
+    row = OPS.get(name)
+    return name if kind in ("Unary", "Binary") and (row is None or row.attributes) else None
+
+
 def _function(graph: KernelGraph, name: str, operands: Sequence[Tensor]) -> Tensor:
-    """An elementwise op by name; one that is not known, or has attributes, is any function: a polynomial here."""
+    """An elementwise op by name; any function is a polynomial here, which decides nothing but a counterexample."""
     row = OPS.get(name)
     if row is not None and not row.attributes:
         return graph.op(name, *operands)
-    salt = 1 + sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 7
+    salt = 1 + crc32(name.encode()) % 1009
     x, y = operands[0], operands[-1]
     return graph.add(graph.mul(graph.scale(x, salt), graph.shift(y, 2)), graph.shift(graph.mul(x, graph.mul(x, x)), salt))
 

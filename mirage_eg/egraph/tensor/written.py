@@ -137,8 +137,9 @@ def _read(pattern: Pattern, axes: Mapping[str, int], place: str) -> Written:
             name, sizes = f"Conv2d {activation}", ()
         case ("AvgPool" | "MaxPool") as name, (window, height, width, *operands):
             sizes, groups = (height, width), ONE_GROUP
-        case ("Unary" | "Binary") as kind, (Literal(str() as function), *operands):
-            name, sizes, window, groups = f"{kind} {function}", (), SAME, ONE_GROUP
+        case ("Unary" | "Binary") as kind, (Literal() | Variable() as function, *operands):
+            called = f"?{function.name}" if isinstance(function, Variable) else str(function.value)
+            name, sizes, window, groups = f"{kind} {called}", (), SAME, ONE_GROUP
         case base, (axis, *rest) if base in MOVES:
             chosen = _at(axis, axes)
             if not isinstance(chosen, Literal) or not isinstance(chosen.value, int) or chosen.value < 0:
