@@ -27,8 +27,8 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, normal_inputs, time_alternately, timing_stream
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
-from mirage_eg.backends.triton.carried_kernels import VARIABLE, carry, key_of, write_kernels
-from mirage_eg.backends.triton.compile import compile_module, compiled_texts, loaded
+from mirage_eg.backends.triton.carried_kernels import VARIABLE, CarriedKernel, write_kernels
+from mirage_eg.backends.triton.compile import carried_kernels, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.rulebook import load_rules
@@ -191,26 +191,19 @@ def _forms(program: Program) -> Iterator[tuple[str, Graph]]:
 def build(folder: Path, names: list[str]) -> int:
     """Compile all forms for the target, into `programs.jsonl` and `kernels.jsonl`."""
     folder.mkdir(parents=True, exist_ok=True)
-    kernels, forms = [], []
+    kernels: list[CarriedKernel] = []
+    forms: list[Form] = []
     for name in names:
         for label, graph in _forms(PROGRAMS[name]()):
             try:
                 source = emit(graph)
+                own = carried_kernels(source, TARGET)
             except MirageError as problem:
                 print(f"{name}: {label}: {problem}", file=sys.stderr)
                 continue
-            with loaded(source) as module:
-                texts, resources = compiled_texts(module, TARGET), []
-                for record, kernel in compile_module(module, TARGET):
-                    if not record.ok:
-                        print(f"{name}: {label}: {record.kernel}: {record.error}", file=sys.stderr)
-                        break
-                    text = texts[record.kernel]
-                    kernels.append(carry(key_of(text.source, text.options, TARGET), kernel, record.registers, record.spills))
-                    resources.append([record.registers, record.spills])
-                else:
-                    forms.append(Form(name, label, source, resources))
-                    print(f"{name}: {label}: registers and spills {resources}", flush=True)
+            kernels += own
+            forms.append(Form(name, label, source, [[kernel.registers, kernel.spills] for kernel in own]))
+            print(f"{name}: {label}: registers and spills {forms[-1].resources}", flush=True)
     write_kernels(folder / "kernels.jsonl", kernels)
     (folder / "programs.jsonl").write_text("".join(json.dumps(asdict(form)) + "\n" for form in forms), encoding="utf-8")
     return 0

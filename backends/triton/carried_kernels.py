@@ -20,7 +20,7 @@ from typing import Any
 from mirage_eg.ir.errors import OptionError
 
 VARIABLE = "MIRAGE_EG_KERNELS"
-_RESOURCES = ("name", "shared", "num_warps", "num_ctas", "global_scratch_size")  # of the metadata of Triton's compiled kernel
+RESOURCES = ("name", "shared", "num_warps", "num_ctas", "global_scratch_size")  # of the metadata of Triton's compiled kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,8 @@ def key_of(source: Any, options: Mapping[str, Any], target: str) -> str:
             names = set(re.findall(r"\w+", function.src))
             own = {name: value for name, value in function.fn.__globals__.items() if name in names and hasattr(value, "src")}
             wanted += [value for value in own.values() if value.fn.__module__ == function.fn.__module__]
-    told = (sorted(texts.items()), sorted(source.signature.items()), sorted(map(repr, source.constants.items())))
-    return hashlib.sha256(repr((told, sorted(options.items()), target)).encode()).hexdigest()
-
-
-def carry(key: str, kernel: Any, registers: int | None, spills: int | None) -> CarriedKernel:
-    """A kernel that Triton compiled, to be written to a file."""
-    metadata = {name: getattr(kernel.metadata, name) for name in _RESOURCES}
-    return CarriedKernel(key, metadata, registers, spills, kernel.asm["cubin"])
+    contents = (sorted(texts.items()), sorted(source.signature.items()), sorted(map(repr, source.constants.items())))
+    return hashlib.sha256(repr((contents, sorted(options.items()), target)).encode()).hexdigest()
 
 
 def write_kernels(path: Path, kernels: Iterable[CarriedKernel]) -> None:
@@ -75,6 +69,18 @@ def carried_kernel(key: str) -> CarriedKernel | None:
     """
     path = os.environ.get(VARIABLE)
     return _kernels(path).get(key) if path else None
+
+
+def carried_hash() -> str | None:
+    """A hash of the names of the kernels in the file that the environment names, on which results depend."""
+    path = os.environ.get(VARIABLE)
+    return hashlib.sha256(" ".join(sorted(_kernels(path))).encode()).hexdigest()[:16] if path else None
+
+
+def carries_clusters() -> bool:
+    """Whether the file that the environment names has kernels in clusters."""
+    path = os.environ.get(VARIABLE)
+    return bool(path) and any(kernel.metadata["num_ctas"] > 1 for kernel in _kernels(str(path)).values())
 
 
 @cache

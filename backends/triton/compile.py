@@ -17,10 +17,10 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.bounded_ptxas import Bound, bounded_ptxas
-from mirage_eg.backends.triton.carried_kernels import carried_kernel, key_of
+from mirage_eg.backends.triton.carried_kernels import RESOURCES, CarriedKernel, carried_kernel, key_of
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
-from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters
+from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters, why_triton_has_none
 from mirage_eg.ir.errors import MirageError, OptionError
 
 
@@ -126,6 +126,24 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     return [_compile(name, text, device, resources) for name, text in texts.items()]
 
 
+def carried_kernels(source: str | Path, target: str) -> list[CarriedKernel]:
+    """The kernels of an emitted program, to be written to a file and loaded on another machine.
+
+    Raises:
+        OptionError: an unknown target.
+        MirageError: a kernel that does not compile.
+    """
+    with loaded(source) as module:
+        texts, kernels = compiled_texts(module, target), []
+        for record, kernel in compile_module(module, target):
+            if not record.ok:
+                raise MirageError(f"{record.kernel}: {record.error}")
+            text, metadata = texts[record.kernel], {name: getattr(kernel.metadata, name) for name in RESOURCES}
+            key = key_of(text.source, text.options, target)
+            kernels.append(CarriedKernel(key, metadata, record.registers, record.spills, kernel.asm["cubin"]))
+        return kernels
+
+
 def compile_kernel(source: str, name: str, target: str | Target, resources: bool = False) -> KernelCompile:
     """Compile one kernel of an emitted program; it is in Triton's cache then."""
     with loaded(source) as module:
@@ -198,7 +216,7 @@ def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> 
     if (kernel := carried_kernel(key_of(text.source, text.options, target))) is not None:
         seconds, shared = time.perf_counter() - started, kernel.metadata["shared"]
         return KernelCompile(name, target, True, shared, kernel.registers, kernel.spills, None, seconds), kernel.compiled
-    if text.options.get("num_ctas", 1) > 1 and (why := why_no_clusters(target)) is not None:
+    if text.options.get("num_ctas", 1) > 1 and (why := why_no_clusters(target) or why_triton_has_none()) is not None:
         return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     try:
         gpu = GPUTarget(device.backend, device.arch, device.warp_size)

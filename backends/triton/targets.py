@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
+from mirage_eg.backends.triton.carried_kernels import carries_clusters
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -34,11 +36,17 @@ DEPENDENT_LAUNCHES = ("sm_90", "sm_100")
 """The targets on which a kernel may start while the one before it ends."""
 
 
-@cache
 def why_no_clusters(target: str) -> str | None:
-    """Why blocks cannot be clusters, whose thread blocks reduce through distributed shared memory; None if they can."""
+    """Why blocks cannot be clusters, whose thread blocks reduce through distributed shared memory; None if they can, or if a
+    file of kernels has some."""
     if target not in _CLUSTERS:
         return f"{target} has no thread block clusters; {' and '.join(_CLUSTERS)} have them"
+    return None if carries_clusters() else why_triton_has_none()
+
+
+@cache
+def why_triton_has_none() -> str | None:
+    """Why Triton compiles no clusters; None if it does."""
     wanted = ".".join(map(str, _CLUSTER_TRITON))
     try:
         version = metadata.version("triton")

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from mirage_eg.backends.triton import carried_kernels
-from mirage_eg.backends.triton.carried_kernels import VARIABLE, carried_kernel, carry, key_of, write_kernels
-from mirage_eg.backends.triton.compile import compile_module, compiled_texts, loaded
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.triton.carried_kernels import VARIABLE, carried_kernel, carries_clusters, key_of, write_kernels
+from mirage_eg.backends.triton.compile import carried_kernels, compile_module, compiled_texts, loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.ir.errors import OptionError
+from mirage_eg.backends.triton.targets import why_no_clusters
+from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.pipeline.run.cache_lookup import versions
+from mirage_eg.search.partition.segment_search import tile_limits
 from property_tests.backends.triton.test_clusters import in_clusters
 
 SOURCE = emit(in_clusters(4, 8192, 4))
@@ -17,10 +20,7 @@ SOURCE = emit(in_clusters(4, 8192, 4))
 @pytest.fixture
 def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "kernels.jsonl"
-    with loaded(SOURCE) as module:
-        [text], [(record, kernel)] = compiled_texts(module, "sm_90").values(), compile_module(module, "sm_90")
-    key = key_of(text.source, text.options, "sm_90")
-    write_kernels(path, [carry(key, kernel, record.registers, record.spills)] * 2)
+    write_kernels(path, carried_kernels(SOURCE, "sm_90") * 2)
     assert len(path.read_text().splitlines()) == 1
     monkeypatch.setenv(VARIABLE, str(path))
     return path
@@ -28,7 +28,7 @@ def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_carried_kernel_needs_no_compiler(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triton.compile", None)
-    monkeypatch.setattr("mirage_eg.backends.triton.compile.why_no_clusters", lambda target: "clusters need Triton 3.7")
+    monkeypatch.setattr("mirage_eg.backends.triton.compile.why_triton_has_none", lambda: "clusters need Triton 3.7")
     with loaded(SOURCE) as module:
         [(record, kernel)] = compile_module(module, "sm_90")
         [(other, _)] = compile_module(module, "sm_100")
@@ -60,4 +60,28 @@ def test_what_is_no_file_of_kernels_is_refused(tmp_path: Path, monkeypatch: pyte
     path.write_text(content)
     monkeypatch.setenv(VARIABLE, str(path))
     with pytest.raises(OptionError, match=r"MIRAGE_EG_KERNELS: got .*, wanted a file of compiled kernels"):
-        carried_kernels.carried_kernel("k")
+        carried_kernel("k")
+
+
+def test_what_does_not_compile_is_not_carried() -> None:
+    with pytest.raises(MirageError, match="O_kernel: sm_80 has no thread block clusters"):
+        carried_kernels(SOURCE, "sm_80")
+
+
+def test_with_carried_clusters_the_search_proposes_clusters(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_eg.backends.triton.targets.why_triton_has_none", lambda: "clusters need Triton 3.7")
+    assert carries_clusters() and why_no_clusters("sm_90") is None
+    assert tile_limits(DEVICES["H200"], ask_compiler=False).cluster == 16
+    assert tile_limits(DEVICES["A100"], ask_compiler=False).cluster == 1
+    monkeypatch.delenv(VARIABLE)
+    assert tile_limits(DEVICES["H200"], ask_compiler=False).cluster == 1
+
+
+def test_results_depend_on_the_carried_kernels(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = versions()["kernels"]
+    other = carried.with_name("others.jsonl")
+    write_kernels(other, carried_kernels(emit(in_clusters(4, 8192, 2)), "sm_90"))
+    monkeypatch.setenv(VARIABLE, str(other))
+    assert versions()["kernels"] != kernels
+    monkeypatch.delenv(VARIABLE)
+    assert "kernels" not in versions()

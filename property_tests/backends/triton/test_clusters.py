@@ -19,7 +19,7 @@ from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_va
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
-from mirage_eg.backends.triton.targets import why_no_clusters
+from mirage_eg.backends.triton.targets import why_no_clusters, why_triton_has_none
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
@@ -217,7 +217,11 @@ def test_a_target_or_a_triton_without_clusters_refuses_in_one_line(monkeypatch: 
         [(record, _)] = compile_module(module, "sm_80")
     assert not record.ok and record.error == "sm_80 has no thread block clusters; sm_90 and sm_100 have them"
     monkeypatch.setattr(metadata, "version", lambda name: "3.6.0")
-    assert why_no_clusters.__wrapped__("sm_90") == "clusters need Triton 3.7 or later, got 3.6.0"
+    why_triton_has_none.cache_clear()
+    try:
+        assert why_no_clusters("sm_90") == "clusters need Triton 3.7 or later, got 3.6.0"
+    finally:
+        why_triton_has_none.cache_clear()
 
 
 def test_the_launch_tells_the_driver_the_cluster() -> None:
