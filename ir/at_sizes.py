@@ -12,7 +12,7 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, TiedToSizeError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
-from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES
+from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape, text
@@ -160,7 +160,7 @@ class _Resizing:
             attributes["shape"] = tuple(self._extent(extent) for extent in item["shape"])
         elif item.get("extent") is not None:
             attributes["extent"] = self._extent(item["extent"])
-        elif item.op in ("slice", "split") and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
+        elif item.op in VIEWS_OF_A_PART and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
             if item.op == "slice" and (item["start"], item["stop"], item["step"]) == (0, _old(cut), 1):
                 attributes["stop"] = _new(cut)
             else:

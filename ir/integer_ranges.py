@@ -89,7 +89,7 @@ def _ranges(graph: Graph, given: Mapping[int, Range]) -> _Ranges:
     for place, (item, values) in enumerate(graph.numbered()):
         if item.op == "input":
             continue
-        if OPS[item.op].kind is Kind.GRAPH:
+        if item.kind is Kind.GRAPH:
             inner: Graph = item["graph"]
             pairs = zip(inner.input_values, item.operands, strict=True)
             inside[place] = _ranges(inner, {one: ranges[other] for one, other in pairs if other in ranges})

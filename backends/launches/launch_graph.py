@@ -16,7 +16,7 @@ from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.library import ROW_READS
-from mirage_eg.ir.op.moves import JOINS, VIEWS_IN_ORDER
+from mirage_eg.ir.op.moves import JOINS, TRANSPOSES, VIEWS_IN_ORDER
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.weights import prepared_values
@@ -97,9 +97,10 @@ def launches_of(graph: Graph) -> LaunchGraph:
     grouped = {position for launch in launches for position in launch.nodes}
     prepared = prepared_values(graph)
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
-    if any(item.op in ROW_READS for item in graph.nodes):
+    ops = {item.op for item in graph.nodes}
+    if ops & ROW_READS:
         in_place |= {graph.makers[value] for value in placement_of(graph).gathered}
-    if {"transpose", "block"} <= {item.op for item in graph.nodes}:  # generated kernels read it with other strides
+    if ops & TRANSPOSES and "block" in ops:  # generated kernels read it with other strides
         in_place |= {graph.makers[value] for value in placement_of(graph).views}
     for position, (item, values) in enumerate(graph.numbered()):
         if position in grouped or item.kind is Kind.BOUNDARY:

@@ -16,6 +16,7 @@ from mirage_eg.frontend.onnx_barriers import TARGET, reason_of
 from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import MirageError, UnsupportedError
+from mirage_eg.ir.op.moves import VIEWS_OF_A_PART
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import Dim, SizeExpression
 
@@ -84,7 +85,7 @@ class Translation:
         result = of_scalars(handler)(call) if call.has_dims else handler(call)
         call.finish()
         for item in self.graph.nodes[before:]:
-            if item.op in ("slice", "split") and isinstance(
+            if item.op in VIEWS_OF_A_PART and isinstance(
                 self.graph.checker.types[item.operands[0]].shape[item["dim"]], SizeExpression
             ):
                 raise UnsupportedError(f"{item.op} along a size that is chosen later")
