@@ -45,14 +45,23 @@ def sources(suffix: str, folders: tuple[str, ...]) -> Iterator[Path]:
 
 def spelled(path: Path) -> set[str]:
     """The ops that are string literals in a file; docstrings do not count."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    met = {name for name in set(OPS) - PLAIN_WORDS if f'"{name}"' in text}
+    if not met:
+        return met
+    tree = ast.parse(text)
     docs = {
         id(item.body[0].value)
         for item in ast.walk(tree)
         if isinstance(item, ast.Module | ast.ClassDef | ast.FunctionDef) and item.body and isinstance(item.body[0], ast.Expr)
     }
-    texts = {item.value for item in ast.walk(tree) if isinstance(item, ast.Constant) and id(item) not in docs}
-    return {name for name in set(OPS) - PLAIN_WORDS if name in texts}
+    return met & {item.value for item in ast.walk(tree) if isinstance(item, ast.Constant) and id(item) not in docs}
+
+
+def spelling_files() -> dict[Path, set[str]]:
+    """The files outside the records of ops that spell ops by name."""
+    files = (path for path in sources(".py", SOURCES) if not path.is_relative_to(ROOT / "ir" / "op"))
+    return {path: found for path in files if (found := spelled(path))}
 
 
 def main() -> None:
@@ -61,7 +70,7 @@ def main() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     rules = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources(".egg", ("rules",)))
     largest = max(files, key=lines.__getitem__)
-    named = {path: found for path in files if not path.is_relative_to(ROOT / "ir" / "op") and (found := spelled(path))}
+    named = spelling_files()
     print(f"source: {sum(lines.values()):,} lines of {len(files)} files; rules: {rules:,} lines")
     print(f"largest file: {largest.relative_to(ROOT)}, {lines[largest]} lines")
     several = sum(len(found) > 2 for found in named.values())
