@@ -1,5 +1,6 @@
 """Kernels that another machine compiled are loaded instead of compiled, whatever Triton is installed here."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,17 @@ def test_what_is_no_file_of_kernels_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv(VARIABLE, str(path))
     with pytest.raises(OptionError, match=r"MIRAGE_EG_KERNELS: got .*, wanted a file of compiled kernels"):
         carried_kernel("k")
+
+
+def test_the_example_of_the_page_writes_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[3] / "docs" / "how_to" / "runtime.md"
+    [example] = re.findall(r"```python\n((?:(?!```).)*write_kernels\(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "results" / "softmax").mkdir(parents=True)
+    (tmp_path / "results" / "softmax" / "best.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    monkeypatch.setenv(VARIABLE, "kernels.jsonl")
+    assert carries_clusters()
 
 
 def test_what_does_not_compile_is_not_carried() -> None:
