@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import getitem
 from typing import Any
 from weakref import ref
 
@@ -18,6 +19,7 @@ from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.segment_call import SegmentCall
 
+aten = torch.ops.aten
 DISTRIBUTIONS = ("normal", "positive", "negative", "small")
 """Of activations, in the order in which they are tried until the program has finite results."""
 
@@ -88,7 +90,8 @@ class GateInputs:
     def draw(self, magnitude: float, seed: int, distribution: str = DISTRIBUTIONS[0]) -> list[Any]:
         """Inputs with which the program stays within the range of its types: activations are drawn.
 
-        Whole numbers are below their bounds; numbers whose roots are taken are positive.
+        Whole numbers are below their bounds, and the places of a sort are all places once: torch may write at them into a
+        tensor that it has not set. Numbers whose roots are taken are positive.
         """
         generator = torch.Generator(self.device).manual_seed(seed)
         whole, roots = whole_inputs(self.region.program), root_inputs(expand(self.region.program))
@@ -98,7 +101,9 @@ class GateInputs:
             if isinstance(given, AddedInput) or value is not None:
                 tensors.append(value)
                 continue
-            if place in whole:
+            if (dim := _sorted_dim(given)) is not None:
+                values = torch.rand(shape, generator=generator, device=self.device).argsort(dim)
+            elif place in whole:
                 values = torch.randint(whole[place], shape, generator=generator, device=self.device)
             elif place in roots:
                 values = 0.5 + torch.rand(shape, generator=generator, device=self.device)
@@ -113,6 +118,19 @@ class GateInputs:
 def _as(values: Any, dtype: str, device: Any) -> Any:
     tensor = torch.from_numpy(np.array(values, order="C")) if isinstance(values, np.ndarray) else values
     return tensor.to(getattr(torch, dtype)).to(device)
+
+
+def _sorted_dim(node: Fx) -> int | None:
+    """The dim along which a node has the places of a sort; None of other nodes."""
+    if node.target is getitem and node.args[1] == 1:
+        node = node.args[0]
+        sorts = node.target in (aten.sort.default, aten.sort.stable)
+    else:
+        sorts = node.target in (aten.argsort.default, aten.argsort.stable)
+    if not sorts:
+        return None
+    dim: int = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else -1)
+    return dim
 
 
 def _random(distribution: str, shape: Sequence[int], generator: Any) -> Any:

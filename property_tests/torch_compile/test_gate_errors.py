@@ -1,6 +1,6 @@
 """What the gate holds kernels against: the error of torch, in the coarsest type, on weights and inputs of the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import isnan
 from typing import Any
 
@@ -206,6 +206,33 @@ def test_places_that_torch_counts_have_their_values_and_random_numbers_none() ->
     weights = Weights(torch.fx.GraphModule({}, graph), {})
     assert weights.value(places).tolist() == [0, 1, 2]
     assert weights.value(drawn) is None and weights.value(both) is None
+
+
+@pytest.fixture
+def filled() -> Iterator[None]:
+    """Torch fills tensors that it does not set with the largest number."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ["sort", "argsort"])
+def test_places_of_a_sort_that_torch_computes_are_all_places(name: str, filled: None) -> None:
+    """Torch writes at them into a tensor that it has not set, and reads at what it wrote."""
+
+    def model(x: Any) -> Any:
+        places = torch.sort(x[:, 0])[1] if name == "sort" else torch.argsort(x[:, 0])
+        back = torch.empty_like(places).index_put((places,), torch.arange(len(places)))
+        return functional.silu((x * 2 + 1)[places] * x)[back]
+
+    torch._dynamo.reset()
+    x = torch.randn(48, 16)
+    options = OPTIONS | {"executed_by_torch": ["sort", "argsort"]}
+    with library_segments(), torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend=backend, options=options)(x), model(x))
+    [record] = graph_records()
+    assert record.outside and record.segments
+    assert all(it.decision not in (Decision.ERROR, Decision.FAILED, Decision.WRONG) for it in record.segments), record.segments
 
 
 class Gated(nn.Module):
