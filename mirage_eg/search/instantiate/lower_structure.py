@@ -135,7 +135,8 @@ class _KernelGraphWriter:
         dims: Dims = tuple(dim for each in source.dims for dim in ((((parts,), each)) if each == (looped,) else (each,)))
         then: Dims = ((parts,), *source.dims)
         value = self.checker.append(write.reshape(source.value, _shape(dims, sizes)))[0]
-        permutation = tuple(map(dims.index, then))
+        first = dims.index((parts,))
+        permutation = (first, *(place for place in range(len(dims)) if place != first))
         return _Source(self.checker.append(write.transpose(value, permutation))[0], then)
 
     def finish(self, results: Sequence[_Source]) -> Graph:

@@ -57,13 +57,14 @@ def in_clusters(rows: int, row: int, cluster: int, threads: int = 128) -> Graph:
     return program.graph()
 
 
-def attention() -> Graph:
+def attention(heads: tuple[int, ...] = (2,)) -> Graph:
     """32 queries and 512 keys of 16 entries."""
     program = mi.new_kernel_graph()
     q, k, v = (
-        program.new_input((2, *shape), name=name) for name, shape in {"Q": (32, 16), "K": (16, 512), "V": (512, 16)}.items()
+        program.new_input((*heads, *shape), name=name)
+        for name, shape in {"Q": (32, 16), "K": (16, 512), "V": (512, 16)}.items()
     )
-    program.mark_output(program.matmul(program.softmax(program.matmul(q, k) * 0.25, 2), v), name="O")
+    program.mark_output(program.matmul(program.softmax(program.matmul(q, k) * 0.25, len(heads) + 1), v), name="O")
     return program.graph()
 
 
@@ -176,6 +177,11 @@ def test_the_search_shares_out_the_loop_of_attention(cluster: int) -> None:
     assert block.loop >= 2 and sum(item.op == "sum" and item["dim"] == 0 for item in block.nodes) == 2
     assert len(launches_of(graph).kernels) == 1
     assert verify(attention(), graph).verdict is Equality.EQUAL
+
+
+def test_dims_of_one_entry_do_not_matter() -> None:
+    graphs = [graph for graph, _ in zip(found(attention((1, 1)), 8, pairs=False), range(40), strict=False)]
+    assert any(block.cluster > 1 for graph in graphs for block in graph.blocks)
 
 
 def test_each_thread_block_has_a_slice_of_what_the_loop_moves() -> None:
