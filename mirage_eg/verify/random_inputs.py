@@ -34,7 +34,7 @@ from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 from mirage_eg.verify.compare import LEAST_COVERAGE, compare_residues, sizes_of
 from mirage_eg.verify.far_inputs import FAR, NOT_A_NUMBER, mask, mask_inputs
 from mirage_eg.verify.index_cover import IndexCover
-from mirage_eg.verify.zeros import ZEROS, set_zeros
+from mirage_eg.verify.zeros import holds_zeros, set_zeros
 
 KEPT_ELEMENTS = 1 << 26  # programs with at most this many input elements keep all trials in memory, larger ones a single one
 KEPT_ON_GPU = 1 << 29  # the same in a GPU's memory
@@ -391,7 +391,10 @@ class RandomInputs:
 
     def _random_numbers(self, name: str, key: str, position: int, kind: TensorType, scale: float, memory: Array) -> Array:
         """Numbers by `_NUMBERS`, times the scale, rounded to the type."""
-        rounding, distribution = FloatAlgebra(np, DType.float32, rounds=True), _NUMBERS[self.usual if name in ZEROS else name]
+        rounding, distribution = (
+            FloatAlgebra(np, DType.float32, rounds=True),
+            _NUMBERS[self.usual if holds_zeros(name) else name],
+        )
         if position in self._whole:
             distribution, scale = _below(self._whole[position]), 1.0
         elif position in self._roots:
@@ -408,7 +411,7 @@ class RandomInputs:
 
         if name != "all zeros" or position in self._whole:
             fill(memory, [self._seed, position, *key.encode()], write)
-        if name in ZEROS and position not in self._whole:
+        if holds_zeros(name) and position not in self._whole:
             set_zeros(
                 memory.reshape(kind.shape), name, np.random.Generator(np.random.SFC64([self._seed, position, *key.encode()]))
             )

@@ -31,7 +31,7 @@ from mirage_eg.verify.index_cover import counts_places, index_cover, moves_by_in
 from mirage_eg.verify.random_inputs import USUAL, FieldTrial, FloatTrial, RandomInputs
 from mirage_eg.verify.subgraph_check import SubgraphCheck
 from mirage_eg.verify.verdict import Equality, Verdict
-from mirage_eg.verify.zeros import ZEROS, domain_of, has_case_at_zero, has_ties
+from mirage_eg.verify.zeros import MOST_ROOTS, SOME, domain_of, has_case_at_zero, has_ties, holds_zeros, roots_of_denominators
 
 MAX_ELEMENTS = 1 << 30  # of inputs and outputs together; their residues take four bytes each
 MAXIMA = 8  # comparisons in float64 for each operand of a maximum, where the field cannot tell that all operands were read
@@ -204,6 +204,10 @@ class Reference:
             self._compare_on("all zeros", cases, subgraphs)
             tied = [state for state in cases if has_ties(state.program) or has_ties(state.candidate)]
             self._compare_on("ties", tied, subgraphs)
+            for state in cases:
+                roots = roots_of_denominators(state.candidate) if state.subgraph is None else ()
+                for root in sorted(roots, key=abs)[:MOST_ROOTS]:
+                    self._compare_on(f"{SOME}{root}", [state], subgraphs)
 
     def _compare_on(self, name: str, states: Sequence[CheckState], subgraphs: SubgraphCheck | None) -> float:
         """Record the largest error in float64 on these inputs, and the first difference beyond rounding.
@@ -214,7 +218,7 @@ class Reference:
         if not states:
             return 1.0
         whole, algebra = self.inputs.wide_numbers(name, len(states) > 1), FloatAlgebra(self.xp)
-        shares = [float(self.xp.isfinite(x).mean()) for x in whole.outputs] if name in ZEROS else [1.0]
+        shares = [float(self.xp.isfinite(x).mean()) for x in whole.outputs] if holds_zeros(name) else [1.0]
         if not any(shares) and not subgraphs:
             return 0.0
         inside: dict[Any, FloatTrial] = {}
@@ -252,7 +256,9 @@ class Reference:
             if not stack:  # shared by all candidates
                 self._spreads[key] = spreads
         left_out = [xp.isnan(spread) for spread in spreads]  # where the program is undefined, or nearly
-        if overflows and not stack and trial.name not in (*USUAL, *ZEROS):  # float64 does not hold every value of far inputs
+        if (
+            overflows and not stack and trial.name not in USUAL and not holds_zeros(trial.name)
+        ):  # float64 does not hold every value of far inputs
             left_out = [out | xp.isnan(spread) for out, spread in zip(left_out, own, strict=True)]
         got = [xp.where(out, want, x) for out, want, x in zip(left_out, trial.outputs, got, strict=True)]
         moved = [xp.nan_to_num(one) + xp.nan_to_num(other) for one, other in zip(spreads, own, strict=True)]

@@ -1,11 +1,13 @@
 """Inputs that hold zeros: ordinary data, at which a µGraph may be undefined although its program is not. Trusted.
 
 The field cannot tell: its random residues are zero once in a million, and 0/0 is undefined for both. So float64 compares on
-zeros where a graph divides, takes a logarithm or compares.
+zeros where a graph divides, takes a logarithm or compares; and on the root of a denominator, as 3 for x · (x − 3) / (x − 3).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from fractions import Fraction
 
 import numpy as np
 
@@ -21,14 +23,21 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.verdict import AMONG_INPUTS
 
 ZEROS = ("zeros", "few zeros", "all zeros", "ties")
+SOME = "some "  # begins the name of inputs that hold a number, a root of a denominator, as others hold zeros
+MOST_ROOTS = 4  # compared for a pair of graphs
 TIES = frozenset(  # equal operands are a case of their own
     (*COMPARISONS, *(op.name for op in LIBRARY.values() if op.orders))
 )
 
 
+def holds_zeros(name: str) -> bool:
+    """Whether inputs of this name hold zeros, or a root of a denominator."""
+    return name in ZEROS or name.startswith(SOME)
+
+
 def domain_of(name: str) -> str:
     """Of a difference found on these inputs."""
-    return f"float64, {name}{AMONG_INPUTS}" if name in ZEROS else "float64"
+    return f"float64, {name}{AMONG_INPUTS}" if holds_zeros(name) else "float64"
 
 
 def has_case_at_zero(graph: Graph) -> bool:
@@ -45,6 +54,54 @@ class Sign(IntEnum):
     """Whether the elements of a value are known to be at least 0, or above."""
 
     ANY, NOT_NEGATIVE, POSITIVE = 0, 1, 2
+
+
+def roots_of_denominators(graph: Graph) -> frozenset[float]:
+    """The numbers other than 0 at which a scaled and shifted input is 0 that is a factor below a pole, as 3 for 1 / (x − 3)."""
+    found: set[Fraction] = set()
+    _roots(expand(graph), [_Line(Fraction(1), Fraction(0))] * len(graph.inputs), found)
+    return frozenset(float(root) for root in found if root and Fraction(float(np.float32(root))) == root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A value that is factor · input + offset; a factor of 0 stands for any other value."""
+
+    factor: Fraction
+    offset: Fraction
+    others: frozenset[Fraction] = frozenset()  # roots of factors of the value
+
+    @property
+    def roots(self) -> frozenset[Fraction]:
+        return self.others | ({-self.offset / self.factor} if self.factor else frozenset())
+
+
+def _roots(graph: Graph, inputs: Sequence[_Line], found: set[Fraction]) -> list[_Line]:
+    """The outputs as lines; the roots of operands at which an op has a pole are added to `found`."""
+    lines: list[_Line] = []
+    given = iter(inputs)
+    for item, values in graph.numbered():
+        operands = [lines[operand] for operand in item.operands]
+        if item.op == "input":
+            lines.append(next(given))
+        elif item.kind is Kind.GRAPH:
+            lines += _roots(item["graph"], operands, found)
+        else:
+            if any(op in POLES for op, _ in primitive_nodes(item.op, item.mapping)):
+                found |= operands[-1].roots
+            lines += [_line(item, operands)] * len(values)
+    return [lines[item.operands[0]] for item in graph.outputs]
+
+
+def _line(item: Node, operands: Sequence[_Line]) -> _Line:
+    if item.op in ("scale", "shift") and operands[0].factor:
+        factor, offset = item.get("factor", Fraction(1)), item.get("offset", Fraction(0))
+        if isinstance(factor, Fraction) and isinstance(offset, Fraction):
+            return _Line(operands[0].factor * factor, operands[0].offset * factor + offset)
+    if OPS[item.op].kind is Kind.REARRANGEMENT or item.op == "cast":
+        return operands[0]
+    keeps = item.op in ("mul", "square", "abs", "relu", "sqrt", "pow", "scale")
+    return _Line(Fraction(0), Fraction(0), frozenset().union(*(one.roots for one in operands)) if keeps else frozenset())
 
 
 def _signs(graph: Graph, inputs: Sequence[Sign]) -> list[Sign] | None:
@@ -104,14 +161,17 @@ def _sign(item: Node, operands: Sequence[Sign]) -> Sign:
 def set_zeros(x: Array, name: str, generator: np.random.Generator) -> None:
     """Set elements of x to 0: all; one of eight, also of rows and columns; or few, and a row where there are several.
 
+    Few and a row are the number of `some NUMBER`.
+
     Inputs with ties stay: they are whole numbers, most of them equal.
     """
+    number = float(name.removeprefix(SOME)) if name.startswith(SOME) else 0.0
     if name == "all zeros":
         x[...] = 0
     elif name != "ties" and x.size > 1:
         odds = 1 / 8 if name == "zeros" else 1 / 256
-        x.reshape(-1)[generator.integers(x.size, size=max(1, int(x.size * odds)))] = 0
+        x.reshape(-1)[generator.integers(x.size, size=max(1, int(x.size * odds)))] = number
         for dim, extent in enumerate(x.shape):
             if extent > 1 and (name == "zeros" or dim == x.ndim - 2):
                 chosen = generator.permutation(extent)[: max(1, int(extent * odds))]
-                x[(slice(None),) * dim + (chosen,)] = 0
+                x[(slice(None),) * dim + (chosen,)] = number

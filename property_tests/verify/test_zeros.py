@@ -71,6 +71,29 @@ def test_a_graph_undefined_at_zeros_of_a_defined_program_is_not_equal(name: str,
     assert verdict.difference is not None and "zeros among the inputs" in verdict.difference.domain
 
 
+def around(candidate: Callable[[KernelGraph, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """candidate(x − 3)."""
+    return lambda p, x: candidate(p, p.shift(x, -3))
+
+
+ROOTS: dict[str, Pair] = {
+    "(x − 3)² / (x − 3)": (around(same), around(lambda p, s: p.div(p.square(s), s))),
+    "(x − 3) / (x − 3)": (one, around(lambda p, s: p.div(s, s))),
+    "|x − 3|": (around(lambda p, s: p.abs(s)), around(lambda p, s: p.div(p.square(s), p.abs(s)))),
+    "(2x − 6) · x / (2x − 6)": (same, lambda p, x: p.div(p.mul(p.shift(p.scale(x, 2), -6), x), p.shift(p.scale(x, 2), -6))),
+    "(x − 3)³ · (x − 3)⁻¹": (around(lambda p, s: p.square(s)), around(lambda p, s: p.mul(s**3, s**-1))),
+}
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_a_graph_undefined_where_a_denominator_has_its_root_is_not_equal(name: str) -> None:
+    program, candidate = ROOTS[name]
+    verdict = verify(written(program, *ROWS), written(candidate, *ROWS))
+    assert verdict.verdict is Equality.NOT_EQUAL
+    assert verdict.difference is not None and "some 3.0 among the inputs" in verdict.difference.domain
+    assert verify(written(candidate, *ROWS), written(candidate, *ROWS)).equal
+
+
 TIES: dict[str, tuple[Pair, Shapes]] = {
     "less for less_equal": ((lambda p, x, y: p.less_equal(x, y), lambda p, x, y: p.less(x, y)), ((4, 8), (4, 8))),
     "never for equal": ((lambda p, x, y: p.mul(p.equal(x, y), x), lambda p, x, y: p.scale(x, 0)), ((4, 8), (4, 8))),
