@@ -13,7 +13,7 @@ from mirage_eg.ir.ops import OPS, Kind
 # Of integers they give integers; a number in an attribute must be whole. Sums have 64 bits, as torch's.
 _CLOSED = frozenset({*(op.name for op in PACKAGED.values() if op.whole), "sum", "max"})
 WRAPPING = frozenset(op.name for op in PACKAGED.values() if op.whole and not op.of_integers_alone and not op.selects)
-_INDICATORS = frozenset({"mul", "maximum", "minimum", "where", "max"})  # of indicators they give indicators
+_INDICATORS = frozenset({"mul", "square", "maximum", "minimum", "where", "max"})  # of indicators they give indicators
 
 
 def result_dtype(item: Node, operands: Sequence[DType]) -> DType:

@@ -177,3 +177,13 @@ def test_each_pass_that_changes_a_program_is_shown_before_and_after() -> None:
     page = simplification_html(summary)
     assert all(f"<summary>{step.pass_}</summary>" in page and escape(step.before[-2]) in page for step in summary.passes)
     assert "<summary>" not in simplification_html(simplification_summary(simplify(PROGRAMS["product"]())))
+
+
+def test_an_indicator_times_itself_is_one() -> None:
+    g = new_kernel_graph()
+    m, n = (g.new_input((4, 8), dtype="bool") for _ in "mn")
+    g.mark_output(g.mul(g.mul(m, n), m))
+    g.mark_output(g.mul(m, m))
+    after = simplify(g.graph()).after
+    assert after.output_types == g.graph().output_types
+    assert verify(g.graph(), after).equal
