@@ -111,7 +111,7 @@ def _closest_of_search(found: FailedRun, axes: Axes, rulebook: Rulebook, options
             )
     part = _largest_part(found, rulebook, options)
     if stopped:
-        return part, f"{len(stopped)} splits were not searched to their end: a longer --budget, or fewer --max-block-ops"
+        return part, f"{counted(len(stopped), 'split')} not searched to the end: a longer --budget, or fewer --max-block-ops"
     return part, "a law that lets the rest be computed with it in one block, or a cut into more kernels there"
 
 
