@@ -4,6 +4,7 @@ A line over several layers gets a narrow dummy box in each layer between, as a l
 position of their neighbours, then moved sideways towards it with their distances kept.
 """
 
+from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -109,10 +110,13 @@ def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge
         )
         return _mean(near, at[box])
 
-    def count(layers: Sequence[int]) -> int:
-        return sum(_crossings(by_layer[layer], at) for layer in layers if 0 <= layer < len(rows))
+    def count() -> int:
+        return sum(_crossings(own, at) for own in by_layer)
 
-    best, fewest = [list(row) for row in rows], count(range(len(rows)))
+    def count_between(*boxes: int) -> int:
+        return sum(_crossings([edge for box in boxes for edge in side.get(box, ())], at) for side in (above, below))
+
+    best, fewest = [list(row) for row in rows], count()
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for row in rows if down else reversed(rows):
@@ -120,7 +124,7 @@ def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge
                 row.reverse()
             row.sort(key=lambda box: mean_position(box, down))
             at |= {box: float(i) for i, box in enumerate(row)}
-        now = count(range(len(rows)))
+        now = count()
         if now < fewest:
             best, fewest = [list(row) for row in rows], now
     rows[:] = best
@@ -128,23 +132,26 @@ def _order(rows: list[list[int]], layer_of: Sequence[int], edges: Sequence[_Edge
     helped = fewest > 0
     while helped:
         helped = False
-        for layer, row in enumerate(rows):
+        for row in rows:
             for i in range(len(row) - 1):
                 first, second = row[i], row[i + 1]
-                before = count((layer - 1, layer))
+                before = count_between(first, second)  # other crossings stay
                 at[first], at[second] = at[second], at[first]
-                if count((layer - 1, layer)) < before:
+                if count_between(first, second) < before:
                     row[i], row[i + 1] = second, first
                     helped = True
                 else:
                     at[first], at[second] = at[second], at[first]
-    return count(range(len(rows)))
+    return count()
 
 
 def _crossings(edges: Sequence[_Edge], at: Mapping[int, float]) -> int:
     """The number of crossings of these lines between two rows."""
-    ends = [(at[upper] + leaves, at[lower] + enters) for upper, lower, leaves, enters in edges]
-    return sum((a - c) * (b - d) < 0 for i, (a, b) in enumerate(ends) for c, d in ends[:i])
+    crossings, ended = 0, list[float]()  # where the lines further left end
+    for _, end in sorted((at[upper] + leaves, at[lower] + enters) for upper, lower, leaves, enters in edges):
+        crossings += len(ended) - bisect_right(ended, end)
+        insort(ended, end)
+    return crossings
 
 
 def _centre(rows: list[list[int]], widths: list[float], edges: Sequence[_Edge]) -> list[float]:
