@@ -104,6 +104,14 @@ def reduced_in_order(structure: Structure) -> Structure:
     return replace(structure, steps=tuple(steps))
 
 
+def in_loop(structure: Structure) -> list[bool]:
+    """Of each load and step, whether it differs from iteration to iteration."""
+    varies = [load.looped for load in structure.loads]
+    for step in structure.steps:
+        varies.append(step.kind is not Kind.ACCUMULATOR and any(varies[i] for i in step.operands))
+    return varies
+
+
 def in_cluster(structure: Structure, parts: int) -> Structure:
     """The structure whose loop the thread blocks of a cluster share out: accumulators are combined along the axis `parts`.
 

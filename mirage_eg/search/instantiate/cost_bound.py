@@ -5,7 +5,7 @@ shows; so it is at most the cost model's prediction (`mirage_eg.backends.cost.ro
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
@@ -15,6 +15,7 @@ from mirage_eg.backends.cost.roofline_model import (
     causal_share,
     is_function,
     shared,
+    shared_loop_us,
     slowdown,
     tile_flops,
 )
@@ -24,7 +25,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
-from mirage_eg.search.structure import Structure
+from mirage_eg.search.structure import Structure, in_loop
 
 Tile = int  # the number of a tile among those of an estimate
 TileKey = tuple[tuple[int, ...], bool]  # axes, and whether the loop splits the looped one
@@ -98,6 +99,10 @@ class CostBound:
             shapes[place].axes for place, load in enumerate(structure.loads) if load.input in masks and varies[place]
         ]
         first = len(structure.loads)
+        accumulators = sum(step.kind is Kind.ACCUMULATOR for step in structure.steps)
+        moved = in_loop(structure)[first:]
+        exponentials = sum(step.op == "exp" and own for step, own in zip(structure.steps, moved, strict=True))
+        self._combined = accumulators, exponentials
         for place, step in enumerate(structure.steps, first):
             operands = [shapes[i] for i in step.operands]
             loops, cut_up = any(varies[i] for i in step.operands), any(shape.piece for shape in operands)
@@ -172,6 +177,8 @@ class CostBound:
 
     def us_of(self, work: BlockWork, tiling: Tiling, cluster: int = 1) -> float:
         """Microseconds under the cost model, if each thread block of a cluster does this work."""
+        if tiling.cluster > 1:
+            work = replace(work, combining_us=shared_loop_us(*self._combined, tiling.loop))
         blocks, partial = cluster, 1
         for group, count in tiling.grid:
             blocks *= count

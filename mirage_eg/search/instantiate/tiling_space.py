@@ -18,7 +18,7 @@ from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
-from mirage_eg.search.structure import SplitReduction, Step, Structure
+from mirage_eg.search.structure import SplitReduction, Structure, in_loop
 
 MAX_GRID_DIMS = 3
 
@@ -76,17 +76,13 @@ def tilings_of(kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, f
 def _in_clusters(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> Iterator[Tiling]:
     """The tiling in clusters that share out the iterations, while their thread blocks find idle multiprocessors."""
     blocks, cluster = prod(blocks for _, blocks in tiling.grid), 2
-    sliced = all(step.kind is not Kind.MATMUL or _varies(kernel, step) for step in kernel.structure.steps)
+    steps, varies = kernel.structure.steps, in_loop(kernel.structure)[len(kernel.structure.loads) :]
+    sliced = all(moved for step, moved in zip(steps, varies, strict=True) if step.kind is Kind.MATMUL)
     sliced &= all(shape.piece or kernel.looped not in shape.axes for shape in kernel.shapes)
     while kernel.looped is not None and sliced and cluster <= limits.cluster and blocks * cluster <= limits.multiprocessors:
         if (clustered := tiling.in_cluster(kernel.looped, cluster)) is not None:
             yield clustered
         cluster *= 2
-
-
-def _varies(kernel: TiledKernel, step: Step) -> bool:
-    """Whether a step is in the loop: the thread blocks of a cluster compute different parts of it."""
-    return any(kernel.shapes[operand].piece for operand in step.operands)
 
 
 def _unfit(kernel: TiledKernel, limits: TileLimits, tiling: Tiling) -> tuple[bool, int]:

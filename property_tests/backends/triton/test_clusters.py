@@ -12,7 +12,7 @@ import pytest
 import mirage_eg as mi
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.liveness import live_bytes
-from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.cost.roofline_model import block_work, predict_us
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.runtime.cuda_driver import CudaDriver, Function
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
@@ -30,7 +30,7 @@ from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.report.draw import to_svg
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
-from mirage_eg.search.structure import AnyStructure, Structure
+from mirage_eg.search.structure import AnyStructure, Structure, in_loop
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import verify
@@ -199,11 +199,13 @@ def test_each_thread_block_has_a_slice_of_what_the_loop_moves() -> None:
 
 def test_a_shared_loop_costs_its_barriers() -> None:
     seen = 0
-    for space in [it for it in spaces(attention(), 8, pairs=False) if it.plan.split.looped is not None][:3]:
-        for choice in space.choices(DEVICES["H200"]):
-            if (graph := space.take(choice)) is not None and graph.blocks[0].cluster > 1:
+    for space in spaces(attention(), 8, pairs=False):
+        for choice in space.choices(DEVICES["H200"]) if seen == 0 else ():
+            if choice.tilings[0].cluster > 1 and (graph := space.take(choice)) is not None:
                 us, seen = space.us_of_tiles(choice), seen + 1
-                assert us is not None and choice.us * (1 - 1e-9) <= us < predict_us(graph, DEVICES["H200"])
+                assert us is not None and choice.us * (1 - 1e-9) <= us == pytest.approx(predict_us(graph, DEVICES["H200"]))
+                alone = replace(graph.blocks[0], cluster=1)
+                assert block_work(graph.blocks[0]).combining_us >= 2 + graph.blocks[0].loop > block_work(alone).combining_us
     assert seen
 
 
@@ -216,6 +218,16 @@ def test_a_shared_loop_compiles_and_the_interpreter_runs_it(run_program: RunProg
     [got] = run_program(source, [q, k, v])
     exponential = np.exp(q @ k * 0.25)
     np.testing.assert_allclose(got, exponential @ v / exponential.sum(2, keepdims=True), rtol=2e-2, atol=2e-3)
+
+
+def test_no_shared_loop_has_a_product_behind_it() -> None:
+    behind = []
+    for space in spaces(attention(), 8, pairs=False):
+        assert isinstance(space.plan, Structure)
+        moved = in_loop(space.plan)[len(space.plan.loads) :]
+        if any(step.op == "matmul" and not own for step, own in zip(space.plan.steps, moved, strict=True)):
+            behind.append(space)
+    assert behind and all(tiling.cluster == 1 for space in behind for [tiling] in space.tilings())
 
 
 def test_a_target_or_a_triton_without_clusters_refuses_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
