@@ -249,6 +249,6 @@ function find() {
 }
 search.addEventListener("input", find);
 document.getElementById("fit").onclick = () => { search.value = ""; find(); cy.fit(undefined, 20); };
-document.getElementById("best").onclick = () => cy.fit(cy.$(".lit"), 30);
+document.getElementById("best").onclick = () => { search.value = ""; find(); cy.fit(cy.$(".lit"), 30); };
 if (location.hash) { search.value = decodeURIComponent(location.hash.slice(1)); find(); }
 """
