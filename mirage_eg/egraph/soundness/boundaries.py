@@ -380,13 +380,15 @@ def _exact(keys: Array) -> list[Fraction]:
 
 
 def _rationals(number: float) -> Iterator[Fraction]:
-    """A float as a rational, and the simple rationals that it may stand for."""
+    """A float as a rational, after the simple rational that it may stand for, if there is one."""
     if not isfinite(number):
         return
     exact = Fraction(number)
-    for denominator in _DENOMINATORS:
-        simple = exact.limit_denominator(denominator)
-        if abs(simple - exact) <= abs(exact) * Fraction(1, 10**12):
-            yield simple
-            break
+    if exact.denominator > 1 and abs(number) * _DENOMINATORS[-1] > 0.1:  # others are whole, or nearest to 0
+        if _is_near(exact.limit_denominator(_DENOMINATORS[-1]), exact):  # if the nearest one is not, none is
+            yield next(it for it in map(exact.limit_denominator, _DENOMINATORS) if _is_near(it, exact))
     yield exact
+
+
+def _is_near(simple: Fraction, exact: Fraction) -> bool:
+    return abs(simple - exact) <= abs(exact) * Fraction(1, 10**12)
