@@ -1,6 +1,6 @@
 """Settings of all tests: Hypothesis profiles, and what a `gpu` test does where there is no GPU.
 
-Profiles: dev (50 examples, default), ci (30, always the same ones; default where CI is set), nightly (5,000);
+Profiles: dev (50 examples, default), ci (20, always the same ones; default where CI is set), nightly (5,000);
 HYPOTHESIS_PROFILE chooses. Tests marked `slow` are selected nightly, and where -m is given.
 """
 
@@ -18,7 +18,7 @@ from mirage_eg.backends.triton.interpreter import Array, RunProgram, interpreter
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile("dev", max_examples=50, deadline=None, suppress_health_check=_SLOW_IS_FINE)
-settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 # A run that a test asks for must run; tests of the cache choose a folder of their own.
 os.environ["MIRAGE_EG_CACHE"] = "off"
@@ -27,6 +27,8 @@ _STATE = tempfile.TemporaryDirectory(prefix="mirage_eg_state_")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 # An unexpected error of the backend of torch.compile fails a test; the tests of fallbacks change this.
 os.environ["MIRAGE_EG_STRICT"] = "1"
+# Inductor's pool of processes, which compiles Triton on a GPU, takes seconds to start in each process that imports Inductor.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Tests compare all of stderr; the test of progress lines asks for them.
 os.environ["MIRAGE_EG_PROGRESS"] = "off"
 

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from operator import getitem
 from pathlib import Path
 from pickle import PickleError, UnpicklingError
@@ -140,7 +141,16 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     from torch._decomp import decomposition_table
 
     kept = (torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_trilinear3d.vec)
-    return {**torch.export.default_decompositions(), **defined_ops(), **{op: decomposition_table[op] for op in kept}}
+    default = _default_decompositions(tuple(torch._C._dispatch_get_all_op_names()))
+    return {**default, **defined_ops(), **{op: decomposition_table[op] for op in kept}}
+
+
+@lru_cache(maxsize=1)
+def _default_decompositions(_ops: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
+    """Those of torch.export, which asks the dispatcher about each op that this process has loaded."""
+    import torch
+
+    return torch.export.default_decompositions().materialize()  # type: ignore[no-any-return]
 
 
 def known_values(graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any]) -> Callable[[Fx], Any]:

@@ -16,12 +16,12 @@ CPU = ("--device", "cpu", "--shrink")
 JOB = ModelJob("layers", "tiny", ("eager",), "cpu", "float32", True, 60.0, 0.0)
 ONE_EACH = {
     "decode": "Qwen3-4B x4",
-    "huggingface": "BertForMaskedLM",
-    "timm": "deit_tiny_patch16_224.fb_in1k",
     "torchbench": "dcgan",
+    "huggingface": "BertForMaskedLM",
     "layers": "llama-8b decode b=1",
+    "timm": "deit_tiny_patch16_224.fb_in1k",
     "quantized": "int4 mlp b=16",
-}
+}  # two processes take two each: the longest are the first and the third
 
 
 @pytest.mark.parametrize(

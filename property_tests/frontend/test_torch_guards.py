@@ -10,7 +10,7 @@ import torch.nn.functional as f
 import mirage_eg as mi
 import mirage_eg.torch
 from mirage_eg.torch_compile.records import graph_records
-from property_tests.support.torch_cases import AMPLE
+from property_tests.support.parameters import AMPLE
 
 INF, NAN = float("inf"), float("nan")
 Function = Callable[..., Any]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from property_tests.support.parameters import paired
 from property_tests.support.torch_import import imported
 
 ALONG: dict[str, Callable[[Any, int], Any]] = {
@@ -37,8 +38,7 @@ ALONG: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dim", [0, -1])
-@pytest.mark.parametrize("name", ALONG)
+@pytest.mark.parametrize(("name", "dim"), paired(ALONG, [0, -1]))
 def test_a_dim_of_a_tensor_without_dims_is_inside(name: str, dim: int) -> None:
     def function(x: torch.Tensor) -> Any:
         result = ALONG[name](x * 2, dim)

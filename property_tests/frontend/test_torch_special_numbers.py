@@ -9,8 +9,7 @@ import torch.nn.functional as f
 
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import graph_records
-from property_tests.support.parameters import few
-from property_tests.support.torch_cases import AMPLE
+from property_tests.support.parameters import AMPLE, few
 from property_tests.support.torch_import import imported
 
 NAN, INF = float("nan"), float("inf")

@@ -55,7 +55,7 @@ CASES = {  # of PET, OSDI'21: words of the mutant's name, and the part that is e
 }
 
 
-@pytest.mark.parametrize("case", few(CASES, 5))
+@pytest.mark.parametrize("case", few(CASES, 3))
 def test_the_mutants_of_the_paper_are_found_and_corrected(case: str) -> None:
     program, words, equal = CASES[case]
     named = _named(mutants_of(program), *words)

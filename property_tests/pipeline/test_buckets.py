@@ -27,6 +27,7 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.partition import segment_search
 from mirage_eg.verify.all_sizes import tiles_of
 from property_tests.support.hand_written import inputs_of, worst
+from property_tests.support.parameters import few
 from property_tests.support.source_timer import time_by_source
 
 LARGEST = 70
@@ -106,7 +107,7 @@ def check(run: RunProgram, result: mi.SizedMuGraph, n: int) -> None:
     assert worst([result(*given)], wanted) < 1e-5
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", few(PROGRAMS, 2))
 def test_kernels_are_right_at_sizes_that_no_tile_divides(run_guarded: RunProgram, name: str) -> None:
     for n in FEW:
         check(run_guarded, made(name), n)

@@ -12,6 +12,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.at_sizes import at_sizes
 from property_tests.support.hand_written import inputs_of, worst
+from property_tests.support.parameters import AMPLE
 
 LARGEST = 70
 TILE = 16
@@ -35,7 +36,7 @@ def attention(causal: bool, grouped: bool) -> mi.Graph:
 @cache
 def made(kind: str) -> mi.SizedMuGraph:
     """The kernels for all sizes; a search of a few seconds."""
-    options = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 20.0}
+    options = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": AMPLE}
     return mi.superoptimize(attention(*KINDS[kind]), sizes=[{"n": TILE}, {"n": 2 * TILE}], **options)
 
 

@@ -39,10 +39,10 @@ PROGRAMS = {
     "rotary projection": rotary_projection(),
 }
 
+LONG = ("rotary scores", "long product with joined weights")  # the others have their moves
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "rotary scores")) for name in PROGRAMS]
-)
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in PROGRAMS])
 def test_slices_and_concatenations_are_no_kernels(run_program: RunProgram, name: str) -> None:
     program = PROGRAMS[name]
     result = optimize(name, program, Options(device="cpu", jobs=1, cache=False, top=2))

@@ -22,6 +22,7 @@ from mirage_eg.search.structure import Structure, canonical, reduced_in_order
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.parameters import paired
 from property_tests.support.programs import PROGRAMS
 
 ONE_KERNEL = ("rmsnorm", "gated_mlp", "lora", "ntrans", "gqa")
@@ -65,8 +66,7 @@ def test_instances_of_every_structure_equal_the_program_in_the_field(name: str) 
             assert verify(program, graph).verdict is Equality.EQUAL
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-@pytest.mark.parametrize("name", [*ONE_KERNEL, *PROGRAMS])
+@pytest.mark.parametrize(("name", "domain"), paired([*ONE_KERNEL, *PROGRAMS], DOMAINS))
 def test_no_structure_is_returned_twice(name: str, domain: str) -> None:
     _, _, result = found(name, domain, {"indexed": 10, "abstract": 7}[domain])
     assert len(set(result.structures)) == len(result.structures)

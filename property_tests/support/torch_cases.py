@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 WIDTH = 16
-AMPLE = 600.0  # seconds of budget: a busy machine takes ten times as long as a quiet one
 WEIGHT = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(7))
 
 

@@ -16,7 +16,8 @@ from mirage_eg.torch_compile.operator import segment_op
 from mirage_eg.torch_compile.records import Decision, graph_records
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
 from mirage_eg.torch_compile.settings import Settings
-from property_tests.support.torch_cases import AMPLE, WIDTH, norm, projected
+from property_tests.support.parameters import AMPLE
+from property_tests.support.torch_cases import WIDTH, norm, projected
 
 QUICK = {"budget": AMPLE, "rest": "eager", "gate": "cost"}
 
@@ -218,7 +219,7 @@ def test_inductors_cache_has_a_key_for_a_graph_with_segments(monkeypatch: pytest
     for _ in range(2):
         torch._dynamo.reset()
         with torch.no_grad():
-            torch.compile(projected, backend=backend, options={"budget": 20.0, "gate": "cost"})(tensor())
+            torch.compile(projected, backend=backend, options={"budget": AMPLE, "gate": "cost"})(tensor())
     assert keys[0] == keys[1] and graph_records()[-1].used == 1
 
 

@@ -8,8 +8,8 @@ from torch.utils import _pytree as pytree
 
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, graph_records
-from property_tests.support.parameters import few
-from property_tests.support.torch_cases import AMPLE, CASES, projected
+from property_tests.support.parameters import AMPLE, few
+from property_tests.support.torch_cases import CASES, projected
 
 
 def leaves(*values: Any) -> list[Any]:

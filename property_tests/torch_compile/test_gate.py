@@ -12,7 +12,8 @@ from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, SegmentRecord, graph_records
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.library_segments import library_segments
-from property_tests.support.torch_cases import AMPLE, WIDTH, projected
+from property_tests.support.parameters import AMPLE
+from property_tests.support.torch_cases import WIDTH, projected
 
 
 @pytest.fixture

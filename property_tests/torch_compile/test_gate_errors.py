@@ -19,6 +19,7 @@ from mirage_eg.torch_compile.gate_inputs import Weights
 from mirage_eg.torch_compile.records import Decision, SegmentRecord, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from property_tests.support.library_segments import library_segments
+from property_tests.support.parameters import paired
 
 OPTIONS = {"gate": "cost", "cache": "off", "rest": "eager", "min_ops": 1}
 
@@ -39,9 +40,9 @@ def normed(dims: int) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("dims", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize(
+    ("dims", "dtype", "rest"), paired([1, 2], [torch.float32, torch.float16, torch.bfloat16], ["inductor", "eager"])
+)
 def test_convolutions_with_batch_norms_are_right(dims: int, dtype: Any, rest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIONS, "rest", rest)
     segments = decided(normed(dims).to(dtype), torch.randn(2, 8, *[4] * dims).to(dtype))

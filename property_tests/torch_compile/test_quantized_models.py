@@ -11,7 +11,7 @@ from torch import nn
 
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, graph_records
-from property_tests.support.torch_cases import AMPLE
+from property_tests.support.parameters import AMPLE
 from property_tests.support.torch_import import imported
 
 WIDTH, INNER, GROUP = 32, 64, 16

@@ -15,8 +15,8 @@ from mirage_eg.torch_compile.records import Compilation, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import segment_by_key
 from property_tests.support.library_segments import library_segments
-from property_tests.support.parameters import few
-from property_tests.support.torch_cases import AMPLE, WIDTH, projected
+from property_tests.support.parameters import AMPLE, few, paired
+from property_tests.support.torch_cases import WIDTH, projected
 
 
 def test_the_file_of_a_source_stays_as_long_as_its_call() -> None:
@@ -56,8 +56,7 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("name", RESULTS)
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(("name", "later"), paired(RESULTS, [False, True]))
 def test_results_are_new_row_major_tensors_at_every_call(name: str, later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     call = own_call()
     makers = iter([lambda x, y: (y.clone(),)] * later + [RESULTS[name]])
@@ -94,9 +93,12 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(("first", "rest"), [("row-major", "eager"), ("channels last", "inductor")])
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_any_layout_of_inputs_gives_the_results_and_strides_of_torch(first: str, rest: str, memory_format: Any) -> None:
+@pytest.mark.parametrize(
+    ("run", "memory_format"),
+    paired([("row-major", "eager"), ("channels last", "inductor")], [torch.contiguous_format, torch.channels_last]),
+)
+def test_any_layout_of_inputs_gives_the_results_and_strides_of_torch(run: tuple[str, str], memory_format: Any) -> None:
+    first, rest = run
     model = Classifier().eval().to(memory_format=memory_format)
     x = torch.randn(2, 4, 6, 6)
     with torch.no_grad(), library_segments():

@@ -26,7 +26,8 @@ from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.operator import segment_op
 from mirage_eg.torch_compile.records import Decision, graph_records
 from mirage_eg.torch_compile.shared_cache import export_cache, import_cache
-from property_tests.support.torch_cases import AMPLE, WIDTH, projected
+from property_tests.support.parameters import AMPLE
+from property_tests.support.torch_cases import WIDTH, projected
 
 ROOT = Path(__file__).parents[2]
 SECOND = """
@@ -36,7 +37,7 @@ from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.records import graph_records
 from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings
-from property_tests.support.torch_cases import AMPLE, projected
+from property_tests.support.torch_cases import projected
 x = torch.randn(8, 16)
 with torch.no_grad():
     start = time.process_time()

@@ -20,7 +20,8 @@ from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.compiled_zoo import compiled_model
 from property_tests.support.library_segments import library_segments
-from property_tests.support.torch_cases import AMPLE, WEIGHT, WIDTH, projected
+from property_tests.support.parameters import AMPLE
+from property_tests.support.torch_cases import WEIGHT, WIDTH, projected
 
 PAIRS = ((2, 8), (2, 9), (3, 9), (2, 1), (1, 8), (4, 16), (5, 31), (6, 12), (7, 3), (2, 70))
 

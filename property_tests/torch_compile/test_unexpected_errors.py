@@ -16,7 +16,8 @@ from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore
 from property_tests.support.library_segments import library_segments
-from property_tests.support.torch_cases import AMPLE, WIDTH, projected
+from property_tests.support.parameters import AMPLE
+from property_tests.support.torch_cases import WIDTH, projected
 
 PLACES = {"graph": (compile_graph, "fx_regions"), "segment": (SegmentStore, "find"), "rest": (backend_module, "_decomposed")}
 OPTIONS: dict[str, Any] = {"budget": AMPLE, "rest": "eager", "gate": "cost"}

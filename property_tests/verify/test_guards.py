@@ -18,7 +18,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
-from property_tests.support.parameters import few
+from property_tests.support.parameters import AMPLE, few
 
 SHAPE = (16, 32)
 Write = Callable[[Any, Any, Any], Any]  # an expression of a builder, x and y
@@ -59,7 +59,7 @@ def test_every_mugraph_leaves_out_what_is_not_chosen(name: str, run_program: Run
     write, value = GUARDED[name]
     x, y = arrays()
     wanted = np.where(x == 0, 0, value(np.where(x == 0, 1, x), y)).sum(1, keepdims=True)
-    results = mi.superoptimize(program(write), top=2, device="cpu", jobs=1, cache=False, budget=20.0)
+    results = mi.superoptimize(program(write), top=2, device="cpu", jobs=1, cache=False, budget=AMPLE)
     assert results
     for result in results:
         [got] = run_program(emit(result.graph), [x, y])

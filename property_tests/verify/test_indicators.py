@@ -28,6 +28,7 @@ from mirage_eg.verify.compare import compare_residues
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.parameters import AMPLE
 
 Write = Callable[[Any, Any, Any, Any], Any]  # an expression of a builder, x, y and the mask m
 SHAPE = (8, 16)
@@ -255,7 +256,7 @@ def test_a_program_that_no_mask_defines_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_no_structure_divides_indicators(seed: int) -> None:
-    options = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 16.0, "seed": seed}
+    options = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": AMPLE, "seed": seed}
     found = mi.superoptimize(attention_to_one_key(), **options)
     assert any(mugraph.candidate.fused for mugraph in found)
     assert all(mugraph.candidate.verdict.verdict is Equality.EQUAL for mugraph in found)

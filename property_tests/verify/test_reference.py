@@ -21,6 +21,7 @@ from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.reference import Reference, verify
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.parameters import paired
 from property_tests.support.small_programs import (
     SEEDS,
     attention,
@@ -181,9 +182,8 @@ def test_a_program_too_large_for_memory_is_refused_before_anything_is_drawn() ->
         Reference(identity((1 << 20, 1 << 20)))
 
 
-@pytest.mark.parametrize("last", ["exp", "relu", "silu", "sqrt", "gelu"])
-@pytest.mark.parametrize("right", [True, False])
-@settings(max_examples=40)  # of each of ten
+@pytest.mark.parametrize(("last", "right"), paired(["exp", "relu", "silu", "sqrt", "gelu"], [True, False]))
+@settings(max_examples=40)  # of each of five
 @given(seed=SEEDS)
 def test_draws_computed_together_give_the_verdict_of_draws_one_by_one(last: str, right: bool, seed: int) -> None:
     def program(add: bool) -> Graph:

@@ -23,6 +23,7 @@ from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.undefined import given_values
+from property_tests.support.parameters import AMPLE
 
 Write = Callable[[Any, Any, Any], Any]
 
@@ -51,7 +52,7 @@ def program(write: Write) -> Graph:
 
 
 def found(write: Write, undefined: str) -> list[Graph]:
-    options: dict[str, Any] = {"top": 4, "device": "cpu", "jobs": 1, "cache": False, "budget": 16.0}
+    options: dict[str, Any] = {"top": 4, "device": "cpu", "jobs": 1, "cache": False, "budget": AMPLE}
     return [result.graph for result in mi.superoptimize(program(write), undefined=undefined, **options)]
 
 
@@ -87,7 +88,7 @@ def test_a_product_of_norms_keeps_its_range() -> None:
         norms = (g.sqrt(g.sum(g.square(each), 1)) for each in (x, y))
         return g.sum(x * y, 1) / g.mul(*norms)
 
-    options: dict[str, Any] = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 32.0}
+    options: dict[str, Any] = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": AMPLE}
     for undefined, keeps in (("keep", True), ("free", False)):
         fused = [it.candidate for it in mi.superoptimize(program(cosine), undefined=undefined, **options) if it.candidate.fused]
         assert fused and all(it.float_check.ok is keeps for it in fused)
@@ -125,7 +126,7 @@ def test_laws_prove_nothing_through_an_undefined_side_of_a_choice() -> None:
     assert has_choices(right)
     assert not Prover(right).prove(wrong).proved and not Prover(right, load_rules("indexed")).prove(wrong).proved
     x, y = np.random.default_rng(0).standard_normal((2, 16, 16))
-    results = mi.superoptimize(right, top=4, device="cpu", jobs=1, cache=False, budget=16.0)
+    results = mi.superoptimize(right, top=4, device="cpu", jobs=1, cache=False, budget=AMPLE)
     [want] = evaluate(right, [x, y], FloatAlgebra())
     assert np.isfinite(want).all()
     for result in results:
@@ -183,7 +184,7 @@ def imported() -> Graph:
 
 @pytest.mark.slow
 def test_an_imported_program_keeps_what_is_undefined_unless_told_otherwise() -> None:
-    options: dict[str, Any] = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": 8.0}
+    options: dict[str, Any] = {"top": 2, "device": "cpu", "jobs": 1, "cache": False, "budget": AMPLE}
     whole = imported()
     read, plain = from_json(to_json(whole)), Graph(whole.nodes)
     assert read == plain == whole and read.keeps_undefined and not plain.keeps_undefined

@@ -11,6 +11,7 @@ from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from mirage_eg.verify.zeros import has_case_at_zero
+from property_tests.support.parameters import few
 from property_tests.support.small_programs import SEEDS, Pair, written
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -180,6 +181,6 @@ def test_the_float_check_finds_a_graph_undefined_at_zeros() -> None:
     assert not check.ok and check.problem == "NOT FINITE at zeros"
 
 
-@pytest.mark.parametrize(("name", "case"), [("gqa", False), ("gated_mlp", False), ("lora", False), ("rmsnorm", True)])
+@pytest.mark.parametrize(("name", "case"), few([("rmsnorm", True), ("gated_mlp", False), ("lora", False), ("gqa", False)], 2))
 def test_zeros_are_compared_where_a_divisor_may_be_zero(name: str, case: bool) -> None:
     assert has_case_at_zero(WORKLOADS[name](1)) is case

@@ -384,9 +384,9 @@ def _rationals(number: float) -> Iterator[Fraction]:
     if not isfinite(number):
         return
     exact = Fraction(number)
-    if exact.denominator > 1 and abs(number) * _DENOMINATORS[-1] > 0.1:  # others are whole, or nearest to 0
-        if _is_near(exact.limit_denominator(_DENOMINATORS[-1]), exact):  # if the nearest one is not, none is
-            yield next(it for it in map(exact.limit_denominator, _DENOMINATORS) if _is_near(it, exact))
+    may_be_simple = exact.denominator > 1 and abs(number) * _DENOMINATORS[-1] > 0.1  # others are whole, or nearest to 0
+    if may_be_simple and _is_near(exact.limit_denominator(_DENOMINATORS[-1]), exact):  # if the nearest is not, none is
+        yield next(it for it in map(exact.limit_denominator, _DENOMINATORS) if _is_near(it, exact))
     yield exact
 
 

@@ -53,7 +53,7 @@ CALLS: dict[str, Callable[[Modulus, Any, Any], Any]] = {
 }
 
 
-@settings(max_examples=20)  # all kernels each
+@settings(max_examples=12)  # all kernels each
 @given(st.sampled_from(PRIMES), SEEDS)
 def test_every_kernel_is_equal_to_its_numpy_form(cupy: FakeCupy, prime: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -108,7 +108,7 @@ def test_comparisons_by_kernels_are_those_of_numpy(cupy: FakeCupy, seed: int) ->
         assert str(results[0]) == str(results[1])
 
 
-@settings(max_examples=40)  # all kernels each
+@settings(max_examples=25)  # all kernels each
 @given(st.sampled_from(PRIMES), SEEDS)
 def test_what_is_undefined_stays_so_through_every_kernel(cupy: FakeCupy, prime: int, seed: int) -> None:
     x, y = np.random.default_rng(seed).integers(1, prime, (2, 3, 5)).astype(np.float64)

@@ -27,12 +27,12 @@ from property_tests.support.hand_written import (
     in_dtype,
     rms_norm_linear,
 )
+from property_tests.support.parameters import paired
 
 RAGGED = ["rms_norm_linear, ragged", "attention", "attention, one query", "lora, ragged", "split_product, ragged"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", RAGGED)
+@pytest.mark.parametrize(("name", "target"), paired(RAGGED, TARGETS))
 def test_kernels_compile_for_every_target(name: str, target: str) -> None:
     records = compile_source(emit(HAND_WRITTEN[name]("float16").mugraph), target)
     assert records

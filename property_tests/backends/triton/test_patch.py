@@ -20,6 +20,7 @@ from mirage_eg.partial_equivalence.mutants import Mutant, mutant_of
 from mirage_eg.partial_equivalence.parts import linear_parts, replaced
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.parameters import paired
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +156,7 @@ WRONG = [_one_row_short, _halo_one_row_short, _wrong_border]
 CORRECTED = ["convolution", *KINDS, *FUSED]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda it: it.__name__.strip("_"))
-@pytest.mark.parametrize("kind", CORRECTED)
+@pytest.mark.parametrize(("kind", "wrong"), paired(CORRECTED, WRONG))
 def test_a_wrong_correction_of_any_op_is_not_equal(kind: str, wrong: Callable[[Mutant], Graph]) -> None:
     it = _batch_into_height(_image_program(kind))
     graph = wrong(it)

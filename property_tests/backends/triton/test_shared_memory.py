@@ -17,6 +17,7 @@ from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.search.instantiate.limits import TileLimits, fits, fits_compiler
 from mirage_eg.testing import block_graphs
 from property_tests.support.hand_written import gated_mlp, in_dtype
+from property_tests.support.parameters import paired
 
 STAGES = 2
 
@@ -33,8 +34,7 @@ def with_moved_elements() -> Graph:
     return p.graph()
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("rows", [16, 64])
+@pytest.mark.parametrize(("rows", "target"), paired([16, 64], ["sm_80", "sm_90"]))
 def test_the_allocation_is_that_of_a_kernel_compiled_to_the_end(rows: int, target: str) -> None:
     graph = gated_mlp("float16", rows, 1024, 512, 4, 16).mugraph
     [block] = graph.blocks
@@ -44,11 +44,12 @@ def test_the_allocation_is_that_of_a_kernel_compiled_to_the_end(rows: int, targe
 
 
 @pytest.mark.parametrize(
-    ("target", "stages"), [("gfx942", 2), *((f"sm_{name}", stages) for name in (80, 90, 100) for stages in (1, 2, 4))]
+    ("place", "rows"),
+    paired([("gfx942", 2), *((f"sm_{name}", stages) for name in (80, 90, 100) for stages in (1, 2, 4))], [16, 64]),
 )
-@pytest.mark.parametrize("rows", [16, 64])
-def test_the_compiler_allocates_no_less_and_no_more_than_the_bounds(rows: int, stages: int, target: str) -> None:
+def test_the_compiler_allocates_no_less_and_no_more_than_the_bounds(rows: int, place: tuple[str, int]) -> None:
     """Products by mma and by wgmma, and one of an operand whose elements are moved."""
+    target, stages = place
     for graph in (gated_mlp("float16", rows, 1024, 512, 4, 16).mugraph, with_moved_elements()):
         [block] = graph.blocks
         least, most = shared_memory.bounds(block, stages)

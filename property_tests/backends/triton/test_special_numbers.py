@@ -27,6 +27,7 @@ from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.testing import OF_A_TYPE
+from property_tests.support.parameters import AMPLE
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = [NAN, INF, -INF, 0.0, -2.0, 3.0, 0.5]
@@ -181,7 +182,7 @@ def test_every_mugraph_takes_special_rows_as_torch_does(run_program: RunProgram,
     want = TORCH[name](torch.tensor(x, dtype=torch.float32)).double().numpy()
     exact = evaluate(program.graph(), [x], shifted := ShiftedFloats(FloatAlgebra(working=DType.float32, rounds=True), True))
     as_torch(shifted.number(exact[0]), want, exactly=name != "log_softmax")
-    found = [it for it in mi.superoptimize(program, budget=16, top=4) if it.candidate.fused]
+    found = [it for it in mi.superoptimize(program, budget=AMPLE, top=4) if it.candidate.fused]
     assert found
     for it in found:
         as_torch(run_program(it.source, [x])[0], want, exactly=name != "log_softmax")

@@ -31,6 +31,7 @@ torch = pytest.importorskip("torch")
 
 from mirage_eg.lab.bench import kernelbench_gpu_row  # noqa: E402
 from mirage_eg.lab.bench.kernelbench_gpu_row import Contestants, Loaded, largest_error, run_problem  # noqa: E402
+from property_tests.support.parameters import AMPLE  # noqa: E402
 
 ROW = GpuRow(
     problem="level1/1_A", dtype="float32", theirs=True, reference="float64", error=1e-6, torch_error=1e-6, allowed=1e-5
@@ -166,7 +167,7 @@ def test_a_problem_runs_through_its_stages(tmp_path: Path) -> None:
     problem = _problem(tmp_path, "return torch.relu(x * x).sum(dim=1, keepdim=True)")
     source = problem.path.read_text().replace("4096", "8")
     problem.path.write_text(source)
-    rows = [*run_problem(problem.path, problem.name, KernelBenchOptions(device="cpu", budget=30.0))]
+    rows = [*run_problem(problem.path, problem.name, KernelBenchOptions(device="cpu", budget=AMPLE))]
     assert [row.stage for row in rows] == [stage for stage in Stage if stage != Stage.TIMED]
     assert rows[-1].right and rows[-1].used == 1 and [*rows[-1].call_seconds] == [EAGER, OURS, "compile"]
     assert json.loads(json.dumps(asdict(rows[-1]), allow_nan=False))["problem"] == problem.name

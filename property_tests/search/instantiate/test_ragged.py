@@ -347,7 +347,7 @@ def best_us(write: Callable[..., Tensor], *shapes: tuple[int, ...]) -> float:
     return best
 
 
-@pytest.mark.parametrize("size", [127, 1021, pytest.param(4099, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", few([127, 1021, 4099], 1))
 def test_a_prime_size_costs_what_the_next_multiple_of_64_costs(size: int) -> None:
     above = -(-size // 64) * 64
 
