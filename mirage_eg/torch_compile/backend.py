@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 from mirage_eg.ir.errors import OptionError
+from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
-from mirage_eg.torch_compile.operator import call_directly
+from mirage_eg.torch_compile.operator import call_directly, op_of
 from mirage_eg.torch_compile.records import (
     GraphRecord,
     add_record,
@@ -27,6 +29,7 @@ from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import Settings, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
 from mirage_eg.torch_compile.whole_graph import (
+    KeptGraph,
     NoSegmentUsedError,
     OtherSegmentsError,
     WholeGraph,
@@ -34,11 +37,11 @@ from mirage_eg.torch_compile.whole_graph import (
     compiled_whole,
     copied,
     decided,
-    keep_times,
+    keep_graph,
+    kept_graph,
     may_compare,
     name_of,
     segments_of,
-    times_of,
 )
 
 
@@ -106,10 +109,10 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
 def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
     """The graph with segments or without, whichever takes less time; without, if none of them is used."""
     before, store, name = len(graph_records()), store_of(settings), name_of(gm, example_inputs, settings)
-    times: WholeTimes | str | None = times_of(name, store) if settings.search != "always" else None
-    if isinstance(times, WholeTimes):
+    kept = kept_graph(name, store) if settings.search != "always" and settings.report is None else None
+    if kept is not None:
         with suppress(OtherSegmentsError):
-            return _as_timed(gm, example_inputs, settings, call, times)
+            return _as_timed(gm, example_inputs, settings, call, kept)
         withdraw_records(before)
     made: list[WholeGraph] = []
 
@@ -117,8 +120,9 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
         made.append(compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen)))
         return made[0].mode
 
+    entry = uuid4().hex
     try:
-        ours = _with_inductor(copied(gm), example_inputs, settings, call, _some_used, compile_whole)
+        ours = _with_inductor(copied(gm), example_inputs, settings, call, _some_used, compile_whole, entry)
     except NoSegmentUsedError:
         ours = None
     if not made:
@@ -126,29 +130,42 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
     [whole] = made
     if ours is None:
         return whole.compiled[whole.mode]
-    segments = [it for record in graph_records()[before:] for it in segments_of(record, store)]
-    times = whole.against(ours, segments)
+    [record] = graph_records()[before:]
+    times = whole.against(ours, segments_of(record, store))
     _note(times, before, settings)
     if isinstance(times, str):
         return ours
-    keep_times(name, times, store)
+    keep_graph(name, KeptGraph(times, entry, graph_records()[-1]), store)
     return ours if times.ours_us < times.other_us else whole.compiled[whole.mode]
 
 
 def _as_timed(
-    gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall, times: WholeTimes
+    gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall, kept: KeptGraph
 ) -> Callable[..., Any]:
-    """The graph compiled once, as times of an earlier process say.
+    """The graph compiled once, as an earlier process has found; torch's caches may have it, too.
 
     Raises:
         OtherSegmentsError: it has other segments now.
     """
-    before, chosen, store = len(graph_records()), replace(settings, mode=times.mode), store_of(settings)
+    before, times, store = len(graph_records()), kept.times, store_of(settings)
+    chosen, calls = replace(settings, mode=times.mode), kept.calls(store)
+    for each in calls:
+        op_of(each.found.program)  # registered before torch loads code that calls it
     try:
-        compiled = _with_inductor(copied(gm), example_inputs, chosen, call, lambda record: times.check(record, store))
+        if calls and times.ours_us >= times.other_us:
+            raise NoSegmentUsedError
+        entry = kept.entry if calls else ""
+        compiled = _with_inductor(
+            copied(gm), example_inputs, chosen, call, lambda record: times.check(record, store), entry=entry
+        )
     except NoSegmentUsedError:
         compiled = _whole(gm, example_inputs, chosen)
-    _note(times, before, settings)
+    if len(graph_records()) > before:
+        _note(times, before, settings)
+    else:  # nothing was imported
+        for each in calls:
+            add_call(each)
+        add_record(kept.again())
     return compiled
 
 
@@ -171,10 +188,12 @@ def _with_inductor(
     call: FirstCall,
     check: Callable[[GraphRecord], None] = lambda record: None,
     compile_whole: Callable[[], str | None] | None = None,
+    entry: str = "",
 ) -> Callable[..., Any]:
     """Our kernels for segments, Inductor's code for the rest, unless `check` raises an error for the record of the graph.
 
     While workers search, `compile_whole` compiles the graph without segments and says in which mode the rest is compiled.
+    AOTAutograd's cache keeps the code as this `entry`, and loads it without a new record of the graph.
     """
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
@@ -185,7 +204,7 @@ def _with_inductor(
     def meanwhile() -> Settings:
         nonlocal chosen
         if compile_whole is not None:
-            with _apart(cached):
+            with _apart(), _kept_as("", cached):
                 chosen = replace(settings, mode=compile_whole())
         return chosen
 
@@ -198,22 +217,30 @@ def _with_inductor(
         with _constants_have_values(inputs), inductor.patch(chosen.inductor):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
 
-    # AOTAutograd's cache would load a graph without calling `inner`, that is without its kernels.
     table, cached = _decompositions(), functorch.enable_autograd_cache
-    with functorch.patch(enable_autograd_cache=False):
+    with _kept_as(entry, cached and bool(entry)):
         result: Callable[..., Any] = compile_fx(gm, example_inputs, inner, settings.inductor, table)
     return result
 
 
 @contextmanager
-def _apart(cached: bool) -> Iterator[None]:
+def _apart() -> Iterator[None]:
     """Compile another graph while one is compiled: what AOTAutograd notes of the two stays apart."""
     import torch
-    from torch._functorch import config as functorch
 
     context = copy.copy(torch._guards.TracingContext.get())
     context.output_strides = None
-    with torch._guards.tracing(context), functorch.patch(enable_autograd_cache=cached):
+    with torch._guards.tracing(context):
+        yield
+
+
+@contextmanager
+def _kept_as(entry: str, cached: bool) -> Iterator[None]:
+    """Whether AOTAutograd's cache keeps compiled code, and as which entry: none of ours serves torch itself."""
+    import torch
+    from torch._functorch import config as functorch
+
+    with functorch.patch(enable_autograd_cache=cached), torch.compiler.config.patch(cache_key_tag=entry):
         yield
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.calls import run_segment, run_writing_segment, run_writing_segment_of_one, segment_call
 
 
@@ -77,6 +79,12 @@ def writing_segment_op(returned: int) -> Any:
     _spare_dispatch(name, run_writing_segment_of_one if returned == 1 else run_writing_segment)
     _WRITING.add(found := getattr(torch.ops.mirage_eg, name).default)
     return found
+
+
+def op_of(program: Graph) -> Any:
+    """The op of a segment that is this program."""
+    written = len(written_inputs(program))
+    return writing_segment_op(len(program.outputs) - written) if written else segment_op()
 
 
 _WRITING: set[Any] = set()

@@ -19,7 +19,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion
-from mirage_eg.torch_compile.operator import is_writing, segment_op, writing_segment_op
+from mirage_eg.torch_compile.operator import is_writing, op_of
 
 Fake = Any  # torch's FakeTensorMode
 
@@ -148,9 +148,9 @@ class _Writer:
         if into:
             others = [it for place, it in enumerate(inputs) if place not in into.values()]
             written = [inputs[place] for place in sorted(into.values())]
-            results = self.call(writing_segment_op(len(region.outputs) - len(into)), others, written, key)
+            results = self.call(op_of(region.program), others, written, key)
         else:
-            results = self.call(segment_op(), inputs, key)
+            results = self.call(op_of(region.program), inputs, key)
         inside = set(region.nodes) - set(region.views)
         for copy in region.writes:
             self.graph.erase_node(copy)

@@ -15,10 +15,13 @@ from hashlib import sha256
 from typing import Any
 
 from mirage_eg.backends.measure.timing import time_alternately
+from mirage_eg.frontend.imported import Outside
+from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.json_text import parse_json
 from mirage_eg.pipeline.run.cache import code_hash, installed_version
 from mirage_eg.torch_compile.gate import can_time
-from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord
+from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, new_number
+from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore, write_kept
 from mirage_eg.torch_compile.settings import AUTO, AUTOTUNED, Settings
 
@@ -57,6 +60,30 @@ class WholeTimes:
             raise OtherSegmentsError
         if self.ours_us >= self.other_us:
             raise NoSegmentUsedError
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGraph:
+    """What is kept of a graph: its times, under which `entry` AOTAutograd's cache has its code with segments, its record."""
+
+    times: WholeTimes
+    entry: str
+    record: GraphRecord
+
+    def calls(self, store: SegmentStore) -> list[SegmentCall]:
+        """The calls of its segments; none if the cache has other kernels now, or lacks one."""
+        keys = dict.fromkeys(key for key, _ in self.times.segments)
+        try:
+            calls = [SegmentCall(store.by_key(key)) for key in keys]
+        except MirageError:
+            return []
+        sources = [[call.found.key, sha256(call.source.encode()).hexdigest()] for call in calls]
+        return calls if all(pair in sources for pair in self.times.segments) else []
+
+    def again(self) -> GraphRecord:
+        """The record of a graph of this process, whose kernels come from the cache."""
+        segments = tuple(replace(it, from_cache=bool(it.key)) for it in self.record.segments)
+        return replace(self.record, number=new_number(), segments=segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +127,29 @@ def name_of(gm: Any, inputs: Sequence[Any], settings: Settings) -> str:
     return sha256(json.dumps([gm.code, own, tensors, cards, versions]).encode()).hexdigest()
 
 
-def times_of(name: str, store: SegmentStore) -> WholeTimes | None:
-    """The times that were kept, in this process or an earlier one."""
+def kept_graph(name: str, store: SegmentStore) -> KeptGraph | None:
+    """What was kept of a graph, in this process or an earlier one."""
     if store.cache is None or not (path := store.cache.folder / f"{name}.whole.json").is_file():
         return None
     try:
-        kept = parse_json(path.read_text())
-        return WholeTimes(**{field.name: kept[field.name] for field in fields(WholeTimes)})
+        kept = parse_json(path.read_text(), infinities=True)
+        record = kept["record"]
+        segments = [SegmentRecord(**{**it, "decision": Decision(it["decision"])}) for it in record["segments"]]
+        outside = [Outside(**it) for it in record["outside"]]
+        return KeptGraph(
+            WholeTimes(**kept["times"]),
+            str(kept["entry"]),
+            GraphRecord(**{**record, "segments": tuple(segments), "outside": tuple(outside)}),
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         LOGGER.warning("whole graph: %s ignored: %s", path, error)
         return None
 
 
-def keep_times(name: str, times: WholeTimes, store: SegmentStore) -> None:
-    """Keep the times of a graph."""
+def keep_graph(name: str, kept: KeptGraph, store: SegmentStore) -> None:
+    """Keep what was found of a graph."""
     if store.cache is not None:
-        write_kept(store.cache.folder / f"{name}.whole.json", json.dumps(asdict(times)) + "\n")
+        write_kept(store.cache.folder / f"{name}.whole.json", json.dumps(asdict(kept)) + "\n")
 
 
 def may_compare(settings: Settings, inputs: Sequence[Any]) -> bool:

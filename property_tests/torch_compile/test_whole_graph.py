@@ -10,6 +10,7 @@ import torch
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.torch_compile import compile_graph, gate, whole_graph
 from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, graph_records
 from mirage_eg.torch_compile.segment_store import forget
 from mirage_eg.torch_compile.settings import Settings
@@ -79,6 +80,30 @@ def test_a_second_process_compiles_the_graph_once(
     kept.write_text(kept.read_text().replace('"segments": [["', '"segments": [["0'))  # of other kernels: timed again
     clock += [(7.0, 6.0)]
     assert compiled(projected, x, cache=str(tmp_path))[1].used == 0 and not clock
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ours", [5.0, 6.5])
+def test_a_second_process_imports_nothing(clock: Clock, ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock += [(ours, 6.0)]
+    x, imported = torch.randn(8, WIDTH), list[Any]()
+    options = {"cache": str(tmp_path), "budget": 600.0}
+    monkeypatch.setattr(
+        "mirage_eg.torch_compile.backend.compile_graph",
+        lambda *given, **keywords: imported.append(given) or compile_graph.compile_graph(*given, **keywords),
+    )
+    got = []
+    for _ in range(2):
+        forget()
+        forget_calls()
+        torch._dynamo.reset()
+        with torch.no_grad():
+            got.append(torch.compile(projected, backend=backend, options=options)(x))
+    torch.testing.assert_close(got[1], got[0], atol=0, rtol=0)
+    assert len(imported) == 1 and not clock
+    first, second = graph_records()[-2:]
+    assert second.rows()[1:] == [(f"graph {second.number}", *row[1:]) for row in first.rows()[1:]]
+    assert all(it.from_cache for it in second.segments) and second.number == first.number + 1
 
 
 def counted_compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
