@@ -262,15 +262,18 @@ def test_the_table_of_the_page_has_all_pairs() -> None:
     assert {name: int(count) for name, count in rows.items()} == {**files, "all": len(PAIRS)}
 
 
-def test_a_pair_that_fails_is_refused_at_its_line(tmp_path: Path) -> None:
+def test_a_pair_that_fails_is_refused_at_its_line_after_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (path := tmp_path / "own.py").write_text(
         "import mirage_eg as mi\n"
         "def program(g, s, x):\n"
         "    return g.transpose(x)\n"
-        "PAIRS = [mi.LawPair('law', sizes='n', inputs=lambda s: {'x': (s.n,)}, program=program, candidate=program)]\n"
+        "def pair(name, function):\n"
+        "    return mi.LawPair(name, sizes='n', inputs=lambda s: {'x': (s.n,)}, program=function, candidate=function)\n"
+        "PAIRS = [pair('wrong', program), pair('right', lambda g, s, x: g.abs(x))]\n"
     )
-    with pytest.raises(ProgramError, match=rf"candidate at rank 1: {path}:3: program fails: TypeError: .*'permutation'"):
-        decide_pair(load_pairs(path)[0])
+    code, printed, error = run_command(capsys, "bench", "laws", "--dir", path)
+    assert code == 2 and "own: right: proved for all sizes" in printed
+    assert re.search(rf"'wrong', candidate at rank 1: {path}:3: program fails: TypeError: .*'permutation'", error)
 
 
 def test_names_and_expectations_of_pairs_are_checked() -> None:

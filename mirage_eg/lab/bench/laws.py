@@ -7,8 +7,9 @@ from pathlib import Path
 from time import perf_counter
 
 from mirage_eg.frontend.load import load_pairs
-from mirage_eg.ir.errors import OptionError
+from mirage_eg.ir.errors import OptionError, ProgramError
 from mirage_eg.ir.pair import LawPair
+from mirage_eg.ir.plurals import counted
 from mirage_eg.verify.pairs import PairOutcome, PairVerdict, decide_pair
 
 
@@ -65,12 +66,20 @@ def law_rows(pairs: Sequence[tuple[str, LawPair]]) -> Iterator[LawRow]:
     """Each pair with its verdict.
 
     Raises:
-        ProgramError: a function of a pair writes no legal program.
+        ProgramError: functions of some pairs write no legal program; the others come first.
     """
+    failed: list[ProgramError] = []
     for file, pair in pairs:
         start = perf_counter()
-        verdict = decide_pair(pair)
+        try:
+            verdict = decide_pair(pair)
+        except ProgramError as error:
+            failed.append(error)
+            continue
         yield LawRow(file, verdict, pair.note, perf_counter() - start)
+    if failed:
+        more = f"; {counted(len(failed) - 1, 'more pair')} without a verdict" if len(failed) > 1 else ""
+        raise ProgramError(f"{failed[0]}{more}") from failed[0]
 
 
 def counts(rows: Sequence[LawRow]) -> list[LawCounts]:
