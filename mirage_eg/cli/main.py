@@ -94,12 +94,15 @@ def main() -> NoReturn:
         _drop_stdout()
         sys.exit(1)
     except OSError as error:
+        if error.errno in _PATHS and error.filename:
+            _fail(f"{error.filename}: {error.strerror}")
         if error.errno not in _FULL:
             raise
         _drop_stdout()
         _fail(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}")
 
 
+_PATHS = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR)  # of a path among the arguments
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 

@@ -62,6 +62,15 @@ BAD_FILES = {
     ),
 }
 
+LONG_NAMES = [  # commands before and the end of a path that no file system takes
+    ("optimize rmsnorm --trace ", ""),
+    ("optimize rmsnorm --out ", ".onnx"),
+    ("optimize ", ".json"),
+    ("rules check ", ".egg"),
+    ("rewrite lora --rules ", ".egg"),
+    ("cache import --dir . ", ".zip"),
+    ("egraph lora --out ", ".svg"),
+]
 
 REFUSED = [
     ("", "Missing command"),
@@ -122,6 +131,7 @@ REFUSED = [
     ("show notes.txt", "notes.txt: line 1, column 1: not JSON"),
     ("show good.json --out good.png", "wanted a file that ends in .svg or .html"),
     ("show good.json --out taken/good.svg", "taken is no folder"),
+    *((f"{command}{'a' * 300}{suffix}", "File name too long") for command, suffix in LONG_NAMES),
 ]
 
 
