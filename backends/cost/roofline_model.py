@@ -39,6 +39,7 @@ def is_function(op: str, attributes: Mapping[str, Any]) -> bool:
     return any(record is not None and record.costly for record in records)
 
 
+LONG_ROW = 48 << 10  # bytes: a longer row is read three times by the library's softmax, which has it in shared memory else
 SECTOR = 64  # bytes in a row below which a load fetches more than it uses
 
 
@@ -95,6 +96,8 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
         return _product_work(graph, item, result, dram)
     if OPS[item.op].indices is not None and len(item.operands) == 2:  # reads as much as it writes, and the indices
         dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
+    if item.op == "softmax" and graph.types[result].shape[item["dim"]] * graph.types[result].dtype.itemsize > LONG_ROW:
+        dram += 2 * graph.types[result].nbytes
     return KernelWork(item.op, dram)
 
 
