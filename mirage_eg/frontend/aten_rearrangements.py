@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, Lazy, named, spelled
+from mirage_eg.frontend.aten_fields import joined_fields
 from mirage_eg.frontend.aten_two_indices import at_rows_and_columns
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -272,15 +273,21 @@ def _reshaped_cut(x: Tensor, dim: int, index: int, shape: Sequence[int]) -> Tens
 
 def _cat(call: Call) -> Tensor:
     tensors = call.any_tensors("tensors")
-    dim = call.dim("dim", len(tensors[0].shape))
-    return tensors[0] if len(tensors) == 1 else call.graph.concat(tensors, dim)
+    return _joined(call, tensors, call.dim("dim", len(tensors[0].shape)))
+
+
+def _joined(call: Call, tensors: Sequence[Tensor], dim: int) -> Tensor:
+    if len(tensors) == 1:
+        return tensors[0]
+    fields = joined_fields(call, tensors, dim)
+    return call.graph.concat(tensors, dim) if fields is None else fields
 
 
 def _stack(call: Call) -> Tensor:
     tensors = call.any_tensors("tensors")
     dim = call.dim("dim", len(tensors[0].shape) + 1)
     shape = (*tensors[0].shape[:dim], 1, *tensors[0].shape[dim:])
-    return call.graph.concat([reshaped(x, shape) for x in tensors], dim)
+    return _joined(call, [reshaped(x, shape) for x in tensors], dim)
 
 
 _RUNS = 16  # slices that one selection may become

@@ -176,3 +176,34 @@ def test_integers_that_may_wrap_are_known() -> None:
         g.mark_output(value)
     wrapped = wrapped_values(g.graph())
     assert {name for name, value in values.items() if value.position in wrapped} == {"bytes", "nibbles times 18"}
+
+
+BYTE_WORDS = _whole(0, 256, (N, K // 2), torch.uint8)
+OF_ONE_WORD: dict[str, tuple[Any, int]] = {
+    "nibbles": (lambda w: torch.stack([w & 15, w >> 4], -1), 2),
+    "the upper first, at the front": (lambda w: torch.stack([(w >> 4) & 15, w & 15], 0), 2),
+    "joined": (lambda w: torch.cat([(w & 15).unsqueeze(1), (w >> 4).unsqueeze(1)], 1), 2),
+    "pairs of bits": (lambda w: torch.stack([(w >> shift) & 3 for shift in (0, 2, 4, 6)], -1), 4),
+    "of int32": (lambda w: torch.stack([(one >> shift) & 7 for one in [w.int()] for shift in (3, 9)], -1), 2),
+}
+OF_OTHERS: dict[str, Any] = {
+    "two words": lambda w: torch.stack([w & 15, w.flip(0) >> 4], -1),
+    "of other lengths": lambda w: torch.stack([w & 7, w >> 4], -1),
+    "signed": lambda w: torch.stack([w.to(torch.int8) & 15, w.to(torch.int8) >> 4], -1),
+    "side by side": lambda w: torch.cat([w & 15, w >> 4], 1),
+}
+
+
+@pytest.mark.parametrize("name", [*OF_ONE_WORD, *OF_OTHERS])
+def test_fields_of_one_word_are_one_shift_by_a_tensor(name: str) -> None:
+    stacked, count = OF_ONE_WORD[name] if name in OF_ONE_WORD else (OF_OTHERS[name], 0)
+
+    def model(w: Any) -> Any:
+        return stacked(w).float() * 2
+
+    it = imported(model, BYTE_WORDS)
+    assert it.outside == () and torch.equal(it.run(BYTE_WORDS), model(BYTE_WORDS))
+    ops = [item.op for item in it.segments[0].program.nodes]
+    assert (ops.count("right_shift_by"), ops.count("concat")) == ((1, 0) if count else (0, 1))
+    if count:
+        assert ops.count("cast") == 1 + ("int32" in name)

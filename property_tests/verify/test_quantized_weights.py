@@ -106,3 +106,16 @@ def test_kernels_load_bytes_and_convert_what_they_take_of_them(
     kept = {None: stored, "low_bits": stored & 15, "right_shift": stored >> 4}[op]
     [got] = run_program(source, [numbers, stored])
     assert np.allclose(got, numbers @ kept, rtol=2**-7, atol=1)
+
+
+def test_kernels_take_all_fields_of_a_byte(run_program: RunProgram) -> None:
+    kernel, block = new_kernel_graph(), new_threadblock_graph((1,))
+    words, shifts = kernel.new_input((16, 8, 1), "uint8", "W"), kernel.new_input((2,), "uint8", "S")
+    inner, places = (block.new_input(it, (REPLICATED,)) for it in (words, shifts))
+    block.new_output(
+        block.cast(block.op("low_bits", block.op("right_shift_by", inner, places), bits=4), "float32"), (REPLICATED,)
+    )
+    kernel.customized([words, shifts], block)
+    stored = np.random.default_rng(0).integers(0, 256, (16, 8, 1))
+    [got] = run_program(emit(kernel.graph()), [stored, np.array([0, 4])])
+    assert np.array_equal(got, np.concatenate([stored & 15, stored >> 4], 2))

@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
+from mirage_eg.backends.cost.devices import closest_device
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn
-from mirage_eg.backends.measure.timing import gpu_name, time_alternately
+from mirage_eg.backends.measure.timing import gpu_name, gpu_target, time_alternately
 from mirage_eg.lab.bench.model_errors import passes, relative_error, tensors_of
 from mirage_eg.lab.bench.model_row_records import AUTOTUNED, DEFAULT, EAGER, OURS, Contestant, ModelJob, ModelRow
 from mirage_eg.lab.bench.model_suites import SUITES
@@ -122,11 +123,12 @@ def _versions() -> dict[str, str]:
 
 
 def _bandwidth() -> float:
-    """Bytes per second of a large copy, read and written."""
+    """Bytes per second of a large copy, read and written, or of the device's record, which is more where reads are faster."""
     source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     [timing] = time_alternately([lambda: target.copy_(source)], graphs=True, cold=False)
-    return 2e6 * _COPIED_BYTES / timing.warm_us
+    record = closest_device(gpu_name(), gpu_target())
+    return max(2e6 * _COPIED_BYTES / timing.warm_us, 0.0 if record is None else record.memory_bandwidth)
 
 
 def _reference(job: ModelJob, model: Built) -> tuple[list[Any], str]:

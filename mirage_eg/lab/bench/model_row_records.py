@@ -51,8 +51,7 @@ class Contestant:
 class ModelRow:
     """A line: contestants by mode; for each mode of ours segments used and all, unexpected errors, the table of `explain`.
 
-    `read_bytes` are those of the weights that a call needs, and `bandwidth` the bytes per second of a copy on the GPU; 0 if not
-    measured.
+    `read_bytes` are those of the weights that a call needs, `bandwidth` the bytes per second of its memory; 0 if not measured.
     """
 
     job: ModelJob

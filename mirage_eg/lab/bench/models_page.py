@@ -38,7 +38,7 @@ def memory_ratio(row: ModelRow, mode: str) -> float | None:
 
 
 def memory_share(row: ModelRow, mode: str) -> float | None:
-    """The time of reading the weights once at the rate of a copy over a mode's time in a CUDA graph."""
+    """The time of reading the weights once at the memory's rate over a mode's time in a CUDA graph."""
     least_us = 1e6 * row.read_bytes / row.bandwidth if row.bandwidth else None
     return _ratio(least_us, _us(row.contestants.get(mode), graphs=True))
 

@@ -1,0 +1,64 @@
+"""Fields of a word, side by side: one shift by a tensor of places instead of a shift and a mask for each field.
+
+So the numbers of packed weights are one value, as the program means them, and not as many as a word has fields.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mirage_eg.frontend.aten_call import Call
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.node import Node, result_count
+
+
+class _Field(NamedTuple):
+    """The `bits` of a word above its lowest `shift`; the word by its position in the graph."""
+
+    word: int
+    bits: int
+    shift: int
+
+
+def joined_fields(call: Call, pieces: Sequence[Tensor], dim: int) -> Tensor | None:
+    """Pieces of extent 1 along a dim, joined there, if they are fields of as many bits of one word; else None."""
+    found = [_field(call, piece) for piece in pieces]
+    fields = [it for it in found if it is not None]
+    if len(pieces) < 2 or len(fields) < len(pieces) or len({(it.word, it.bits) for it in fields}) > 1:
+        return None
+    if any(piece.shape[dim] != 1 for piece in pieces):
+        return None
+    g, shape, shifts = call.graph, pieces[0].shape, [it.shift for it in fields]
+    word = g.reshape(Tensor(g, fields[0].word), shape)
+    name = f"shifts_{word.dtype}_{'_'.join(map(str, shifts))}"
+    places = call.lift(name, (len(shifts),), word.dtype, lambda: np.array(shifts))
+    behind = [1] * (len(shape) - 1 - dim)
+    column = g.reshape(places, (len(shifts), *behind)) if behind else places
+    return g.op("low_bits", g.op("right_shift_by", word, column), bits=fields[0].bits)
+
+
+def _field(call: Call, x: Tensor) -> _Field | None:
+    item = _node(call, x.position)
+    while item.op == "reshape":
+        item = _node(call, item.operands[0])
+    if item.op == "right_shift" and x.dtype is DType.uint8:
+        shift = int(item["bits"])
+        return _Field(item.operands[0], 8 - shift, shift)
+    if item.op != "low_bits":
+        return None
+    inner = _node(call, item.operands[0])
+    if inner.op == "right_shift":
+        return _Field(inner.operands[0], int(item["bits"]), int(inner["bits"]))
+    return _Field(item.operands[0], int(item["bits"]), 0)
+
+
+def _node(call: Call, position: int) -> Node:
+    """The node of the graph that has the value at a position."""
+    first = 0
+    for item in call.graph.checker.nodes:
+        first += result_count(item)
+        if position < first:
+            return item
+    raise AssertionError(f"no value {position}")
