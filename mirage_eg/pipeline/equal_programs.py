@@ -30,6 +30,7 @@ from mirage_eg.pipeline.search_stage import mugraph_of
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.segment_search import SegmentSearch
 from mirage_eg.search.partition.shortest_path import Partition
+from mirage_eg.transforms.constants import with_constants
 from mirage_eg.transforms.split_statistics import with_split_statistics
 
 ToGiven = Callable[[Graph], Graph]  # a µGraph of the other program becomes one of the given program
@@ -103,12 +104,13 @@ def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner) 
         searched = EqualPrograms()
         if bound_us * HEURISTICS.close < best_us:
             searched, partition = _search_substitution(run, found, partitioner.found, best_us)
-            extraction.add(found.rewritten.graph, found.rewritten.terms, partition.searched)
+            if not found.in_each_call:
+                extraction.add(found.rewritten.graph, found.rewritten.terms, partition.searched)
         us = _best_us(searched.candidates)
         seconds = perf_counter() - begin - sum(it.seconds for it in result.summaries)
         summary = _summary(run, found, extraction, bound_us, as_written_us, None if us == inf else us, seconds)
         result = result.joined(replace(searched, summaries=(summary,)))
-        if not searched.candidates or until.passed():
+        if not searched.candidates or found.in_each_call or until.passed():
             break
         best_us = min(best_us, us)
     return result
@@ -140,15 +142,17 @@ def _search_substitution(
     run: Run, found: Substitution, known: Mapping[Graph, SegmentSearch], best_us: float
 ) -> tuple[EqualPrograms, Partition]:
     """The search of the rewritten program, with the extracted kernels among its µGraphs."""
-    graph = found.rewritten.graph
-    searched, partition = _search(run, "rewritten", graph, found.whole, known, best_us)
+    graph = found.searched
+    if run.options.not_finite_in(run.program) == "lose":
+        graph = with_constants(graph)  # a mean less itself, say
+    searched, partition = _search(run, "rewritten", graph, found.to_given, known, best_us)
     lesser = _is_lesser(run, graph)
-    groups = [*searched.candidates, (_of_given(_library(run, graph), found.whole, lesser),)]
-    if found.joint.plan is not None:
+    groups = [*searched.candidates, (_of_given(_library(run, graph), found.to_given, lesser),)]
+    if found.joint.plan is not None and not found.in_each_call:
         extracted = mugraph_of(run, graph, found.joint.plan)
         if not run.on_gpu:
             extracted = replace(extracted, optimized=optimize_mugraph(extracted.graph, run.device))
-        groups.append((_of_given(extracted, found.whole, lesser),))
+        groups.append((_of_given(extracted, found.to_given, lesser),))
     return replace(searched, candidates=groups), partition
 
 

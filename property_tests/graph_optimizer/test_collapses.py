@@ -1,4 +1,4 @@
-"""Sums over products without weights: each is rewritten and proved for all inputs; altered programs are not, or are refuted."""
+"""Sums over products and means of norms, without weights: each is rewritten and proved; altered programs refute it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -191,9 +191,57 @@ def test_a_sum_over_another_function_of_a_product_is_not_collapsed(write: Write)
     assert found is None or product_flops(found) == product_flops(program)
 
 
+def _means(g: KernelGraph, x: Tensor, *dims: int) -> Tensor:
+    for dim in dims:
+        x = g.mean(x, dim)
+    return x
+
+
+def _normalized(g: KernelGraph, x: Tensor, w: Tensor, b: Tensor, *dims: int) -> Tensor:
+    """A norm over these dims, as a batch norm in training is imported."""
+    centred = x - _means(g, x, *dims)
+    return centred / g.sqrt(g.shift(_means(g, g.square(centred), *dims), 1)) * w + b
+
+
+NORMALIZED = (16, 64, 48, 48), (64, 1, 1), (64, 1, 1)
+
+
+def _passes(program: Graph) -> int:
+    """How many ops read or write a tensor of the input's shape."""
+    largest = program.input_types[0].shape
+    return sum(any(program.types[i].shape == largest for i in (*item.operands, *values)) for item, values in program.numbered())
+
+
+@pytest.mark.parametrize("dims", [(0, 2, 3), (2, 3), (3, 0, 2)], ids=str)
+def test_a_mean_of_what_was_normalized_is_a_function_of_means_that_the_norm_has(dims: tuple[int, ...]) -> None:
+    program = _program(NORMALIZED, lambda g, x, w, b: _means(g, _normalized(g, x, w, b, *dims), 2, 3))
+    found = _rewritten(program)
+    assert found is not None and _passes(found) < _passes(program)
+    assert predict_us(found, H200) < 0.8 * predict_us(program, H200)
+
+
+def test_a_mean_of_what_was_normalized_is_proved_and_altered_programs_refute_it() -> None:
+    small = (3, 4, 6, 5), (4, 1, 1), (4, 1, 1)
+    program = _program(small, lambda g, x, w, b: _means(g, _normalized(g, x, w, b, 0, 2, 3), 2, 3))
+    found = _rewritten(program, replace(H200, memory_bandwidth=1.0))
+    assert found is not None and verify(program, found).equal and given_values(program, found, 0) is None
+    altered: tuple[Write, ...] = (
+        lambda g, x, w, b: _means(g, g.relu(_normalized(g, x, w, b, 0, 2, 3)), 2, 3),
+        lambda g, x, w, b: _means(g, _normalized(g, x, w, b, 0, 2), 2, 3),
+        lambda g, x, w, b: g.mean(g.max(_normalized(g, x, w, b, 0, 2, 3), 2), 3),
+    )
+    assert not any(verify(_program(small, write), found, trials=1).equal for write in altered)
+    primitive = simplify(program).after
+    saturation, classes = saturated_classes(primitive, frozenset())
+    check = check_enodes(primitive, classes)
+    assert saturation.stopped is None and (check.different, check.unreached) == ((), 0)
+
+
 def test_programs_that_sum_no_product_are_not_saturated_without_weights() -> None:
     shapes = (64, 32), (32, 48)
     assert not may_collapse(_program(shapes, lambda g, x, w: g.relu(x @ w) + g.mean(x, 1)))
     assert not may_collapse(_program(shapes, lambda g, x, w: g.mean(g.exp(x @ w), 1)))
     assert not may_collapse(expand(_program(shapes, lambda g, x, w: g.layer_norm(x @ w + 1, 48))))
     assert may_collapse(_program(shapes, lambda g, x, w: g.mean(x @ w - 2, 1)))
+    assert not may_collapse(_program(NORMALIZED, lambda g, x, w, b: _means(g, g.relu(_normalized(g, x, w, b, 2)), 2)))
+    assert may_collapse(_program(NORMALIZED, lambda g, x, w, b: _means(g, _normalized(g, x, w, b, 2), 2)))

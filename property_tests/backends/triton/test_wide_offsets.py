@@ -28,12 +28,22 @@ def one_block(
     return kernel.graph()
 
 
+def chosen_rows(shape: tuple[int, int], count: int) -> Graph:
+    """A kernel that concatenates rows of a table, twice so many."""
+    kernel = new_kernel_graph()
+    x = kernel.new_input(shape, "float16", "X")
+    indices = [kernel.new_input((count,), "int64", name) for name in "IJ"]
+    kernel.mark_output(kernel.concat([kernel.gather(x, it) for it in indices], 0))
+    return kernel.graph()
+
+
 LARGE = {
     "rows far apart in a tile": one_block((4, 1 << 30), (1 << 20,), lambda b, x: b.sub(x, b.max(x, 0))),
     "many rows": one_block((1 << 20, 1 << 12), (1 << 20,), lambda b, x: b.exp(x)),
     "two grid dims": one_block((1 << 11, 1 << 11, 1 << 10), (1 << 11, 1 << 11), lambda b, x: b.exp(x)),
     "a loop": one_block((1 << 12, 1 << 20), (1 << 12,), lambda b, x: b.forloop_accum(b.exp(x), "sum", 1), loop=1 << 10),
     "a view with large strides": one_block((8, 64), (1,), lambda b, x: b.exp(x), strides=(1 << 29, 1)),
+    "many chosen rows": chosen_rows((1 << 20, 1 << 12), 1 << 19),
 }
 
 
