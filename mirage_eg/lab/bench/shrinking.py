@@ -8,40 +8,41 @@ import ast
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
-Shrinking = Callable[[int], int]
+Shrinking = Callable[[list[int]], list[int]]
 
 _SMALL = 16  # sizes up to this one stay: kernels, groups, heads, dims
 _LARGEST, _LARGER = 64, 1024  # after shrinking by one factor
 _LEAST = 4
 
 
-def _by_one_factor(largest: int) -> Callable[[list[int]], Shrinking]:
+def _by_one_factor(largest: int) -> Shrinking:
     """All sizes over one power of two, so that their quotients stay."""
 
-    def shrinking(sizes: list[int]) -> Shrinking:
+    def shrinking(sizes: list[int]) -> list[int]:
         factor = 1
         while max(sizes, default=0) > largest * factor:
             factor *= 2
-        return lambda size: max(_LEAST, size // factor)
+        return [max(_LEAST, size // factor) for size in sizes]
 
     return shrinking
 
 
-def _each(sizes: list[int]) -> Shrinking:
-    """Each size over a power of two of its own, to 16 … 31."""
-    return lambda size: size >> max(0, size.bit_length() - _SMALL.bit_length())
+def _each(least: int) -> Shrinking:
+    """Each size over a power of two of its own, to `least` … 2 · `least` − 1."""
+    return lambda sizes: [size >> max(0, size.bit_length() - least.bit_length()) for size in sizes]
 
 
-def _halved(sizes: list[int]) -> Shrinking:
-    """Each size over a power of two of its own, to 64 … 127: reductions stay longer than kernels."""
-    return lambda size: size >> max(0, size.bit_length() - (2 * _LARGEST - 1).bit_length())
+def _first(sizes: list[int]) -> list[int]:
+    """The first size alone, which as a rule is that of the batch."""
+    return [_LEAST, *sizes[1:]] if sizes else []
 
 
-SHRINKINGS: Mapping[str, Callable[[list[int]], Shrinking]] = {
+SHRINKINGS: Mapping[str, Shrinking] = {
     "by one factor": _by_one_factor(_LARGEST),
-    "each to 16 … 31": _each,
-    "each to 64 … 127": _halved,
+    "each to 16 … 31": _each(_SMALL),
+    "each to 64 … 127": _each(_LARGEST),  # reductions stay longer than kernels
     "by one factor, to 1,024": _by_one_factor(_LARGER),
+    "the first to 4": _first,
 }
 
 
@@ -50,10 +51,9 @@ def run_source(source: str, path: str, shrinking: str | None = None) -> ModuleTy
     tree = ast.parse(source, path)
     if shrinking is not None:
         sizes = [constant for statement in tree.body for constant in _sizes(statement)]
-        shrink = SHRINKINGS[shrinking]([size.value for size in sizes if isinstance(size.value, int)])
-        for size in sizes:
-            assert isinstance(size.value, int)
-            size.value = shrink(size.value)
+        smaller = SHRINKINGS[shrinking]([size.value for size in sizes if isinstance(size.value, int)])
+        for size, value in zip(sizes, smaller, strict=True):
+            size.value = value
     module = ModuleType("problem")
     module.__file__ = path
     exec(compile(tree, path, "exec"), module.__dict__)
