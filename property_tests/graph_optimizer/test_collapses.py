@@ -83,6 +83,11 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Write, Write]] = {
         lambda g, x, w, b: g.sum((x @ w) * b, 1),
         lambda g, x, w, b: g.sum(x @ w, 1) * g.sum(b, 0),
     ),
+    "a quotient by what varies with the rows": (
+        (*MATRICES[:2], (4096, 1)),
+        lambda g, x, w, b: g.sum((x @ w) / b, 1),
+        lambda g, x, w, b: g.sum(x @ w, 1) * b,
+    ),
     "a mean over the channels of a convolution": (
         IMAGES,
         lambda g, x, w, b: g.mean(g.conv2d(x, w, pads=1) + b, 1),
@@ -168,7 +173,7 @@ def test_a_collapse_is_proved_and_an_altered_problem_refutes_it(name: str) -> No
     program, other = (_program(_small(shapes), it) for it in (write, altered))
     found = _rewritten(program, SLOW)
     assert found is not None and product_flops(found) < product_flops(program)
-    if not any(item.op == "sigmoid" for item in found.nodes):
+    if not any(item.op in ("sigmoid", "div") for item in found.nodes):
         assert all(box.equal for box in agreement(program, found))
         assert not all(box.equal for box in agreement(other, found))
     assert given_values(program, found, 0) is None, "what is not finite must stay so"
@@ -245,3 +250,8 @@ def test_programs_that_sum_no_product_are_not_saturated_without_weights() -> Non
     assert may_collapse(_program(shapes, lambda g, x, w: g.mean(x @ w - 2, 1)))
     assert not may_collapse(_program(NORMALIZED, lambda g, x, w, b: _means(g, g.relu(_normalized(g, x, w, b, 2)), 2)))
     assert may_collapse(_program(NORMALIZED, lambda g, x, w, b: _means(g, _normalized(g, x, w, b, 2), 2)))
+    assert not may_collapse(_program(NORMALIZED, lambda g, x, w, b: _means(g, _normalized(g, x, w, b, 2), 3)))
+    residual = _program(
+        NORMALIZED, lambda g, x, w, b: (lambda y: _normalized(g, y + x, w, b, 1, 2))(_normalized(g, x, w, b, 1, 2))
+    )
+    assert not may_collapse(residual)
