@@ -35,6 +35,11 @@ def _dropout(call: Call) -> Tensor:
     return x
 
 
+def _native_dropout(call: Call) -> list[Lazy | str]:
+    x = _dropout(call)
+    return [lambda: x, "the mask of dropout is random"]
+
+
 def _cast(call: Call) -> Tensor:
     """The operand in torch's element type of the result; as bool, the indicator of other numbers than 0."""
     call.ignore("dtype", "layout", "device", "pin_memory", "non_blocking", "copy", "memory_format", "other")
@@ -398,7 +403,7 @@ HANDLERS: Mapping[str, Handler] = {
     **named("contiguous.default clone.default", _same(*_LAYOUTS)),
     **named("alias.default detach.default detach_.default lift_fresh_copy.default positive.default", _same()),
     **named("dropout.default feature_dropout.default", _dropout),
-    "aten.native_dropout.default": lambda call: [lambda: _dropout(call), "the mask of dropout is random"],
+    "aten.native_dropout.default": _native_dropout,
     **named("to.dtype to.dtype_layout to.device to.other _to_copy.default type_as.default", _cast),
     **named("view.default view_as.default _unsafe_view.default reshape.default reshape_as.default", _reshape),
     **named("flatten.using_ints unflatten.int unsqueeze.default", _reshape),

@@ -224,6 +224,12 @@ def test_a_vector_in_a_product_is_a_row_or_a_column(left: tuple[int, ...], right
     assert_equal(torch.matmul, *tensors(left, right))
 
 
+@pytest.mark.parametrize("op", [f.dropout, lambda x, p: torch.native_dropout(x, p, True)[0]])
+def test_dropout_in_training_stays_outside(op: Callable[..., Any]) -> None:
+    [node] = imported(lambda x: op(x.exp(), 0.2), *tensors((4, 8))).outside
+    assert node.reason == "dropout with p = 0.2 in training is random"
+
+
 def test_an_argument_that_no_handler_knows_leaves_the_node_outside() -> None:
     graph = KernelGraph()
     kind = TorchType((3, 4), "float32")
@@ -283,7 +289,9 @@ def written(x: Any) -> Any:
         lambda x: torch.roll(x, (1, -2), (0, 1)) + torch.roll(x, 5) + x.repeat(1, 1) + x.t().T,
         lambda x: torch.addcmul(x, x, x[0], value=0.3) + torch.addcdiv(x, x[1], x * x + 1, value=-2) + x.clamp(1, 0.5),
         lambda x: x.repeat_interleave(2, 1).reshape(6, 2, 8).sum(1) + x.repeat(2, 1)[:6],
-        lambda x: f.silu(x) * f.sigmoid(x) - f.tanh(x) + f.dropout(x, 0.5, training=False),
+        lambda x: (
+            f.silu(x) * f.sigmoid(x) - f.tanh(x) + f.dropout(x, 0.5, training=False) + torch.native_dropout(x, 0.2, False)[0]
+        ),
         lambda x: torch.baddbmm(x[None], x[None], x[:, None, :6].reshape(1, 6, 6)[..., :6].repeat(1, 2, 2)[:, :8, :8]),
         lambda x: torch.where(x > 0, 1.0, x) + 1e6 * torch.where(x > 0, 1.0000001, x),
         lambda x: torch.where(x > 0, x, 2 * x) + torch.where(x <= 0.5, 1.0, x) + torch.where(x.bool(), 3.0, -1.0),
