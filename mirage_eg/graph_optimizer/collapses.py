@@ -66,10 +66,10 @@ def may_fold(program: Graph) -> bool:
     weights = weight_only(program, weights_of(program))
     behind: set[int] = set()  # convolutions of one reader, and their sums with weights
     for item, values in program.numbered():
-        folds = sorted((operand in behind, operand in weights) for operand in item.operands) in _FOLDED
-        if folds and item.op in AFFINE - _OFFSETS:
+        is_folded = sorted((operand in behind, operand in weights) for operand in item.operands) in _FOLDED
+        if is_folded and item.op in AFFINE - _OFFSETS:
             return True
-        is_offset = folds and item.op in _OFFSETS
+        is_offset = is_folded and item.op in _OFFSETS
         if (is_offset or item.op in (*CONVOLUTIONS, *TRANSPOSED)) and len(program.readers[values[0]]) == 1:
             behind.add(values[0])
     return False

@@ -218,14 +218,14 @@ def _passes(program: Graph) -> int:
 
 
 @pytest.mark.parametrize("dims", [(0, 2, 3), (2, 3), (3, 0, 2)], ids=str)
-def test_a_mean_of_what_was_normalized_is_a_function_of_means_that_the_norm_has(dims: tuple[int, ...]) -> None:
+def test_a_mean_of_what_was_normalized_takes_the_means_of_the_norm(dims: tuple[int, ...]) -> None:
     program = _program(NORMALIZED, lambda g, x, w, b: _means(g, _normalized(g, x, w, b, *dims), 2, 3))
     found = _rewritten(program)
     assert found is not None and _passes(found) < _passes(program)
     assert predict_us(found, H200) < 0.8 * predict_us(program, H200)
 
 
-def test_a_mean_of_what_was_normalized_is_proved_and_altered_programs_refute_it() -> None:
+def test_means_of_norms_are_proved_and_altered_programs_refute_them() -> None:
     small = (3, 4, 6, 5), (4, 1, 1), (4, 1, 1)
     program = _program(small, lambda g, x, w, b: _means(g, _normalized(g, x, w, b, 0, 2, 3), 2, 3))
     found = _rewritten(program, replace(H200, memory_bandwidth=1.0))

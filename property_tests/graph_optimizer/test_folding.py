@@ -91,5 +91,5 @@ def test_large_images_pay_for_a_filter_in_each_call() -> None:
     ],
     ids=["a bias alone", "a relu before the factor", "two readers", "a square", "no convolution"],
 )
-def test_programs_whose_filters_take_nothing_are_not_saturated_without_weights(write: Write) -> None:
+def test_programs_whose_filters_take_nothing_are_not_saturated(write: Write) -> None:
     assert not may_fold(simplify(expand(_program(write))).after)
