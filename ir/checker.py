@@ -256,12 +256,18 @@ def _check_written_input(checker: Checker, into: int, result: TensorType) -> Non
         raise GraphError(f"got a result of {result} into input {into} of {checker.inputs[into]}; wanted equal types")
 
 
+def _check_strides(item: Node, dims: int) -> None:
+    if (strides := item.get("strides")) is not None and len(strides) != dims:
+        raise GraphError(f"got {counted(len(strides), 'stride')} for an output of {counted(dims, 'dim')}")
+
+
 def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozenset[int]) -> TensorType:
     dtype = DType(item["dtype"]) if item.get("dtype") else tile.dtype
     if checker.level is not Level.BLOCK:
-        if item.get("omap") is not None or item.get("strides") is not None:
-            raise GraphError("got an omap or strides of an output outside a block graph")
+        if item.get("omap") is not None:
+            raise GraphError("got an omap of an output outside a block graph")
         result = TensorType(tile.shape, dtype)
+        _check_strides(item, len(tile.shape))
         if (into := item.get("into")) is not None:
             _check_written_input(checker, into, result)
         return result
@@ -272,10 +278,7 @@ def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozens
         raise GraphError(f"got omap {omap}, wanted one entry for each of the {len(checker.grid)} grid dims")
     shape = list(tile.shape)
     new: list[int] = []
-    if (strides := item.get("strides")) is not None and len(strides) != len(shape) + omap.count(NEW_DIM):
-        raise GraphError(
-            f"got {counted(len(strides), 'stride')} for an output of {counted(len(shape) + omap.count(NEW_DIM), 'dim')}"
-        )
+    _check_strides(item, len(shape) + omap.count(NEW_DIM))
     for dim, (extent, target) in enumerate(zip(checker.grid, omap, strict=True)):
         if target == NEW_DIM:
             new.append(extent)

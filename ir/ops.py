@@ -172,7 +172,7 @@ _ROWS = (
             "name": "text?",
             "omap": "ints?",
             "dtype": "text?",
-            "strides": "ints?",  # in memory, of a block graph's
+            "strides": "ints?",  # in memory; of a program those that the caller wants (`ir.output_marks`)
             "into": "int?",  # of a program: the place of the input whose memory receives the result (`ir.written_inputs`)
         },
     ),

@@ -7,8 +7,8 @@ the caller finds the new value in the memory of the old one. It changes no meani
 from collections.abc import Iterator, Mapping
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
 from mirage_eg.ir.op.library import ROW_WRITES
+from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.remembered import once_per_graph
 
 
@@ -20,16 +20,7 @@ def written_inputs(graph: Graph) -> Mapping[int, int]:
 
 def with_written_inputs(graph: Graph, wanted: Mapping[int, int]) -> Graph:
     """The graph whose results are written into these inputs, and into no others."""
-    if written_inputs(graph) == wanted:
-        return graph
-    places = iter(range(len(graph.outputs)))
-    marked = Graph(
-        tuple(
-            node("output", *item.operands, **item.mapping | {"into": wanted.get(next(places))}) if item.op == "output" else item
-            for item in graph.nodes
-        )
-    )
-    return marked.keeping_undefined() if graph.keeps_undefined else marked
+    return with_output_marks(graph, [{"into": wanted.get(place)} for place in range(len(graph.outputs))])
 
 
 @once_per_graph

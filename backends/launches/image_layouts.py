@@ -28,13 +28,36 @@ _KEEP_ORDER = JOINS | {"pad", "batch_norm"}
 def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
     """The values that are channels last, with their strides: images, and what kernels write that is reshaped to images.
 
-    Values with `declared` strides and inputs are not among them.
+    Values with `declared` strides and inputs are not among them, nor results that the caller does not want so.
     """
-    fixed = declared.union(graph.input_values, (value for item in graph.outputs for value in item.operands))
+    results = {value for item in graph.outputs for value in item.operands}
+    fixed = declared.union(graph.input_values, results - _wanted(graph))
     found = {value: channels_last(graph.types[value].shape) for value in _images(graph) - fixed if _has_order(graph, value)}
     for image in [*found]:
         found |= _reshaped_to(graph, image, found[image], fixed)
     return found
+
+
+def ordered_ends(graph: Graph) -> tuple[frozenset[int], frozenset[int]]:
+    """The places of the inputs and of the results that convolutions channels last, and ops that keep their order, read and
+    compute: they cost least channels last."""
+    images = set[int]() if graph.depends_on_sizes else {value for value in _images(graph) if _has_order(graph, value)}
+    results = [item.operands[0] for item in graph.outputs]
+    read, written = ((place for place, value in enumerate(its) if value in images) for its in (graph.input_values, results))
+    return frozenset(read), frozenset(written)
+
+
+def _wanted(graph: Graph) -> set[int]:
+    """The results that the caller wants channels last, and in no other order."""
+    strides: dict[int, set[Shape | None]] = {}
+    for item in graph.outputs:
+        strides.setdefault(item.operands[0], set()).add(item.get("strides"))
+    return {value for value, wanted in strides.items() if wanted == {_channels_last(graph.types[value].shape)}}
+
+
+def _channels_last(shape: Shape) -> Shape:
+    """The strides of a tensor channels last; none of one that is no image."""
+    return channels_last(shape) if len(shape) == 4 else ()
 
 
 def _has_order(graph: Graph, value: int) -> bool:
@@ -88,7 +111,7 @@ def _images(graph: Graph) -> set[int]:
     other images of the same planes."""
     links: dict[int, set[int]] = {}
     convolutions = [(item, values) for item, values in graph.numbered() if is_channels_last_convolution(graph, item)]
-    images = {value for item, values in convolutions for value in (item.operands[0], values[0])}
+    images = _wanted(graph).union(value for item, values in convolutions for value in (item.operands[0], values[0]))
     planes = {graph.types[value].shape[2:] for value in images}
     for item, values in graph.numbered():
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= _MANY_IMAGES:

@@ -32,7 +32,7 @@ from mirage_eg.backends.triton.program_file import LoweredProgram, ProgramFile
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
 from mirage_eg.backends.triton.tiles import names_used
-from mirage_eg.backends.triton.written_calls import FUSED, FUSED_SOURCE, write_fused_convolution, write_library_call
+from mirage_eg.backends.triton.written_calls import FUSED, FUSED_SOURCE, empty, write_fused_convolution, write_library_call
 from mirage_eg.backends.triton.written_inputs import write_into_inputs
 from mirage_eg.backends.triton.written_tables import written_sized_tables, written_tables
 from mirage_eg.ir.errors import GraphError
@@ -40,9 +40,9 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import JOINS, RESHAPES
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.output_marks import with_marks_of
 from mirage_eg.ir.passes import with_direct_reshapes
 from mirage_eg.ir.sizes import SizeArgument
-from mirage_eg.ir.written_inputs import with_written_inputs, written_inputs
 
 # Names that the emitted file uses.
 _TABLES = (
@@ -152,7 +152,7 @@ def _written(
             f"{_types(graph.input_types)} to {_types(graph.output_types)}"
         )
     named = program or graph
-    graph = with_written_inputs(with_direct_reshapes(graph), written_inputs(named))
+    graph = with_marks_of(with_direct_reshapes(graph), named)
     lowered = _lowered(graph, schedule, tuple(sizes), share)
     taken = {*_RESERVED, *_LOCALS, *helper_names(), *lowered.sizes, *(f"{name}_ptr" for name in lowered.sizes)}
     inputs, outputs = (_new_names(taken, names) for names in (named.input_names, named.output_names))
@@ -309,6 +309,9 @@ def _returned(file: ProgramFile) -> str:
             continue
         have, want = file.graph.types[value].dtype, item.get("dtype")
         file.escaping |= file.shown.get(value, frozenset())
-        returned.append(file.names[value] if want in (None, str(have)) else f"{file.names[value]}.to(torch.{want})")
+        text = file.names[value]
+        if (strides := item.get("strides")) is not None and strides != file.strides[value]:
+            text = f"{empty(file, value, strides, text)}.copy_({text})"
+        returned.append(text if want in (None, str(have)) else f"{text}.to(torch.{want})")
     file.calls_torch |= any("torch." in text for text in returned)
     return ", ".join(returned)

@@ -13,14 +13,14 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import to_a_type
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.shapes import row_major
+from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights
 from mirage_eg.ir.windows import CONV2D, channels_last
 
 
-def _empty(file: ProgramFile, value: int, first: str) -> str:
-    """A call that allocates a value on the device of the value `first`."""
-    type_, strides = file.types[value], file.strides[value]
+def empty(file: ProgramFile, value: int, strides: Shape, first: str) -> str:
+    """A call that allocates memory of the type of a value on the device of the value `first`."""
+    type_ = file.types[value]
     call = (
         f"torch.empty({type_.shape}" if strides == row_major(type_.shape) else f"torch.empty_strided({type_.shape}, {strides}"
     )
@@ -42,12 +42,12 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
     is_result = any(value in it.operands for it in file.graph.outputs)
     if item.op in RESHAPES and is_image and _shows(file, item.operands[0], value):
         call = f"{operands[0]}.as_strided({types[value].shape}, {file.strides[value]})"  # strides of dims of extent 1 count
-    elif is_image and not (is_prepared or read_by_kernel):
+    elif is_image and not (is_prepared or read_by_kernel or is_result):
         pass  # only the library reads it
     elif is_image and file.strides[value] == channels_last(types[value].shape):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
-        call = f"{_empty(file, value, first)}.copy_({call})"
+        call = f"{empty(file, value, file.strides[value], first)}.copy_({call})"
     elif is_prepared or read_by_kernel or (is_result and (images or item.op == CONV2D)):
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
@@ -78,8 +78,7 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
     added = "None" if fused.added is None else file.names[fused.added]
     windows = f"{tuple(item['strides'])}, {tuple(item['pads'][:2])}, {tuple(item['dilations'])}"
     name = file.name_result(value)
-    is_output = any(value in it.operands for it in file.graph.outputs)
-    order = "()" if is_output else "(memory_format=torch.channels_last)"
+    order = "(memory_format=torch.channels_last)" if value in file.lowered.placement.images else "()"
     file.body.append(f"    {name} = {FUSED}({image}, {weight}, {bias}, {added}, {windows}).contiguous{order}")
     file.calls_torch = True
 

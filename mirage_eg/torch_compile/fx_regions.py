@@ -26,6 +26,7 @@ from mirage_eg.ir.weights import with_weights, without_weights
 from mirage_eg.ir.written_inputs import with_written_inputs
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.regions import regions
+from mirage_eg.torch_compile.image_strides import strides_of, with_strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,16 @@ def fx_regions(
             found.reason.update(dict.fromkeys(group, str(error)))
             continue
         made += [it if constant_weights else replace(it, program=without_weights(it.program)) for it in regions_of_group]
+    made = _laid_out(made, found)
     return FxRegions(tuple(_writing(made, found) if in_place else made), found)
+
+
+def _laid_out(regions: Sequence[FxRegion], found: Analysis) -> list[FxRegion]:
+    """The regions with the strides of the images that they read and write."""
+    readers = {each: users_of(each, found) for region in regions for each in region.outputs}
+    inside = {each for region in regions for each in region.nodes}
+    programs = with_strides([(it.inputs, it.outputs, it.program) for it in regions], readers, inside)
+    return [replace(region, program=program) for region, program in zip(regions, programs, strict=True)]
 
 
 def _writing(regions: Sequence[FxRegion], found: Analysis) -> Iterator[FxRegion]:
@@ -153,7 +163,8 @@ def _region(
 
 def _stays(given: Fx) -> bool:
     """Whether an argument is passed as it is and never written: a copy of it would have a new address in each call."""
-    return is_row_major(given.meta["val"]) and not any(map(writes_argument, given.users))
+    as_it_is = is_row_major(given.meta["val"]) or strides_of(given) is not None
+    return as_it_is and not any(map(writes_argument, given.users))
 
 
 def by_position(segment: ImportedSegment) -> Graph:

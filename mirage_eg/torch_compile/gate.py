@@ -146,7 +146,7 @@ def _as_traced(tensor: Any, value: Any, sizes: Mapping[str, int]) -> Any:
 def _measured(call: SegmentCall, contest: Contest, settings: Settings) -> GateTimes:
     """Both, timed on one GPU: warm and cold, in CUDA graphs where capture succeeds. Both write into the inputs, if one does."""
     raise_if_stopped()
-    tensors = _inputs(call, contest).draw(1.0, 0)
+    tensors = call.results.laid_out(_inputs(call, contest).draw(1.0, 0))
     given = _of_nodes(contest, tensors)
     compiled = inductor_code(writing_module(contest.module, contest.region), given, settings.inductor_kernels)
     ours, other = time_alternately([lambda: call(tensors), lambda: compiled(*given)])

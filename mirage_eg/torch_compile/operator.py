@@ -97,8 +97,13 @@ def is_writing(target: Any) -> bool:
 
 def _new_results(inputs: Sequence[Any], key: str) -> list[Any]:
     results = segment_call(key).results
-    shapes = results.shapes_for(inputs)
-    return [inputs[0].new_empty(shapes[place], dtype=results.dtypes[place]) for place in results.returned]
+    shapes, like = results.shapes_for(inputs), inputs[0]
+    return [
+        like.new_empty(shapes[place], dtype=results.dtypes[place])
+        if (strides := results.strides[place]) is None
+        else like.new_empty_strided(shapes[place], strides, dtype=results.dtypes[place])
+        for place in results.returned
+    ]
 
 
 def _spare_dispatch(name: str, run: Callable[..., Any]) -> None:

@@ -16,6 +16,7 @@ from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, read_o
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion
@@ -116,7 +117,7 @@ class _Writer:
         self.module, self.fake, self.device = module, fake, device
         self.graph = module.graph
         self.replaced: dict[Fx, Fx] = {}
-        self.as_written: dict[Fx, Fx] = {}  # results of kernels, row-major, where torch has other strides
+        self.as_written: dict[Fx, Fx] = {}  # results of kernels in their layout, where torch has other strides
         self.constants = count()
         self.masks: dict[CausalMask, Fx] = {}
         [self.output] = [node for node in self.graph.nodes if node.op == "output"]
@@ -142,8 +143,7 @@ class _Writer:
                 node.replace_input_with(source, empty)
 
     def replace(self, region: FxRegion, key: str) -> None:
-        types = [str(kind.dtype) for kind in region.program.input_types]
-        inputs = [self._input(given, dtype) for given, dtype in zip(region.inputs, types, strict=True)]
+        inputs = [self._input(given, item) for given, item in zip(region.inputs, region.program.inputs, strict=True)]
         into = written_inputs(region.program)
         if into:
             others = [it for place, it in enumerate(inputs) if place not in into.values()]
@@ -169,18 +169,20 @@ class _Writer:
             self.replaced[old] = new
             old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
 
-    def _input(self, given: Fx | AddedInput, dtype: str) -> Fx:
+    def _input(self, given: Fx | AddedInput, item: Node) -> Fx:
+        """The value of an input of a program, in the layout that it reads."""
         if isinstance(given, CausalMask):
             return self._causal_mask(given)
         if isinstance(given, Constant):
-            return self._constant(given, dtype)
-        if given in self.as_written:  # without copies to torch's strides and back
-            return self.as_written[given]
-        if given in self.replaced:
-            given = self.replaced[given]
-        if NAMED in given.meta or is_row_major(given.meta["val"]):
-            return given  # at sizes chosen later the call copies what it must
-        return self.call(torch.ops.aten.clone.default, given, memory_format=torch.contiguous_format)
+            return self._constant(given, item["dtype"])
+        node = self.replaced.get(given, given)
+        if NAMED in node.meta:
+            return node  # at sizes chosen later the call copies what it must
+        for found in (self.as_written.get(given, node), node):  # first without copies to torch's strides and back
+            if _has_strides(found, item.get("strides")):
+                return found
+        order = torch.contiguous_format if item.get("strides") is None else torch.channels_last
+        return self.call(torch.ops.aten.clone.default, node, memory_format=order)
 
     def _constant(self, given: Constant, dtype: str) -> Fx:
         name = f"_mirage_eg_constant_{next(self.constants)}"
@@ -217,15 +219,26 @@ class _Writer:
         if new.meta["val"].dtype != value.dtype:  # an indicator
             new = self.call(aten._to_copy.default, new, dtype=value.dtype)
         strides = [int(extent_of(stride)) for stride in value.stride()]
+        if _has_strides(new, strides):
+            return new
         order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
         whole = [dim for dim in order if strides[dim]]
         if is_row_major(value) or whole == sorted(whole):  # row-major, but for gaps and expanded dims
-            return new
+            has_order = is_row_major(new.meta["val"])
+            return new if has_order else self.call(aten.clone.default, new, memory_format=torch.contiguous_format)
         back = sorted(range(value.dim()), key=lambda place: order[place])
         dense = self.call(
             aten.clone.default, self.call(aten.permute.default, new, order), memory_format=torch.contiguous_format
         )
         return self.call(aten.permute.default, dense, back)
+
+
+def _has_strides(node: Fx, strides: Sequence[int] | None) -> bool:
+    """Whether a value has these strides, row-major without; at dims of extent 1 it may have any."""
+    value = node.meta["val"]
+    if strides is None:
+        return is_row_major(value)
+    return all(extent == 1 or have == want for extent, have, want in zip(value.shape, value.stride(), strides, strict=True))
 
 
 def _sort(graph: Any) -> None:

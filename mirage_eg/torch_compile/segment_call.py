@@ -49,11 +49,18 @@ class Results:
         self.names = tuple(dims)
         self.written = dict(written_inputs(program))
         self.returned = tuple(place for place in range(len(self.dtypes)) if place not in self.written)
+        self.strides = [item.get("strides") for item in program.outputs]
+        self.returned_strides = [self.strides[place] for place in self.returned]
+        self._given_strides = [item.get("strides") for item in program.inputs]
 
     def joined(self, inputs: Sequence[Any], written: Sequence[Any]) -> list[Any]:
         """The inputs of the program in order: those that it writes, and the others."""
         own, others, places = iter(written), iter(inputs), sorted(self.written.values())
         return [next(own if place in places else others) for place in range(len(inputs) + len(written))]
+
+    def laid_out(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs with the strides that the program reads."""
+        return list(map(dense, inputs, self._given_strides))
 
     def written_back(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """Copy results into the inputs whose memory receives them, if they are elsewhere; the other results."""
@@ -109,7 +116,7 @@ class SegmentCall:
         given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
         if given != (wanted := self._wanted_at(self.results.sizes_of(tensors), given)):
             raise MirageError(f"segment {self.found.key[:12]}: got tensors {given}, wanted {wanted}")
-        return self.results.written_back(tensors, self._on_cpu([_dense(tensor) for tensor in tensors]))
+        return self.results.written_back(tensors, self._on_cpu(self.results.laid_out(tensors)))
 
     def as_function(self, tensors: Sequence[Any]) -> list[Any]:
         """All results; the inputs keep their values."""
@@ -139,28 +146,31 @@ class SegmentCall:
         try:
             results = running(given, torch_library())  # it checks shapes, types, strides and alignment
         except GraphError:
-            given = [_dense(tensor) for tensor in tensors]
+            given = self.results.laid_out(tensors)
             results = running(given, torch_library())
         returned = self.results.written_back(tensors, results)
-        return returned if are_own else _own(given, returned)
+        return returned if are_own else own_results(given, returned, self.results.returned_strides)
 
     def _started(self, shapes: Sequence[Shape]) -> tuple[RunningProgram, bool]:
-        """The program, and whether its kernels write the results that are returned to new row-major arrays: torch's ops may
-        return any."""
+        """The program, and whether its kernels write the results that are returned to new arrays of their strides: torch's ops
+        may return any."""
         running = RunningProgram(self.module, self.found.program.input_names, shapes=shapes)
         returned = self.results.returned
-        return running, running.has_own(returned) and all(running.outputs[place].is_dense for place in returned)
+        layouts = [(running.outputs[place], self.results.strides[place]) for place in returned]
+        are_so = all(it.is_dense if strides is None else it.strides == strides for it, strides in layouts)
+        return running, running.has_own(returned) and are_so
 
     def _on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
         arrays = list(map(numpy_of, inputs))
         results = run_interpreted(self.source, arrays)
         kinds = zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)
-        return _own(inputs, [torch.from_numpy(array).to(dtype).reshape(shape) for array, dtype, shape in kinds])
+        tensors = [torch.from_numpy(array).to(dtype).reshape(shape) for array, dtype, shape in kinds]
+        return own_results(inputs, tensors, self.results.strides)
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
         """The results that are not written into inputs, by torch's ops; in float64 where only the program is known."""
-        results = own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
-        return self.results.written_back(tensors, results)
+        results = (self._torchs or (lambda *inputs: self.in_torch(inputs)))(*tensors)
+        return self.results.written_back(tensors, own_results(tensors, results, self.results.strides))
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """All results by torch's own ops in float64, which autograd can differentiate."""
@@ -168,24 +178,29 @@ class SegmentCall:
         return tuple(result.to(dtype) for result, dtype in zip(results, self.dtypes, strict=True))
 
 
-def _dense(tensor: Any) -> Any:
-    """A row-major tensor of the same values at an aligned address."""
-    tensor = tensor.detach().contiguous()
+def dense(tensor: Any, strides: Shape | None = None) -> Any:
+    """A tensor of the same values with these strides, row-major without, at an aligned address."""
+    tensor = tensor.detach()
+    if strides is None:
+        tensor = tensor.contiguous()
+    elif any(have != want and extent > 1 for have, want, extent in zip(tensor.stride(), strides, tensor.shape, strict=True)):
+        tensor = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
     return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
 
 
-def own_results(function: Callable[..., Sequence[Any]], tensors: Sequence[Any]) -> list[Any]:
-    """The results of a function of torch as new row-major tensors, each with memory of its own."""
-    return _own(tensors, function(*tensors))
-
-
-def _own(inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Row-major tensors of the same values, each with memory of its own."""
-    dense = map(_dense, results)
-    own = [it.flatten().view(it.shape) if 1 in it.shape else it for it in dense]  # dims of extent 1 may have any stride
+def own_results(inputs: Sequence[Any], results: Sequence[Any], strides: Sequence[Shape | None]) -> list[Any]:
+    """Tensors of the same values with these strides, row-major without, each with memory of its own."""
+    own = [_as_said(dense(*each), each[1]) for each in zip(results, strides, strict=True)]
     for place in _sharing(inputs, own):
         own[place] = own[place].clone()
     return own
+
+
+def _as_said(tensor: Any, strides: Shape | None) -> Any:
+    """The same elements with these strides at dims of extent 1, too, which may have any."""
+    if strides is not None:
+        return tensor.as_strided(tensor.shape, strides, tensor.storage_offset())
+    return tensor.flatten().view(tensor.shape) if 1 in tensor.shape else tensor
 
 
 def _sharing(inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:

@@ -115,8 +115,8 @@ class SizedCall:
         """The results by torch's ops, in float64 where only the program is known."""
         if self._torchs is None:
             LOGGER.info("segment %s: no kernels for sizes %s: float64", self.found.key[:12], self.results.sizes_of(tensors))
-        results = own_results(self._torchs or (lambda *inputs: self.in_torch(inputs)), tensors)
-        return self.results.written_back(tensors, results)
+        results = (self._torchs or (lambda *inputs: self.in_torch(inputs)))(*tensors)
+        return self.results.written_back(tensors, own_results(tensors, results, self.results.strides))
 
 
 def _span(name: str, values: SizeRange) -> str:

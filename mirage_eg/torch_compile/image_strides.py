@@ -1,0 +1,60 @@
+"""The strides of the images that regions read and write: those of torch, so that no call copies an image channels last.
+
+An image that torch has row-major is channels last between regions if one computes it by convolutions channels last and others
+alone read it so: else each would convert it.
+"""
+
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import Any
+
+from mirage_eg.backends.launches.image_layouts import ordered_ends
+from mirage_eg.backends.launches.views import runs_in_memory
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
+from mirage_eg.frontend.imported import AddedInput
+from mirage_eg.frontend.symbolic_sizes import is_row_major
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
+from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import channels_last
+
+Ends = tuple[Sequence[Fx | AddedInput], Sequence[Fx], Graph]
+"""The inputs, the outputs and the program of a region."""
+
+
+def strides_of(each: Fx | AddedInput) -> Shape | None:
+    """The strides of an image that torch has channels last."""
+    if isinstance(each, AddedInput) or not has_fixed_sizes(each) or is_row_major(value := each.meta["val"]):
+        return None
+    shape = tuple(value.shape)
+    is_image = len(shape) == 4 and runs_in_memory(shape, value.stride()) == runs_in_memory(shape, channels_last(shape))
+    return channels_last(shape) if is_image else None
+
+
+def with_strides(regions: Sequence[Ends], readers: Mapping[Fx, Iterable[Fx]], inside: Container[Fx]) -> list[Graph]:
+    """The programs of regions with the strides of their images; `readers` of each output, and the nodes `inside` regions."""
+    between = _between(regions, readers, inside)
+
+    def wanted(each: Any, shape: Shape) -> Shape | None:
+        return channels_last(shape) if each in between else strides_of(each)
+
+    programs = []
+    for inputs, outputs, program in regions:
+        given, results = iter(inputs), zip(outputs, program.output_types, strict=True)
+        nodes = tuple(
+            node("input", **item.mapping | {"strides": wanted(next(given), item["shape"])}) if item.op == "input" else item
+            for item in program.nodes
+        )
+        marked = with_output_marks(Graph(nodes), [{"strides": wanted(each, kind.shape)} for each, kind in results])
+        programs.append(marked.keeping_undefined() if program.keeps_undefined else marked)
+    return programs
+
+
+def _between(regions: Sequence[Ends], readers: Mapping[Fx, Iterable[Fx]], inside: Container[Fx]) -> Collection[Any]:
+    """The values that regions alone read, all of them as images channels last, and one computes so."""
+    made, others = set[Any](), set[Any]()
+    for inputs, outputs, program in regions:
+        read, written = ordered_ends(program)
+        made.update(outputs[place] for place in written)
+        others.update(each for place, each in enumerate(inputs) if place not in read)
+    return {each for each in made - others if (its := [*readers[each]]) and all(reader in inside for reader in its)}

@@ -1,0 +1,114 @@
+"""Segments read and write images as torch has them, and channels last between each other."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.calls import segment_call
+from mirage_eg.torch_compile.records import Compilation, graph_records
+from mirage_eg.torch_compile.segment_call import SegmentCall, dense, own_results
+from property_tests.support.library_segments import library_segments
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norms and a residual, as in a ResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.norms[0](self.first(x)))
+        return torch.relu(self.norms[1](self.second(y)) + x)
+
+
+OPTIONS: dict[str, Any] = {"gate": "off", "cache": "off", "min_ops": 1}
+
+
+def compiled(model: nn.Module, x: Any, **options: Any) -> tuple[Any, list[SegmentCall], Any]:
+    """The result of a compiled model, the calls of its segments, and the graph that runs."""
+    graphs: list[Any] = []
+
+    def kept(module: Any) -> None:
+        graphs.append(module)
+
+    with torch.no_grad(), library_segments(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mirage_eg.torch_compile.backend.call_directly", kept)
+        result = torch.compile(model, backend=backend, options=OPTIONS | {"rest": "eager"} | options)(x)
+    calls = [segment_call(it.key) for it in graph_records()[-1].segments]
+    assert calls and Compilation(graph_records()).used == len(calls) and not Compilation(graph_records()).unexpected
+    return result, [it for it in calls if isinstance(it, SegmentCall)], graphs[-1]
+
+
+def copies(call: SegmentCall) -> list[str]:
+    """The values that an emitted program copies into another order."""
+    launch = call.source.partition("def launch")[2].partition("def ")[0]
+    return re.findall(r"channels_last_kernel\[.*|copy_\(", launch)
+
+
+def clones(graph: Any) -> int:
+    return sum("clone" in str(node.target) for node in graph.graph.nodes)
+
+
+@pytest.mark.parametrize("extent", [6, 1])
+def test_a_model_channels_last_copies_no_image_and_no_filter(extent: int) -> None:
+    model = nn.Sequential(Residual(), Residual()).eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, extent, 5).to(memory_format=torch.channels_last)
+    result, calls, graph = compiled(model, x)
+    assert len(calls) == 2 and calls[0] is calls[1] and not any(map(copies, calls)) and not clones(graph)
+    torch.testing.assert_close(result, model(x))
+    assert result.stride() == model(x).stride() == x.stride()
+
+
+def test_images_between_segments_of_a_row_major_model_are_channels_last() -> None:
+    model, x = nn.Sequential(Residual(), Residual(), Residual()).eval(), torch.randn(2, 8, 6, 5)
+    result, calls, graph = compiled(model, x)
+    images = [
+        [*it.source.partition("channels_last_kernel[")[2].partition(")](")[2].partition(", **")[0].split(", ")] for it in calls
+    ]
+    read = ["x0" in names for names in images]
+    assert read == [True, False, False] and not clones(graph)
+    torch.testing.assert_close(result, model(x))
+    assert result.stride() == model(x).stride() and result.is_contiguous()
+
+
+def test_an_image_that_torch_reads_too_keeps_its_order() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([Residual(), Residual()])
+
+        def forward(self, x: Any) -> Any:
+            y = self.layers[0](x)
+            return self.layers[1](y), y
+
+    model, x = Both().eval(), torch.randn(1, 8, 6, 5)
+    results, calls, _ = compiled(model, x)
+    assert all(strides is None for it in calls for strides in it.results.strides)
+    for got, wanted in zip(results, model(x), strict=True):
+        torch.testing.assert_close(got, wanted)
+        assert got.stride() == wanted.stride()
+
+
+def test_weights_channels_last_are_converted_by_no_call() -> None:
+    model = Residual().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 6, 5)
+    result, [call], graph = compiled(model, x.to(memory_format=torch.channels_last), constant_weights=True)
+    assert "def prepare(" in call.source and not copies(call) and not clones(graph)
+    torch.testing.assert_close(result, model(x))
+
+
+def test_a_result_has_the_strides_that_are_wanted_of_it() -> None:
+    x = torch.randn(2, 3, 4, 5)
+    last = (60, 1, 15, 3)
+    got, same = own_results([x], [x, dense(x, last)], [last, None])
+    assert got.stride() == last and same.is_contiguous() and torch.equal(got, x) and torch.equal(same, x)
+    assert got.data_ptr() != x.data_ptr()
+    single = torch.randn(2, 3, 1, 1)
+    [laid] = own_results([], [single], [(3, 1, 3, 3)])
+    assert laid.stride() == (3, 1, 3, 3) and torch.equal(laid, single)
