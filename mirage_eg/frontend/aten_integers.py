@@ -81,7 +81,8 @@ def _arithmetic(compute: Callable[[KernelGraph, Tensor, Tensor], Tensor]) -> Han
 
 
 def _divided(call: Call) -> Tensor:
-    call.require("rounding_mode", None)
+    if (mode := call.take("rounding_mode")) is not None:
+        return _whole_division(mode, is_rest=False)(call)
     return _tensor(call, "self", call.result.dtype) / _tensor(call, "other", call.result.dtype)
 
 
@@ -160,11 +161,51 @@ def _shifted_right(call: Call) -> Tensor:
     return x.builder.op("right_shift", x, bits=bits) if bits else x
 
 
-def _masked(call: Call) -> Tensor:
-    mask, x = _known(call, "other"), _tensor(call, "self", call.result.dtype)
-    if mask <= 0 or mask & (mask + 1):
-        raise UnsupportedError(f"other = {mask}, wanted a mask of low bits, such as 15")
-    return x.builder.op("low_bits", x, bits=mask.bit_length())
+def _shifted_left(call: Call) -> Tensor:
+    bits = _known(call, "other")
+    if not 0 <= bits < 8 * DType(call.result.dtype).itemsize - 1:
+        raise UnsupportedError(f"other = {bits}, wanted fewer bits than {call.result.dtype} has")
+    return _tensor(call, "self", call.result.dtype) * 2**bits
+
+
+def _bits_of(x: Tensor, mask: int) -> Tensor:
+    """x & mask: for each run of ones the low bits up to its end, without those up to its start."""
+    if mask < 0:
+        return x - _bits_of(x, ~mask)
+    found, done = None, 0
+    while mask >> done:
+        done += ((mask >> done) & -(mask >> done)).bit_length() - 1  # the zeros before a run
+        start, run = done, mask >> done
+        done += (~run & (run + 1)).bit_length() - 1
+        low = x.builder.op("low_bits", x, bits=done)
+        low = low - x.builder.op("low_bits", x, bits=start) if start else low
+        found = low if found is None else found + low
+    return x * 0 if found is None else found
+
+
+def _by_mask(compute: Callable[[Tensor, Tensor, int], Tensor]) -> Handler:
+    """A function of x, x & mask and the mask, for a mask that is known at import; sums wrap to the same bits."""
+
+    def masked(call: Call) -> Tensor:
+        mask, x = _known(call, "other"), _tensor(call, "self", call.result.dtype)
+        return compute(x, _bits_of(x, mask), mask)
+
+    return masked
+
+
+def _whole_division(mode: str, is_rest: bool) -> Handler:
+    """The quotient by a number above 0, rounded down (`floor`) or towards 0 (`trunc`), or what is left of x."""
+
+    def divide(call: Call) -> Tensor:
+        divisor, dtype = _known(call, "other"), call.result.dtype
+        if divisor <= 0 or dtype not in INTEGERS:
+            raise UnsupportedError(f"a division of {dtype} by {divisor}, wanted integers and a number above 0")
+        x = _tensor(call, "self", dtype)
+        up = x if mode == "floor" else call.graph.where(cast(call.graph.op("less", x, x * 0), "bool"), x + (divisor - 1), x)
+        quotient = call.graph.op("floor_divide", up, divisor=divisor) if divisor > 1 else x
+        return x - quotient * divisor if is_rest else quotient
+
+    return divide
 
 
 OF_INTEGERS: Mapping[str, Handler] = {
@@ -185,7 +226,18 @@ OF_INTEGERS: Mapping[str, Handler] = {
     **named("abs.default", _unary(lambda g, x: g.abs(x))),
     **named("clamp.default clamp.Tensor clamp_min.default clamp_max.default", _clamped),
     **named("bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Tensor __rshift__.Scalar __rshift__.Tensor", _shifted_right),
-    **named("bitwise_and.Scalar bitwise_and.Tensor __and__.Scalar __and__.Tensor", _masked),
+    **named("bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Tensor __lshift__.Scalar __lshift__.Tensor", _shifted_left),
+    **named("bitwise_and.Scalar bitwise_and.Tensor __and__.Scalar __and__.Tensor", _by_mask(lambda x, common, mask: common)),
+    **named(
+        "bitwise_or.Scalar bitwise_or.Tensor __or__.Scalar __or__.Tensor", _by_mask(lambda x, common, mask: x + mask - common)
+    ),
+    **named(
+        "bitwise_xor.Scalar bitwise_xor.Tensor __xor__.Scalar __xor__.Tensor",
+        _by_mask(lambda x, common, mask: x + mask - common * 2),
+    ),
+    **named("bitwise_not.default", _unary(lambda g, x: x * -1 - 1)),
+    **named("remainder.Scalar remainder.Tensor", _whole_division("floor", is_rest=True)),
+    **named("fmod.Scalar fmod.Tensor", _whole_division("trunc", is_rest=True)),
     **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _chosen("condition", "self", "other")),
     **named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
     **named("to.device to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from hashlib import sha256
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from mirage_eg.frontend.aten_fields import joined_fields
 from mirage_eg.frontend.aten_two_indices import at_rows_and_columns
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression
 
 
@@ -371,13 +372,28 @@ def _index_select(call: Call) -> Tensor:
 def _pad(call: Call) -> Tensor:
     """Constants around, or slices where a width is negative; widths are in pairs from the last dim."""
     x, widths = call.any_tensor("self"), list(call.take("pad"))
-    value = Fraction(0) if call.take("value") is None else call.number("value")
+    value = call.take("value")
+    is_finite = not isinstance(value, float) or isfinite(value)
+    number = call.number("value") if is_finite and value is not None else Fraction(0)
     pairs = [(0, 0)] * len(x.shape)
     for place, dim in zip(range(0, len(widths), 2), reversed(range(len(x.shape))), strict=False):
         before, after = widths[place : place + 2]
         x = cut(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
         pairs[dim] = max(0, before), max(0, after)
-    return call.graph.pad(x, pairs, value) if any(map(any, pairs)) else x
+    if not any(map(any, pairs)):
+        return x
+    padded = call.graph.pad(x, pairs, number)
+    return padded if is_finite else call.graph.where(_inside(call, x.shape, pairs), padded, call.constant(value, x.dtype))
+
+
+def _inside(call: Call, shape: Shape, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """Where a padded tensor has the elements of the one of this shape, broadcast along dims without pads: a constant."""
+    own = [extent if any(pair) else 1 for extent, pair in zip(shape, pairs, strict=True)]
+    if any(isinstance(extent, SizeExpression) for extent in own):
+        raise UnsupportedError("value is not finite, along a dim of a symbolic size")
+    name = "_".join(map(str, ("inside", *own, *(width for pair in pairs for width in pair))))
+    whole = tuple(extent + sum(pair) for extent, pair in zip(own, pairs, strict=True))
+    return call.lift(name, whole, "bool", lambda: np.pad(np.ones(own, bool), pairs))
 
 
 def _pad_mode(call: Call) -> Tensor:

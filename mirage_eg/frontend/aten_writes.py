@@ -1,4 +1,9 @@
-"""`index_put`: elements written or added at indices; those for several neighbouring dims are indices of one dim."""
+"""`index_put`: elements written or added at indices; those for several neighbouring dims are indices of one dim.
+
+Sums at indices that only a call knows stay with torch: it adds by atomic operations, which Inductor fuses with the elementwise
+ops before them. Without these, each element of the result reads all indices. A grid samples four elements for each point,
+which Inductor reads in one kernel; here each would be a kernel.
+"""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -8,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lift, named
-from mirage_eg.frontend.aten_rearrangements import cast, reshaped
+from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -33,7 +38,7 @@ def _index_put(call: Call) -> Tensor:
     places = None if any(array is None for array in known) else _places(known, x.shape[dim:behind], common)
     if call.take("accumulate"):
         if places is None:
-            raise UnsupportedError("accumulate = True at indices that are no constants")
+            raise UnsupportedError(_ATOMIC)
         return reshaped(_added(call, flat, values, places, dim), x.shape)
     if places is not None and len(given) > 1:
         index = _lifted(call.lift, places)
@@ -83,4 +88,52 @@ def _added(call: Call, x: Tensor, values: Tensor, places: Any, dim: int) -> Tens
     return x
 
 
-HANDLERS: Mapping[str, Handler] = named("index_put.default _unsafe_index_put.default", _index_put)
+def _known_index(call: Call, extent: int) -> Any:
+    array = call.known_array("index")
+    if array is None:
+        raise UnsupportedError(_ATOMIC)
+    if ((array < 0) | (array >= extent)).any():
+        raise UnsupportedError(f"an index out of 0 to {extent - 1}")
+    return array
+
+
+def _index_add(call: Call) -> Tensor:
+    x, source, factor = call.any_tensor("self"), call.any_tensor("source"), call.take("alpha")
+    dim = call.dim("dim", len(x.shape))
+    source = source if factor in (None, 1) else source * call.number("alpha")
+    return _added(call, x, source, _known_index(call, x.shape[dim]).reshape(-1), dim)
+
+
+def _scatter_add(call: Call) -> Tensor:
+    """Each element has an index of its own along a dim: one of the whole tensor."""
+    if "reduce" in call.arguments:
+        call.require("reduce", "sum")
+        call.require("include_self", True)
+    x, source = call.any_tensor("self"), call.any_tensor("src")
+    dim = call.dim("dim", len(x.shape))
+    array = _known_index(call, x.shape[dim])
+    places = np.indices(array.shape)
+    places[dim] = array
+    for place, extent in enumerate(array.shape):
+        source = cut(source, place, 0, extent)
+    flat, values = reshaped(x, (prod(x.shape),)), reshaped(source, (array.size,))
+    return reshaped(_added(call, flat, values, np.ravel_multi_index(places, x.shape).reshape(-1), 0), x.shape)
+
+
+def _left(reason: str) -> Handler:
+    def refuse(call: Call) -> Tensor:
+        raise UnsupportedError(reason)
+
+    return refuse
+
+
+_ATOMIC = "sums at indices that only a call knows are atomic additions, which Inductor fuses with what computes the terms"
+_SAMPLED = "samples of a grid that only a call knows: Inductor computes them in one kernel, here each corner would be one"
+
+HANDLERS: Mapping[str, Handler] = {
+    **named("index_put.default _unsafe_index_put.default", _index_put),
+    **named("index_add.default", _index_add),
+    **named("scatter_add.default scatter_reduce.two", _scatter_add),
+    **named("index_reduce.default", _left(_ATOMIC)),
+    **named("grid_sampler_2d.default grid_sampler_3d.default", _left(_SAMPLED)),
+}

@@ -12,6 +12,7 @@ from property_tests.support.torch_import import imported
 X = torch.randn(5, 6, 3, generator=torch.Generator().manual_seed(0))
 I, J, VALUES = torch.tensor([0, -1, 3]), torch.tensor([2, -2, 0]), X[:3, 0] + 5  # noqa: E741
 PLACES, TWICE = (torch.tensor([0, -1, 3]), torch.tensor([2, -2, 0])), (torch.tensor([0, -1, 0]), torch.tensor([1, 2, 1]))
+ROWS, COLUMNS = torch.tensor([3, 0, 3]), torch.tensor([[0, 2], [1, 1], [2, 0]])
 put = torch.ops.aten.index_put
 
 
@@ -29,6 +30,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "one number": (lambda x, i: put(x * 2, (i,), torch.tensor(3.0)) + 1, (X, I)),
     "sums along a dim": (lambda x, v: put(x * 2, TWICE[:1], v[:, None].expand(3, 6, 3), True) + 1, (X, VALUES)),
     "sums along two dims": (lambda x, v: put(x * 2, TWICE, v, True) + 1, (X, VALUES)),
+    "sums at constant rows": (
+        lambda x, v: torch.index_add(x * 2, 0, ROWS, v[:, None].expand(3, 6, 3), alpha=2) + 1,
+        (X, VALUES),
+    ),
+    "sums at constant elements": (lambda x, v: torch.scatter_add(x[0] * 2, 1, COLUMNS, v) + 1, (X, VALUES)),
+    "reduced at constant elements": (lambda x, v: torch.scatter_reduce(x[0] * 2, -1, COLUMNS, v, "sum") + 1, (X, VALUES)),
     "overlapping blocks": (
         lambda x: f.fold(x * 2, (6, 5), (3, 2), padding=1, stride=2) + 1,
         (torch.arange(216.0).reshape(2, 12, 9),),
@@ -65,6 +72,20 @@ def test_a_write_with_steps_or_places_that_are_moved_is_another_program(accumula
     assert not torch.equal(one.run(X, VALUES), other.run(X, VALUES))
 
 
-def test_sums_at_indices_that_are_no_constants_stay_outside() -> None:
-    it = imported(lambda x, i, v: put(x, (i,), v, True) * 2, X, I, X[:3])
-    assert ["no constants" in one.reason for one in it.outside] == [True]
+LEFT: dict[str, Callable[..., Any]] = {
+    "index_put": lambda x, i: put(x, (i,), x[:3], True) * 2,
+    "index_add": lambda x, i: torch.index_add(x, 0, i, x[:3]) * 2,
+    "scatter_add": lambda x, i: torch.scatter_add(x, 0, i[:, None, None].expand(3, 6, 3), x) * 2,
+    "scatter_reduce": lambda x, i: torch.scatter_reduce(x, 0, i[:, None, None].expand(3, 6, 3), x, "sum") * 2,
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_sums_at_indices_that_only_a_call_knows_stay_with_torch(name: str) -> None:
+    it = imported(LEFT[name], X, I)
+    assert ["atomic additions" in one.reason for one in it.outside if "data" not in one.reason] == [True]
+
+
+def test_a_constant_index_out_of_range_is_an_error_of_torch_alone() -> None:
+    it = imported(lambda x, v: torch.scatter_add(x[0] * 2, 1, COLUMNS + 1, v) + 1, X, VALUES)
+    assert ["out of 0 to 2" in one.reason for one in it.outside] == [True]
