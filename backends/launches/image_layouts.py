@@ -2,8 +2,8 @@
 
 Convolutions of torch give an image channels last if their filter is so; images and filters in row-major order are converted
 before and behind each of them. Filters that are weights are converted once, by `prepare`; other filters and images that are
-inputs by one kernel before all others. Grouped convolutions are left as they are. Concatenations and elementwise ops of
-torch keep the order of their images. Poolings of few images are in row-major order: torch's kernel for images channels last has
+inputs by one kernel before all others. Grouped convolutions, concatenations and elementwise ops of torch keep the order of
+their images. Poolings of few images are in row-major order: torch's kernel for images channels last has
 a handful of blocks there.
 """
 
@@ -41,10 +41,14 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
 def ordered_ends(graph: Graph) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the inputs and of the results that convolutions channels last, and ops that keep their order, read and
     compute: they cost least channels last."""
-    images = set[int]() if graph.depends_on_sizes else {value for value in _images(graph) if _has_order(graph, value)}
+    images = set[int]() if graph.depends_on_sizes else {it for it in _images(graph, pointwise=False) if _has_order(graph, it)}
     results = [item.operands[0] for item in graph.outputs]
     read, written = ((place for place, value in enumerate(its) if value in images) for its in (graph.input_values, results))
     return frozenset(read), frozenset(written)
+
+
+def _is_given_so(item: Node) -> bool:
+    return item.get("strides") is not None and item["strides"] == _channels_last(item["shape"])
 
 
 def _wanted(graph: Graph) -> set[int]:
@@ -106,12 +110,17 @@ def pools_row_major(graph: Graph, item: Node) -> bool:
     return item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] < _MANY_IMAGES
 
 
-def _images(graph: Graph) -> set[int]:
+def _images(graph: Graph, pointwise: bool = True) -> set[int]:
     """What convolutions channels last and poolings read and write, what other library ops make of it in the same order, and
-    other images of the same planes."""
+    other images of the same planes; `pointwise`: also of convolutions of 1×1 windows, which may be products."""
     links: dict[int, set[int]] = {}
-    convolutions = [(item, values) for item, values in graph.numbered() if is_channels_last_convolution(graph, item)]
+    convolutions = [
+        (item, values)
+        for item, values in graph.numbered()
+        if is_channels_last_convolution(graph, item) and (pointwise or prod(graph.types[item.operands[1]].shape[2:]) > 1)
+    ]
     images = _wanted(graph).union(value for item, values in convolutions for value in (item.operands[0], values[0]))
+    images |= {values[0] for item, values in graph.numbered() if item.op == "input" and _is_given_so(item)}
     planes = {graph.types[value].shape[2:] for value in images}
     for item, values in graph.numbered():
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= _MANY_IMAGES:
@@ -119,6 +128,8 @@ def _images(graph: Graph) -> set[int]:
         elif item.op in ("block", *RESHAPES):
             own = (value for value in values if len(shape := graph.types[value].shape) == 4 and shape[2:] in planes)
             images |= {it for it in own if not any(pools_row_major(graph, graph.nodes[reader]) for reader in graph.readers[it])}
+        elif item.op == CONV2D:  # the others: of groups, or not on matrix units
+            links.setdefault(item.operands[0], set()).update(values)
         elif item.op in _KEEP_ORDER or item.kind is Kind.ELEMENTWISE:
             alike = [value for value in (*item.operands, *values) if len(graph.types[value].shape) == 4]
             for value in alike:

@@ -219,13 +219,12 @@ class _Writer:
         if new.meta["val"].dtype != value.dtype:  # an indicator
             new = self.call(aten._to_copy.default, new, dtype=value.dtype)
         strides = [int(extent_of(stride)) for stride in value.stride()]
-        if _has_strides(new, strides):
+        if not (row_major := is_row_major(new.meta["val"])) and _has_strides(new, strides):  # of fixed sizes
             return new
         order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
         whole = [dim for dim in order if strides[dim]]
         if is_row_major(value) or whole == sorted(whole):  # row-major, but for gaps and expanded dims
-            has_order = is_row_major(new.meta["val"])
-            return new if has_order else self.call(aten.clone.default, new, memory_format=torch.contiguous_format)
+            return new if row_major else self.call(aten.clone.default, new, memory_format=torch.contiguous_format)
         back = sorted(range(value.dim()), key=lambda place: order[place])
         dense = self.call(
             aten.clone.default, self.call(aten.permute.default, new, order), memory_format=torch.contiguous_format
