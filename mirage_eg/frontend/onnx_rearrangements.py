@@ -122,13 +122,19 @@ def _cast(x: Tensor, *, to: int) -> Any:
     return x.to(torch_type(to))
 
 
-def _scatter_elements(x: Tensor, indices: Value, updates: Tensor, *, axis: int = 0) -> Any:
-    return x.scatter(axis, _from_start(indices, x, axis), updates)
+def _scatter_elements(x: Tensor, indices: Value, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Any:
+    return (x.scatter_add if _adds(reduction) else x.scatter)(axis, _from_start(indices, x, axis), updates)
 
 
-def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor) -> Any:
+def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Any:
     """Indices of the first dims; of two updates for one place the order is not defined."""
-    return x.index_put(tuple(indices.unbind(-1)), updates)
+    return x.index_put(tuple(indices.unbind(-1)), updates, accumulate=_adds(reduction))
+
+
+def _adds(reduction: str) -> bool:
+    if reduction not in ("none", "add"):
+        raise UnsupportedError(f"reduction = {reduction!r} is not supported")
+    return reduction == "add"
 
 
 OPERATORS: Mapping[str, Operator] = {

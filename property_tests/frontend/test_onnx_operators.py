@@ -202,3 +202,28 @@ def test_computed_indices_below_0_count_from_the_end(node: str, kind: str) -> No
     [got] = import_model(made).run(**given)
     [wanted] = onnx.reference.ReferenceEvaluator(made).run(None, given)
     np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+INTEGERS = {
+    "BitwiseAnd(n, c)": "int64",
+    "BitwiseOr(n, c)": "int64",
+    "BitwiseXor(n, c)": "int64",
+    "BitwiseNot(n)": "int64",
+    "Mod<fmod = 1>(n, c)": "int64",
+    'BitShift<direction = "LEFT">(n, c)': "uint8",
+    'BitShift<direction = "RIGHT">(n, c)': "uint8",
+    'ScatterElements<reduction = "add">(n, i, n)': "float",
+    'ScatterND<reduction = "add">(n, j, n)': "float",
+}
+
+
+@pytest.mark.parametrize("node", INTEGERS)
+def test_bits_of_integers_and_sums_at_constant_indices_are_inside(node: str) -> None:
+    kind, constants = INTEGERS[node], "int64[4] i = {3, 0, 3, -1}, int64[4, 1] j = {3, 0, 3, 1}"
+    text = f"m ({kind}[4] n) => ({kind}[4] y) <{kind} c = {{5}}, {constants}> {{ y = {node} }}"
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
+    given = {"n": np.array([7, 200, 46, 129]).astype({"float": np.float32}.get(kind, kind))}
+    found = import_model(made)
+    [got], [wanted] = found.run(**given), onnx.reference.ReferenceEvaluator(made).run(None, given)
+    assert not found.outside
+    np.testing.assert_array_equal(got.numpy(), wanted)
