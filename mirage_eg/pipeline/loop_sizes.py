@@ -26,8 +26,10 @@ def with_loops(program: Graph, weights: Collection[int]) -> Graph | None:
 
     Feature axes are those of the inputs numbered `weights`, and the last ones of other inputs of numbers with several dims.
     Named dims keep their sizes, too. None if there is no such axis, if an op ties it to its size, or if the program becomes
-    too large for tests of seconds, as attention within images does.
+    too large for tests of seconds, as attention within images does, or if an input has strides, which are those of its size.
     """
+    if any(item.get("strides") is not None for item in program.inputs):
+        return None
     try:
         expanded, axes = _with_axes(program)
         dims = [axes.dims[value] for value in expanded.input_values]

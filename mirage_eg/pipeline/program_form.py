@@ -28,7 +28,8 @@ def form_of(program: Graph, weights: Collection[int]) -> str:
         ranks = [(len(kind.shape), str(kind.dtype)) for kind in kinds]
         fixed = [kind.shape for kind in kinds] if item.op == "input" and inputs in weights else []
         inputs += item.op == "input"
-        lines.append(repr((*(("move", item.operands) if item.op in _MOVES else outline(item)), ranks, fixed)))
+        ordered = item.op == "input" and item.get("strides") is not None  # tiled in the order of memory
+        lines.append(repr((*(("move", item.operands) if item.op in _MOVES else outline(item)), ranks, fixed, ordered)))
     return sha256("\n".join(lines).encode()).hexdigest()
 
 

@@ -11,7 +11,9 @@ from mirage_eg.backends.triton.interpreter import interpreter
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.windows import channels_last
+from mirage_eg.pipeline.loop_sizes import with_loops
 from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.partition.segments import Segment, segment_program
 from mirage_eg.transforms.ordered_images import ordered_images
@@ -38,6 +40,15 @@ def test_an_image_is_read_in_the_order_of_its_memory() -> None:
     arrays = inputs_of(program)
     joined = ordered.joined(ordered.program)
     assert worst(evaluate(joined, arrays, FloatAlgebra()), evaluate(program, arrays, FloatAlgebra())) == 0
+
+
+def test_images_in_another_order_have_structures_of_their_own() -> None:
+    last, first = between(last=True), between(last=False)
+    assert form_of(last, ()) != form_of(first, ())
+    p = new_kernel_graph()
+    x = p.new_input((2, 8, 6, 5), "float32", "x", strides=channels_last((2, 8, 6, 5)))
+    p.mark_output(p.mean(p.relu(x), 2))
+    assert with_loops(p.graph(), ()) is None  # strides are those of one size
 
 
 def residual(channels: int, extent: int, dtype: str = "float16") -> Graph:
