@@ -26,6 +26,7 @@ from mirage_eg.search.partition.segment_search import (
     KernelFinder,
     SegmentSearch,
     Task,
+    as_searched,
     best_kernels,
     find_kernels,
     for_other_sizes,
@@ -33,7 +34,6 @@ from mirage_eg.search.partition.segment_search import (
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, few_kernels, partition
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
-from mirage_eg.transforms.merged_planes import merged_planes
 from mirage_eg.verify.subgraph_check import Subgraph
 
 
@@ -107,7 +107,7 @@ class Partitioner:
         self._lower_bound = bound_of_known(self._finder, known) if known else self._finder.lower_bound
         if not isinstance(one_kernel.axes, str):
             program = segment_program(primitive, one_kernel.segment)
-            if merged_planes(program) is None:  # else it is searched again, with merged planes
+            if as_searched(program) is None:  # else it is searched again, so
                 kernels = best_kernels(self._task, program, one_kernel.structures)
                 task = self._task
                 check = FieldCheck(one_kernel.program, one_kernel.axes, task.seed, task.trials, task.until)

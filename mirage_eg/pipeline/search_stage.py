@@ -32,6 +32,7 @@ from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimit
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, merged, split_choices
 from mirage_eg.search.trace import MOST
+from mirage_eg.transforms.ordered_images import ordered_images
 
 NO_SEARCH = SearchResult((), (), (), 0.0)
 
@@ -126,6 +127,8 @@ def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Rename
     if len(segment.outputs) > options.max_outputs:
         raise UnsupportedError(f"{len(segment.outputs)} outputs are more than the {options.max_outputs} of a block graph")
     program = segment_program(primitive, segment)
+    if ordered_images(program) is not None:
+        raise UnsupportedError("its images are tiled in the order of memory, as a part of a plan")
     is_short = op_count(program) - uncounted_ops(program) <= options.max_block_ops
     named = rename_views(program) if is_short else as_given(program)
     if (reason := Segmenter(named.program, SegmentLimits(max_ops=options.max_block_ops)).why_not_one()) is not None:

@@ -13,6 +13,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.windows import channels_last
 from mirage_eg.pipeline.loop_sizes import with_loops
 from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.pipeline.other_sizes import OtherSizes
 from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.partition.segments import Segment, segment_program
@@ -77,6 +78,23 @@ def test_what_is_between_convolutions_is_read_channels_last() -> None:
     assert given["strides"] == channels_last(given["shape"])
     first = Segment(frozenset({program.makers[convolved]}), program.input_values[:2], (convolved,))
     assert all(item.get("strides") is None for item in segment_program(program, first).inputs)
+
+
+def pooled(extent: int) -> Graph:
+    p = new_kernel_graph()
+    shape = (2, 16, extent, extent)
+    p.mark_output(p.mean(p.mean(p.relu(p.new_input(shape, "float32", "x", strides=channels_last(shape))), 3), 2))
+    return p.graph()
+
+
+def test_structures_of_images_channels_last_serve_other_sizes() -> None:
+    options = Options(device="cpu", gpu="H100", jobs=1, top=1, cache=False)
+    found, other = optimize("p", pooled(8), options), pooled(12)
+    again = OtherSizes(found, pooled(8), other, options).tiled()
+    assert again is not None and again.candidates[0].fused and again.candidates[0].verdict.equal
+    arrays = inputs_of(other)
+    computed = evaluate(again.candidates[0].graph, arrays, FloatAlgebra())
+    assert worst(computed, evaluate(other, arrays, FloatAlgebra())) < ROUNDING["float32"]
 
 
 @pytest.mark.slow

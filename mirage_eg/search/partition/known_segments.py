@@ -8,13 +8,14 @@ from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import rename_views
-from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment
+from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, SegmentKernels
 from mirage_eg.search.partition.plan_graph import LowerBound, PartitionLimits
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
     KernelFinder,
     SegmentSearch,
     Task,
+    as_searched,
     best_kernels,
     instantiate,
     instantiate_again,
@@ -24,7 +25,6 @@ from mirage_eg.search.partition.segment_search import (
 from mirage_eg.search.partition.segments import Segment, segment_program
 from mirage_eg.search.partition.shortest_path import partition
 from mirage_eg.search.structure import AnyStructure
-from mirage_eg.transforms.merged_planes import merged_planes
 
 
 def plan_again(task: Task, plan: KernelPlan, program: Graph, large: Graph) -> KernelPlan | None:
@@ -68,15 +68,19 @@ def find_known(task: Task, items: Sequence[tuple[Graph, tuple[AnyStructure, ...]
     for program, structures in items:
         kernels = [library_kernels(task.device, program)]
         if structures:
-            planes = merged_planes(program)
-            named = rename_views(program if planes is None else planes.program)
-            axes = infer_axes(named.program)
-            check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
-            made = [kernels for entry in instantiate(task, named, axes, structures, check) for kernels in entry.kernels]
-            own = made if planes is None else [of_given(planes, each, task.device) for each in made]
-            kernels += best_kernels(task, program, (), own)
+            kernels += best_kernels(task, program, (), _with_tiles(task, program, structures))
         kernels.sort(key=lambda each: (each.us, each.count))
         yield SegmentSearch(tuple(dict.fromkeys(kernels)), structures=len(structures), tried=structures)
+
+
+def _with_tiles(task: Task, program: Graph, structures: tuple[AnyStructure, ...]) -> list[SegmentKernels]:
+    """The µGraphs of a program with these structures, which were found for the program as it is searched."""
+    if (rewritten := as_searched(program)) is not None:
+        return [of_given(rewritten, each, task.device) for each in _with_tiles(task, rewritten.program, structures)]
+    named = rename_views(program)
+    axes = infer_axes(named.program)
+    check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
+    return [kernels for entry in instantiate(task, named, axes, structures, check) for kernels in entry.kernels]
 
 
 def bound_of_known(finder: KernelFinder, known: Sequence[KnownSegment]) -> LowerBound:

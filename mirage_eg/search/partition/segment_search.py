@@ -177,8 +177,13 @@ def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[SegmentSearc
         yield SegmentSearch(best_kernels(task, program, ()), cut=True) if late else _find(task, program)
 
 
+def as_searched(program: Graph) -> OrderedImages | MergedPlanes | None:
+    """The program in the order of its memory, or with merged planes, whose structures are searched; None: as it is given."""
+    return ordered_images(program) or merged_planes(program)
+
+
 def _find(task: Task, program: Graph) -> SegmentSearch:
-    rewritten = ordered_images(program) or merged_planes(program)
+    rewritten = as_searched(program)
     if rewritten is None or barriers(program):
         return _find_as_given(task, program)
     found = _find(task, rewritten.program)
@@ -337,7 +342,7 @@ def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large
 
     `large` is the program at sizes above 1: at 1 a dim has no axis (`ir.axes`).
     """
-    if (rewritten := ordered_images(large) or merged_planes(large)) is not None:
+    if (rewritten := as_searched(large)) is not None:
         own = ordered_images(program) if isinstance(rewritten, OrderedImages) else merged_planes(program, large)
         again = None if own is None else instantiate_again(task, structure, own.program, rewritten.program)
         return None if own is None or again is None else of_given(own, again, task.device)
