@@ -4,7 +4,7 @@
 wants, in elements; without them a result is row-major.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mirage_eg.ir.graph import Graph
@@ -13,7 +13,7 @@ from mirage_eg.ir.node import node
 _MARKS = ("into", "strides")
 
 
-def with_output_marks(graph: Graph, marks: Sequence[Mapping[str, Any]]) -> Graph:
+def with_output_marks(graph: Graph, marks: Sequence[dict[str, Any]]) -> Graph:
     """The graph with these marks at its outputs; marks that are not named stay."""
     given = iter(marks)
     nodes = tuple(

@@ -82,7 +82,7 @@ def _arithmetic(compute: Callable[[KernelGraph, Tensor, Tensor], Tensor]) -> Han
 
 def _divided(call: Call) -> Tensor:
     if (mode := call.take("rounding_mode")) is not None:
-        return _whole_division(mode, is_rest=False)(call)
+        return _whole_quotient(call, mode, is_rest=False)
     return _tensor(call, "self", call.result.dtype) / _tensor(call, "other", call.result.dtype)
 
 
@@ -165,19 +165,20 @@ def _shifted_left(call: Call) -> Tensor:
     bits = _known(call, "other")
     if not 0 <= bits < 8 * DType(call.result.dtype).itemsize - 1:
         raise UnsupportedError(f"other = {bits}, wanted fewer bits than {call.result.dtype} has")
-    return _tensor(call, "self", call.result.dtype) * 2**bits
+    return _tensor(call, "self", call.result.dtype) * (1 << bits)
 
 
 def _bits_of(x: Tensor, mask: int) -> Tensor:
     """x & mask: for each run of ones the low bits up to its end, without those up to its start."""
     if mask < 0:
         return x - _bits_of(x, ~mask)
-    found, done = None, 0
+    found: Tensor | None = None
+    done = 0
     while mask >> done:
         done += ((mask >> done) & -(mask >> done)).bit_length() - 1  # the zeros before a run
         start, run = done, mask >> done
         done += (~run & (run + 1)).bit_length() - 1
-        low = x.builder.op("low_bits", x, bits=done)
+        low: Tensor = x.builder.op("low_bits", x, bits=done)
         low = low - x.builder.op("low_bits", x, bits=start) if start else low
         found = low if found is None else found + low
     return x * 0 if found is None else found
@@ -193,19 +194,15 @@ def _by_mask(compute: Callable[[Tensor, Tensor, int], Tensor]) -> Handler:
     return masked
 
 
-def _whole_division(mode: str, is_rest: bool) -> Handler:
+def _whole_quotient(call: Call, mode: str, is_rest: bool) -> Tensor:
     """The quotient by a number above 0, rounded down (`floor`) or towards 0 (`trunc`), or what is left of x."""
-
-    def divide(call: Call) -> Tensor:
-        divisor, dtype = _known(call, "other"), call.result.dtype
-        if divisor <= 0 or dtype not in INTEGERS:
-            raise UnsupportedError(f"a division of {dtype} by {divisor}, wanted integers and a number above 0")
-        x = _tensor(call, "self", dtype)
-        up = x if mode == "floor" else call.graph.where(cast(call.graph.op("less", x, x * 0), "bool"), x + (divisor - 1), x)
-        quotient = call.graph.op("floor_divide", up, divisor=divisor) if divisor > 1 else x
-        return x - quotient * divisor if is_rest else quotient
-
-    return divide
+    divisor, dtype = _known(call, "other"), call.result.dtype
+    if divisor <= 0 or dtype not in INTEGERS:
+        raise UnsupportedError(f"a division of {dtype} by {divisor}, wanted integers and a number above 0")
+    x = _tensor(call, "self", dtype)
+    up = x if mode == "floor" else call.graph.where(cast(call.graph.op("less", x, x * 0), "bool"), x + (divisor - 1), x)
+    quotient = call.graph.op("floor_divide", up, divisor=divisor) if divisor > 1 else x
+    return x - quotient * divisor if is_rest else quotient
 
 
 OF_INTEGERS: Mapping[str, Handler] = {
@@ -236,8 +233,8 @@ OF_INTEGERS: Mapping[str, Handler] = {
         _by_mask(lambda x, common, mask: x + mask - common * 2),
     ),
     **named("bitwise_not.default", _unary(lambda g, x: x * -1 - 1)),
-    **named("remainder.Scalar remainder.Tensor", _whole_division("floor", is_rest=True)),
-    **named("fmod.Scalar fmod.Tensor", _whole_division("trunc", is_rest=True)),
+    **named("remainder.Scalar remainder.Tensor", lambda call: _whole_quotient(call, "floor", is_rest=True)),
+    **named("fmod.Scalar fmod.Tensor", lambda call: _whole_quotient(call, "trunc", is_rest=True)),
     **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _chosen("condition", "self", "other")),
     **named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
     **named("to.device to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),

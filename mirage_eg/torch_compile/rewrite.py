@@ -175,7 +175,7 @@ class _Writer:
             return self._causal_mask(given)
         if isinstance(given, Constant):
             return self._constant(given, item["dtype"])
-        node = self.replaced.get(given, given)
+        node: Fx = self.replaced.get(given, given)
         if NAMED in node.meta:
             return node  # at sizes chosen later the call copies what it must
         for found in (self.as_written.get(given, node), node):  # first without copies to torch's strides and back
