@@ -21,6 +21,7 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.weights import prepared_values
 
+
 class LaunchKind(Enum):
     """What computes the nodes of a launch."""
 
