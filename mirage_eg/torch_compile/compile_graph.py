@@ -75,7 +75,7 @@ def compile_graph(
         for node in module.graph.nodes
         if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
     )
-    records, chosen, until = _gated(module, found, Weights(module, parameters), settings, until, other_sizes, meanwhile)
+    records, chosen, until = _gated(found, Weights(module, parameters), settings, until, other_sizes, meanwhile)
     if chosen:
         device = chosen[0][0].outputs[0].meta["val"].device
         replace_regions(module, chosen, fake, device)
@@ -89,7 +89,6 @@ def compile_graph(
 
 
 def _gated(
-    module: Any,
     found: FxRegions,
     weights: Weights,
     settings: Settings,
@@ -137,7 +136,7 @@ def _gated(
                 region, begun = pending.pop(same), time.monotonic()
                 part = region.ops / max(1, sum(ops.values()))
                 share = after(until.left() * min(2 * part, (1 + part) / 2, _until_gate_part(settings)))
-                record = partial(_record, module, found, weights, region, settings, share, until, store, other_sizes)
+                record = partial(_record, found, weights, region, settings, share, until, store, other_sizes)
                 by_program[same] = _record_or_why(record, region, settings)
                 ops.pop(same, None)
                 until = until.later(_tuning_since(begun, settings, same[1]))
@@ -164,7 +163,6 @@ def _record_or_why(record: Callable[[], SegmentRecord], region: FxRegion, settin
 
 
 def _record(
-    module: Any,
     found: FxRegions,
     values: Weights,
     region: FxRegion,
@@ -196,7 +194,7 @@ def _record(
             reason=_why_none(segment),
             from_cache=segment.from_cache,
         )
-    contest = Contest(region, region_module(module, region, found.found.same), device, values)
+    contest = Contest(region, region_module(found.module, region, found.found.same), device, values)
     if segment.largest:
         record = add_call(_sized_call(segment, contest, settings, store)).decide(_example_sizes(region, segment), until=until)
         record = replace(record, key=segment.key, ops=region.ops)

@@ -51,6 +51,7 @@ class FxRegion:
 class FxRegions:
     """The regions of a graph, and the analysis of its nodes."""
 
+    module: Any
     regions: tuple[FxRegion, ...]
     found: Analysis
 
@@ -95,7 +96,7 @@ def fx_regions(
             continue
         made += [it if constant_weights else replace(it, program=without_weights(it.program)) for it in regions_of_group]
     made = _laid_out(made, found)
-    return FxRegions(tuple(_writing(made, found) if in_place else made), found)
+    return FxRegions(module, tuple(_writing(made, found) if in_place else made), found)
 
 
 def _laid_out(regions: Sequence[FxRegion], found: Analysis) -> list[FxRegion]:

@@ -229,6 +229,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg bench search": "property_tests/lab/bench/test_search.py",
     "mirage-eg bench search rmsnorm": "property_tests/lab/bench/test_search.py",
     "mirage-eg bench gpu": GPU,
+    "mirage-eg bench models --suite quantized --modes default,ours --tune 15 --once": GPU,
     "mirage-eg bench models --tune 25": GPU,
     "mirage-eg bench gpu --report": "property_tests/lab/bench/test_gpu.py",
     "mirage-eg verify": "property_tests/frontend/test_mirage_json.py",

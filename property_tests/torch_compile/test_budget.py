@@ -47,7 +47,7 @@ def test_graphs_between_breaks_share_the_budget_of_their_call(monkeypatch: pytes
     clock.begin(monkeypatch)
 
     def gated(*arguments: Any) -> Any:
-        until = arguments[4]
+        until = arguments[3]
         left.append(until.left())
         clock.now += BUDGET / 5
         return [], [], until

@@ -233,7 +233,7 @@ def test_kernels_of_even_extents_are_not_called_odd() -> None:
     assert not verdict(law.format("c")) and not verdict(law.format("2"))
 
 
-def test_a_quotient_by_itself_is_tested_where_a_condition_gives_the_shape_of_the_other_side() -> None:
+def test_a_quotient_by_itself_is_tested_where_a_condition_gives_its_shape() -> None:
     found = verdict('(rewrite (Binary "div" x x) (One d) :when ((= d (shape x))))')
     assert found.truth is TensorTruth.TESTED and found.trials > 10
 
