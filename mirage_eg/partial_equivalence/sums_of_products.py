@@ -16,7 +16,6 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from mirage_eg.backends.evaluator.mpmath_ops import RATIONAL
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -102,6 +101,8 @@ class Reader:
         `functions` numbers these inputs, for all readers that share it. Equal numbers and indices mean equal elements; elements
         with different ones may be equal, too. `applications` gets the op and the operands of each.
         """
+        from mirage_eg.backends.evaluator.mpmath_ops import RATIONAL  # loads mpmath, which drawings need not
+
         assert self.functions is not None
         if item.kind is not Kind.ELEMENTWISE:
             raise UnsupportedError(f"{item.op}: got an op that is neither a sum of products nor elementwise")

@@ -2,7 +2,7 @@
 
 Programs with exponentials or differences get a common offset. Those with exponentials get masks of 0 and 1 with scores that
 differ by tens or thousands, so that the largest score of a row, or the whole row, is masked. Those with quotients and roots get
-inputs near both ends of the range that they have as written. All get not-a-number.
+inputs near both ends of the range that they have as written, and before exponentials small ones. All get not-a-number.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,12 +52,14 @@ FAR: Mapping[str, Far] = {
     "offset": Far((128.0, 16.0, 2.0, 0.0), _below, 0.0, holds=True, rounds=True),
     "masked": Far((8.0, 2.0, 1.0), _times, 1.0, masks=True),
     "masked large": Far((512.0, 64.0, 8.0, 2.0, 1.0), _times, 1.0, masks=True),
+    "shrunk": Far((1 / 512, 1 / 64, 1 / 8, 1 / 2, 1.0), _times, 1.0),
     "huge": Far((), _times, 1.0, end=1),
     "tiny": Far((), _times, 1.0, end=-1),
     NOT_A_NUMBER: Far((), _times, 1.0),
 }
 
 _LEAVES_RANGE = frozenset({"div", "sqrt", "rsqrt", "pow"})  # by other laws than products and sums
+_POLES = frozenset({"div", "rsqrt", "pow"})
 _PERIODIC = frozenset({"sin", "cos"})  # any rounding of a large operand decides
 _WIDE = 2.0**100
 
@@ -66,10 +68,25 @@ def far_names(program: Graph) -> list[str]:
     """The kinds of far inputs for a program of primitive ops."""
     ops = {item.op for item in program.nodes}
     if "exp" in ops:
-        return [name for name, far in FAR.items() if not far.end and (not far.masks or any(mask_inputs(program)))]
+        left_out = {*([] if _has_pole_in_exponent(program) else ["shrunk"]), *(name for name, far in FAR.items() if far.end)}
+        return [name for name, far in FAR.items() if name not in left_out and (not far.masks or any(mask_inputs(program)))]
     wide = all(dtype.is_integer or dtype is DType.bool or dtype.largest > _WIDE for dtype in program.dtypes)
     ends = ["huge", "tiny"] if ops & _LEAVES_RANGE and not ops & _PERIODIC and wide else []
     return ["large", *(["offset"] if "sub" in ops else []), *ends, NOT_A_NUMBER]
+
+
+def _has_pole_in_exponent(program: Graph) -> bool:
+    """Whether an exponent is an elementwise function of inputs, or of maxima, that grows where they are small, as 1/x does."""
+    elementwise, poles = set[int](), set[int]()
+    for item, values in program.numbered():
+        stays = item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or item.op == "max"
+        if item.op == "input" or (stays and elementwise.issuperset(item.operands)):
+            elementwise.update(values)
+            if (item.op in _POLES and item.get("exponent", -1) < 0) or not poles.isdisjoint(item.operands):
+                poles.update(values)
+        if item.op == "exp" and not poles.isdisjoint(item.operands):
+            return True
+    return False
 
 
 def mask_inputs(program: Graph) -> list[bool]:

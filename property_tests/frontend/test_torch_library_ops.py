@@ -166,7 +166,6 @@ def test_a_library_op_of_torch_is_imported_with_its_numbers_and_types(name: str)
     [
         (lambda x: f.max_pool3d(x[None], 2, return_indices=True)[1] * 1.0, (IMAGE,), "the places of the maxima"),
         (lambda x: f.max_pool2d(x, 3, 2, return_indices=True)[1] * 1.0, (IMAGE,), "the places of the maxima"),
-        (lambda x: f.pad(x, (1, 1), value=float("-inf")), (IMAGE,), "value"),
         (lambda x: f.adaptive_avg_pool1d(x.reshape(1, 1, -1), 67), (IMAGE,), "windows of several sizes"),
         (lambda x, i: torch.index_put(x, (i,), x[:3], accumulate=True), (X, ROWS), "atomic additions"),
         (

@@ -85,6 +85,23 @@ def test_scores_that_are_far_apart_are_tried() -> None:
         assert not wrong.ok and wrong.overflows and wrong.problem == "OVERFLOWS on far inputs"
 
 
+def test_small_inputs_are_tried_where_they_make_large_scores() -> None:
+    def softmax_of_quotients(p: KernelGraph, x: Tensor) -> Tensor:
+        scores = p.pow(p.shift(p.square(x), 1 / 8), -1)
+        return ratio(p, p.exp(p.sub(scores, p.max(scores, 1))))
+
+    def of_inverses(p: KernelGraph, x: Tensor) -> Tensor:
+        scores = p.pow(x, -1)
+        return ratio(p, p.exp(p.sub(scores, p.max(scores, 1))))
+
+    def unshifted(p: KernelGraph, x: Tensor) -> Tensor:
+        return ratio(p, p.exp(p.pow(x, -1)))
+
+    assert check(softmax_of_quotients, softmax_of_quotients, (4, 8)).ok
+    assert check(of_inverses, of_inverses, (4, 8)).ok
+    assert check(of_inverses, unshifted, (4, 8)).overflows
+
+
 def test_scores_are_as_large_as_the_program_itself_can_hold() -> None:
     graph = new_kernel_graph()
     x, w, u = (graph.new_input((64, 64), "float16") for _ in range(3))
