@@ -5,7 +5,7 @@ A graph goes to Inductor whole, with one line in the log, if a gradient may be a
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -237,10 +237,12 @@ def _apart() -> Iterator[None]:
 @contextmanager
 def _kept_as(entry: str, cached: bool) -> Iterator[None]:
     """Whether AOTAutograd's cache keeps compiled code, and as which entry: none of ours serves torch itself."""
-    import torch
     from torch._functorch import config as functorch
+    from torch.compiler import config as compiler
 
-    with functorch.patch(enable_autograd_cache=cached), torch.compiler.config.patch(cache_key_tag=entry):
+    has_names = hasattr(compiler, "cache_key_tag")  # not before torch 2.7
+    named = compiler.patch(cache_key_tag=entry) if has_names else nullcontext()
+    with functorch.patch(enable_autograd_cache=cached and (has_names or not entry)), named:
         yield
 
 

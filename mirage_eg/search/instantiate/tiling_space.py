@@ -74,10 +74,14 @@ def tilings_of(kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, f
 
 
 def _in_clusters(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> Iterator[Tiling]:
-    """The tiling in clusters that share out the iterations, while their thread blocks find idle multiprocessors."""
+    """The tiling in clusters that share out the iterations, while their thread blocks find idle multiprocessors.
+
+    Loops of exponentials alone, as in attention: of others two launches were timed, and clusters were not.
+    """
     blocks, cluster = prod(blocks for _, blocks in tiling.grid), 2
     steps, varies = kernel.structure.steps, in_loop(kernel.structure)[len(kernel.structure.loads) :]
-    sliced = all(moved for step, moved in zip(steps, varies, strict=True) if step.kind is Kind.MATMUL)
+    sliced = any(step.op == "exp" and moved for step, moved in zip(steps, varies, strict=True))
+    sliced &= all(moved for step, moved in zip(steps, varies, strict=True) if step.kind is Kind.MATMUL)
     sliced &= all(shape.piece or kernel.looped not in shape.axes for shape in kernel.shapes)
     while kernel.looped is not None and sliced and cluster <= limits.cluster and blocks * cluster <= limits.multiprocessors:
         if (clustered := tiling.in_cluster(kernel.looped, cluster)) is not None:
