@@ -19,17 +19,24 @@ def round_to_even(x):
 
 
 def _to_bytes(dtype: DType) -> ElementwiseOp:
-    """The number without its fraction, or the nearest one of the type."""
-    low, high = (-128, 127) if dtype is DType.int8 else (0, 255)
+    """The number without its fraction, whose low byte torch takes; that of numbers beyond int32, or of none, is 0."""
+    low = -128 if dtype is DType.int8 else 0
+
+    def numbers(xp: Any, x: Any) -> Any:
+        whole = xp.trunc(xp.where(abs(x) < 2.0**31, x, xp.zeros_like(x)))
+        return whole - xp.floor((whole - low) / 256.0) * 256.0
+
+    def exactly(mp: Any, x: Any) -> Any:
+        return mp.mpf((int(x) - low) % 256 + low if abs(x) < 2**31 else 0)
+
     return ElementwiseOp(
         name=f"to_{dtype}",
-        words=f"x without its fraction, within the range of {dtype}",
+        words=f"x without its fraction, modulo 256 within the range of {dtype}",
         dtype=str(dtype),
-        numbers=lambda xp, x: xp.trunc(xp.clip(x, low, high)),
-        exactly=lambda mp, x: mp.mpf(int(min(max(x, low), high))) if x == x else x,
-        field=IDEMPOTENT,
-        triton=f"tl.minimum(tl.maximum({{x}}, {low}.0), {high}.0).to(tl.int32).to(tl.{dtype})",
-        torch=f"{{x}}.clamp({low}, {high}).to(torch.{dtype})",
+        numbers=numbers,
+        exactly=exactly,
+        triton=f"{{x}}.to(tl.int32).to(tl.{dtype})",
+        torch=f"{{x}}.to(torch.int32).to(torch.{dtype})",
         noun="whole",
         keeps_zero=True,
     )

@@ -163,10 +163,8 @@ def _cast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes,
 
 
 def _to_bytes(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    """ONNX's cast of a number beyond the range is undefined."""
-    [x], low = operands, 0 if result.dtype is DType.uint8 else -128
-    held = body.held(x.type.dtype)
-    return body.cast(body.append("Clip", x.name, body.number(low, held), body.number(low + 255, held)), result.dtype)
+    """ONNX's cast of a float beyond the range is undefined, that of an integer takes its low byte."""
+    return body.cast(body.cast(operands[0].name, DType.int32), result.dtype)
 
 
 def _unary(write: Callable[..., str]) -> Writer:

@@ -110,3 +110,10 @@ def test_what_rounds_to_integers_stays_outside(function: Callable[..., Any], rea
     it = imported(function, X, A)
     assert [reason in node.reason for node in it.outside if "only moves" not in node.reason][:1] == [True], it.outside
     assert relative_error(it.run(X, A), function(X, A)) <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_numbers_beyond_the_range_of_a_byte_lose_their_high_bits_as_in_torch(dtype: torch.dtype) -> None:
+    x = torch.tensor([300.0, -129.0, 255.9, -0.5, 127.6, -128.9, 1e10, -3e9, float("inf"), float("-inf"), float("nan")])
+    program = imported(lambda x: (x * 1).to(dtype), x)
+    assert program.outside == () and torch.equal(program.run(x), x.to(dtype))
