@@ -195,7 +195,7 @@ def _by_mask(compute: Callable[[Tensor, Tensor, int], Tensor]) -> Handler:
 
 
 def _whole_quotient(call: Call, mode: str, is_rest: bool) -> Tensor:
-    """The quotient by a number above 0, rounded down (`floor`) or towards 0 (`trunc`), or what is left of x."""
+    """The quotient by a number above 0, rounded down (`floor`) or towards 0 (`trunc`), or the remainder."""
     divisor, dtype = _known(call, "other"), call.result.dtype
     if divisor <= 0 or dtype not in INTEGERS:
         raise UnsupportedError(f"a division of {dtype} by {divisor}, wanted integers and a number above 0")

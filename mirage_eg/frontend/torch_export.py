@@ -150,7 +150,8 @@ def _default_decompositions(_ops: tuple[str, ...]) -> Mapping[Any, Callable[...,
     """Those of torch.export, which asks the dispatcher about each op that this process has loaded."""
     import torch
 
-    return torch.export.default_decompositions().materialize()  # type: ignore[no-any-return]
+    table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions().materialize()
+    return table
 
 
 def known_values(graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any]) -> Callable[[Fx], Any]:

@@ -32,7 +32,7 @@ def given_rewriting(program: Graph, graph: Graph, seed: int, *, keeps: bool) -> 
     _, classes = saturated_classes(program, marked_weights(program), keeps=keeps)
     every, class_of = _with_every_class(program, classes)
     values, composed = Values(every, graph, seed), _Composed(program, classes)
-    read_by: dict[int, Classes] = {}  # of each value of the µGraph the classes with its elements; if none, those that it needs
+    read_by: dict[int, Classes] = {}  # of each value of the µGraph: its classes, or where it has none those of its operands
     for item, own in graph.numbered():
         read = Classes().union(*(read_by[i] for i in item.operands))
         for value in own:

@@ -53,8 +53,8 @@ def compile_graph(
     `parameters` are the placeholders that are weights or buffers, with their tensors where these are known. With
     `other_sizes`, graphs of other sizes may follow. With `in_place`, segments may write into arguments, which export does not
     take. A graph with in-place ops stays as it is. What is left of the budget is that of the `call`, if it is one of several
-    graphs. While workers begin to search, this process does something else, which gives the settings of the gate; it takes half
-    of the budget at most.
+    graphs. While workers search, `meanwhile` does other work here, for half of the budget at most, and gives the settings of
+    the gate.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -102,7 +102,7 @@ def _gated(
 
     Each of the different regions has at most twice its share of what is left of the budget, by its ops, and leaves half of
     theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
-    worker; what they have done comes first. Before, this process does what is to be done `meanwhile`.
+    worker; what they have done comes first. First of all this process calls `meanwhile`, while they search.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 

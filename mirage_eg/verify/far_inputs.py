@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.random_rounding import POLES
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import AFFINE, CASTS
@@ -59,7 +60,6 @@ FAR: Mapping[str, Far] = {
 }
 
 _LEAVES_RANGE = frozenset({"div", "sqrt", "rsqrt", "pow"})  # by other laws than products and sums
-_POLES = frozenset({"div", "rsqrt", "pow"})
 _PERIODIC = frozenset({"sin", "cos"})  # any rounding of a large operand decides
 _WIDE = 2.0**100
 
@@ -82,7 +82,7 @@ def _has_pole_in_exponent(program: Graph) -> bool:
         stays = item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or item.op == "max"
         if item.op == "input" or (stays and elementwise.issuperset(item.operands)):
             elementwise.update(values)
-            if (item.op in _POLES and item.get("exponent", -1) < 0) or not poles.isdisjoint(item.operands):
+            if (item.op in POLES and item.get("exponent", -1) < 0) or not poles.isdisjoint(item.operands):
                 poles.update(values)
         if item.op == "exp" and not poles.isdisjoint(item.operands):
             return True

@@ -17,7 +17,7 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import COMPARISONS, REGISTRY
+from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS, REGISTRY
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.verdict import AMONG_INPUTS
@@ -98,7 +98,7 @@ def _line(item: Node, operands: Sequence[_Line]) -> _Line:
         factor, offset = item.get("factor", Fraction(1)), item.get("offset", Fraction(0))
         if isinstance(factor, Fraction) and isinstance(offset, Fraction):
             return _Line(operands[0].factor * factor, operands[0].offset * factor + offset)
-    if OPS[item.op].kind is Kind.REARRANGEMENT or item.op == "cast":
+    if item.kind is Kind.REARRANGEMENT or item.op in CASTS:
         return operands[0]
     keeps = item.op in ("mul", "square", "abs", "relu", "sqrt", "pow", "scale")
     return _Line(Fraction(0), Fraction(0), frozenset().union(*(one.roots for one in operands)) if keeps else frozenset())

@@ -380,7 +380,7 @@ def _exact(keys: Array) -> list[Fraction]:
 
 
 def _rationals(number: float) -> Iterator[Fraction]:
-    """A float as a rational, after the simple rational that it may stand for, if there is one."""
+    """The simple rational near a float, if there is one, then the float itself."""
     if not isfinite(number):
         return
     exact = Fraction(number)

@@ -139,8 +139,8 @@ def _window(term: Written, kernel: Sequence[int], sizes: Sizes) -> Window:
 
 
 def any_function(term: Written) -> str | None:
-    """The name of the elementwise function of a term that stands for any function: a variable, or none that is known without
-    attributes."""
+    """The name of an elementwise function of a term if it stands for any function: a variable, or one that no op has, or only
+    with attributes."""
     kind, _, name = term.name.partition(" ")
     row = OPS.get(name)
     return name if kind in ("Unary", "Binary") and (row is None or row.attributes) else None
