@@ -19,7 +19,7 @@ _DEFAULTS = KernelBenchOptions()
 _SECONDS = {"cpu": 120.0, "cuda": 90.0}
 
 
-@with_options(KernelBenchOptions, "dtype", "budget", "tune", "min_ops")
+@with_options(KernelBenchOptions, "dtype", "budget", "tune", "min_ops", "baselines", "parallel")
 @as_job
 def bench_kernelbench(
     problems: Annotated[
@@ -51,8 +51,8 @@ def bench_kernelbench(
 ) -> int:
     """Import the problems of a KernelBench checkout, and compare each imported program with its model in float64.
 
-    With --device cuda each problem runs at its own sizes through torch.compile with our backend, in a process of its own, one
-    at a time on each GPU: KernelBench's correctness test and ours, times against eager torch, torch.compile and max-autotune
+    With --device cuda each problem runs at its own sizes through torch.compile with our backend, in a process of its own:
+    KernelBench's correctness test and ours, times against eager torch, torch.compile and max-autotune
     without and with CUDA graphs, and KernelBench's fast_p.
     """
 

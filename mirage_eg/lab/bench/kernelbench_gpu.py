@@ -1,8 +1,8 @@
 """`bench kernelbench --device cuda`: KernelBench's problems at their own sizes against eager torch and torch.compile.
 
-Each problem runs in a process of its own with a limit of time (`kernelbench_gpu_row`), one after another on each GPU. Its row
-is kept stage by stage: a problem that is stopped has what it measured until then. Rows of an earlier run count, and their
-problems do not run again.
+Each problem runs in a process of its own with a limit of time (`kernelbench_gpu_row`), one or several at a time on each GPU.
+Its row is kept stage by stage: a problem that is stopped has what it measured until then. Rows of an earlier run count, and
+their problems do not run again.
 """
 
 import json
@@ -129,7 +129,8 @@ def run_problems(
     out: Path,
     on_row: Callable[[GpuRow], None],
 ) -> None:
-    """Run each problem on a free GPU, at most for `seconds`, and append its row to the file."""
+    """Run each problem on one of the GPUs, `options.parallel` at a time on each and at most for `seconds`, and append its row
+    to the file."""
     with TemporaryDirectory(prefix="mirage_eg-kernelbench-") as folder:
 
         def stages(problem: Problem) -> Path:
@@ -151,7 +152,7 @@ def run_problems(
             on_row(row)
             return False
 
-        run_on_gpus(problems, command, devices, seconds, ended, own_cores=True)
+        run_on_gpus(problems, command, [*devices] * options.parallel, seconds, ended, own_cores=True)
 
 
 @dataclass(frozen=True, slots=True)

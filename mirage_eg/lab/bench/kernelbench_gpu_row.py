@@ -10,6 +10,7 @@ alternating rounds. Besides, errors are relative to the size of the result, on t
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 import triton
 
-from mirage_eg.backends.measure.gpu_turn import autotune_in_turn
+from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import captured, gpu_available, timing_stream
 from mirage_eg.lab.bench.gpu_row_records import append
 from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, float64_copy, is_float
@@ -110,11 +111,13 @@ def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[
     yield row
     row = replace(contest.with_baseline(row, "compile"), stage=Stage.COMPILE)
     yield row
-    row = replace(_checked(row, contest), stage=Stage.CHECKED)
+    with gpu_turn() if on_gpu else nullcontext():
+        row = replace(_checked(row, contest), stage=Stage.CHECKED)
     yield row
     if on_gpu:
         row = replace(contest.timed(row), stage=Stage.TIMED)
         yield row
+    if on_gpu and options.baselines == "all":
         row = contest.timed(contest.with_baseline(row, "max-autotune"))
     yield replace(row, stage=Stage.DONE)
 
@@ -148,8 +151,8 @@ class Contestants:
 
     def timed(self, row: GpuRow) -> GpuRow:
         """The row with times of all contestants."""
-        inputs = self.loaded.inputs(SEED)
-        with torch.no_grad(), timing_stream():
+        with torch.no_grad(), gpu_turn(), timing_stream():
+            inputs = self.loaded.inputs(SEED)
             plain, graphs = times(self.runs, inputs)
         return replace(row, us=plain, graph_us=graphs)
 
