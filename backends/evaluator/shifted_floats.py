@@ -55,11 +55,13 @@ class Numbers(Algebra[Array], Protocol):
 class ShiftedFloats:
     """The numbers of `plain`, except for exponentials and the values computed from them.
 
-    With `keeps_logarithms` a logarithm that is stored is still a sum of two numbers, as inside torch's log_softmax.
+    With `keeps_logarithms` a logarithm that is stored is still a sum of two numbers, as inside torch's log_softmax. With
+    `keeps_range` a number beyond the range of its type is not infinite, as a score inside torch's attention.
     """
 
     plain: Numbers
     keeps_logarithms: bool = False
+    keeps_range: bool = False
 
     def shape(self, x: Value) -> Shape:
         """Extents of x."""
@@ -178,7 +180,11 @@ class ShiftedFloats:
         """Of a plain number; shifted ones are at most as large as what they are multiplied with, and not rounded."""
         if isinstance(x, Shifted) or (isinstance(x, Logarithm) and self.keeps_logarithms):
             return x
-        return self.plain.cast(self.number(x), dtype)
+        number = self.number(x)
+        rounded = self.plain.cast(number, dtype)
+        if not self.keeps_range or rounded.dtype.kind != "f":
+            return rounded
+        return self.plain.xp.where(self.plain.xp.isinf(rounded), number, rounded)
 
     def number(self, x: Value) -> Array:
         """x as one array, out of range or not."""

@@ -183,10 +183,11 @@ def _memory(value: Any) -> int | None:
 def _evaluated(program: Graph, arrays: Sequence[Any]) -> list[Any]:
     """The results on these arrays, with shifted exponentials, as in kernels.
 
-    They round to no narrow type, so programs with narrow types have them only where plain ones are not finite.
+    Exponentials and numbers out of range round to no narrow type, so programs with narrow types have them only where plain
+    ones are not finite.
     """
     plain = WithIntegers(FloatAlgebra(np, program.working_dtype, rounds=True))
-    shifted = ShiftedFloats(plain, keeps_logarithms=True)
+    shifted = ShiftedFloats(plain, keeps_logarithms=True, keeps_range=True)
     others = [shifted.number(result) for result in evaluate(program, arrays, shifted)]
     if program.dtypes.isdisjoint((DType.float16, DType.bfloat16)):
         return others

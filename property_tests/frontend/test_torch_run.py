@@ -206,3 +206,11 @@ def test_an_index_out_of_range_is_refused_as_torch_does(take: Callable[..., Any]
     assert torch.equal(model.run(x, i), take(x, i))
     with pytest.raises(ProgramError, match=f"got the index {place}, wanted -4 to 3"):
         model.run(x, torch.tensor([place]))
+
+
+def test_scores_beyond_the_range_of_float16_are_numbers_inside_attention() -> None:
+    attended = torch.nn.functional.scaled_dot_product_attention
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 4, 64, dtype=torch.float16) * scale for scale in (100, 100, 1))
+    assert (q @ k.transpose(1, 2)).isinf().any()
+    torch.testing.assert_close(imported(attended, q, k, v).run(q, k, v), attended(q, k, v))
