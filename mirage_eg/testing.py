@@ -383,15 +383,15 @@ def assert_rules_sound(paths: str | Path | Iterable[str | Path], domain: str | N
     """Assert that `mirage-eg rules check` calls rule files, or all files of folders, sound.
 
     Raises:
-        AssertionError: a law is false, or a lint is an error; the message names all of them.
-        RuleError: a file does not load, or its laws grow without end.
+        AssertionError: a law is false or cannot be tested, or a lint is an error; the message names all of them.
+        RuleError: a file does not load, no law of it can be tested, or its laws grow without end.
     """
     problems = []
     for path in [paths] if isinstance(paths, str | Path) else paths:
         for file in rule_files(path):
             report = check_rule_file(file, paper_programs(), domain, seed=seed)
             for finding in report.findings:
-                if finding.truth in (Truth.REFUTED, Truth.ILL_TYPED):
+                if finding.truth not in (Truth.PROVED, Truth.HELD):
                     why = finding.counterexample or finding.because
                     problems.append(f"{finding.law.place}: {finding.law.text}\nis {finding.truth}: {why}")
             problems += [f"{lint.place}: {lint.message}" for lint in report.lints if lint.level is Severity.ERROR]

@@ -75,6 +75,7 @@ def check(
     or limit hit. Laws of whole tensors (`; domain: tensor`) are proved for all shapes where the normal form decides them."""
 
     from mirage_eg.egraph.rule_files import rule_files
+    from mirage_eg.egraph.soundness.check_law import Truth
     from mirage_eg.frontend.workloads import paper_programs
     from mirage_eg.verify.tensor_laws import check_rule_file
 
@@ -100,7 +101,7 @@ def check(
             print(json_line(plain(report) | {"sound": report.sound}))
         else:
             _print_report(report)
-        code = max(code, 0 if report.sound else 1)
+        code = max(code, 0 if report.sound else 2 if any(it.truth is Truth.UNTESTED for it in report.findings) else 1)
     return code
 
 
@@ -111,9 +112,9 @@ def _print_report(report: "Report") -> None:
         out.print(readable(text), soft_wrap=True, highlight=False, markup=False)
 
     out = console()
-    refuted = [finding for finding in report.findings if finding.truth in (Truth.REFUTED, Truth.ILL_TYPED)]
-    kinds = Counter(finding.truth for finding in refuted)
-    counts = f"{kinds[Truth.REFUTED]} refuted" + (f", {kinds[Truth.ILL_TYPED]} ill-typed" if kinds[Truth.ILL_TYPED] else "")
+    kinds = Counter(finding.truth for finding in report.findings)
+    failed = [kind for kind in (Truth.ILL_TYPED, Truth.UNTESTED) if kinds[kind]]
+    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in (Truth.REFUTED, *failed))
     write(f"{report.path}: {counted(len(report.findings), 'law')} of the {report.domain} domain, {counts}")
     for finding in report.findings:
         name = "" if finding.law.name == finding.law.place else f"{finding.law.name}: "
@@ -130,4 +131,4 @@ def _print_report(report: "Report") -> None:
         print_table(("workload", "e-nodes", "with the file", "classes", "with the file", "ms", "with the file"), rows)
     if report.unmeasured is not None:
         write(f"  growth was not measured completely: {report.unmeasured}")
-    write("sound" if report.sound else "not sound" if refuted else "true, but not fit for the search")
+    write("sound" if report.sound else "not sound" if failed or kinds[Truth.REFUTED] else "true, but not fit for the search")

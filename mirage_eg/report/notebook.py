@@ -160,7 +160,8 @@ def _structure(it: "Structure") -> str:
 def _rules_report(report: "Report") -> str:
     """The verdict on every law with its counterexample, the lints, the growth of e-graphs."""
     verdicts = [
-        (it.law.place, it.law.text, it.truth, it.counterexample or counted(it.trials, "trial")) for it in report.findings
+        (it.law.place, it.law.text, it.truth, it.counterexample or it.because or counted(it.trials, "trial"))
+        for it in report.findings
     ]
     growth = [(old.workload, old.nodes, new.nodes, old.classes, new.classes) for old, new in report.growth]
     pages = [table(("law", "", "verdict", "counterexample"), verdicts)]

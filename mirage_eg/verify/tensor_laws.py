@@ -8,8 +8,8 @@ from pathlib import Path
 from mirage_eg.egraph.expression import Expression, primes
 from mirage_eg.egraph.laws import Law, wording
 from mirage_eg.egraph.rule_files import TENSOR, domain_of, read_files
-from mirage_eg.egraph.rulebook import Theory, load_rules, raise_errors
-from mirage_eg.egraph.soundness.check_file import Progress, Report, check_file
+from mirage_eg.egraph.rulebook import Theory, load_rules
+from mirage_eg.egraph.soundness.check_file import Progress, Report, check_file, raise_without_test, untested
 from mirage_eg.egraph.soundness.check_law import Finding, Truth
 from mirage_eg.egraph.soundness.lints import Lint, Severity
 from mirage_eg.egraph.tensor.counterexamples import with_dims
@@ -105,7 +105,7 @@ def check_rule_file(
     """`check_file`, or `check_tensor_file` for laws of whole tensors, by the domain or else by the header of the file.
 
     Raises:
-        RuleError: the file does not load, a law cannot be tested, or a limit was hit.
+        RuleError: the file does not load, none of its laws can be tested, or a limit was hit.
     """
     [file] = read_files(path)
     if (domain or domain_of(file)) == TENSOR:
@@ -117,7 +117,7 @@ def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, do
     """The verdict on each law of a rule file of whole tensors, and lints: conditions that it lacks, what a packaged law says.
 
     Raises:
-        RuleError: the file does not load, or a law says something else than that tensors are equal.
+        RuleError: the file does not load, or no law says that tensors are equal.
     """
     [file] = read_files(path)
     rulebook = load_rules(TENSOR, [path])
@@ -125,19 +125,18 @@ def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, do
     packaged = {wording(law): law.place for it in rulebook.theories if it != theory for law in it.laws}
     findings: list[Finding] = []
     lints: list[Lint] = []
-    errors: list[str] = []
     for done, law in enumerate(_equations(theory), 1):
         try:
             verdict = decide(law, proving_laws)
         except RuleError as error:
-            errors.append(str(error) if str(error).startswith(law.place) else f"{law.place}: {error}")
+            findings.append(untested(law, error))
             continue
         findings.append(Finding(law, _TRUTHS[verdict.truth], verdict.trials, verdict.counterexample, verdict.because))
         lints += [*_missing(law, verdict), *_unknown_functions(law)]
         if (words := wording(law)) in packaged:
             lints.append(Lint(Severity.NOTE, law.place, f"law {law.name!r} says what the law at {packaged[words]} says"))
         on_progress("laws", done, len(theory.laws))
-    raise_errors(errors)
+    raise_without_test(findings)
     return Report(theory.path, TENSOR, theory.sha256, tuple(findings), tuple(lints), ())
 
 

@@ -47,7 +47,7 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Whether no law is refuted and no lint is an error."""
+        """Whether each law is proved or held, and no lint is an error."""
         return _passes(self.findings, self.lints)
 
 
@@ -67,7 +67,7 @@ def check_file(
     seconds.
 
     Raises:
-        RuleError: the file does not load, a law cannot be tested, or a limit was hit.
+        RuleError: the file does not load, none of its laws can be tested, or a limit was hit.
     """
     [file] = read_files(path)
     domain = domain or domain_of(file) or DOMAINS[0]
@@ -76,17 +76,15 @@ def check_file(
     examples = examples or max(LEAST_EXAMPLES, min(EXAMPLES, EXAMPLES_PER_FILE // max(1, len(theory.laws))))
     findings: list[Finding] = []
     lints: list[Lint] = []
-    errors: list[str] = []
     for done, law in enumerate(theory.laws, 1):
         try:
             finding, notes = _checked(law, rulebook, theory, examples, seed)
         except RuleError as error:
-            errors.append(str(error))
-            continue
+            finding, notes = untested(law, error), []
         findings.append(finding)
         lints += notes
         on_progress("laws", done, len(theory.laws))
-    raise_errors(errors)
+    raise_without_test(findings)
     failed = not _passes(findings, lints)
     if not failed:
         lints += _lint_consequences(rulebook, theory, on_progress)
@@ -105,6 +103,17 @@ def check_file(
             raise
         unmeasured = str(error)
     return Report(theory.path, domain, theory.sha256, tuple(findings), tuple(lints), growth, unmeasured)
+
+
+def untested(law: Law, error: RuleError) -> Finding:
+    """The finding on a law that no test fits."""
+    return Finding(law, Truth.UNTESTED, 0, because=str(error).removeprefix(f"{law.place}: "))
+
+
+def raise_without_test(findings: Sequence[Finding]) -> None:
+    """Raise one error for all laws if none can be tested."""
+    if all(it.truth is Truth.UNTESTED for it in findings):
+        raise_errors([f"{it.law.place}: {it.because}" for it in findings])
 
 
 def _checked(law: Law, rulebook: Rulebook, theory: Theory, examples: int, seed: int) -> tuple[Finding, list[Lint]]:

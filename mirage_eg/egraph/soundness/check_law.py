@@ -43,12 +43,13 @@ LEAST_TRIALS = 5  # assignments at which the side conditions hold and both sides
 
 
 class Truth(StrEnum):
-    """The result of testing a law; PROVED and ILL_TYPED are of laws of whole tensors."""
+    """The result of testing a law; PROVED and ILL_TYPED are of laws of whole tensors. An UNTESTED one fits no test."""
 
     PROVED = "proved"
     HELD = "held"
     ILL_TYPED = "ill-typed"
     REFUTED = "refuted"
+    UNTESTED = "not tested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,14 @@ class Finding:
     truth: Truth
     trials: int
     counterexample: Counterexample | None = None
-    because: str = ""  # the scope of a proof of whole tensors, or why there is none
+    because: str = ""  # the scope of a proof of whole tensors, or why there is none, or no test
 
     @property
     def verdict(self) -> str:
         """The verdict in words."""
         if self.truth is Truth.PROVED:
             return f"{self.truth} for all shapes ({self.because})"
-        if self.truth is Truth.ILL_TYPED:
+        if self.truth in (Truth.ILL_TYPED, Truth.UNTESTED):
             return f"{self.truth} ({self.because})"
         if self.because and self.truth is Truth.HELD:
             return f"tested, not proved ({self.because})"

@@ -20,6 +20,7 @@ from mirage_eg.egraph.oracle import Limits, build_oracle, oracle_builder, satura
 from mirage_eg.egraph.rule_files import chosen_files
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.check_file import CHECK_LIMITS, check_file
+from mirage_eg.egraph.soundness.check_law import Truth
 from mirage_eg.egraph.soundness.growth import oracles, targets
 from mirage_eg.egraph.soundness.lints import lint_collapse
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS, paper_programs
@@ -32,6 +33,7 @@ from mirage_eg.search.instantiate.instantiate import small_instance
 from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.tensor_laws import check_rule_file
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.command import run_command, start_command
 from property_tests.support.laws import CANCELLATION, GROWS_FOREVER, TRUE_BUT_NOT_IN_THE_FIELD, WRONG
@@ -87,6 +89,36 @@ def test_a_command_that_is_no_law_is_named_as_written_with_its_line(command: str
     with pytest.raises(RuleError) as caught:
         check_file(path, paper_programs())
     assert str(caught.value).startswith((f"{path}:6: got the command {word};", f"{path}:6: got ({word} …)"))
+
+
+HIDES_NOTHING = {  # laws that cannot be tested, are false, are true
+    "indexed": (
+        "(rewrite (Scale c x) (Exp x) :when ((= (* c c) (bigrat (bigint 2) (bigint 1)))))",
+        "(rewrite (Sqrt x) (Square x))",
+        "(rewrite (Exp (Mul x x)) (Exp (Square x)))",
+    ),
+    "tensor": (
+        "(rule ((= y (Transpose x))) ((Transpose y)))",
+        "(rewrite (Transpose (Transpose x)) (Transpose x))",
+        "(rewrite (Transpose (Transpose x)) x)",
+    ),
+}
+
+
+@pytest.mark.parametrize("domain", HIDES_NOTHING)
+def test_a_law_that_cannot_be_tested_hides_no_verdict(domain: str, tmp_path: Path) -> None:
+    report = check_rule_file(written(tmp_path, "\n".join(HIDES_NOTHING[domain]), domain), {})
+    first, second, third = (it.truth for it in report.findings)
+    assert (first, second) == (Truth.UNTESTED, Truth.REFUTED) and third in (Truth.PROVED, Truth.HELD)
+    assert not report.sound
+
+
+def test_check_exits_with_2_for_a_law_that_cannot_be_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "\n".join(HIDES_NOTHING["tensor"]), "tensor")
+    code, out, err = run_command(capsys, "rules", "check", path)
+    assert (code, err) == (2, "")
+    assert out.startswith(f"{path}: 3 laws of the tensor domain, 1 refuted, 1 not tested\n") and out.endswith("not sound\n")
+    assert f"  {path}:2: not tested (" in out
 
 
 def test_check_exits_with_0_for_a_sound_file_and_prints_the_growth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
