@@ -38,21 +38,19 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
     padded, makers, slices = padding(graph), graph.node_of, sliced_values(graph)
     dots = [value for value, item in enumerate(makers) if item.kind is Kind.MATMUL and is_dot(graph, item)]
     operands = {operand for value in dots for operand in makers[value].operands}
+    held = [prod(shape) // (graph.cluster if value in slices else 1) for value, shape in enumerate(padded)]  # by one block
     by_wgmma = any(prod(padded[value][:-1]) >= WGMMA_ROWS for value in dots)
     buffers = max(1, stages if by_wgmma else stages - 1)
     least = most = 0
     for value in _sources(operands, makers):
-        nbytes, in_loop = (
-            prod(padded[value]) // (graph.cluster if value in slices else 1) * graph.types[value].dtype.itemsize,
-            graph.phases[value] is Phase.LOOP,
-        )
+        nbytes, in_loop = held[value] * graph.types[value].dtype.itemsize, graph.phases[value] is Phase.LOOP
         if makers[value].op != "input":
             most += nbytes if value in operands else 0
             continue
         most += nbytes * (buffers if in_loop else 1)
         if value in operands and (in_loop or Phase.LOOP not in graph.phases):
             least += nbytes * (stages - 1 if in_loop else 1)
-    results = [prod(padded[value]) for value, item in enumerate(makers) if item.kind in _SUMS]
+    results = [held[value] for value, item in enumerate(makers) if item.kind in _SUMS]
     return least, most + _FLOAT32 * max(results, default=0)
 
 

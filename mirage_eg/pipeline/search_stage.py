@@ -100,18 +100,16 @@ def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
         cut = until.passed()
     with run.watch.stage("instantiate"):
         until = run.until.part(HEURISTICS.until_tiles)
-        task = replace(task, each=HEURISTICS.sampled_graphs if run.on_gpu else options.top, until=until)
-        structures = instantiate(run, task, named, axes, search.all)
-        fitting = [entry for entry in structures if entry.kernels]
-        rounds = (
-            None if run.on_gpu or run.tracer else -(-options.top // max(1, len(fitting)))
-        )  # `diverse` takes no more of each
+        task = replace(task, until=until)
+        if run.on_gpu or run.tracer:
+            each = HEURISTICS.sampled_graphs if run.on_gpu else options.top
+            structures = instantiate(run, replace(task, each=each), named, axes, search.all)
+        else:
+            structures = _top_of_each(run, task, named, axes, search.all)
         candidates = tuple(
-            tuple(
-                mugraph_of(run, primitive, KernelPlan((PlanPart(segment, segment.inputs, kernels),)))
-                for kernels in entry.kernels[:rounds]
-            )
-            for entry in fitting
+            tuple(mugraph_of(run, primitive, KernelPlan((PlanPart(segment, segment.inputs, it),))) for it in entry.kernels)
+            for entry in structures
+            if entry.kernels
         )
     notes = (*_notes_on(search.records), *notes_on_cut(structures))
     cut |= any(entry.cut for entry in structures)
@@ -206,7 +204,7 @@ def _listed(records: Sequence[SplitRecord]) -> str:
 
 
 def instantiate(
-    run: Run, task: Task, named: Renamed, axes: Axes, structures: Sequence[AnyStructure]
+    run: Run, task: Task, named: Renamed, axes: Axes, structures: Sequence[AnyStructure], stage: str = "instantiate"
 ) -> tuple[Instantiated, ...]:
     """The structures with their µGraphs, one work item each."""
     count, best = 0, inf
@@ -221,10 +219,31 @@ def instantiate(
     def is_final(entry: Instantiated) -> bool:
         return not run.on_gpu and not entry.cut
 
-    entries: list[Instantiated] = run.work.run(
-        "instantiate", instantiate_each, (task, named, axes), structures, progress, is_final
-    )
+    entries: list[Instantiated] = run.work.run(stage, instantiate_each, (task, named, axes), structures, progress, is_final)
     return tuple(entries)
+
+
+def _top_of_each(
+    run: Run, task: Task, named: Renamed, axes: Axes, structures: Sequence[AnyStructure]
+) -> tuple[Instantiated, ...]:
+    """The structures with as many µGraphs of each as `diverse` takes; how many that is depends on how many structures fit."""
+    each = _rounds(run, len(structures))
+    found = instantiate(run, replace(task, each=each), named, axes, structures)
+    fitting = [entry.structure for entry in found if entry.kernels]
+    if (more := _rounds(run, len(fitting))) == each or not fitting:
+        return found
+    again = iter(instantiate(run, replace(task, each=more), named, axes, fitting, "instantiate further"))
+    return tuple(_with_more(entry, next(again)) if entry.kernels else entry for entry in found)
+
+
+def _with_more(entry: Instantiated, again: Instantiated) -> Instantiated:
+    """A structure with more µGraphs, unless the budget ended before it had them."""
+    return again if len(again.kernels) >= len(entry.kernels) else replace(entry, cut=True)
+
+
+def _rounds(run: Run, structures: int) -> int:
+    """How many µGraphs of each structure are among the first."""
+    return -(-run.options.top // max(1, structures))
 
 
 def notes_on_cut(structures: Sequence[Instantiated]) -> Iterator[str]:

@@ -140,6 +140,18 @@ def test_of_structures_that_load_alike_the_smallest_are_kept() -> None:
     assert len(found.all) < 100
 
 
+def test_structures_get_as_many_mugraphs_as_are_among_the_first() -> None:
+    program = written(squares_and_silu)
+    for top in (1, 40):
+        whole = first_stages(program, Options(device="cpu", top=top))
+        fitting = [entry for entry in whole.structures if entry.kernels]
+        rounds = -(-top // len(fitting))
+        assert max(len(entry.kernels) for entry in fitting) == rounds
+        assert [len(entries) for entries in whole.candidates] == [len(entry.kernels) for entry in fitting]
+        for entry in fitting:
+            assert len(entry.kernels) == rounds or entry.waiting == 0
+
+
 @given(choice=st.integers(0, 11), most=st.integers(1, 20))
 def test_the_cheapest_come_first_as_if_all_had_been_built(choice: int, most: int) -> None:
     plans, program, axes = some_plans()

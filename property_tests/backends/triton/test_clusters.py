@@ -19,6 +19,7 @@ from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_va
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.backends.triton.shared_memory import allocated_bytes, bounds
 from mirage_eg.backends.triton.targets import why_no_clusters, why_triton_has_none
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.axes import Axes, infer_axes
@@ -110,6 +111,15 @@ def test_the_bound_of_a_cluster_is_at_most_its_predicted_time(row: int) -> None:
                 assert choice.us <= predict_us(graph, DEVICES["H200"]) * (1 + 1e-9)
                 clusters += any(block.cluster > 1 for block in graph.blocks)
     assert clusters
+
+
+def test_the_bounds_of_shared_memory_are_those_of_one_thread_block() -> None:
+    [block] = in_shared_loop(8).blocks
+    least, most = bounds(block, 2)
+    allocated = allocated_bytes(block, 2, "sm_90")
+    assert allocated is not None
+    assert least <= allocated <= most
+    assert most < bounds(replace(block, cluster=1), 2)[1] // 4
 
 
 def test_where_a_target_has_none_the_search_gives_none() -> None:
