@@ -8,7 +8,7 @@ The model is crude on purpose: it ranks candidates before they are timed, and re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, log2, prod
 from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
@@ -25,7 +25,7 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
-from mirage_eg.ir.op.elementwise import record_of
+from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
 from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
@@ -259,7 +259,9 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
 REGISTERS = 1 << 15  # bytes of registers that a block has for the operands of a product
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
-SHARED_LOOP_US = 1.0  # a reduction of a tile over a cluster: attention of one token took 14.7 µs in clusters of 4 on an H200
+SHARED_LOOP_US = (
+    2.0  # a reduction over a shared loop's cluster, for each doubling: attention of one token in clusters on an H200
+)
 CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 64 rows, in clusters of 2 on an H200
 
 
@@ -338,13 +340,13 @@ def _combining_us(block: Graph) -> float:
         return CLUSTER_US * len(reductions)
     slices = sliced_values(block)
     accumulators = len([item for item in reductions if item["dim"] == 0 and item.operands[0] in slices])
-    exponentials = len([item for item, values in block.numbered() if item.op == "exp" and values[0] in slices])
-    return shared_loop_us(accumulators, exponentials, block.loop)
+    exponentials = len([item for item, values in block.numbered() if item.op in EXPONENTIALS and values[0] in slices])
+    return shared_loop_us(accumulators, exponentials, block.loop, block.cluster)
 
 
-def shared_loop_us(accumulators: int, exponentials: int, loop: int) -> float:
+def shared_loop_us(accumulators: int, exponentials: int, loop: int, cluster: int) -> float:
     """The time in which the thread blocks of a cluster combine accumulators, and the running maximum of each exponential."""
-    return SHARED_LOOP_US * (accumulators + exponentials * loop)
+    return SHARED_LOOP_US * log2(cluster) * (accumulators + exponentials * loop)
 
 
 def busy_blocks(block: Graph) -> int:
@@ -393,7 +395,7 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                         staged += sum(
                             padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1)
                             for it in item.staged
-                            if it.computed or prod(batch) > 1 or block.cluster > 1
+                            if it.computed or prod(batch) > 1
                         )
                     else:
                         staged += split_bytes(sum(padded_elements(shapes[i]) for i in item.operands)) * times

@@ -18,6 +18,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, node
+from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.shapes import Shape
 
 
@@ -163,7 +164,7 @@ def with_row_maxima(
 
 
 def _exponentiates(block: Graph) -> bool:
-    return any(item.op == "exp" or (item.op == "thread" and _exponentiates(item["graph"])) for item in block.nodes)
+    return any(item.op in EXPONENTIALS or (item.op == "thread" and _exponentiates(item["graph"])) for item in block.nodes)
 
 
 def maxima_of(operands: Sequence[int], row_maxima: Mapping[int, Sequence[RowMaximum]]) -> frozenset[int]:

@@ -15,6 +15,7 @@ PACKAGED: Mapping[str, ElementwiseOp] = {
 
 COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)
 OF_BITS = frozenset(op.name for op in bits.SHIFTS_AND_MASKS)
+EXPONENTIALS = frozenset(op.name for op in PACKAGED.values() if op.of_sums)
 CASTS = frozenset(op.name for op in PACKAGED.values() if "dtype" in op.attributes)
 
 TERMS = {op.name: op.signs for op in PACKAGED.values() if op.signs}

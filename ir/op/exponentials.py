@@ -75,6 +75,7 @@ OPS = (
         ),
         noun="exponential",
         costly=True,
+        of_sums=True,
     ),
     of_one_name("log", field=MONOTONE, noun="logarithm", costly=True, pole=True),
     of_one_name(

@@ -70,6 +70,7 @@ class ElementwiseOp:
     pole          infinite at a number
     power         p with f(c · x) = c^p · f(x) for all c > 0, where there is one and kernels use it
     costly        more expensive than an addition
+    of_sums       f(x + y) = f(x) · f(y): an exponential, of which kernels subtract a maximum first
     signs         of a sum or difference: those of the operands
     powers        of a product or quotient: those of the operands
     """
@@ -103,6 +104,7 @@ class ElementwiseOp:
     pole: bool = False
     power: Fraction | Callable[..., Fraction] | None = None
     costly: bool = False
+    of_sums: bool = False
     signs: tuple[int, ...] = ()
     powers: tuple[int, ...] = ()
 

@@ -13,11 +13,10 @@ from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.expand import expand_custom
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
-from mirage_eg.ir.op.elementwise import QUOTIENTS
+from mirage_eg.ir.op.elementwise import EXPONENTIALS, QUOTIENTS
 from mirage_eg.ir.ops import Kind
 
 _Choice = TypeVar("_Choice")
-_EXPONENTIALS, _DIVISIONS = ("exp",), QUOTIENTS  # ops of expanded graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,8 @@ def _standard(block: Graph) -> Schedule:
     return Schedule(
         num_warps=written_warps(block, "block"),
         num_stages=4 if block.loop > 1 else 1,
-        exp2=_has(block, _EXPONENTIALS),
-        use_reciprocal=_has(block, _DIVISIONS),
+        exp2=_has(block, EXPONENTIALS),
+        use_reciprocal=_has(block, QUOTIENTS),
     )
 
 
@@ -129,9 +128,9 @@ def details(variant: Variant) -> Iterator[Job]:
     inner = variant.graph.blocks
     for number, block in enumerate(inner):
         names = []
-        if _has(block, _EXPONENTIALS):
+        if _has(block, EXPONENTIALS):
             names.append("exp2")
-        if _has(block, _DIVISIONS):
+        if _has(block, QUOTIENTS):
             names.append("use_reciprocal")
         if sum(phase is Phase.PROLOGUE for phase in _loaded(block)) > 1:
             names.append("hoist_loads")

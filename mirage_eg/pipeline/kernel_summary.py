@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
-from mirage_eg.ir.op.elementwise import DIVISIONS
+from mirage_eg.ir.op.elementwise import DIVISIONS, EXPONENTIALS
 from mirage_eg.ir.ops import Kind
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
@@ -38,7 +38,7 @@ def _block_summary(block: Graph) -> str:
     after = _downstream(block, products)
     before = _upstream(block, products)
     words: list[str] = []
-    for verb, ops in (("divides", DIVISIONS), ("exponentiates", {"exp"})):
+    for verb, ops in (("divides", DIVISIONS), ("exponentiates", EXPONENTIALS)):
         for item, values in block.numbered():
             if item.op in ops and (where := _where(values[0] in after, values[0] in before, block.phases[values[0]])):
                 words.append(f"{verb} {where}")

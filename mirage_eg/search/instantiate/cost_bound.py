@@ -21,6 +21,7 @@ from mirage_eg.backends.cost.roofline_model import (
 )
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
@@ -101,7 +102,7 @@ class CostBound:
         first = len(structure.loads)
         accumulators = sum(step.kind is Kind.ACCUMULATOR for step in structure.steps)
         moved = in_loop(structure)[first:]
-        exponentials = sum(step.op == "exp" and own for step, own in zip(structure.steps, moved, strict=True))
+        exponentials = sum(step.op in EXPONENTIALS and own for step, own in zip(structure.steps, moved, strict=True))
         self._combined = accumulators, exponentials
         for place, step in enumerate(structure.steps, first):
             operands = [shapes[i] for i in step.operands]
@@ -178,7 +179,7 @@ class CostBound:
     def us_of(self, work: BlockWork, tiling: Tiling, cluster: int = 1) -> float:
         """Microseconds under the cost model, if each thread block of a cluster does this work."""
         if tiling.cluster > 1:
-            work = replace(work, combining_us=shared_loop_us(*self._combined, tiling.loop))
+            work = replace(work, combining_us=shared_loop_us(*self._combined, tiling.loop, tiling.cluster))
         blocks, partial = cluster, 1
         for group, count in tiling.grid:
             blocks *= count

@@ -13,6 +13,7 @@ from math import isqrt, prod
 
 from mirage_eg.ir.axes import Axes, is_vector_product
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.heuristics import SEARCH
@@ -80,7 +81,7 @@ def _in_clusters(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> Ite
     """
     blocks, cluster = prod(blocks for _, blocks in tiling.grid), 2
     steps, varies = kernel.structure.steps, in_loop(kernel.structure)[len(kernel.structure.loads) :]
-    sliced = any(step.op == "exp" and moved for step, moved in zip(steps, varies, strict=True))
+    sliced = any(step.op in EXPONENTIALS and moved for step, moved in zip(steps, varies, strict=True))
     sliced &= all(moved for step, moved in zip(steps, varies, strict=True) if step.kind is Kind.MATMUL)
     sliced &= all(shape.piece or kernel.looped not in shape.axes for shape in kernel.shapes)
     while kernel.looped is not None and sliced and cluster <= limits.cluster and blocks * cluster <= limits.multiprocessors:

@@ -25,6 +25,7 @@ from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.elementwise_chains import uncounted_ops
@@ -396,7 +397,7 @@ class FieldCheck:
 
     def __init__(self, program: Graph, axes: Axes, seed: int, trials: int, until: Deadline = NEVER) -> None:
         self._program, self._axes, self._until = program, axes, until
-        self._has_exponentials = any(item.op == "exp" for item in program.nodes)
+        self._has_exponentials = any(item.op in EXPONENTIALS for item in program.nodes)
         self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=trials, seed=seed))
 
     def stage_of(self, structure: AnyStructure) -> str | None:

@@ -19,6 +19,7 @@ from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_va
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.shared_memory import allocated_bytes, bounds
 from mirage_eg.backends.triton.targets import why_no_clusters, why_triton_has_none
 from mirage_eg.egraph.rulebook import load_rules
@@ -272,3 +273,18 @@ def test_the_driver_launches_a_block_of_the_grid_as_a_cluster() -> None:
     driver._launch = launch  # type: ignore[assignment]
     driver.prepare(Function(1, 512, 64, True, 4), (3, 2, 1), 0, (ctypes.c_void_p * 1)())()
     assert seen == [(12, 2, 512, 2, 6, 1, 4, [4, 1, 1])]
+
+
+@pytest.mark.parametrize(("tile", "problem"), [("1x64x1", True), ("16x64x1", False)])
+def test_a_conversion_of_copies_in_a_cluster_is_refused_beside_buffers(tile: str, problem: bool) -> None:
+    cluster = "CGALayout = [[1, 0, 0], [2, 0, 0], [4, 0, 0], [8, 0, 0]]"
+    layouts = "".join(f"#{name} = #ttg.nvidia_mma<{{{cluster}, instrShape = [1, 16, 8]}}>\n" for name in ("mma", "mma1"))
+    allocated = "%K = ttg.local_alloc : () -> !ttg.memdesc<2x16x64x128xf16, #shared, #smem, mutable> loc(#loc79)\n"
+    converted = f"%a = ttg.convert_layout %b : tensor<{tile}xf32, #mma> -> tensor<{tile}xf32, #mma1> loc(#loc98)\n"
+    of_slice = converted.replace(
+        f"<{tile}xf32, #mma>", "<64xf32, #ttg.slice<{dim = 0, parent = #ttg.slice<{dim = 2, parent = #mma}>}>>"
+    )
+    freed = "ttg.local_dealloc %K : !ttg.memdesc<2x16x64x128xf16, #shared, #smem, mutable> loc(#loc116)\n"
+    assert ("too little shared memory" in (find_miscompilation(layouts + allocated + converted + freed) or "")) is problem
+    assert find_miscompilation(layouts + converted + allocated + freed + converted + of_slice) is None
+    assert find_miscompilation(layouts + allocated + of_slice) is not None
