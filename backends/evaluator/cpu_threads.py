@@ -72,12 +72,22 @@ def threads() -> int:
 
 
 def do_all(work: Callable[[T], object], items: Iterable[T]) -> None:
-    """Apply `work` to every item, in any order; nested calls, and calls with one item, use no other threads."""
+    """Apply `work` to every item, in any order; nested calls, and calls with one item, use no other threads.
+
+    The threads of the items end when this one's work does (`ending`, `background_task`).
+    """
     items = list(items)
     shared = threads() > 1 and len(items) > 1 and not getattr(_thread, "is_item", False)
+    stop, until = getattr(_thread, "stop", None), _until()
+
+    def work_of_this_thread(item: T) -> None:
+        _thread.stop, _thread.until = stop, until
+        raise_if_stopped()
+        work(item)
+
     for position, item in enumerate(items):
         if shared and (not in_background() or _is_awaited()):
-            for _ in thread_pool().map(work, items[position:]):
+            for _ in thread_pool().map(work_of_this_thread, items[position:]):
                 pass
             return
         raise_if_stopped()

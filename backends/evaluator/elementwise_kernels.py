@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
+from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, raise_if_stopped
 
 CHUNK_ELEMENTS = 1 << 15  # the temporaries of a chunk stay in the cache
 _SMALL = 256  # two operands of so many elements give at most two chunks
@@ -146,6 +146,7 @@ def in_chunks(function: Callable[..., Array], *operands: Array, dtype: Any = np.
 
     def fill(part: Sequence[Any]) -> None:
         for chunk in part:
+            raise_if_stopped()
             result[chunk] = function(*(x[chunk] for x in wide))
 
     do_all(fill, for_each_thread(chunks))

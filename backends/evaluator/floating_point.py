@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator import library_ops
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
+from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, raise_if_stopped
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
 from mirage_eg.backends.evaluator.matmul import product
 from mirage_eg.ir.definitions import by_definition, definition_of
@@ -142,6 +142,7 @@ def _round_to_float16(x: Array) -> Array:
     def fill(starts: Sequence[int]) -> None:
         with np.errstate(all="ignore"):  # threads do not inherit it
             for start in starts:
+                raise_if_stopped()
                 chunk = flat[start : start + _HALF_CHUNK]
                 bits = chunk.view(np.uint32)
                 rounded = bits >> np.uint32(13)

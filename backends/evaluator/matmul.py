@@ -12,10 +12,11 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.batched_matmul import batched_matmul, with_rank
-from mirage_eg.backends.evaluator.cpu_threads import do_all, threads
+from mirage_eg.backends.evaluator.cpu_threads import do_all, raise_if_stopped, threads
 from mirage_eg.ir.shapes import broadcast
 
 CHUNK_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
+MOST_TERMS = 1 << 32  # of a product that nothing interrupts: tenths of a second
 SMALL_ELEMENTS = 1 << 13  # of operands for which merging costs more than it saves on NumPy
 
 
@@ -83,8 +84,13 @@ class _WideningBuffers:
 
 
 def _fill(result: Array, x: Array, y: Array, wide: _WideningBuffers) -> None:
-    """Halve the longest dim of the larger operand until both fit into a chunk; K last, since its halves must be added."""
-    if x.size + y.size <= CHUNK_ELEMENTS or x.dtype == y.dtype == result.dtype:
+    """Halve the longest dim of the larger operand until both fit into a chunk; K last, since its halves must be added.
+
+    Without widening halve the rows or columns until there are few terms.
+    """
+    raise_if_stopped()
+    as_stored = x.dtype == y.dtype == result.dtype
+    if x.size + y.size <= CHUNK_ELEMENTS or (as_stored and result.size * x.shape[-1] <= MOST_TERMS):
         np.matmul(wide.of(0, x), wide.of(1, y), out=result)
         return
     stack = max(range(result.ndim - 2), key=lambda axis: result.shape[axis], default=None)
@@ -94,10 +100,11 @@ def _fill(result: Array, x: Array, y: Array, wide: _WideningBuffers) -> None:
             _fill(result[index], _part(x, stack, half), _part(y, stack, half), wide)
         return
     (rows, count), columns = x.shape[-2:], y.shape[-1]
-    if x.size > y.size and rows > 1 and (rows >= count or count == 1):
+    by_rows = rows >= columns if as_stored else x.size > y.size and (rows >= count or count == 1)
+    if rows > 1 and by_rows:
         for half in _halves(rows):
             _fill(result[..., half, :], x[..., half, :], y, wide)
-    elif columns > 1 and (abs(y.strides[-1]) > abs(y.strides[-2]) or count == 1):  # parts of y are dense in memory
+    elif columns > 1 and (as_stored or abs(y.strides[-1]) > abs(y.strides[-2]) or count == 1):  # parts of y are dense in memory
         for half in _halves(columns):
             _fill(result[..., half], x, y[..., half], wide)
     elif count > 1:

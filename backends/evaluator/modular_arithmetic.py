@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread
+from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, raise_if_stopped
 from mirage_eg.backends.evaluator.elementwise_kernels import (
     CHUNK_ELEMENTS,
     LONGEST_REDUCTION,
@@ -199,6 +199,7 @@ class Modulus:
 
         def reduce(starts: Sequence[int]) -> None:
             for start in starts:
+                raise_if_stopped()
                 piece = residues_of_sums(flat[start : start + CHUNK_ELEMENTS], self.prime)
                 if factor != 1:
                     piece *= float(factor)

@@ -1,5 +1,6 @@
 """A stack of products asked for as fewer, larger ones is the same stack of products."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_eg.backends.evaluator import matmul
+from mirage_eg.backends.evaluator import cpu_threads, matmul
 from mirage_eg.backends.evaluator.batched_matmul import batched_matmul
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
+from mirage_eg.ir.deadline import after
+from property_tests.support.slow_stages import Clock
 
 Operands = tuple[np.ndarray, np.ndarray]
 
@@ -90,8 +94,8 @@ def test_tiles_that_do_not_stand_as_a_matrix_are_folded_by_a_copy_alone() -> Non
     assert shapes == [(2, 4, 5, 2), (2, 5, 8)]
 
 
-@given(stacks(), st.sampled_from([np.float32, np.float64]), st.booleans())
-def test_a_product_is_settled_once_and_as_it_was_made(operands: Operands, dtype: Any, small: bool) -> None:
+@given(stacks(), st.sampled_from([np.float32, np.float64]), st.sampled_from(["small", "whole", "in parts"]))
+def test_a_product_is_settled_once_and_as_it_was_made(operands: Operands, dtype: Any, form: str) -> None:
     settled = []
 
     def settle(made: np.ndarray) -> np.ndarray:
@@ -100,8 +104,27 @@ def test_a_product_is_settled_once_and_as_it_was_made(operands: Operands, dtype:
 
     x, y = (side.astype(dtype) for side in operands)
     with pytest.MonkeyPatch.context() as patch:
-        if not small:
+        if form != "small":
             patch.setattr(matmul, "SMALL_ELEMENTS", 0)
+        if form == "in parts":
+            patch.setattr(matmul, "CHUNK_ELEMENTS", 0)
+            patch.setattr(matmul, "MOST_TERMS", 2)
         result = matmul.product(np, x, y, np.dtype(np.float64), settle)
     np.testing.assert_array_equal(result, np.matmul(*operands) % 7)
     assert settled == [result.size]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_product_of_many_terms_ends_at_a_deadline(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, x = Clock(), np.ones((64, 64))
+    begun = clock.begin(monkeypatch)
+    monkeypatch.setattr(matmul, "CHUNK_ELEMENTS", 0)
+    monkeypatch.setattr(matmul, "MOST_TERMS", x.size)
+    monkeypatch.setattr(np, "matmul", clock.slow(np.matmul, 1.0))
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(cpu_threads, "threads", lambda: threads)
+        monkeypatch.setattr(matmul, "threads", lambda: threads)
+        monkeypatch.setattr(cpu_threads, "thread_pool", lambda: pool)
+        with ending(after(4.0)), pytest.raises(OverdueError):
+            matmul.product(np, x, x, np.dtype(np.float64))
+    assert clock.now - begun <= 4.0 + threads
