@@ -107,7 +107,7 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
 
 
 def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
-    """The graph with segments or without, whichever takes less time; without, if none of them is used."""
+    """The graph with segments, without, or by torch's own ops, whichever takes least time."""
     before, store, name = len(graph_records()), store_of(settings), name_of(gm, example_inputs, settings)
     kept = kept_graph(name, store) if settings.search != "always" and settings.report is None else None
     if kept is not None:
@@ -118,7 +118,7 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
 
     def compile_whole() -> str | None:
         made.append(compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen)))
-        return made[0].mode
+        return made[0].mode_of_rest
 
     entry = uuid4().hex
     try:
@@ -130,6 +130,7 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
     [whole] = made
     records = graph_records()[before:]
     if ours is None or not records:  # nothing of it is ours
+        change_records(before, lambda record: replace(record, whole=whole.reason()))
         return whole.compiled[whole.mode]
     times = whole.against(ours, segments_of(records[-1], store))
     _note(times, before, settings)
@@ -159,7 +160,7 @@ def _as_timed(
             copied(gm), example_inputs, chosen, call, lambda record: times.check(record, store), entry=entry
         )
     except NoSegmentUsedError:
-        compiled = _whole(gm, example_inputs, chosen)
+        compiled = _whole(gm, example_inputs, times.settings_without(settings))
     if len(graph_records()) > before:
         _note(times, before, settings)
     else:  # nothing was imported

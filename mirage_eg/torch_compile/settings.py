@@ -17,6 +17,7 @@ GATES = ("auto", "time", "cost", "off")
 EVIDENCE = ("tested", "proved")
 AUTO, AUTOTUNED = "auto", "max-autotune-no-cudagraphs"
 MODES = ("reduce-overhead", "max-autotune", AUTOTUNED, AUTO)
+EAGER = "eager"  # what a whole graph runs as where that is faster than Inductor's code in each mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

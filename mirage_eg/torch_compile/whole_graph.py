@@ -1,7 +1,8 @@
-"""The whole graph decides: before its first result it runs with segments and without, and the faster code is used.
+"""The whole graph decides: before its first result it runs with segments, without, and by torch's own ops.
 
-Segments that each win may lose together: they take from Inductor what it would fuse across their ends. A graph with symbolic
-sizes is not compared, since its segments are gated at each size, nor is one in a mode that records CUDA graphs.
+The fastest is used. Segments that each win may lose together: they take from Inductor what it would fuse across their ends.
+Torch's own ops may win where Inductor changes the layout of a convolution; they must in CUDA graphs and in plain calls. A graph
+with symbolic sizes is not compared, since its segments are gated at each size, nor is one in a mode that records CUDA graphs.
 
 The times are kept with the segments: a second process compiles the graph once.
 """
@@ -23,7 +24,7 @@ from mirage_eg.torch_compile.gate import can_time
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, new_number
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore, write_kept
-from mirage_eg.torch_compile.settings import AUTO, AUTOTUNED, Settings
+from mirage_eg.torch_compile.settings import AUTO, AUTOTUNED, EAGER, Settings
 
 Compiled = Callable[..., Any]
 
@@ -40,7 +41,7 @@ class OtherSegmentsError(Exception):
 class WholeTimes:
     """The microseconds of a graph with `segments`, by their keys and the hashes of their sources, and without.
 
-    `mode` is that of the rest, the faster one where `us` has several.
+    `mode` is that of the rest, the faster one where `us` has several; torch's own ops are in `us` where they beat both.
     """
 
     mode: str | None
@@ -48,6 +49,10 @@ class WholeTimes:
     ours_us: float
     other_us: float
     segments: Sequence[Sequence[str]]
+
+    def settings_without(self, settings: Settings) -> Settings:
+        """Those of the graph without segments."""
+        return replace(settings, rest="eager") if EAGER in self.us else replace(settings, mode=self.mode)
 
     def check(self, record: GraphRecord, store: SegmentStore) -> None:
         """Hold the record of a graph against what was timed.
@@ -90,7 +95,7 @@ class KeptGraph:
 class WholeGraph:
     """A graph of Dynamo with the tensors of its first call, compiled without segments in each mode that may be chosen.
 
-    `us` are the microseconds of a call by mode, where there are several.
+    `us` are the microseconds of a call by mode, if they were measured; torch's own ops are among the modes where they win.
     """
 
     inputs: Sequence[Any]
@@ -103,11 +108,24 @@ class WholeGraph:
         """The fastest mode."""
         return min(self.us, key=self.us.__getitem__) if self.us else next(iter(self.compiled))
 
+    @property
+    def mode_of_rest(self) -> str | None:
+        """The fastest mode in which Inductor compiles what is outside segments."""
+        return min(self.us.keys() - {EAGER}, key=self.us.__getitem__) if self.us else self.mode
+
     def against(self, ours: Compiled, segments: Sequence[Sequence[str]]) -> WholeTimes | str:
         """The times of the graph with segments, and without in the fastest mode; or why they were not measured."""
         found = _times([ours, self.compiled[self.mode]], self.inputs, self.written)
-        us = {mode or "default": time for mode, time in self.us.items()}
-        return found if isinstance(found, str) else WholeTimes(self.mode, us, found[0], found[1], segments)
+        if isinstance(found, str):
+            return found
+        return WholeTimes(self.mode_of_rest, self._by_name(), found[0], found[1], segments)
+
+    def reason(self) -> str:
+        """Why torch's own ops are taken; nothing if they are not."""
+        return f"torch's own ops are faster than Inductor's code ({_listed(self._by_name())})" if self.mode == EAGER else ""
+
+    def _by_name(self) -> dict[str, float]:
+        return {mode or "default": time for mode, time in self.us.items()} if len(self.us) > 1 else {}
 
 
 def segments_of(record: GraphRecord, store: SegmentStore) -> list[list[str]]:
@@ -168,12 +186,23 @@ def may_compare(settings: Settings, inputs: Sequence[Any]) -> bool:
 def compiled_whole(
     gm: Any, inputs: Sequence[Any], settings: Settings, compile_one: Callable[[Any, Settings], Compiled]
 ) -> WholeGraph:
-    """The graph without segments in the mode of the settings, or in both modes, which are timed."""
+    """The graph without segments in the mode of the settings, or in both modes, timed against torch's own ops."""
     modes = (None, AUTOTUNED) if settings.mode == AUTO else (settings.mode,)
     compiled = {mode: compile_one(copied(gm), replace(settings, mode=mode)) for mode in modes}
-    written = _written(len(inputs))
-    found = _times([*compiled.values()], inputs, written) if len(modes) > 1 else None
-    return WholeGraph(inputs, compiled, written, dict(zip(modes, found, strict=True)) if isinstance(found, list) else {})
+    eager, written = copied(gm).forward, _written(len(inputs))
+    found = _times([*compiled.values(), eager], inputs, written)
+    if isinstance(found, str):
+        return WholeGraph(inputs, compiled, written, {})
+    us = dict(zip(compiled, found, strict=False))
+    whole = WholeGraph(inputs, compiled, written, us)
+    if found[-1] < CLEARLY * us[whole.mode]:
+        calls = _times([compiled[whole.mode], eager], inputs, written, graphs=False)
+        if not isinstance(calls, str) and calls[1] < calls[0]:
+            return WholeGraph(inputs, {**compiled, EAGER: eager}, written, {**us, EAGER: found[-1]})
+    return whole
+
+
+CLEARLY = 0.95  # of Inductor's time that torch's own ops take at most, if they are taken: they need more memory
 
 
 def copied(gm: Any) -> Any:
@@ -201,7 +230,9 @@ def _written(count: int) -> frozenset[int]:
     return frozenset(place - first for place, it in enumerate(infos) if it.mutates_data or it.mutates_metadata)
 
 
-def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[int]) -> list[float] | str:
+def _times(
+    runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[int], *, graphs: bool = True
+) -> list[float] | str:
     """Microseconds of calls, in turns, on the inputs, or torch's error; of written ones copies; the random state is put back.
 
     Every call begins with the whole numbers of the first: a counter of tokens would leave its cache after so many.
@@ -223,7 +254,7 @@ def _times(runs: Sequence[Compiled], inputs: Sequence[Any], written: frozenset[i
                     torch._foreach_copy_(now, first)
                 return run(*given)
 
-            return [it.warm_us for it in time_alternately([partial(once, run) for run in runs], cold=False)]
+            return [it.warm_us for it in time_alternately([partial(once, run) for run in runs], graphs=graphs, cold=False)]
         except RuntimeError as error:  # torch's, as of too little memory
             return " ".join(str(error).split())[:200]
 
@@ -232,11 +263,15 @@ def decided(record: GraphRecord, times: WholeTimes | str) -> GraphRecord:
     """The record of a graph after both times; without segments if these are slower together."""
     if isinstance(times, str):
         return replace(record, whole=f"not compared as a whole: {times}")
-    modes = ", ".join(f"{mode} {time:.1f} µs" for mode, time in times.us.items())
+    modes = _listed(times.us)
     reason = f"the whole graph, in the mode {times.mode or 'default'}" + (f" ({modes} without segments)" if modes else "")
     slower = times.ours_us >= times.other_us
     segments = tuple(map(_slower, record.segments)) if slower else record.segments
     return replace(record, segments=segments, whole=reason, ours_us=times.ours_us, other_us=times.other_us)
+
+
+def _listed(us: Mapping[str, float]) -> str:
+    return ", ".join(f"{mode} {time:.1f} µs" for mode, time in us.items())
 
 
 def _slower(segment: SegmentRecord) -> SegmentRecord:

@@ -132,6 +132,18 @@ def test_whole_numbers_that_torch_mostly_misses_are_no_measure() -> None:
     assert isnan(compared(exact, most_wrong, exact, None, 2.0, is_large=False).allowed)
 
 
+def test_torchs_result_is_as_wrong_as_roundings_make_it_where_it_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_eg.torch_compile.gate_errors.PART", 3)
+    exact = torch.linspace(-1, 1, 8)
+    found = compared(exact * (1 + 3e-7), exact, exact, torch.float32, 2.0, is_large=False)
+    assert 2e-7 < found.ours < found.allowed < 2e-6 and found.torch < 1e-6
+    wrong = exact.clone()
+    wrong[-1] += 1e-5
+    found = compared(wrong, exact, exact, torch.float32, 2.0, is_large=False)
+    assert found.ours > 9e-6 > found.allowed
+    assert compared(exact, exact, exact.double(), torch.float32, 2.0, is_large=False).torch == 0
+
+
 def test_the_coarsest_type_is_that_of_computed_values_before_a_result() -> None:
     graph = new_kernel_graph()
     half, single = graph.new_input((8, 8), dtype="float16"), graph.new_input((8, 8), dtype="float32")

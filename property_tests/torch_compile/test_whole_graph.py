@@ -22,6 +22,7 @@ from property_tests.support.torch_cases import WIDTH, projected
 SKIPPED = SegmentRecord("", 3, Decision.BUDGET, "not searched here")
 OPTIONS = {"cache": "off", "rest": "inductor"}
 Clock = list[tuple[float, ...]]
+PLAIN = (6.0, 9.0)  # without segments: Inductor's code, and torch's own ops
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> t
 
 @pytest.mark.parametrize(("ours", "decision"), [(5.0, Decision.USED), (6.5, Decision.SLOWER)])
 def test_segments_that_are_slower_together_are_not_used(clock: Clock, ours: float, decision: Decision) -> None:
-    clock += [(ours, 6.0)]
+    clock += [PLAIN, (ours, 6.0)]
     x = torch.randn(8, WIDTH)
     got, record = compiled(projected, x)
     torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
@@ -67,7 +68,7 @@ def test_segments_that_are_slower_together_are_not_used(clock: Clock, ours: floa
 def test_a_second_process_compiles_the_graph_once(
     clock: Clock, ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock += [(ours, 6.0)]
+    clock += [PLAIN, (ours, 6.0)]
     x = torch.randn(8, WIDTH)
     _, first = compiled(projected, x, cache=str(tmp_path))
     compilations = counted_compilations(monkeypatch)
@@ -78,14 +79,14 @@ def test_a_second_process_compiles_the_graph_once(
     assert (second.used, second.whole, second.ours_us) == (first.used, first.whole, ours) and second.used == (ours < 6.0)
     [kept] = tmp_path.glob("*.whole.json")
     kept.write_text(kept.read_text().replace('"segments": [["', '"segments": [["0'))  # of other kernels: timed again
-    clock += [(7.0, 6.0)]
+    clock += [PLAIN, (7.0, 6.0)]
     assert compiled(projected, x, cache=str(tmp_path))[1].used == 0 and not clock
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ours", [5.0, 6.5])
 def test_a_second_process_imports_nothing(clock: Clock, ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock += [(ours, 6.0)]
+    clock += [PLAIN, (ours, 6.0)]
     x, imported = torch.randn(8, WIDTH), list[Any]()
     options = {"cache": str(tmp_path), "budget": 600.0}
     monkeypatch.setattr(
@@ -149,7 +150,7 @@ def test_segments_stay_where_the_whole_graph_cannot_be_timed(clock: Clock, monke
 @pytest.mark.slow
 @pytest.mark.parametrize(("default", "autotuned", "mode"), [(4.0, 6.0, "default"), (6.0, 4.0, "max-autotune-no-cudagraphs")])
 def test_the_faster_mode_compiles_the_rest(clock: Clock, default: float, autotuned: float, mode: str) -> None:
-    clock += [(default, autotuned), (3.0, 4.0)]
+    clock += [(default, autotuned, 9.0), (3.0, 4.0)]
     x = torch.randn(8, WIDTH)
     got, record = compiled(projected, x, mode="auto")
     torch.testing.assert_close(got, projected(x), atol=1e-5, rtol=1e-5)
@@ -161,7 +162,7 @@ def test_what_is_written_and_random_numbers_are_as_in_one_call(clock: Clock) -> 
     def step(cache: Any, x: Any, place: Any) -> Any:
         return projected(cache.index_copy_(0, place, cache[:1] + x + torch.rand_like(x)))
 
-    clock += [(5.0, 6.0)]
+    clock += [PLAIN, (5.0, 6.0)]
     ours, plainly = torch.ones(8, WIDTH), torch.ones(8, WIDTH)
     arguments = torch.randn(1, WIDTH), torch.tensor([0])
     torch.manual_seed(3)
@@ -176,7 +177,7 @@ def test_what_is_written_and_random_numbers_are_as_in_one_call(clock: Clock) -> 
 
 
 def test_weights_are_known_where_the_whole_graph_decides(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock += [(5.0, 6.0)]
+    clock += [PLAIN, (5.0, 6.0)]
     known: list[dict[str, Any]] = []
 
     def noted(module: Any, parameters: dict[str, Any], *rest: Any, **keywords: Any) -> GraphRecord:
@@ -189,7 +190,32 @@ def test_weights_are_known_where_the_whole_graph_decides(clock: Clock, monkeypat
     assert sorted(tuple(it.shape) for it in known[0].values()) == [(WIDTH,), (WIDTH, WIDTH)]
 
 
+@pytest.mark.parametrize(("ours", "calls", "used"), [(3.0, (9.0, 8.0), 1), (5.0, (9.0, 8.0), 0), (5.0, (8.0, 9.0), 1)])
+def test_torchs_own_ops_are_taken_where_they_are_faster_in_graphs_and_calls(
+    clock: Clock, ours: float, calls: tuple[float, float], used: int, tmp_path: Path
+) -> None:
+    eager, x = calls[1] < calls[0], torch.randn(8, WIDTH)
+    clock += [(6.0, 4.0), calls, (ours, 4.0 if eager else 6.0)]
+    got, record = compiled(projected, x, cache=str(tmp_path))
+    assert record.used == used and record.other_us == (4.0 if eager else 6.0) and not clock
+    assert ("(default 6.0 µs, eager 4.0 µs without segments)" in record.whole) is eager
+    forget()
+    again, kept = compiled(projected, x, cache=str(tmp_path))
+    assert kept.used == used and kept.whole == record.whole
+    for result in (got, again):
+        torch.testing.assert_close(result, projected(x), atol=0 if eager and not used else 1e-5, rtol=0)
+
+
+def test_a_graph_without_segments_says_that_torchs_own_ops_are_faster(clock: Clock) -> None:
+    clock += [(6.0, 4.0), (9.0, 8.0)]
+    x = torch.randn(8, WIDTH)
+    got, record = compiled(projected, x, min_ops=100)
+    assert torch.equal(got, projected(x)) and not clock
+    assert record.whole == "torch's own ops are faster than Inductor's code (default 6.0 µs, eager 4.0 µs)"
+
+
 def test_a_graph_without_segments_of_ours_is_compiled_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock += [PLAIN]
     compilations = counted_compilations(monkeypatch)
     x = torch.randn(8, WIDTH)
     got, record = compiled(projected, x, min_ops=100)
@@ -209,6 +235,7 @@ def test_symbolic_sizes_and_modes_with_graphs_are_not_compared(clock: Clock) -> 
 def test_inductors_seconds_take_half_of_a_budget_at_most(
     clock: Clock, seconds: float, left: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock += [PLAIN]
     passing, lefts = SlowClock(), list[float]()
     passing.begin(monkeypatch)
     monkeypatch.setattr("mirage_eg.torch_compile.backend.compiled_whole", passing.slow(compiled_whole, seconds))
