@@ -12,6 +12,7 @@ from math import prod
 from mirage_eg.backends.cost.liveness import is_of_rows
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.launches.launch_graph import launches_of
+from mirage_eg.backends.triton.targets import why_no_clusters
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import oracle_builder
 from mirage_eg.ir.axes import Axes, infer_axes
@@ -58,11 +59,15 @@ _COPIES = 16  # of inputs with several names: combinations that are tried
 
 @dataclass(slots=True)
 class GivenKernel:
-    """One kernel, or one split-reduction pair; `primitive` is the program that its µGraph is a plan of."""
+    """One kernel, or one split-reduction pair; `primitive` is the program that its µGraph is a plan of.
+
+    `whole`: the µGraph with whole loops where clusters share them out, as structures have them, nodes in the same places.
+    """
 
     run: Run
     primitive: Graph
     graph: Graph
+    whole: Graph
     values: Values
     origin: Origin
     number: int
@@ -132,12 +137,15 @@ class GivenKernel:
     @property
     def is_all(self) -> bool:
         """Whether it has block graphs, and computes the whole µGraph: then its structure has a rank."""
-        return bool(self.blocks) and sum(is_op(item) for item in self.graph.nodes) == len(self.origin.nodes)
+        return bool(self.blocks) and sum(is_op(item) for item in self.whole.nodes) == len(self.origin.nodes)
 
     @property
     def title(self) -> str:
         """Its number, with grid and loop or its op."""
-        words = [f"grid {'×'.join(map(str, it.grid)) or 1}, loop {it.loop}" for it in self.blocks]
+        words = [
+            f"grid {'×'.join(map(str, it.grid)) or 1}, loop {it.loop}{f', cluster of {it.cluster}' * (it.cluster > 1)}"
+            for it in self.blocks
+        ]
         return f"kernel {self.number} ({'; then '.join(words) or self.graph.nodes[self.origin.nodes[0]].op})"
 
     def _ended(self, left: Departure, kernels: Sequence[RaisedKernel] = ()) -> KernelAnswer:
@@ -151,14 +159,15 @@ class GivenKernel:
         return KernelAnswer(self.title, answer, left.stage, left.text, place, left.nearest)
 
     def _place(self, kernel: int, value: int) -> str:
-        block: Graph = self.graph.nodes[self.origin.nodes[kernel]]["graph"]
+        given, block = (of.nodes[self.origin.nodes[kernel]]["graph"] for of in (self.graph, self.whole))
         item = block.node_of[value]
-        return f"%{value} = {' '.join([item.op, *(f'%{i}' for i in item.operands)])} of block graph {kernel + 1}"
+        text = f"%{value} = {' '.join([item.op, *(f'%{i}' for i in item.operands)])}" if block is given else item.op
+        return f"{text} of block graph {kernel + 1}"
 
     def _raised(self, segment: Segment, named: Renamed, axes: Axes) -> tuple[list[RaisedKernel], AnyStructure] | Departure:
         """The structure; where inputs have several names, by the first names that give one."""
         first = None
-        options = choices_of_inputs(self.graph, self.origin.nodes, self.values, segment, named.inputs, _COPIES)
+        options = choices_of_inputs(self.whole, self.origin.nodes, self.values, segment, named.inputs, _COPIES)
         for chosen in options:
             result = self._raised_from(segment, named, axes, chosen)
             if not isinstance(result, Departure):
@@ -177,7 +186,7 @@ class GivenKernel:
                 return Departure("index", f"it reads input {number} of its part with an axis cut in two, or in part")
             sources[value] = Source(number, walked)
         kernels: list[RaisedKernel] = []
-        numbered = list(self.graph.numbered())
+        numbered = list(self.whole.numbered())
         for kernel, position in enumerate(self.origin.nodes):
             item, values = numbered[position]
             try:
@@ -202,15 +211,15 @@ class GivenKernel:
         """The tensor that a kernel reads; a view of partial results has their axes in other dims."""
         if value in sources:
             return sources[value]
-        item = self.graph.node_of[value]
+        item = self.whole.node_of[value]
         behind = self._source(item.operands[0], sources, axes)
-        shape = self.graph.types[item.operands[0]].shape
+        shape = self.whole.types[item.operands[0]].shape
         sizes = dict(enumerate(axes.sizes)) | {len(axes.sizes): prod(shape) // prod(_sizes(behind, axes))}
         if item.op in TRANSPOSES:
             return Source(behind.number, tuple(behind.dims[dim] for dim in item["permutation"]))
         if item.op not in RESHAPES:
             raise OutsideError("op", f"{item.op} between two kernels of a split reduction")
-        return Source(behind.number, regrouped(behind.dims, sizes, self.graph.types[value].shape, axes.names))
+        return Source(behind.number, regrouped(behind.dims, sizes, self.whole.types[value].shape, axes.names))
 
     def _followed(self, one: OneKernelSearch, kernels: Sequence[RaisedKernel], plan: AnyStructure) -> KernelAnswer:
         """The answer for a structure of the space, by the search and the stages after it."""
@@ -262,6 +271,9 @@ class GivenKernel:
         assert isinstance(one.axes, Axes)
         limits = tile_limits(self.run.device, ask_compiler=False)
         for number, block in enumerate(self.blocks):
+            if block.cluster > limits.cluster:
+                text = why_no_clusters(self.run.device.target) or f"a cluster has at most {limits.cluster} thread blocks"
+                return Departure("tile limits", text, number)
             if not fits(block, limits):
                 shared, registers = footprint(block, limits)
                 capacity = limits.capacity(is_of_rows(block))
@@ -275,15 +287,21 @@ class GivenKernel:
                 return Departure("tile limits", f"its tiles need {text}", number)
         task = segment_task(self.run)
         space = Instantiation(entry.structure, one.program, one.axes, limits, task.filters)
-        tried = [[_tiling_of(it.grid, it.loop) for it in together] for together in space.tilings()]
-        given = [(raised.blocks, raised.loop) for raised in kernels]
+        tilings = space.tilings()
+        tried = [[_tiling_of(it.grid, it.loop * it.cluster, it.cluster) for it in together] for together in tilings]
+        clusters = [block.cluster if block.loop > 1 else 1 for block in self.blocks]
+        given = [(raised.blocks, raised.loop, cluster) for raised, cluster in zip(kernels, clusters, strict=True)]
         if given in tried:
-            return None
-        for number, (own, loop) in enumerate(given):
+            built = space.build(tilings[tried.index(given)]).blocks  # rows have as many thread blocks as they need
+            pairs = zip(self.blocks, built, strict=True)
+            odd = next((i for i, (own, other) in enumerate(pairs) if own.cluster != other.cluster), None)
+            text = "" if odd is None else f"{_of_cluster(self.blocks[odd].cluster)}; tried is {_of_cluster(built[odd].cluster)}"
+            return None if odd is None else Departure("tiling", text, odd)
+        for number, (own, loop, cluster) in enumerate(given):
             others = [together[number] for together in tried]
-            if (own, loop) in others:
+            if (own, loop, cluster) in others:
                 continue
-            text = _closest_tiling(own, loop, others, one.axes)
+            text = _closest_tiling(own, loop, cluster, others, one.axes)
             return Departure("tiling", text, number)
         return Departure("tiling", "both of its tilings are tried, but not together")
 
@@ -314,25 +332,32 @@ def _sizes(source: Source, axes: Axes) -> list[int]:
     return [axes.sizes[axis] for dim in source.dims for axis in dim if axis < len(axes.sizes)]
 
 
-Tiled = tuple[tuple[tuple[int, int], ...], int]
+Tiled = tuple[tuple[tuple[int, int], ...], int, int]
 
 
-def _tiling_of(grid: Sequence[tuple[Sequence[int], int]], loop: int) -> Tiled:
-    """The blocks along each axis, and the loop count."""
-    return tuple(sorted((axis, count) for group, count in grid for axis in group if count > 1)), loop
+def _tiling_of(grid: Sequence[tuple[Sequence[int], int]], loop: int, cluster: int) -> Tiled:
+    """The blocks along each axis, the loop count, and the thread blocks that share out the loop."""
+    return tuple(sorted((axis, count) for group, count in grid for axis in group if count > 1)), loop, cluster
 
 
-def _closest_tiling(own: Sequence[tuple[int, int]], loop: int, others: Sequence[Tiled], axes: Axes) -> str:
+def _of_cluster(cluster: int) -> str:
+    return f"a cluster of {cluster}" if cluster > 1 else "one thread block"
+
+
+def _closest_tiling(own: Sequence[tuple[int, int]], loop: int, cluster: int, others: Sequence[Tiled], axes: Axes) -> str:
     """The first number of a tiling that none of the other tilings has, and the numbers that they have there."""
     mine = dict(own)
-    for axis in sorted({*mine, *(axis for grid, _ in others for axis, _ in grid)}):
-        counts = sorted({dict(grid).get(axis, 1) for grid, _ in others})
+    for axis in sorted({*mine, *(axis for grid, _, _ in others for axis, _ in grid)}):
+        counts = sorted({dict(grid).get(axis, 1) for grid, _, _ in others})
         if mine.get(axis, 1) not in counts:
             return (
                 f"{counted(mine.get(axis, 1), 'block')} along the axis {axes.names[axis]} of {axes.sizes[axis]}; tried are "
                 f"{', '.join(map(str, counts))}"
             )
-    loops = sorted({count for grid, count in others if grid == tuple(own)} or {count for _, count in others})
+    loops = sorted({count for grid, count, _ in others if grid == tuple(own)} or {count for _, count, _ in others})
     if loop not in loops:
         return f"a loop of {loop}; tried are {', '.join(map(str, loops)) or 'none'}"
+    clusters = sorted({count for grid, *rest, count in others if (grid, *rest) == (tuple(own), loop)})
+    if clusters and cluster not in clusters:
+        return f"{_of_cluster(cluster)} for this loop; tried are {', '.join(map(str, clusters))}"
     return "its numbers of blocks are tried, but not together: the grid has three dims, or its tiles exceed the registers"

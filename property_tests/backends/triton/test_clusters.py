@@ -23,15 +23,19 @@ from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.shared_memory import allocated_bytes, bounds
 from mirage_eg.backends.triton.targets import why_no_clusters, why_triton_has_none
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import node
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.report.draw import to_svg
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
+from mirage_eg.search.instantiate.whole_loops import with_whole_loops
 from mirage_eg.search.structure import AnyStructure, Structure, in_loop
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.softmax_shift import drop_shifts
@@ -228,6 +232,45 @@ def test_a_shared_loop_compiles_and_the_interpreter_runs_it(run_program: RunProg
     [got] = run_program(source, [q, k, v])
     exponential = np.exp(q @ k * 0.25)
     np.testing.assert_allclose(got, exponential @ v / exponential.sum(2, keepdims=True), rtol=2e-2, atol=2e-3)
+
+
+def test_a_whole_loop_computes_what_a_shared_one_does() -> None:
+    whole = with_whole_loops(graph := in_shared_loop(4))
+    [shared], [block] = graph.blocks, whole.blocks
+    assert (block.loop, block.cluster) == (4 * shared.loop, 4) and sliced_values(block) == frozenset()
+    assert verify(attention(), whole).verdict is Equality.EQUAL
+    assert with_whole_loops(in_clusters(4, 64, 2)) == in_clusters(4, 64, 2)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_parts_of_a_cluster_that_are_combined_wrongly_are_not_equal(number: int) -> None:
+    graph = in_shared_loop(2)
+    [block] = graph.blocks
+    sums = [place for place, item in enumerate(block.nodes) if item.op == "sum" and item["dim"] == 0]
+    wrong = [replace(item, op="max") if place == sums[number] else item for place, item in enumerate(block.nodes)]
+    assert verify(attention(), with_block(graph, replace(block, nodes=tuple(wrong)))).verdict is Equality.NOT_EQUAL
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_a_share_that_a_cluster_drops_is_not_equal(tensor: int) -> None:
+    graph = in_shared_loop(2)
+    copy = GraphCopy(graph)
+    for item, values in copy:
+        if item.op == "block":  # the second thread block reads the share of the first one
+            view = copy.position[item.operands[tensor]]
+            first = copy.append(node("slice", view, dim=0, start=0, stop=1, step=1))
+            twice = copy.append(write.concat(first, first, dim=0))
+            operands = [copy.position[operand] for operand in item.operands]
+            operands[tensor] = twice
+            copy.position[values[0]] = copy.append(replace(item, operands=tuple(operands)))
+        else:
+            copy.copy(item, values)
+    assert verify(attention(), copy.graph()).verdict is Equality.NOT_EQUAL
+
+
+def with_block(graph: Graph, block: Graph) -> Graph:
+    nodes = (node(item.op, *item.operands, graph=block) if item.op == "block" else item for item in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def test_no_shared_loop_has_a_product_behind_it() -> None:
