@@ -79,6 +79,10 @@ class KernelGraph(Builder):
         """The places of the elements along `dim` in order (int64); equal elements stay in theirs."""
         return self.op("argsort", x, dim=self._dim("argsort", x, dim), descending=int(descending))
 
+    def places_of_first(self, x: Tensor, dim: int, count: int, largest: bool) -> Tensor:
+        """The places of the first `count` elements in order along `dim`; not-a-number is the largest."""
+        return self.op("argsort", x, dim=self._dim("argsort", x, dim), descending=int(largest), count=count)
+
     def sort(self, x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
         """The elements along `dim` in order, and their places."""
         places = self.argsort(x, dim, descending)
@@ -86,7 +90,7 @@ class KernelGraph(Builder):
 
     def topk(self, x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
         """The k largest (or smallest) elements along `dim` in order, and their places."""
-        places = self.op("argsort", x, dim=self._dim("topk", x, dim), descending=int(largest), count=k)
+        places = self.places_of_first(x, dim, k, largest)
         return self.take_along_dim(x, places, dim), places
 
     def iota(self, extent: int) -> Tensor:

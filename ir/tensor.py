@@ -24,7 +24,7 @@ from mirage_eg.ir.sizes import SizeExpression
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A value of a builder; `+ - * / @ **` and `abs` append ops, and numbers become exact constants."""
+    """A value of a builder; `+ - * / @ **` and `abs` append ops, and numbers become exact constants; `// >>` are of integers."""
 
     __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves `array + tensor` to the tensor, which refuses it
 
@@ -63,6 +63,14 @@ class Tensor:
         if exact(other) == 0:
             raise GraphError(f"div: got {other!r} as divisor of %{self.position}, wanted a number that is not 0")
         return self.builder.scale(self, 1 / exact(other))
+
+    def __floordiv__(self, divisor: int) -> "Tensor":
+        return self.builder.op("floor_divide", self, divisor=divisor)
+
+    def __rshift__(self, bits: "Tensor | int") -> "Tensor":
+        if isinstance(bits, Tensor):
+            return self.builder.op("right_shift_by", self, bits)
+        return self.builder.op("right_shift", self, bits=bits)
 
     def __matmul__(self, other: "Tensor") -> "Tensor":
         return self.builder.matmul(self, other)
@@ -231,6 +239,14 @@ class Builder:
         if f"to_{wanted}" in PACKAGED and not DType(x.dtype).is_integer and x.dtype not in (wanted, DType.bool):
             return self.op(f"to_{wanted}", x)
         return self.op("cast", x, dtype=str(wanted))
+
+    def low_bits(self, x: Tensor, bits: int) -> Tensor:
+        """x mod 2^bits of integers, from 0 on."""
+        return self.op("low_bits", x, bits=bits)
+
+    def round(self, x: Tensor) -> Tensor:
+        """The nearest whole number; of two that are as near, the even one."""
+        return self.op("round", x)
 
     def neg(self, x: Tensor) -> Tensor:
         """−x."""

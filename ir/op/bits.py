@@ -31,6 +31,7 @@ SHIFTS_AND_MASKS = (
         torch=lambda x, bits: f"{x} >> {int(bits)}",
         noun="shifted",
         keeps_zero=True,
+        taken_bits=lambda bits: (int(bits), 0),
         onnx=lambda append, number, x, bits: append(
             "Div", append("Sub", x, _low_bits(append, number, x, bits)), number(2**bits)
         ),
@@ -59,6 +60,7 @@ SHIFTS_AND_MASKS = (
         torch=lambda x, bits: f"{x} & {2 ** int(bits) - 1}",
         noun="low",
         keeps_zero=True,
+        taken_bits=lambda bits: (0, int(bits)),
         onnx=_low_bits,
     ),
 )

@@ -73,6 +73,7 @@ class ElementwiseOp:
     of_sums       f(x + y) = f(x) · f(y): an exponential, of which kernels subtract a maximum first
     signs         of a sum or difference: those of the operands
     powers        of a product or quotient: those of the operands
+    taken_bits    of a shift or mask by constants: the place of the lowest bit that it takes, and how many (0: all above)
     """
 
     name: str
@@ -107,6 +108,7 @@ class ElementwiseOp:
     of_sums: bool = False
     signs: tuple[int, ...] = ()
     powers: tuple[int, ...] = ()
+    taken_bits: Callable[..., tuple[int, int]] | None = None
 
     @property
     def operands(self) -> tuple[str, ...]:

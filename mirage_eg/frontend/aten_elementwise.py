@@ -8,7 +8,7 @@ from mirage_eg.frontend.aten_call import Call, Handler, Lazy, named
 from mirage_eg.frontend.aten_indicators import truth
 from mirage_eg.frontend.aten_library import place_of_extreme
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
-from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.sizes import SizeExpression
@@ -64,8 +64,8 @@ def _binary(op: str) -> Handler:
     return lambda call: call.graph.op(op, call.tensor("self"), call.tensor("other"))
 
 
-def _extreme(op: str) -> Handler:
-    return lambda call: getattr(call.graph, op)(call.tensor("self"), call.tensor_or_literal("other"))
+def _extreme(op: Callable[[KernelGraph, Tensor, Tensor | Fraction], Tensor]) -> Handler:
+    return lambda call: op(call.graph, call.tensor("self"), call.tensor_or_literal("other"))
 
 
 def _clamp(low_name: str, high_name: str) -> Handler:
@@ -120,8 +120,8 @@ def _prelu(call: Call) -> Tensor:
 
 def _at_most(x: Tensor) -> Tensor:
     """The largest whole number that is not above x."""
-    nearest = x.builder.op("round", x)
-    return nearest - x.builder.op("less", x, nearest)
+    nearest = x.builder.round(x)
+    return nearest - x.builder.less(x, nearest)
 
 
 def _elu(call: Call) -> Tensor:
@@ -208,7 +208,7 @@ def _extreme_along(sign: int) -> Handler:
         call.ignore("keepdim")
         return [
             lambda: _kept(call, _over("max", x, [dim]) if sign == 1 else -_over("max", -x, [dim])),
-            lambda: _kept(call, place_of_extreme(x, dim, sign == 1), 1),
+            lambda: _kept(call, place_of_extreme(call.graph, x, dim, sign == 1), 1),
         ]
 
     return reduce
@@ -265,8 +265,8 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.addcmul.default": _added_of_two(lambda x, y: x * y),
     "aten.addcdiv.default": _added_of_two(lambda x, y: x / y),
     "aten.pow.Tensor_Scalar": _pow,
-    **named("maximum.default max.other", _extreme("maximum")),
-    **named("minimum.default min.other", _extreme("minimum")),
+    **named("maximum.default max.other", _extreme(KernelGraph.maximum)),
+    **named("minimum.default min.other", _extreme(KernelGraph.minimum)),
     **named(
         "clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor clamp_max.Tensor", _clamp("min", "max")
     ),

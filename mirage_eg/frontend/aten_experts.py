@@ -46,7 +46,7 @@ def _counted(node: Any) -> int | None:
 def _spread(call: Call, x: Tensor, bins: int) -> Tensor:
     """For each element and each of 0, 1, …, whether they are equal: [elements, bins]."""
     column, row = reshaped(x, (prod(x.shape), 1)), reshaped(cast(call.graph.iota(bins), x.dtype), (1, bins))
-    return call.graph.op("equal", column, row)
+    return call.graph.equal(column, row)
 
 
 def _histogram(call: Call) -> Tensor:
@@ -114,9 +114,9 @@ def _grouped_product(call: Call) -> Tensor:
     behind = None
     if own is None:
         places = reshaped(cast(g.iota(rows), ends.dtype), (rows, 1))
-        before = g.op("sum", g.op("less_equal", reshaped(ends, (1, experts)), places), dim=1)  # groups that end before a row
-        own = g.op("clamp", reshaped(before, (rows,)), low=0, high=experts - 1)
-        behind = g.op("less_equal", g.slice(ends, 0, experts - 1, experts), reshaped(places, (rows,)))
+        before = g.sum(g.less_equal(reshaped(ends, (1, experts)), places), dim=1)  # groups that end before a row
+        own = g.clamp(reshaped(before, (rows,)), 0, experts - 1)
+        behind = g.less_equal(g.slice(ends, 0, experts - 1, experts), reshaped(places, (rows,)))
     product = reshaped(g.matmul(reshaped(x, (rows, 1, width)), g.gather(weights, own)), (rows, columns))
     if behind is not None:
         product = g.where(reshaped(cast(behind, "bool"), (rows, 1)), 0, product)
@@ -129,7 +129,7 @@ def _floor_divided(call: Call) -> Tensor:
     x = call.any_tensor("self")
     if divisor <= 0 or x.dtype in FLOATING:
         raise UnsupportedError(f"a quotient of {x.dtype} by {divisor}, wanted integers and a number above 0")
-    return cast(x if divisor == 1 else call.graph.op("floor_divide", x, divisor=divisor), call.result.dtype)
+    return cast(x if divisor == 1 else x // divisor, call.result.dtype)
 
 
 def _unset(call: Call) -> Tensor:

@@ -12,6 +12,8 @@ from mirage_eg.frontend.aten_call import Call
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node, result_count
+from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.moves import RESHAPES
 
 
 class _Field(NamedTuple):
@@ -36,22 +38,27 @@ def joined_fields(call: Call, pieces: Sequence[Tensor], dim: int) -> Tensor | No
     places = call.lift(name, (len(shifts),), word.dtype, lambda: np.array(shifts))
     behind = [1] * (len(shape) - 1 - dim)
     column = g.reshape(places, (len(shifts), *behind)) if behind else places
-    return g.op("low_bits", g.op("right_shift_by", word, column), bits=fields[0].bits)
+    return g.low_bits(word >> column, fields[0].bits)
 
 
 def _field(call: Call, x: Tensor) -> _Field | None:
     item = _node(call, x.position)
-    while item.op == "reshape":
+    while item.op in RESHAPES:
         item = _node(call, item.operands[0])
-    if item.op == "right_shift" and x.dtype is DType.uint8:
-        shift = int(item["bits"])
-        return _Field(item.operands[0], 8 - shift, shift)
-    if item.op != "low_bits":
+    if (taken := _taken_bits(item)) is None:
         return None
+    shift, bits = taken
+    if not bits:  # all above, among them the signs of numbers below 0
+        return _Field(item.operands[0], 8 - shift, shift) if x.dtype is DType.uint8 else None
     inner = _node(call, item.operands[0])
-    if inner.op == "right_shift":
-        return _Field(inner.operands[0], int(item["bits"]), int(inner["bits"]))
-    return _Field(item.operands[0], int(item["bits"]), 0)
+    if (behind := _taken_bits(inner)) is not None and not behind[1]:
+        return _Field(inner.operands[0], bits, behind[0])
+    return _Field(item.operands[0], bits, 0)
+
+
+def _taken_bits(item: Node) -> tuple[int, int] | None:
+    record = PACKAGED.get(item.op)
+    return None if record is None or record.taken_bits is None else record.taken_bits(**item.mapping)
 
 
 def _node(call: Call, position: int) -> Node:

@@ -53,11 +53,13 @@ def _common(call: Call) -> str:
     return floats[0] if floats else max((kind for kind in kinds if kind in INTEGERS), default="int64")
 
 
-def _compared(op: str, is_swapped: bool = False, is_denied: bool = False) -> Handler:
+def _compared(
+    indicator: Callable[[KernelGraph, Tensor, Tensor], Tensor], is_swapped: bool = False, is_denied: bool = False
+) -> Handler:
     def compare(call: Call) -> Tensor:
         common = _common(call)
         operands = [_tensor(call, "self", common), _tensor(call, "other", common)]
-        result = call.graph.op(op, *(reversed(operands) if is_swapped else operands))
+        result = indicator(call.graph, *(reversed(operands) if is_swapped else operands))
         result = result if result.shape == call.result.shape else call.graph.broadcast(result, call.result.shape)
         if common in INTEGERS:
             return cast(1 - result if is_denied else result, "bool")
@@ -153,12 +155,12 @@ def _known(call: Call, name: str) -> int:
 def _shifted_right(call: Call) -> Tensor:
     if "other" in call.types and not _is_one_number(call.known_array("other")):
         common = call.result.dtype
-        x = call.graph.op("right_shift_by", _tensor(call, "self", common), _tensor(call, "other", common))
+        x = _tensor(call, "self", common) >> _tensor(call, "other", common)
         return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
     bits, x = _known(call, "other"), _tensor(call, "self", call.result.dtype)
     if not 0 <= bits < 8 * DType(x.dtype).itemsize:
         raise UnsupportedError(f"other = {bits}, wanted fewer bits than {x.dtype} has")
-    return x.builder.op("right_shift", x, bits=bits) if bits else x
+    return x >> bits if bits else x
 
 
 def _shifted_left(call: Call) -> Tensor:
@@ -178,8 +180,8 @@ def _bits_of(x: Tensor, mask: int) -> Tensor:
         done += ((mask >> done) & -(mask >> done)).bit_length() - 1  # the zeros before a run
         start, run = done, mask >> done
         done += (~run & (run + 1)).bit_length() - 1
-        low: Tensor = x.builder.op("low_bits", x, bits=done)
-        low = low - x.builder.op("low_bits", x, bits=start) if start else low
+        low = x.builder.low_bits(x, done)
+        low = low - x.builder.low_bits(x, start) if start else low
         found = low if found is None else found + low
     return x * 0 if found is None else found
 
@@ -201,23 +203,23 @@ def _whole_quotient(call: Call, mode: str, is_rest: bool) -> Tensor:
         raise UnsupportedError(f"a division of {dtype} by {divisor}, wanted integers and a number above 0")
     x = _tensor(call, "self", dtype)
     up = x if mode == "floor" else call.graph.where(cast(call.graph.op("less", x, x * 0), "bool"), x + (divisor - 1), x)
-    quotient = call.graph.op("floor_divide", up, divisor=divisor) if divisor > 1 else x
+    quotient = up // divisor if divisor > 1 else x
     return x - quotient * divisor if is_rest else quotient
 
 
 OF_INTEGERS: Mapping[str, Handler] = {
-    **named("lt.Tensor lt.Scalar", _compared("less")),
-    **named("le.Tensor le.Scalar", _compared("less_equal")),
-    **named("gt.Tensor gt.Scalar", _compared("less", is_swapped=True)),
-    **named("ge.Tensor ge.Scalar", _compared("less_equal", is_swapped=True)),
-    **named("eq.Tensor eq.Scalar", _compared("equal")),
-    **named("ne.Tensor ne.Scalar", _compared("equal", is_denied=True)),
+    **named("lt.Tensor lt.Scalar", _compared(KernelGraph.less)),
+    **named("le.Tensor le.Scalar", _compared(KernelGraph.less_equal)),
+    **named("gt.Tensor gt.Scalar", _compared(KernelGraph.less, is_swapped=True)),
+    **named("ge.Tensor ge.Scalar", _compared(KernelGraph.less_equal, is_swapped=True)),
+    **named("eq.Tensor eq.Scalar", _compared(KernelGraph.equal)),
+    **named("ne.Tensor ne.Scalar", _compared(KernelGraph.equal, is_denied=True)),
     **named("add.Tensor add.Scalar", _arithmetic(lambda g, x, y: x + y)),
     **named("sub.Tensor sub.Scalar", _arithmetic(lambda g, x, y: x - y)),
     **named("rsub.Tensor rsub.Scalar", _arithmetic(lambda g, x, y: y - x)),
     **named("mul.Tensor mul.Scalar", _arithmetic(lambda g, x, y: x * y)),
-    **named("maximum.default max.other", _arithmetic(lambda g, x, y: g.maximum(x, y))),
-    **named("minimum.default min.other", _arithmetic(lambda g, x, y: g.minimum(x, y))),
+    **named("maximum.default max.other", _arithmetic(KernelGraph.maximum)),
+    **named("minimum.default min.other", _arithmetic(KernelGraph.minimum)),
     **named("div.Tensor div.Scalar div.Tensor_mode", _divided),
     **named("neg.default", _unary(lambda g, x: x * -1)),
     **named("abs.default", _unary(lambda g, x: g.abs(x))),

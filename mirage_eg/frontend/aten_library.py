@@ -1,6 +1,7 @@
 """ATen's moves by indices, running sums and orders as library ops of a kernel graph."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, named
 from mirage_eg.frontend.aten_experts import running_count
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
-from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.builder import Builder, KernelGraph, Tensor
 
 
 def _embedding(call: Call) -> Tensor:
@@ -68,11 +69,11 @@ def _cumsum(call: Call) -> Tensor:
     return cast(call.graph.cumsum(cast(x, call.result.dtype), call.dim("dim", len(x.shape))), call.result.dtype)
 
 
-def _running(op: str, x: Tensor, dim: int) -> Tensor:
+def _running(op: Callable[[Tensor, Tensor], Tensor], x: Tensor, dim: int) -> Tensor:
     """The results of an associative op on the first 1, 2, … elements, in log₂ n steps (Hillis and Steele, 1986)."""
     step = 1
     while step < (extent := x.shape[dim]):
-        joined = x.builder.op(op, cut(x, dim, step, extent), cut(x, dim, 0, extent - step))
+        joined = op(cut(x, dim, step, extent), cut(x, dim, 0, extent - step))
         x, step = x.builder.concat([cut(x, dim, 0, step), joined], dim), 2 * step
     return x
 
@@ -80,16 +81,19 @@ def _running(op: str, x: Tensor, dim: int) -> Tensor:
 def _cumprod(call: Call) -> Tensor:
     call.ignore("dtype")
     x = cast(call.any_tensor("self"), call.result.dtype)
-    return _running("mul", x, call.dim("dim", len(x.shape)))
+    return _running(Tensor.__mul__, x, call.dim("dim", len(x.shape)))
 
 
-def _running_extreme(op: str) -> Handler:
+def _running_extreme(op: Callable[[Builder, Tensor, Tensor], Tensor]) -> Handler:
     """`cummax` and `cummin`: values and places."""
 
     def extreme(call: Call) -> list[Lazy | str]:
         x = call.any_tensor("self")
         dim = call.dim("dim", len(x.shape))
-        return [lambda: _running(op, x, dim), "the places of running extremes are no output of the IR's ops"]
+        return [
+            lambda: _running(partial(op, x.builder), x, dim),
+            "the places of running extremes are no output of the IR's ops",
+        ]
 
     return extreme
 
@@ -102,21 +106,16 @@ def _argmax(largest: bool) -> Handler:
             x, dim = reshaped(x, (prod(x.shape),)), 0
         else:
             dim = call.dim("dim", len(x.shape))
-        return reshaped(place_of_extreme(x, dim, largest), call.result.shape)
+        return reshaped(place_of_extreme(call.graph, x, dim, largest), call.result.shape)
 
     return argmax
 
 
-def places_of_first(x: Tensor, dim: int, count: int, largest: bool) -> Tensor:
-    """The places of the first `count` elements in order along a dim; not-a-number is the largest."""
-    return x.builder.op("argsort", x, dim=dim, descending=int(largest), count=count)
-
-
-def place_of_extreme(x: Tensor, dim: int, largest: bool) -> Tensor:
+def place_of_extreme(g: KernelGraph, x: Tensor, dim: int, largest: bool) -> Tensor:
     """The place of the largest or the smallest element along a dim, of not-a-number before any other."""
     if not largest and x.dtype in FLOATING:
-        return places_of_first(-x, dim, 1, largest=True)
-    return places_of_first(x, dim, 1, largest)
+        return g.places_of_first(-x, dim, 1, largest=True)
+    return g.places_of_first(x, dim, 1, largest)
 
 
 def _argsort(call: Call) -> Tensor:
@@ -134,7 +133,7 @@ def _topk(call: Call) -> list[Lazy | str]:
     call.ignore("sorted")  # ours are
     x = call.any_tensor("self")
     dim = call.dim("dim", len(x.shape))
-    places = places_of_first(x, dim, call.whole("k"), bool(call.take("largest")))
+    places = call.graph.places_of_first(x, dim, call.whole("k"), bool(call.take("largest")))
     return [lambda: call.graph.take_along_dim(x, places, dim), lambda: places]
 
 
@@ -147,8 +146,8 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.diag_embed.default": _diagonal,
     "aten.cumsum.default": _cumsum,
     "aten.cumprod.default": _cumprod,
-    "aten.cummax.default": _running_extreme("maximum"),
-    "aten.cummin.default": _running_extreme("minimum"),
+    "aten.cummax.default": _running_extreme(Builder.maximum),
+    "aten.cummin.default": _running_extreme(Builder.minimum),
     "aten.argmax.default": _argmax(True),
     "aten.argmin.default": _argmax(False),
     **named("argsort.default argsort.stable", _argsort),

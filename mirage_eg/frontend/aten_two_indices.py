@@ -55,7 +55,7 @@ def _broadcast(call: Call, name: str, shape: Shape, wanted: Shape) -> Tensor:
 
 def _from_the_front(indices: Tensor, extent: int) -> Tensor:
     """The indices, of which those below 0 count from the end."""
-    return indices - indices.builder.op("floor_divide", indices, divisor=extent) * extent
+    return indices - indices // extent * extent
 
 
 _MOVES = {f"aten.{name}.default" for name in ("unsqueeze", "view", "reshape", "alias")}

@@ -41,11 +41,11 @@ def _divide(x: Value, y: Value) -> Any:
     return torch.div(x, operand(y, x), rounding_mode=None if x.is_floating_point() else "trunc")
 
 
-def _joined(name: str) -> Operator:
+def _joined(function: Callable[[Tensor, Tensor], Tensor]) -> Operator:
     """A function of any number of operands, two by two."""
 
     def pair(x: Value, y: Value) -> Any:
-        return getattr(torch, name)(tensor(x, y), tensor(y, x))
+        return function(tensor(x, y), tensor(y, x))
 
     return lambda *operands: reduce(pair, operands)
 
@@ -142,10 +142,10 @@ OPERATORS: Mapping[str, Operator] = {
     "LessOrEqual": _binary("le"),
     "Greater": _binary("gt"),
     "GreaterOrEqual": _binary("ge"),
-    "Max": _joined("maximum"),
-    "Min": _joined("minimum"),
-    "Sum": _joined("add"),
-    "Mean": lambda *operands: reduce(_binary("add"), operands) / len(operands),
+    "Max": _joined(torch.maximum),
+    "Min": _joined(torch.minimum),
+    "Sum": _joined(torch.add),
+    "Mean": lambda *operands: _joined(torch.add)(*operands) / len(operands),
     "Clip": _clip,
     "Gelu": of_tensors(lambda x, *, approximate="none": torch.nn.functional.gelu(x, approximate=approximate)),
     "LeakyRelu": of_tensors(lambda x, *, alpha=0.01: torch.nn.functional.leaky_relu(x, alpha)),

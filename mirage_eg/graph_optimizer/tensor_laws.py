@@ -31,11 +31,11 @@ from mirage_eg.egraph.rule_commands import commands_one_by_one
 from mirage_eg.egraph.rule_errors import located
 from mirage_eg.egraph.rule_files import RuleFile, header, packaged_files, read_files
 from mirage_eg.egraph.rulebook import CHECKING_SECONDS
+from mirage_eg.egraph.tensor.ops import ELEMENTWISE
 from mirage_eg.ir.errors import RuleError
 
 DOMAIN = "tensor"
 _ELEMENTWISE = {"Add": "sum", "Mul": "product"}  # relations that have the operands in both orders
-_NAMES = {"Add": "add", "Mul": "mul"}
 _FREE = frozenset({"Split0", "Split1"})
 _KNOWN = frozenset({*_ELEMENTWISE, *_FREE, "Smul", "Relu", "Unary", "Binary", "Matmul", "Transpose", "Conv2d", "Concat"})
 
@@ -246,11 +246,11 @@ class _Rule:
     def _application(self, term: Apply, operands: Sequence[str], matching: bool) -> str:
         match term.name, term.arguments:
             case ("Add" | "Mul") as name, _:
-                return f'(Binary "{_NAMES[name]}" {" ".join(operands)})'
+                return f'(Binary "{ELEMENTWISE[name]}" {" ".join(operands)})'
             case ("Unary" | "Binary") as name, (Literal(str() as op), *_):
                 return f"({name} {Literal(op)} {' '.join(operands)})"
             case "Relu", _:
-                return f'(Unary "relu" {operands[0]})'
+                return f'(Unary "{ELEMENTWISE["Relu"]}" {operands[0]})'
             case "Smul", (_, Variable(scalar)):
                 return f"(Scale {scalar} {operands[0]})"
             case "Matmul", _:

@@ -173,8 +173,8 @@ class _Entries:
         return found
 
     def _conv2d(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        if term.op.endswith("relu"):
-            return self._function("relu", lambda: self._convolved(term, segments, indices))
+        if op(term.op).activation:
+            return self._function("Relu", lambda: self._convolved(term, segments, indices))
         return self._convolved(term, segments, indices)
 
     def _convolved(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
@@ -223,16 +223,15 @@ class _Entries:
         inner = self.simplified(self.at(x, (*segments[:2], 0, 0), (*indices[:2], *places)), start)
         extents = tuple(self._shapes.resolved(dim) for dim in (*x.dims[2:], *kernel))
         own = (start, self._next)
-        if len(inner) == 1 and len(inner[0]) == 1 and inner[0][0][:2] == ("f", "relu"):  # relu is monotone
+        if len(inner) == 1 and len(inner[0]) == 1 and inner[0][0][:2] == ("f", "Relu"):  # relu is monotone
             _, _, monomials, (low, high) = inner[0][0]
-            return [(("f", "relu", [(("max", extents, (*places, *taps), monomials, (min(low, start), high)),)], own),)]
+            return [(("f", "Relu", [(("max", extents, (*places, *taps), monomials, (min(low, start), high)),)], own),)]
         return [(("max", extents, (*places, *taps), inner, own),)]
-
-    def _relu(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        return self._function("relu", lambda: self.at(term.operands[0], segments, indices))
 
     def _unary(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         return self._function(term.op, lambda: self.at(term.operands[0], segments, indices))
+
+    _relu = _unary
 
     def _binary(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         """A function of a pair: the product of its operands, each marked by its place."""
@@ -246,10 +245,10 @@ class _Entries:
         """A function without algebra; relu is idempotent, and relu 0 = 0."""
         start = self._next
         inner = self.simplified(operand(), start)
-        if name == "relu":
+        if name == "Relu":
             if not inner:
                 return []
-            if len(inner) == 1 and len(inner[0]) == 1 and inner[0][0][:2] == ("f", "relu"):
+            if len(inner) == 1 and len(inner[0]) == 1 and inner[0][0][:2] == ("f", "Relu"):
                 return inner
         return [(("f", name, inner, (start, self._next)),)]
 
@@ -330,7 +329,7 @@ class _Entries:
                 return any(place == index and self._shapes.contains(extent, other) for place, other in pairs)
             case ("d", place, other) if other == ZERO:
                 return bool(place == index)
-            case ("f", "relu", monomials, _):
+            case ("f", "Relu", monomials, _):
                 return all(any(self._implies(it, extent, index) for it in monomial) for monomial in monomials)
             case _:
                 return False

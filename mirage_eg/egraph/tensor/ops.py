@@ -19,12 +19,16 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class TensorOp:
-    """An op with fixed attributes: the ranks of its operands and its result (None: one common rank), and its values."""
+    """An op with fixed attributes: the ranks of its operands and its result (None: one common rank), and its values.
+
+    `elementwise` is the op of kernel graphs that it is.
+    """
 
     name: str
     ranks: tuple[int | None, ...]
     rank: int | None
     apply: Callable[..., Array]
+    elementwise: str = ""
 
     @property
     def arity(self) -> int:
@@ -40,6 +44,12 @@ class TensorOp:
     def axis(self) -> int:
         """The axis of a concat or a split."""
         return int(self.name.split()[1])
+
+    @property
+    def activation(self) -> str:
+        """The elementwise op that a convolution applies to its sums; empty without one."""
+        [name] = self.name.split()[1:]
+        return name if name in KERNEL_OPS else ""
 
 
 def _taps(x: Array, height: int, width: int, fill: int) -> list[tuple[int, int, Array]]:
@@ -110,14 +120,14 @@ def constant(name: str, shape: tuple[int, ...]) -> Array:
 CONSTANTS: Mapping[str, int | None] = {"One": None, "Imatmul": 2, "Iconv": 4, "Cpool": 4}  # the rank
 _ROWS = (
     TensorOp("Matmul", (2, 2), 2, lambda x, y: np.einsum("...mk,...kn->...mn", x, y)),
-    TensorOp("Add", (None, None), None, np.add),
-    TensorOp("Mul", (None, None), None, np.multiply),
+    TensorOp("Add", (None, None), None, np.add, "add"),
+    TensorOp("Mul", (None, None), None, np.multiply, "mul"),
     TensorOp("Smul", (None, 0), None, lambda x, scalar: x * scalar.reshape(scalar.shape + (1,) * (x.ndim - scalar.ndim))),
     TensorOp("Conv2d none", (4, 4), 4, _conv),
     TensorOp("Conv2d relu", (4, 4), 4, lambda x, w: _relu(_conv(x, w))),
     TensorOp("AvgPool", (4,), 4, _pool("avg")),
     TensorOp("MaxPool", (4,), 4, _pool("max")),
-    TensorOp("Relu", (None,), None, _relu),
+    TensorOp("Relu", (None,), None, _relu, "relu"),
     *(_move(name, axis) for name in ("Concat", "Split0", "Split1") for axis in (0, 1)),
     TensorOp("Transpose", (2,), 2, lambda x: np.swapaxes(x, -1, -2)),
     TensorOp("Enlarge", (4,), 4, enlarged),
@@ -126,6 +136,8 @@ _ROWS = (
 MOVES = frozenset({"Concat", "Split0", "Split1"})  # they have an axis
 _FUNCTIONS = {(1, 1): "Unary", (2, 2): "Binary"}
 BASES = tuple(dict.fromkeys(row.base for row in _ROWS))
+ELEMENTWISE = {row.name: row.elementwise for row in _ROWS if row.elementwise}
+ACTIVATIONS = tuple(row.name.split()[1] for row in _ROWS if row.base == "Conv2d")
 
 
 def op(name: str) -> TensorOp:

@@ -60,12 +60,10 @@ def _value(graph: KernelGraph, term: Written, inputs: Mapping[str, Tensor], size
     if any(it < 1 for it in numbers):
         raise GraphError(f"{term.name}: got sizes {numbers}, wanted numbers from 1")
     row = op(term.name)
+    if row.elementwise:
+        _alike(term.name, operands)
+        return graph.op(row.elementwise, *operands)
     match row.base:
-        case "Add" | "Mul":
-            _alike(term.name, operands)
-            return graph.op(row.base.lower(), *operands)
-        case "Relu":
-            return graph.relu(*operands)
         case "Smul":
             return graph.mul(
                 operands[0], graph.broadcast(graph.reshape(operands[1], (1,) * len(operands[0].shape)), operands[0].shape)
@@ -99,7 +97,7 @@ def _value(graph: KernelGraph, term: Written, inputs: Mapping[str, Tensor], size
             window = _window(term, w.shape[2:], sizes)
             groups = int(str(term.groups)) if isinstance(term.groups, Literal) else sizes.groups
             result = graph.conv2d(x, w, window.strides, window.pads, window.dilations, groups)
-            return graph.relu(result) if term.name.endswith("relu") else result
+            return graph.op(row.activation, result) if row.activation else result
         case "MaxPool":
             window = _window(term, numbers, sizes)
             return graph.max_pool2d(operands[0], numbers, window.strides, window.pads, window.dilations)

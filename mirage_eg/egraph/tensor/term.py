@@ -5,6 +5,8 @@ The op has its attributes in its name: `Concat 1`, `Split0 0`, `Conv2d relu`. Pl
 
 from collections.abc import Iterator, Mapping
 
+from mirage_eg.egraph.tensor.ops import ACTIVATIONS
+
 Term = str | tuple  # type: ignore[type-arg]
 Equation = tuple[Term, Term]
 NAMES = "xyzuvwabcdefghijklmnopqrst"
@@ -77,7 +79,7 @@ def text(term: Term) -> str:
 
 
 def parsed(source: str) -> Term:
-    """The term of `text`: numbers and the words none and relu are attributes."""
+    """The term of `text`: numbers and activations are attributes."""
     tokens = source.replace("(", " ( ").replace(")", " ) ").split()
 
     def read() -> Term:
@@ -87,7 +89,7 @@ def parsed(source: str) -> Term:
         head = [tokens.pop(0)]
         operands: list[Term] = []
         while tokens[0] != ")":
-            if not operands and (tokens[0].isdigit() or tokens[0] in ("none", "relu")):
+            if not operands and (tokens[0].isdigit() or tokens[0] in ACTIVATIONS):
                 head.append(tokens.pop(0))
             else:
                 operands.append(read())

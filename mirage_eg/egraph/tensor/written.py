@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, variables
-from mirage_eg.egraph.tensor.ops import BASES, MOVES, op
+from mirage_eg.egraph.tensor.ops import ACTIVATIONS, BASES, ELEMENTWISE, MOVES, op
 from mirage_eg.egraph.tensor.term import Term
 from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.ir.ops import OPS, Kind
@@ -209,13 +209,13 @@ def _head(head: str, tokens: list[str], wrong: Any) -> str:
             raise wrong(f"{head} without an axis", f"({head} 0 …)")
         return f"{head} {tokens.pop(0)}"
     if head == "Conv2d":
-        return f"Conv2d {tokens.pop(0) if tokens and tokens[0] in ('none', 'relu') else 'none'}"
+        return f"Conv2d {tokens.pop(0) if tokens and tokens[0] in ACTIVATIONS else 'none'}"
     if head in _FUNCTIONS and tokens:
         return f"{head} " + tokens.pop(0).strip('"')
     if head in BASES:
         return head
     row = OPS.get(head)
     if row is not None and row.kind is Kind.ELEMENTWISE and row.arity in ((1, 1), (2, 2)) and not row.attributes:
-        named = {"add": "Add", "mul": "Mul", "relu": "Relu"}.get(head)
+        named = next((name for name, own in ELEMENTWISE.items() if own == head), None)
         return named or f"{_FUNCTIONS[row.arity == (2, 2)]} {head}"
     raise wrong(f"the op {head}", f"{', '.join(BASES)}, or an elementwise op of one operand or two, such as exp")
