@@ -6,19 +6,18 @@ equal.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
+from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.op.elementwise import CASTS
+from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
+from mirage_eg.ir.op.record import Range, hull
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.result_dtypes import WRAPPING
 from mirage_eg.ir.whole_inputs import counting_bounds
-
-Range = tuple[int, int]  # the least and the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,7 @@ def _with_wraps(graph: Graph, found: _Ranges) -> Graph:
         copy.copy(item if place not in inner else node(item.op, *item.operands, graph=inner[place]), values)
         for value in wrapped.intersection(values):
             low, high = _of_type(graph.types[value].dtype)
-            bits = Fraction((high - low).bit_length())
-            wrap = node("wrap", copy.position[value], low=Fraction(low), bits=bits)
-            copy.position[value] = copy.append(wrap)
+            copy.position[value] = copy.append(write.wrapped(copy.position[value], low, (high - low).bit_length()))
     return copy.graph()
 
 
@@ -118,42 +115,15 @@ def _of_type(dtype: DType) -> Range:
 
 
 def _range(item: Node, given: Sequence[Range], every: Range) -> Range:
-    row = OPS[item.op]
-    match item.op:
-        case "low_bits":
-            return 0, 2 ** int(item["bits"]) - 1
-        case "wrap":
-            return int(item["low"]), int(item["low"]) + 2 ** int(item["bits"]) - 1
-        case "right_shift":
-            return given[0][0] >> int(item["bits"]), given[0][1] >> int(item["bits"])
-        case "right_shift_by":
-            return min(0, given[0][0]), max(0, given[0][1])
-        case "add":
-            return given[0][0] + given[1][0], given[0][1] + given[1][1]
-        case "sub":
-            return given[0][0] - given[1][1], given[0][1] - given[1][0]
-        case "shift":
-            return given[0][0] + int(item["offset"]), given[0][1] + int(item["offset"])
-        case "mul" | "scale" | "square":
-            other = given[-1] if item.op != "scale" else (int(item["factor"]),) * 2
-            ends = [x * y for x in given[0] for y in other]
-            return min(ends), max(ends)
-        case "abs":
-            return 0, max(map(abs, given[0]))
-        case "relu":
-            return max(0, given[0][0]), max(0, given[0][1])
-        case "clamp":
-            low, high = (min(max(end, int(item["low"])), int(item["high"])) for end in given[0])
-            return low, high
-        case "accum_sum" if every[1] < 2**8:
-            return every[0] - 1, every[1] + 1
-        case _ if row.kind is Kind.REARRANGEMENT or item.op in _OF_OPERANDS:
-            return min(low for low, _ in given), max(high for _, high in given)
-        case _ if row.rearrange is not None and given:  # what no element is moved to may be zero
-            value = int(item.get("value", 0))
-            return min(0, value, *(low for low, _ in given)), max(0, value, *(high for _, high in given))
-        case _:
-            return every
-
-
-_OF_OPERANDS = CASTS | {"where", "maximum", "minimum", "max", "accum_max"}
+    row, record = OPS[item.op], PACKAGED.get(item.op)
+    if record is not None:
+        numbers = {name: value if name == "dtype" else int(value) for name, value in item.attributes}
+        return every if record.range is None else record.range(*given, **numbers)
+    if row.kind is Kind.ACCUMULATOR and row.reduction == "sum" and every[1] < 2**8:
+        return every[0] - 1, every[1] + 1
+    if row.kind is Kind.REARRANGEMENT or "max" in (item.op, row.reduction):
+        return hull(*given)
+    if row.rearrange is not None and given:  # what no element is moved to may be zero
+        value = int(item.get("value", 0))
+        return hull((0, 0), (value, value), *given)
+    return every

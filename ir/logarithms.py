@@ -4,11 +4,11 @@ log(exp(x)/s) = x − log s wherever the left side is defined: s has the sign of
 is far below the others; then log 0 is not finite, but x − log s is.
 """
 
-from fractions import Fraction
-
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.elementwise import DIVISIONS, FACTORS, PRODUCTS, ROOTS, power_of
 from mirage_eg.ir.ops import Kind
 
 
@@ -19,7 +19,7 @@ def without_far_logarithms(graph: Graph) -> Graph:
     """
     has_exponential: dict[int, bool] = {}
     for value, item in enumerate(graph.node_of):
-        passes = item.op in ("mul", "div", "sqrt") or _is_view(item)
+        passes = item.op in FACTORS or item.op in ROOTS - DIVISIONS or _is_view(item)
         has_exponential[value] = item.op == "exp" or (passes and any(has_exponential[operand] for operand in item.operands))
     if not any(item.op == "log" and has_exponential[item.operands[0]] for item in graph.nodes):
         return graph
@@ -29,15 +29,13 @@ def without_far_logarithms(graph: Graph) -> Graph:
         item = graph.node_of[value]
         if not has_exponential[value]:
             return copy.append(node("log", copy.position[value]))
-        match item.op:
-            case "exp":
-                return copy.position[item.operands[0]]
-            case "mul" | "div":
-                return copy.append(node("add" if item.op == "mul" else "sub", *map(logarithm, item.operands)))
-            case "sqrt":
-                return copy.append(node("scale", logarithm(item.operands[0]), factor=Fraction(1, 2)))
-            case _:
-                return copy.append(Node(item.op, (logarithm(item.operands[0]),), item.attributes))
+        if item.op == "exp":
+            return copy.position[item.operands[0]]
+        if item.op in FACTORS:
+            return copy.append((write.add if item.op in PRODUCTS else write.sub)(*map(logarithm, item.operands)))
+        if item.op in ROOTS:
+            return copy.append(node("scale", logarithm(item.operands[0]), factor=power_of(item.op, item.mapping)))
+        return copy.append(Node(item.op, (logarithm(item.operands[0]),), item.attributes))
 
     for item, values in copy:
         if item.op == "log" and has_exponential[item.operands[0]]:

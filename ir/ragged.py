@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.moves import MOVES, VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
@@ -79,7 +80,7 @@ def result_cuts(op: str, operands: Sequence[tuple[Shape, Cuts]], result: Shape, 
             return _reduced(op, operands[0][1], attributes)
         case _ if op in VIEWS:
             return _shown(op, *operands[0], result, attributes)
-        case Kind.DERIVED if op == "softmax":
+        case Kind.DERIVED if op in SOFTMAXES:
             return operands[0][1]
         case Kind.DERIVED if not any(operands[0][1][-attributes["dims"] :]) and not any(map(any, (x for _, x in operands[1:]))):
             return operands[0][1]
@@ -108,7 +109,8 @@ def _reduced(op: str, cuts: Cuts, attributes: Mapping[str, Any]) -> Cuts:
     accumulates = OPS[op].kind is Kind.ACCUMULATOR
     cut = None if dim is None else cuts[dim]
     whole = cut is not None and accumulates and all(place == LOOP for place, _ in cut.steps)  # all of it, over the loop
-    if cut is not None and not (op in ("sum", "max", "accum_sum", "accum_max") or (whole and op != "accum_strided_sum")):
+    padded = (OPS[op].reduction or op) in ("sum", "max")  # what fills a rest adds nothing
+    if cut is not None and ("columns" in attributes or not (padded or whole)):
         raise GraphError(f"got dim {dim} cut {_said(cut)}; wanted equal parts (or a sum, scaled)")
     left = tuple(None if place == dim else cut for place, cut in enumerate(cuts))
     if accumulates and any(place == LOOP for cut in left if cut for place, _ in cut.steps):

@@ -6,14 +6,15 @@ from functools import reduce
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.errors import ElementTypeError
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
+from mirage_eg.ir.op.derived import SOFTMAXES
+from mirage_eg.ir.op.elementwise import CASTS, EXTREMES, PACKAGED, PRODUCTS, SQUARES
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import OPS, Kind
 
 # Of integers they give integers; a number in an attribute must be whole. Sums have 64 bits, as torch's.
 _CLOSED = frozenset({*(op.name for op in PACKAGED.values() if op.whole), "sum", "max"})
 WRAPPING = frozenset(op.name for op in PACKAGED.values() if op.whole and not op.of_integers_alone and not op.selects)
-_INDICATORS = frozenset({"mul", "square", "maximum", "minimum", "where", "max"})  # of indicators they give indicators
+_INDICATORS = frozenset({*PRODUCTS, *SQUARES, *EXTREMES, "where", "max"})  # of indicators they give indicators
 
 
 def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
@@ -37,7 +38,7 @@ def result_dtype(item: Node, operands: Sequence[DType]) -> DType:
         if DType(item["dtype"]).is_integer and operands[0] is not DType.bool:
             raise ElementTypeError(f"got {operands[0]} to {item['dtype']}: no op rounds to whole numbers")
         return DType(item["dtype"])
-    if item.op == "softmax" and operands[1:] and operands[1] is not DType.bool:
+    if item.op in SOFTMAXES and operands[1:] and operands[1] is not DType.bool:
         raise ElementTypeError(f"got a mask of dtype {operands[1]}, wanted bool; other numbers are factors of exp(x)")
     dtype = reduce(promote, operands[row.conditions :])
     if dtype is DType.bool and row.kind is not Kind.REARRANGEMENT and item.op not in _INDICATORS:
@@ -58,7 +59,7 @@ def _integer_dtype(item: Node, operands: Sequence[DType]) -> DType:
         return common
     if item.kind is Kind.MATMUL and common.itemsize == 1:  # exact in the words of matrix units for eight bits
         return DType.int32
-    if item.op == "accum_sum":
+    if OPS[item.op].reduction == "sum" and item.get("columns") is None:
         return common
     if item.op not in _CLOSED:
         raise ElementTypeError(f"got {common}, wanted floating-point numbers: cast the integers")

@@ -7,10 +7,12 @@ f(x[p])[q] = f(x) for each f that works on rows. Import applies this law: it is 
 
 from dataclasses import dataclass, field, replace
 
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.op.library import CHOICES, ROW_READS
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.library import CHOICES, COUNTS, ORDERS, ROW_READS, ROW_WRITES
+from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 
@@ -38,20 +40,19 @@ def with_rows_in_order(program: Graph) -> Graph:
 def _inverted(program: Graph, value: int) -> int | None:
     """The order of few rows of which a value is the inverse: it has 0, 1, … written at its places, or is the order of it."""
     item = program.node_of[value]
-    match item.op:
-        case "index_write" if _is_iota(program, item.operands[2], program.types[value].shape):
-            order = item.operands[1]
-        case "argsort" if item.get("count") is None and not item["descending"]:
-            order = item.operands[0]
-        case _:
-            return None
+    if item.op in ROW_WRITES and _is_iota(program, item.operands[2], program.types[value].shape):
+        order = item.operands[1]
+    elif item.op in ORDERS and item.get("count") is None and not item["descending"]:
+        order = item.operands[0]
+    else:
+        return None
     maker, shape = program.node_of[order], program.types[order].shape
-    is_order = maker.op == "argsort" and maker.get("count") is None and len(shape) == 1
+    is_order = maker.op in ORDERS and maker.get("count") is None and len(shape) == 1
     return order if is_order and shape == program.types[value].shape and 1 < shape[0] <= _MOST_ROWS else None
 
 
 def _is_iota(program: Graph, value: int, shape: tuple[int, ...]) -> bool:
-    return program.node_of[value].op == "iota" and program.types[value].shape == shape
+    return program.node_of[value].op in COUNTS and program.types[value].shape == shape
 
 
 @dataclass
@@ -72,7 +73,7 @@ class _Rows:
     def _computed(self, value: int) -> int | None:
         program, count = self.program, self.program.types[self.order].shape[0]
         if value == self.order:
-            return self.copy.append(node("iota", extent=count))
+            return self.copy.append(write.places(count))
         item, shape = program.node_of[value], program.types[value].shape
         if item.op == "output" or not shape or shape[0] != count:
             return None
@@ -91,7 +92,7 @@ class _Rows:
         """Rows of another tensor: by the order itself, or by what has its places in order."""
         source, index = item.operands
         shape, places = self.program.types[source].shape, self.program.types[index].shape
-        if item["dim"] != 0 or len(places) != 1 or (item.op == "take_along_dim" and len(shape) != 1):
+        if item["dim"] != 0 or len(places) != 1 or (item.op not in ROW_READS and len(shape) != 1):
             return None
         if index == self.order and shape[0] == count:
             return self.copy.position[source]
@@ -108,14 +109,11 @@ class _Rows:
                 return bool(item["dim"] != 0)
             case Kind.MATMUL:
                 return len(after) > 2
-        match item.op:
-            case "reshape":
-                return before[:1] == after[:1]
-            case "transpose":
-                return bool(item["permutation"][0] == 0)
-            case "slice":
-                return bool(item["dim"] != 0)
-        return False
+        if item.op in RESHAPES:
+            return before[:1] == after[:1]
+        if item.op in TRANSPOSES:
+            return bool(item["permutation"][0] == 0)
+        return item.op == "slice" and bool(item["dim"] != 0)
 
     def _operand(self, item: Node, operand: int, rank: int) -> int | None:
         """An operand with its rows in order; as it is, where it is broadcast to all rows."""

@@ -24,7 +24,7 @@ from mirage_eg.ir.sizes import SizeExpression
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A value of a builder; `+ - * / @ **` and `abs` append ops, and numbers become exact constants; `// >>` are of integers."""
+    """A value of a builder; `+ - * / @ **` and `abs` append ops, as do `// >>` of integers; numbers become exact constants."""
 
     __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves `array + tensor` to the tensor, which refuses it
 

@@ -11,11 +11,14 @@ from math import ceil, prod
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_zero
-from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS
+from mirage_eg.ir.op.derived import SOFTMAXES
+from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS, EXTREMES, OF_BITS, PRODUCTS, ROOTS, SUMS
+from mirage_eg.ir.op.library import COUNTS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights
 
-_CONDITIONS = frozenset({"mul", "maximum", "minimum", "max", "scale", "shift", "cast"})
+_CONDITIONS = frozenset({*PRODUCTS, *EXTREMES, *CASTS, "max", "scale", "shift"})
+_CHOSEN = frozenset({*CASTS, *EXTREMES, "where"})  # the result is one of the operands
 _FREE = 16  # of integers that index nothing
 
 
@@ -45,7 +48,7 @@ def counting_bounds(program: Graph) -> dict[int, int]:
     """The positions of the integer inputs that index or are compared with 0, 1, 2, …, and the bound for random ones."""
     counts: dict[int, int] = {}  # values that are 0, 1, 2, … below an extent
     for item, values in program.numbered():
-        if item.op == "iota":
+        if item.op in COUNTS:
             counts[values[0]] = item["extent"]
         elif (item.kind is Kind.REARRANGEMENT or item.op in CASTS) and (found := counts.keys() & {*item.operands}):
             counts[values[0]] = max(counts[value] for value in found)
@@ -66,18 +69,18 @@ def _bounds(program: Graph, counts: Mapping[int, int], sums: bool = False) -> di
         row = OPS[item.op]
         if row.indices is not None:
             bound(item.operands[row.indices], program.types[item.operands[0]].shape[item["dim"]])
-        if item.op == "right_shift_by":
+        if item.op in OF_BITS and len(item.operands) > 1:
             bound(item.operands[1], 8 * program.types[values[0]].dtype.itemsize)
         if item.op in COMPARISONS:
             for one, other in (item.operands, item.operands[::-1]):
                 if one in counts:
                     bound(other, counts[one])
-        if row.kind is Kind.REARRANGEMENT or row.indices is not None or item.op in ("cast", "maximum", "minimum", "where"):
+        if row.kind is Kind.REARRANGEMENT or row.indices is not None or item.op in _CHOSEN:
             for value in values:
                 for place, operand in enumerate(item.operands) if value in bounds else ():
                     if place != row.indices and place >= row.conditions:
                         bound(operand, bounds[value])
-        elif sums and item.op == "add" and values[0] in bounds:
+        elif sums and item.op in SUMS and values[0] in bounds:
             spare = max(0, bounds[values[0]] - prod(program.types[values[0]].shape))
             for operand in item.operands:
                 bound(operand, spare // 2 + 1)
@@ -120,7 +123,7 @@ def _is_factor(program: Graph, value: int) -> bool:
     """Whether a value is nothing but a factor, a choice between numbers and 0, or the mask of a softmax."""
     zeros = {values[0] for item, values in program.numbered() if is_zero(item)}
     return all(
-        item.op in ("mul", "softmax")
+        item.op in PRODUCTS | SOFTMAXES
         or (item.op == "where" and item.operands[2] in zeros)
         or (item.kind is Kind.REARRANGEMENT and _is_factor(program, values[0]))
         for item, values in program.numbered()
@@ -136,9 +139,8 @@ def root_inputs(program: Graph) -> frozenset[int]:
     taken: set[int] = set()
     others: set[int] = set()
     for item, values in reversed(list(program.numbered())):
-        is_root = item.op in ("sqrt", "rsqrt")
         passes = item.kind is Kind.REARRANGEMENT or item.op in CASTS or item.get("factor", item.get("offset", -1)) > 0
-        if is_root or (passes and taken.issuperset(values)):
+        if item.op in ROOTS or (passes and taken.issuperset(values)):
             taken.update(item.operands)
         else:
             others.update(item.operands)

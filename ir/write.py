@@ -1,5 +1,6 @@
 """The nodes that passes write, a function for each op; operands are positions of values."""
 
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -38,3 +39,23 @@ def transpose(x: int, permutation: Shape) -> Node:
 def concat(*operands: int, dim: int) -> Node:
     """The operands joined along a dim."""
     return node("concat", *operands, dim=dim)
+
+
+def softmax(*operands: int, dim: int) -> Node:
+    """exp(x) / Σ exp(x) along a dim; a second operand is the indicator of what counts."""
+    return node("softmax", *operands, dim=dim)
+
+
+def enlarged(*weight: int, window: Shape) -> Node:
+    """The weight of a convolution with zeros around, up to a window."""
+    return node("enlarge", *weight, window=window)
+
+
+def wrapped(x: int, low: int, bits: int) -> Node:
+    """x mod 2^bits of integers, from low on."""
+    return node("wrap", x, low=Fraction(low), bits=Fraction(bits))
+
+
+def places(extent: int) -> Node:
+    """0, 1, …, extent − 1."""
+    return node("iota", extent=extent)

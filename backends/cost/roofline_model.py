@@ -25,6 +25,7 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
+from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
 from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.ops import OPS, Kind
@@ -96,7 +97,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
         return _product_work(graph, item, result, dram)
     if OPS[item.op].indices is not None and len(item.operands) == 2:  # reads as much as it writes, and the indices
         dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
-    if item.op == "softmax" and graph.types[result].shape[item["dim"]] * graph.types[result].dtype.itemsize > LONG_ROW:
+    if item.op in SOFTMAXES and graph.types[result].shape[item["dim"]] * graph.types[result].dtype.itemsize > LONG_ROW:
         dram += 2 * graph.types[result].nbytes
     return KernelWork(item.op, dram)
 

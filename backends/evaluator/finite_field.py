@@ -32,6 +32,7 @@ from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.backends.evaluator.random_fill import fill, uniform_residues
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.op.elementwise import SQUARES
 from mirage_eg.ir.ops import Op
 from mirage_eg.ir.shapes import Attributes, Shape, broadcast
 
@@ -169,7 +170,7 @@ class FieldAlgebra:
             max(1, levels),
             unfaithful,
             computation,
-            squared=operands[0] if op == "square" else None,
+            squared=operands[0] if op in SQUARES else None,
             scaled=(operands[0], attributes["factor"]) if op == "scale" and exists(attributes["factor"]) else None,
         )
 

@@ -13,7 +13,8 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import CASTS
+from mirage_eg.ir.op.derived import SOFTMAXES
+from mirage_eg.ir.op.elementwise import CASTS, QUOTIENTS, SUMS
 from mirage_eg.ir.op.moves import VIEWS_OF_ALL
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
@@ -49,7 +50,7 @@ class LibraryAttention:
 def library_attentions(graph: Graph) -> tuple[LibraryAttention, ...]:
     """The attentions of a kernel graph, in the order of their results; no value is made in two of them."""
     ops = {item.op for item in graph.nodes}
-    if "matmul" not in ops or not ({"softmax"} <= ops or {"exp", "sum", "div"} <= ops) or dims_of(graph):
+    if not (ops & SOFTMAXES or ({"exp", "sum"} <= ops and ops & QUOTIENTS)) or dims_of(graph):
         return ()
     taken, found = set(prepared_values(graph)), list[LibraryAttention]()
     for item, values in graph.numbered():
@@ -59,6 +60,9 @@ def library_attentions(graph: Graph) -> tuple[LibraryAttention, ...]:
                 found.append(attention)
                 taken.update(attention.values)
     return tuple(found)
+
+
+_BETWEEN = frozenset({"scale", *SUMS, *CASTS})  # a product and its softmax
 
 
 class _Match:
@@ -75,17 +79,15 @@ class _Match:
             return None
         scores, mask = softmax
         scale, is_added = Fraction(1), False
-        while (item := self.graph.node_of[scores]).op in ("scale", "add", "cast"):
+        while (item := self.graph.node_of[scores]).op in _BETWEEN:
             self.inner.append(scores)
             scores = item.operands[0]
             if item.op == "scale":
                 scale *= item["factor"]
-            elif item.op == "add":
+            elif item.op in SUMS:
                 if mask is not None or scale != 1:
                     return None
-                scores, mask = sorted(
-                    item.operands, key=lambda value: self.graph.node_of[value].op not in ("matmul", "scale", "cast")
-                )
+                scores, mask = sorted(item.operands, key=lambda value: not self._is_product(self.graph.node_of[value]))
                 is_added = True
         if item.kind is not Kind.MATMUL or scale <= 0:
             return None
@@ -106,13 +108,16 @@ class _Match:
         constant = mask in weights and not is_added and shapes[3][:2] == (1, 1) and min(shapes[3][2:]) > 1
         return LibraryAttention(queries, keys, v, mask, scale, constant, shapes, made, (*self._views(read, nodes),))
 
+    def _is_product(self, item: Node) -> bool:
+        return item.kind is Kind.MATMUL or item.op in _BETWEEN - SUMS
+
     def _softmax(self, value: int) -> tuple[int, int | None] | None:
         """The scores and the indicator of a softmax over the last dim, which is one op or e / sum e."""
         value = self._without_casts(value)
         item = self.graph.node_of[value]
         self.inner.append(value)
         last = len(self.graph.types[value].shape) - 1
-        if item.op == "softmax" and item["dim"] == last:
+        if item.op in SOFTMAXES and item["dim"] == last:
             return item.operands[0], next(iter(item.operands[1:]), None)
         found = written_softmax(self.graph, value)
         if found is None:

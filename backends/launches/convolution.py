@@ -10,10 +10,12 @@ from mirage_eg.backends.launches.image_layouts import is_channels_last_convoluti
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import PACKAGED, SUMS
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import prepared_values
 from mirage_eg.ir.windows import CONV2D
 
+_ACTIVATIONS = frozenset(op.name for op in PACKAGED.values() if op.behind_convolution)
 _ALIGNED = 8  # channels: cuDNN's fused kernels read 16 bytes at once
 
 
@@ -35,7 +37,7 @@ class FusedConvolution:
 def fused_convolutions(graph: Graph) -> tuple[FusedConvolution, ...]:
     """The fused convolutions of a kernel graph; where two end in one relu, the last of them."""
     ops = {item.op for item in graph.nodes}
-    if not ops >= {CONV2D, "relu"} or dims_of(graph):
+    if CONV2D not in ops or ops.isdisjoint(_ACTIVATIONS) or dims_of(graph):
         return ()
     numbered, fixed, found = [*graph.numbered()], prepared_values(graph), dict[int, FusedConvolution]()
     for position, (item, values) in enumerate(numbered):
@@ -63,12 +65,12 @@ def _fused(graph: Graph, numbered: list[tuple[Node, range]], position: int) -> F
         nodes.append(reader)
         if graph.types[result] != kind:
             return None
-        if op.op == "relu":
+        if op.op in _ACTIVATIONS:
             made = tuple(numbered[node][1][0] for node in nodes)
             return FusedConvolution(item, terms.get("bias"), terms.get("added"), made)
         before = numbered[nodes[-2]][1][0]
         others = [operand for operand in op.operands if operand != before]
-        if op.op != "add" or len(others) != 1 or graph.types[others[0]].dtype is not kind.dtype:
+        if op.op not in SUMS or len(others) != 1 or graph.types[others[0]].dtype is not kind.dtype:
             return None
         role = "added" if graph.types[others[0]].shape == kind.shape else "bias"
         if role in terms or (role == "bias" and not _is_per_channel(graph.types[others[0]].shape, kind.shape[1])):

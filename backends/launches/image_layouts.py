@@ -14,7 +14,8 @@ from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.moves import JOINS, RESHAPES
+from mirage_eg.ir.op.derived import DERIVED
+from mirage_eg.ir.op.moves import MOVES, RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -22,7 +23,7 @@ from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, MAX_POOL2D, channels_last
 
 _POOLINGS = frozenset({MAX_POOL2D, AVG_POOL2D})
 _MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
-_KEEP_ORDER = JOINS | {"pad", "batch_norm"}
+_KEEP_ORDER = {name for name, op in MOVES.items() if op.keeps_order} | {name for name, op in DERIVED.items() if op.keeps_order}
 
 
 def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:

@@ -17,7 +17,8 @@ from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
-from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.op.elementwise import CASTS, EXTREMES, PRODUCTS, QUOTIENTS, TERMS
+from mirage_eg.ir.ops import OPS, Kind
 
 _MOST_CASES = 8  # of one loop; leaving one out skips less
 
@@ -55,7 +56,7 @@ def skipped_iterations(graph: Graph, constants: Iterable[int]) -> SkippedIterati
     accumulators = [item for item, _ in graph.numbered() if item.kind is Kind.ACCUMULATOR]
     for item in accumulators:
         if graph.phases[item.operands[0]] is Phase.LOOP:
-            cases = _both(cases, search.cases(item.operands[0], -inf if item.op == "accum_max" else 0.0))
+            cases = _both(cases, search.cases(item.operands[0], -inf if OPS[item.op].reduction == "max" else 0.0))
     useful = [sorted(case) for case in cases if any(_is_mask(inputs[tile.position]) for tile in case)]
     if not useful:
         return None
@@ -138,13 +139,6 @@ class _Search:
     def _elementwise(self, item: Node, number: float, factor: bool) -> Iterable[Case]:
         x, *others = item.operands
         match item.op:
-            case "mul":
-                [y] = others
-                if number:
-                    return self._all(item.operands, number, factor) if number == 1 else _NEVER
-                return self.cases(x, 0.0, factor or y in self._exponential) | self.cases(
-                    y, 0.0, factor or x in self._exponential
-                )
             case "exp" | "log":
                 inner = {("exp", 0.0): -inf, ("exp", 1.0): 0.0, ("log", -inf): 0.0, ("log", 0.0): 1.0}.get((item.op, number))
                 return _NEVER if inner is None else self.cases(x, inner, factor)
@@ -152,20 +146,26 @@ class _Search:
                 return _ALWAYS if number == item["value"] else _NEVER
             case "scale" | "shift":
                 return self._affine(item, number, factor)
-            case "add" | "sub" if number == -inf:
-                sign = 1 if item.op == "add" else -1
-                return self.cases(x, -inf) | self.cases(others[0], sign * -inf)
             case "where":
                 condition, chosen, other = item.operands
                 first = _both(self.cases(condition, 1.0, True), self.cases(chosen, number, factor))
                 return first | _both(self.cases(condition, 0.0, True), self.cases(other, number, factor))
-            case "minimum" if number == -inf:
-                return self.cases(x, number) | self.cases(others[0], number)
-            case "maximum" | "minimum":
+            case op if op in PRODUCTS:
+                [y] = others
+                if number:
+                    return self._all(item.operands, number, factor) if number == 1 else _NEVER
+                return self.cases(x, 0.0, factor or y in self._exponential) | self.cases(
+                    y, 0.0, factor or x in self._exponential
+                )
+            case op if op in TERMS and number == -inf:
+                return self.cases(x, -inf) | self.cases(others[0], TERMS[op][1] * -inf)
+            case op if op in EXTREMES:
+                if number == -inf and EXTREMES[op] < 0:
+                    return self.cases(x, number) | self.cases(others[0], number)
                 return self._all(item.operands, number, factor)
-            case "cast" if number in (0.0, 1.0) or isinf(number):
+            case op if op in CASTS and (number in (0.0, 1.0) or isinf(number)):
                 return self.cases(x, number, factor)
-            case _ if number == 0 and item.op != "div" and ELEMENTWISE[item.op].keeps_zero(item.mapping):
+            case op if number == 0 and op not in QUOTIENTS and ELEMENTWISE[op].keeps_zero(item.mapping):
                 return self._all(item.operands, 0.0, factor)
             case _:
                 return _NEVER

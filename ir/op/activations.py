@@ -17,6 +17,7 @@ from mirage_eg.ir.op.record import (
     ElementwiseOp,
     FieldMeaning,
     Helper,
+    Sign,
     larger,
     like,
     of_one_name,
@@ -104,6 +105,7 @@ OPS = (
         costly=True,
         aten=("sigmoid",),
         onnx="Sigmoid",
+        sign=lambda x: Sign.POSITIVE,
     ),
     ElementwiseOp(
         name="gelu",
@@ -132,6 +134,9 @@ OPS = (
         aten=("relu",),
         onnx=lambda append, number, x: append("Max", x, number(0)),
         power=Fraction(1),
+        sign=lambda x: max(x, Sign.NOT_NEGATIVE),
+        range=lambda x: (max(0, x[0]), max(0, x[1])),
+        behind_convolution=True,
     ),
     of_one_name("tanh", field=MONOTONE, triton="tanh({x})", helpers=(_TANH,), keeps_zero=True, bounded=True, costly=True),
     ElementwiseOp(
@@ -171,6 +176,7 @@ OPS = (
         bounded=True,
         costly=True,
         onnx="Softplus",
+        sign=lambda x: Sign.POSITIVE,
     ),
     ElementwiseOp(
         name="mish",

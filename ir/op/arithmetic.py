@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.ir.op.literals import factors, number
-from mirage_eg.ir.op.record import FIRST, ElementwiseOp, FieldMeaning, like, of_one_name, real
+from mirage_eg.ir.op.record import FIRST, ElementwiseOp, FieldMeaning, Sign, like, of_one_name, of_products, real
 from mirage_eg.ir.wide_factors import within_range
 
 _LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
@@ -58,6 +58,8 @@ OPS = (
         bounded=True,
         onnx="Add",
         signs=(1, 1),
+        sign=lambda x, y: max(x, y) if min(x, y) else Sign.ANY,
+        range=lambda x, y: (x[0] + y[0], x[1] + y[1]),
     ),
     ElementwiseOp(
         name="sub",
@@ -75,6 +77,7 @@ OPS = (
         bounded=True,
         onnx="Sub",
         signs=(1, -1),
+        range=lambda x, y: (x[0] - y[1], x[1] - y[0]),
     ),
     ElementwiseOp(
         name="mul",
@@ -93,6 +96,8 @@ OPS = (
         bounded=True,
         onnx="Mul",
         powers=(1, 1),
+        sign=min,
+        range=of_products,
     ),
     ElementwiseOp(
         name="div",
@@ -109,6 +114,7 @@ OPS = (
         pole=True,
         onnx="Div",
         powers=(1, -1),
+        sign=min,
     ),
     ElementwiseOp(
         name="square",
@@ -125,6 +131,8 @@ OPS = (
         aten=("square",),
         onnx=lambda append, number, x: append("Mul", x, x),
         power=Fraction(2),
+        sign=lambda x: max(x, Sign.NOT_NEGATIVE),
+        range=lambda x: of_products(x, x),
     ),
     of_one_name(
         "sqrt",
@@ -133,6 +141,7 @@ OPS = (
         keeps_zero=True,
         costly=True,
         power=Fraction(1, 2),
+        sign=lambda x: x,
     ),
     ElementwiseOp(
         name="rsqrt",
@@ -147,6 +156,7 @@ OPS = (
         aten=("rsqrt",),
         onnx=lambda append, number, x: append("Reciprocal", append("Sqrt", x)),
         power=Fraction(-1, 2),
+        sign=lambda x: x,
     ),
     of_one_name(
         "abs",
@@ -158,6 +168,8 @@ OPS = (
         noun="magnitude",
         keeps_zero=True,
         bounded=True,
+        sign=lambda x: max(x, Sign.NOT_NEGATIVE),
+        range=lambda x: (0, max(map(abs, x))),
     ),
     ElementwiseOp(
         name="pow",
@@ -194,6 +206,8 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         power=Fraction(1),
+        sign=lambda x, factor: x if factor > 0 else Sign.ANY,
+        range=lambda x, factor: of_products(x, (factor, factor)),
     ),
     ElementwiseOp(
         name="shift",
@@ -210,6 +224,8 @@ OPS = (
         keeps_zero=lambda offset: offset == 0,
         bounded=True,
         onnx=lambda append, number, x, offset: append("Add", x, number(offset)),
+        sign=lambda x, offset: Sign.POSITIVE if offset > 0 and x else Sign.ANY,
+        range=lambda x, offset: (x[0] + offset, x[1] + offset),
     ),
     ElementwiseOp(  # a number in the shape of the operand
         name="fill",
@@ -240,5 +256,7 @@ OPS = (
         torch=lambda x, dtype: f"{x}.to(torch.{dtype}, copy=True)",
         keeps_zero=True,  # and not bounded: a large number overflows float16
         power=Fraction(1),
+        sign=lambda x, dtype: x,
+        range=lambda x, dtype: x,
     ),
 )

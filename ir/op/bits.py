@@ -35,6 +35,7 @@ SHIFTS_AND_MASKS = (
         onnx=lambda append, number, x, bits: append(
             "Div", append("Sub", x, _low_bits(append, number, x, bits)), number(2**bits)
         ),
+        range=lambda x, bits: (x[0] >> bits, x[1] >> bits),
     ),
     ElementwiseOp(
         name="right_shift_by",
@@ -47,6 +48,7 @@ SHIFTS_AND_MASKS = (
         triton="{x} >> {y}",
         torch="{x} >> {y}",
         noun="shifted",
+        range=lambda x, y: (min(0, x[0]), max(0, x[1])),
     ),
     ElementwiseOp(
         name="low_bits",
@@ -62,6 +64,7 @@ SHIFTS_AND_MASKS = (
         keeps_zero=True,
         taken_bits=lambda bits: (0, int(bits)),
         onnx=_low_bits,
+        range=lambda x, bits: (0, 2**bits - 1),
     ),
 )
 OPS = (
@@ -93,5 +96,6 @@ OPS = (
         onnx=lambda append, number, x, low, bits: append(
             "Add", _low_bits(append, number, append("Sub", x, number(low)), bits), number(low)
         ),
+        range=lambda x, low, bits: (low, low + 2**bits - 1),
     ),
 )

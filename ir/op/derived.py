@@ -17,7 +17,9 @@ class DerivedOp:
     """A derived op: `expand(apply, operands, shapes, attributes)` writes it through `apply(name, *operands, **attributes)`.
 
     `call(operands, attributes, shapes)` is torch's expression; `noun` names its result. With `in_blocks` a block graph may have
-    the op. `words` say what it computes, where no method of a builder does.
+    the op. `words` say what it computes, where no method of a builder does. `sums_to_one`: the result does, along `dim`; a
+    second operand is the indicator of what counts. `keeps_order`: torch's kernel writes in the order of memory that it reads.
+    `parts_in_laws`: laws of programs know the ops that it expands to, and not it.
     """
 
     name: str
@@ -29,6 +31,9 @@ class DerivedOp:
     call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
     noun: str
     words: str = ""
+    sums_to_one: bool = False
+    keeps_order: bool = False
+    parts_in_laws: bool = False
 
 
 def _take(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
@@ -143,6 +148,7 @@ OPS = (
         expand=_softmax,
         call=_softmax_text,
         noun="softmax",
+        sums_to_one=True,
     ),
     DerivedOp(
         name="rms_norm",
@@ -180,6 +186,8 @@ OPS = (
         expand=_batch_norm,
         call=_batch_norm_text,
         noun="normalized",
+        keeps_order=True,
+        parts_in_laws=True,
     ),
     DerivedOp(
         name="enlarge",
@@ -191,4 +199,5 @@ OPS = (
     ),
 )
 DERIVED: Mapping[str, DerivedOp] = {op.name: op for op in OPS}
+SOFTMAXES = frozenset(op.name for op in OPS if op.sums_to_one)
 NORMS = frozenset(op.name for op in OPS if "eps" in op.attributes)

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from mirage_eg.ir.op import activations, arithmetic, bits, exponentials, roundings, selections
-from mirage_eg.ir.op.record import ElementwiseOp
+from mirage_eg.ir.op.record import ElementwiseOp, holds
 
 Row = TypeVar("Row")
 
@@ -26,8 +26,15 @@ FACTORS = {op.name: op.powers for op in PACKAGED.values() if op.powers}
 
 QUOTIENTS = frozenset(op for op, powers in FACTORS.items() if min(powers) < 0)
 PRODUCTS = frozenset(FACTORS) - QUOTIENTS
+DIFFERENCES = frozenset(op for op, signs in TERMS.items() if min(signs) < 0)
+SUMS = frozenset(TERMS) - DIFFERENCES
+EXTREMES = {op.name: op.extreme for op in PACKAGED.values() if op.extreme}
 AFFINE = frozenset({*TERMS, *PRODUCTS, "scale", "shift"})  # in each operand
 DIVISIONS = QUOTIENTS | {op.name for op in PACKAGED.values() if isinstance(op.power, Fraction) and op.power < 0}
+
+_POWERS = {op.name: op.power for op in PACKAGED.values() if isinstance(op.power, Fraction)}
+SQUARES = frozenset(op for op, power in _POWERS.items() if power == 2)
+ROOTS = frozenset(op for op, power in _POWERS.items() if abs(power) == Fraction(1, 2))  # and their reciprocals
 
 REGISTRY: dict[str, ElementwiseOp] = {}
 """The ops of the user in this process, by name; `register_op` adds to it, and worker processes receive a copy."""
@@ -66,6 +73,12 @@ def elementwise_table(derive: Callable[[ElementwiseOp], Row]) -> OpTable[Row]:
 def to_a_type(op: str) -> bool:
     """Whether an op converts its operand, to the type of its record or its attribute."""
     return op in CASTS or (op in PACKAGED and PACKAGED[op].dtype != "")
+
+
+def keeps_zero(op: str, attributes: Mapping[str, Any]) -> bool:
+    """Whether an op's record says that zero in gives zero out; that of an op with a definition may not say it."""
+    record = PACKAGED.get(op)
+    return record is not None and record.keeps_zero is not None and holds(attributes, record.keeps_zero)
 
 
 def power_of(op: str, attributes: Mapping[str, Any]) -> Fraction | None:

@@ -16,6 +16,7 @@ from mirage_eg.ir.op.record import (
     Constant,
     FieldMeaning,
     Helper,
+    Sign,
     of_one_name,
     real,
 )
@@ -76,6 +77,7 @@ OPS = (
         noun="exponential",
         costly=True,
         of_sums=True,
+        sign=lambda x: Sign.POSITIVE,
     ),
     of_one_name("log", field=MONOTONE, noun="logarithm", costly=True, pole=True),
     of_one_name(
@@ -117,6 +119,6 @@ OPS = (
         costly=True,
         onnx=_expm1_in_onnx,
     ),
-    of_one_name("sin", field=KEYED, noun="sine", keeps_zero=True, costly=True),
-    of_one_name("cos", field=KEYED, noun="cosine", costly=True),
+    of_one_name("sin", periodic=True, field=KEYED, noun="sine", keeps_zero=True, costly=True),
+    of_one_name("cos", periodic=True, field=KEYED, noun="cosine", costly=True),
 )

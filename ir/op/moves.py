@@ -38,6 +38,7 @@ class MoveOp:
     in_order: bool = True  # elements come first in the row-major order in which they are in their operand
     repeats: bool = False  # an element of an operand may be in the result more than once
     omits: bool = False  # an element of an operand may be missing in the result
+    keeps_order: bool = False  # torch's kernel writes in the order of memory that it reads
 
     def on_arrays(self, xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
         """The result on arrays whose first `lead` dims go together."""
@@ -214,6 +215,7 @@ CONCAT = MoveOp(
     call=lambda x, a, _: f"torch.cat([{', '.join(x)}], dim={a['dim']})",
     noun="joined",
     in_blocks=True,
+    keeps_order=True,
 )
 SLICE = MoveOp(
     name="slice",
@@ -279,6 +281,7 @@ PAD = MoveOp(
     index=_pad,
     call=_pad_call,
     noun="padded",
+    keeps_order=True,
 )
 FLIP = MoveOp(
     name="flip",

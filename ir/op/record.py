@@ -6,6 +6,7 @@ trusted but the expressions: emitted kernels are checked against float64.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +21,15 @@ Helper = tuple[str, str]
 
 Append = Callable[..., str]
 Constant = Callable[[Any], str]
+
+
+class Sign(IntEnum):
+    """Whether the elements of a value are known to be at least 0, or above."""
+
+    ANY, NOT_NEGATIVE, POSITIVE = 0, 1, 2
+
+
+Range = tuple[int, int]  # the least and the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,8 @@ class ElementwiseOp:
     `rational` also on fractions; `field` in the finite field; `degree(*operands, **attributes)`, None of no rational function.
     `whole`: of integers the op gives integers, by `numbers` or by the function `whole`, whose attributes are integers, too;
     `of_integers_alone`: other numbers are refused. `dtype`: the element type of results, where it is not that of the operands.
+    `sign(*signs, **attributes)`, and of integers `range(*ranges, **attributes)`, say where results are for operands that are no
+    conditions; without them anywhere.
 
     `triton` and `torch` are expressions in `{x}`, `{y}`, `{z}` and `{ATTRIBUTE}`, or functions of these texts and of the
     attributes; an op with a definition may lack them. Operands are names, calls or subscripts, so that none needs parentheses.
@@ -63,6 +75,9 @@ class ElementwiseOp:
     commutative   f(x, y) = f(y, x)
     conditions    so many first operands are indicators, which do not count for the element type
     indicator     a comparison: 1 where it holds, 0 elsewhere
+    extreme       of two operands 1: the larger, −1: the smaller
+    periodic      any rounding of a large operand decides
+    behind_convolution  the library's convolutions apply it to what they compute
     selects       the result may be defined where an operand other than a condition is undefined
     constant      the value is the same for all operands
     keeps_zero    zero in gives zero out (of binary ops: zero in all operands); None: computed from the definition
@@ -89,6 +104,8 @@ class ElementwiseOp:
     whole: bool | Callable[..., Any] = False
     of_integers_alone: bool = False
     dtype: str = ""
+    sign: Callable[..., Sign] | None = None
+    range: Callable[..., Range] | None = None
     triton: str | Callable[..., str] | None = None
     torch: str | Callable[..., str] | None = None
     helpers: tuple[Helper, ...] = ()
@@ -98,6 +115,9 @@ class ElementwiseOp:
     commutative: bool = False
     conditions: int = 0
     indicator: bool = False
+    extreme: int = 0
+    periodic: bool = False
+    behind_convolution: bool = False
     selects: bool = False
     constant: bool = False
     keeps_zero: bool | Callable[..., bool] | None = False
@@ -157,6 +177,17 @@ def larger(mp: Any, x: Any, y: Any) -> Any:
 def smaller(mp: Any, x: Any, y: Any) -> Any:
     """Not-a-number if one is."""
     return -larger(mp, -x, -y)
+
+
+def hull(*ranges: Range) -> Range:
+    """The range of what is in one of these ranges."""
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def of_products(x: Range, y: Range) -> Range:
+    """The range of the products of two numbers."""
+    ends = [one * other for one in x for other in y]
+    return min(ends), max(ends)
 
 
 def holds(attributes: Mapping[str, Any], value: bool | Callable[..., bool]) -> bool:

@@ -5,7 +5,7 @@ An indicator is 1 where a comparison holds and 0 elsewhere; a condition is an in
 
 from typing import Any
 
-from mirage_eg.ir.op.record import FIRST, IDEMPOTENT, ElementwiseOp, FieldMeaning, Helper, larger, like, smaller
+from mirage_eg.ir.op.record import FIRST, IDEMPOTENT, ElementwiseOp, FieldMeaning, Helper, hull, larger, like, smaller
 
 # One instruction each from sm_80 on; Triton's own max and min give the other operand.
 NAN_MAX: Helper = (
@@ -77,6 +77,9 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         onnx="Max",
+        extreme=1,
+        sign=max,
+        range=hull,
     ),
     ElementwiseOp(
         name="minimum",
@@ -94,6 +97,9 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         onnx="Min",
+        extreme=-1,
+        sign=min,
+        range=hull,
     ),
     _comparison("less", "<", "Less", lambda x, y: x < y, lambda f, x, y: f.less(x, y)),
     _comparison("less_equal", "<=", "LessOrEqual", lambda x, y: x <= y, lambda f, x, y: f.less_equal(x, y)),
@@ -114,6 +120,7 @@ OPS = (
         noun="chosen",
         keeps_zero=True,
         bounded=True,
+        range=hull,
     ),
     ElementwiseOp(
         name="clamp",
@@ -130,5 +137,6 @@ OPS = (
         keeps_zero=lambda low, high: low <= 0 <= high,
         bounded=True,
         onnx=lambda append, number, x, low, high: append("Min", append("Max", x, number(low)), number(high)),
+        range=lambda x, low, high: (min(max(x[0], low), high), min(max(x[1], low), high)),
     ),
 )

@@ -12,15 +12,19 @@ from typing import Any
 from egglog import bindings
 
 from mirage_eg.egraph.terms import assign, call, define, fact, term
+from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
+from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, SQUARES, TERMS
+from mirage_eg.ir.op.moves import BROADCASTS, JOINS, REPEATS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 
 Order = tuple[int, ...]  # of dims
 
 _CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
 _OF_CONSTANTS = {constructor: (op, key) for op, (constructor, key) in _CONSTANTS.items()}
-_MAY_BE_NO_OP = ("sum", "mean", "max", "broadcast", "repeat", "slice", "concat", "cast")
+_MAY_BE_NO_OP = frozenset({"sum", "mean", "max", "slice", *BROADCASTS, *REPEATS, *JOINS, *CASTS})
+_WRITTEN = (*SQUARES, *TERMS, *PRODUCTS)  # by laws
 _MOST_PERMUTED = 4  # dims; of more dims only the permutations of the program are composed
 
 
@@ -28,7 +32,7 @@ _MOST_PERMUTED = 4  # dims; of more dims only the permutations of the program ar
 class OpTerms:
     """The names of ops in terms, those that laws introduce among them, and the permutations of transposes."""
 
-    names: dict[str, Node] = field(default_factory=lambda: {op: Node(op, (), ()) for op in ("square", "sub", "add", "mul")})
+    names: dict[str, Node] = field(default_factory=lambda: {op: Node(op, (), ()) for op in _WRITTEN})
     orders: set[Order] = field(default_factory=set)
 
     def name(self, item: Node, place: str = "") -> str:
@@ -48,12 +52,12 @@ class OpTerms:
             case "scale" | "shift" | "pow":
                 constructor, constant = _CONSTANTS[item.op]
                 return call(constructor, item[constant], *operands)
-            case "transpose":
+            case op if op in TRANSPOSES:
                 self.orders.add(item["permutation"])
                 return call("Transpose", vector(item["permutation"]), *operands)
-            case "reshape":
+            case op if op in RESHAPES:
                 return call("Reshape", vector(item["shape"]), *operands)
-            case "matmul":
+            case _ if item.kind is Kind.MATMUL:
                 return call("Matmul", *operands)
         match item.kind, len(operands):
             case Kind.ELEMENTWISE, 1:
@@ -127,11 +131,11 @@ def op_node(constructor: str, constants: Sequence[Any], operands: Sequence[int],
             op, key = _OF_CONSTANTS[constructor]
             return node(op, *operands, **{key: Fraction(constant)})
         case "Transpose", (permutation,):
-            return node("transpose", *operands, permutation=permutation)
+            return write.transpose(*operands, permutation=permutation)
         case "Reshape", (shape,):
-            return node("reshape", *operands, shape=shape)
+            return write.reshape(*operands, shape=shape)
         case "Matmul", ():
-            return node("matmul", *operands)
+            return write.matmul(*operands)
         case "Choice", ():
             return node("where", *operands)
         case (("Unary" | "Binary" | "NoOp" | "Other"), (name,)):

@@ -4,7 +4,7 @@ A handler takes every argument that it honours by name. `finish` refuses the cal
 its default, so that an unknown attribute leaves the node outside.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -17,6 +17,11 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import SizeExpression
+
+SAME_ELEMENTS = frozenset(
+    f"aten.{name}.default" for name in ("alias", "clone", "detach", "reshape", "unsqueeze", "view", "_unsafe_view")
+)
+"""Ops whose result has the elements of their operand in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +231,13 @@ def of_scalars(handler: Handler) -> Handler:
 
 def _vector(kind: TorchType) -> TorchType:
     return kind if kind.shape else replace(kind, shape=(1,))
+
+
+def behind(node: Any, targets: Collection[str]) -> Any:
+    """The FX node to whose value ops of these names were applied."""
+    while str(node.target) in targets:
+        node = node.args[0]
+    return node
 
 
 def _in_shape(x: Tensor, shape: Shape) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named
+from mirage_eg.frontend.aten_call import FLOATING, SAME_ELEMENTS, Call, Handler, behind, named
 from mirage_eg.frontend.aten_integers import INTEGERS
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import Tensor
@@ -17,7 +17,6 @@ from mirage_eg.ir.errors import UnsupportedError
 MOST_CHOSEN = 1 << 28  # elements of the weights that all rows choose: each row reads its own
 _CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"))
 _HISTOGRAM, _SORT, _TOPK = "aten.histc.default", ("aten.sort.default", "aten.sort.stable"), "aten.topk.default"
-_VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "_unsafe_view", "reshape", "alias", "clone", "detach"))
 
 
 def _argument(node: Any, place: int, name: str, default: Any = None) -> Any:
@@ -73,8 +72,7 @@ def running_count(call: Call) -> Tensor | None:
 
 def _chosen_of(node: Any, experts: int) -> bool:
     """Whether the elements are places of the largest among at most so many."""
-    while str(node.target) in _VIEWS | _CASTS:
-        node = node.args[0]
+    node = behind(node, SAME_ELEMENTS | _CASTS)
     if getattr(node.target, "__name__", "") != "getitem" or node.args[1] != 1 or str(node.args[0].target) != _TOPK:
         return False
     scores = node.args[0].args[0].meta["val"]

@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import inf, isnan, prod, sqrt
 from typing import Any
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lazy, named
+from mirage_eg.frontend.aten_call import SAME_ELEMENTS, Call, Handler, Lazy, behind, named
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped, swapped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -220,7 +220,7 @@ def _softmax_of(call: Call) -> Tensor:
 def _safe_softmax(call: Call) -> Tensor:
     """Softmax, with zeros in rows of −∞: products of queries and keys have none, nor their sums with masks that show a key."""
     call.ignore("dtype")
-    scores, result = _behind_views(call.take("self")), _softmax_of(call)
+    scores, result = behind(call.take("self"), SAME_ELEMENTS), _softmax_of(call)
     x, g = call.tensor("self"), call.graph
     dim = call.dim("dim", len(x.shape))
     added = scores.args if str(scores.target) == "aten.add.Tensor" and not scores.kwargs else (scores,)
@@ -247,9 +247,9 @@ _SCALED = frozenset({"aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "a
 
 def _is_above_minus_infinity(call: Call, given: Any) -> bool:
     """Whether a number or all values of an FX node are: those of a product of finite numbers, or with such a lower bound."""
-    node = _behind_views(given) if hasattr(given, "target") else None
+    node = behind(given, SAME_ELEMENTS) if hasattr(given, "target") else None
     while node is not None and str(node.target) in _SCALED and not hasattr(node.args[1], "target"):
-        node = _behind_views(node.args[0])
+        node = behind(node.args[0], SAME_ELEMENTS)
     return (node is not None and str(node.target) in _PRODUCTS) or _least(call, given) > -inf
 
 
@@ -276,13 +276,6 @@ def _least(call: Call, given: Any) -> float:
         case move if move.removeprefix("aten.") in _MOVES:
             return _least(call, args[0])
     return -inf
-
-
-def _behind_views(node: Any) -> Any:
-    """The FX node of which a node is a view without a change of rows."""
-    while str(node.target) in ("aten.view.default", "aten._unsafe_view.default"):
-        node = node.args[0]
-    return node
 
 
 def _log_softmax(*type_names: str) -> Handler:

@@ -5,9 +5,8 @@ shape. Where columns vary with the rows, each pair is one index of both dims.
 """
 
 from math import prod
-from typing import Any
 
-from mirage_eg.frontend.aten_call import Call
+from mirage_eg.frontend.aten_call import SAME_ELEMENTS, Call, behind
 from mirage_eg.frontend.symbolic_sizes import NAMED
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.shapes import Shape
@@ -58,18 +57,13 @@ def _from_the_front(indices: Tensor, extent: int) -> Tensor:
     return indices - indices // extent * extent
 
 
-_MOVES = {f"aten.{name}.default" for name in ("unsqueeze", "view", "reshape", "alias")}
-
-
 def _is_range(call: Call, name: str, extent: int) -> bool:
     """Whether indices are 0, 1, … up to an extent: a constant, or by a symbolic size of that extent."""
     array = call.known_array(name)
     if array is not None:
         return bool(array.size == extent and (array.reshape(-1) == range(extent)).all())
     place, _, number = name.partition(".")
-    node: Any = call.arguments[place][int(number)]
-    while str(node.target) in _MOVES:
-        node = node.args[0]
+    node = behind(call.arguments[place][int(number)], SAME_ELEMENTS)
     match str(node.target):
         case "prims.iota.default":
             counts = node.kwargs["start"] == 0 and node.kwargs["step"] == 1

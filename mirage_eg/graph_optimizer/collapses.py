@@ -5,7 +5,7 @@ from math import prod
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.elementwise import AFFINE, QUOTIENTS, TERMS
+from mirage_eg.ir.op.elementwise import AFFINE, DIFFERENCES, QUOTIENTS, TERMS
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import weight_only
@@ -46,7 +46,7 @@ def _averages_what_was_normalized(program: Graph) -> bool:
             means[values[0]] = means.get(x, x)
             if x in normalized and normalized[x][item["dim"]] == 1:
                 return True
-        elif item.op == "sub" and means.get(item.operands[1]) == item.operands[0]:
+        elif item.op in DIFFERENCES and means.get(item.operands[1]) == item.operands[0]:
             normalized[values[0]] = program.types[item.operands[1]].shape
         elif item.op in AFFINE | QUOTIENTS:
             x, *others = sorted(item.operands, key=lambda value: value not in normalized)

@@ -23,11 +23,16 @@ from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.derived import DERIVED
+from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.weights import weight_only
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.verdict import Observer, Verdict
 
-WRITTEN_OUT = ("split", "batch_norm")  # derived ops of which laws name the parts
+WRITTEN_OUT = (
+    *(op.name for op in MOVES.values() if op.expand is not None),
+    *(op.name for op in DERIVED.values() if op.parts_in_laws),
+)
 AS_WRITTEN = "as written"
 _LEAST_SECONDS = 60.0  # for the program as written
 STEPS = ("saturate", "extract", "verify")

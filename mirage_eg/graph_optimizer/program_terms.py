@@ -13,7 +13,8 @@ from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, un
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node, result_count
-from mirage_eg.ir.op.moves import RESHAPES
+from mirage_eg.ir.op.elementwise import CASTS
+from mirage_eg.ir.op.moves import JOINS, RESHAPES
 from mirage_eg.ir.pointwise_convolution import POINTWISE, pointwise_convolution
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import CONV2D, CONVOLUTIONS, TRANSPOSED
@@ -104,13 +105,13 @@ class ProgramTerms:
         match item.op:
             case "slice" if not same_type and item["step"] == 1:
                 return call("Slice", item["dim"], item["start"], item["stop"], operands[0])
-            case "concat" if not same_type and len({kind.dtype for kind in shapes}) == 1:
+            case op if op in JOINS and not same_type and len({kind.dtype for kind in shapes}) == 1:
                 return call("Concat", item["dim"], terms(operands))
             case "sum" | "mean" if not same_type:
                 return call(item.op.capitalize(), item["dim"], operands[0])
-            case "cast" if not same_type:
+            case op if op in CASTS and not same_type:
                 return self.ops.other(item, operands)
-            case "conv2d":
+            case op if op == CONV2D:
                 name = self.ops.name(item)
                 kernel = shapes[1].shape[2], shapes[1].shape[3]
                 self.convolutions[name, kernel] = self.ops.names[name]
@@ -152,7 +153,7 @@ class ProgramTerms:
         for (name, kernel), small in sorted(self.convolutions.items()):
             for (other, wide), large in sorted(self.convolutions.items()):
                 if kernel != wide and not self.keeps and _is_enlarged(small, kernel, large, wide):
-                    enlarge = self.ops.name(node("enlarge", window=wide))
+                    enlarge = self.ops.name(write.enlarged(window=wide))
                     yield fact("enlarged", name, *kernel, other, *wide, enlarge)
 
 

@@ -23,8 +23,8 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node
-from mirage_eg.ir.op.elementwise import PACKAGED
-from mirage_eg.ir.op.record import holds
+from mirage_eg.ir.op.elementwise import DIFFERENCES, EXTREMES, PACKAGED, QUOTIENTS, keeps_zero
+from mirage_eg.ir.op.record import IDEMPOTENT
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.verify.box_proof import proved_by_boxes
@@ -32,7 +32,9 @@ from mirage_eg.verify.reference import verify
 
 _MOST_EXTENT = 4  # of each dim, where a number is proved: elementwise ops do the same at all places
 _ITERATIONS, _NODES = 30, 20_000
-_SEEDS = frozenset({"sub", "div", "relu", "clamp", "minimum", "maximum", "full", "fill"})  # ops of which laws give numbers
+_CLAMPS = frozenset(op.name for op in PACKAGED.values() if {"low", "high"} <= {*op.attributes})
+_BOUNDED = frozenset(op.name for op in PACKAGED.values() if op.field is IDEMPOTENT and not op.dtype)  # and by roundings
+_SEEDS = frozenset({*DIFFERENCES, *QUOTIENTS, *EXTREMES, *_BOUNDED, "full", "fill"})  # ops of which laws give numbers
 
 
 def with_constants(program: Graph) -> Graph:
@@ -101,15 +103,10 @@ def _commands(program: Graph, terms: OpTerms) -> Iterator[Any]:
         if item.op in ("full", "fill"):
             yield assign("number", term(values[0]), literal(Fraction(item["value"])))
     for name, item in sorted(terms.names.items()):
-        if item.op == "clamp":
+        if item.op in _CLAMPS:
             yield fact("clamps", name, Fraction(item["low"]), Fraction(item["high"]))
-        if item.op in PACKAGED and PACKAGED[item.op].arity == 1 and _keeps_zero(item):
+        if item.op in PACKAGED and PACKAGED[item.op].arity == 1 and keeps_zero(item.op, item.mapping):
             yield fact("keeps_zero", name)
-
-
-def _keeps_zero(item: Node) -> bool:
-    known = PACKAGED[item.op].keeps_zero
-    return known is not None and holds(item.mapping, known)
 
 
 def _is_proved(program: Graph, value: int, number: Fraction, proved: Mapping[int, Fraction]) -> bool:

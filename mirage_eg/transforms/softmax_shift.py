@@ -15,6 +15,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.elementwise import DIFFERENCES, FACTORS, SQUARES, TERMS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.written_softmax import WrittenSoftmax, written_softmax
@@ -61,7 +62,7 @@ def _with_shifts(program: Graph, dims: Mapping[int, int], whole: Mapping[int, Wr
             it = whole[values[0]]
             masks = () if it.indicator is None else (it.indicator,)
             read = (copy.position[value] for value in (*program.node_of[it.exponential].operands, *masks))
-            copy.position[values[0]] = copy.append(node("softmax", *read, dim=dims[it.exponential]))
+            copy.position[values[0]] = copy.append(write.softmax(*read, dim=dims[it.exponential]))
         else:
             copy.copy(item, values)
     return copy.graph()
@@ -115,7 +116,7 @@ def _shifted_exponentials(program: Graph) -> list[_Shifted]:
     shifted = []
     for value, item in enumerate(program.node_of):
         difference = program.node_of[item.operands[0]] if item.op == "exp" else None
-        if difference is not None and difference.op == "sub":
+        if difference is not None and difference.op in DIFFERENCES:
             x, maximum = difference.operands
             if program.node_of[maximum].op == "max" and program.node_of[maximum].operands == (x,):
                 shifted.append(_Shifted(value, x, maximum))
@@ -153,7 +154,7 @@ def _affected(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Gra
     own = {shifted.exponential, shifted.maximum}
     ends: list[int] = []
     for item, values in program.numbered():
-        shift = item.op == "sub" and item.operands == (shifted.x, shifted.maximum)
+        shift = item.op in DIFFERENCES and item.operands == (shifted.x, shifted.maximum)
         if item.op == "output" or not (shift or own & {*values} or any(degrees[i] for i in item.operands)):
             continue
         operands = tuple(read(i) for i in item.operands)
@@ -183,11 +184,9 @@ def _degree(item: Node, operands: list[int], axes: Axes | None, rows: frozenset[
     if not any(operands):
         return 0
     match item.op:
-        case "mul":
-            return sum(operands)
-        case "div":
-            return operands[0] - operands[1]
-        case "add" | "sub":
+        case op if op in FACTORS:
+            return sum(power * degree for power, degree in zip(FACTORS[op], operands, strict=True))
+        case op if op in TERMS:
             return operands[0] if operands[0] == operands[1] else None
         case "scale":
             return operands[0]
@@ -197,12 +196,12 @@ def _degree(item: Node, operands: list[int], axes: Axes | None, rows: frozenset[
             return operands[1] if operands[1] == operands[2] and not operands[0] else None
         case "log" if axes is None:
             return 0  # the kernel adds what the shift subtracts
-        case "square":
+        case op if op in SQUARES:
             return 2 * operands[0]
         case "sum" | "mean":
             reduced = axes.dims[item.operands[0]][item["dim"]] if axes else ()
             return operands[0] if rows.isdisjoint(reduced) else None
-        case "matmul":
+        case _ if item.kind is Kind.MATMUL:
             contracted = axes.dims[item.operands[0]][-1] if axes else ()
             return sum(operands) if rows.isdisjoint(contracted) else None
         case _:

@@ -18,6 +18,7 @@ from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import DIFFERENCES, SQUARES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
@@ -56,10 +57,10 @@ def _variances(program: Graph) -> list[_Variance]:
         if item.op not in ("mean", "sum"):
             continue
         square, dims = _reduced(makers, value, item.op)
-        if makers[square].op != "square":
+        if makers[square].op not in SQUARES:
             continue
         [centred] = makers[square].operands
-        if makers[centred].op != "sub":
+        if makers[centred].op not in DIFFERENCES:
             continue
         x, mean = makers[centred].operands
         if _reduced(makers, mean, "mean") == (x, dims):

@@ -9,14 +9,14 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.elementwise import COMPARISONS
+from mirage_eg.ir.op.elementwise import COMPARISONS, EXTREMES, ROOTS
 from mirage_eg.verify.compare import LEAST_COVERAGE, Compared
 from mirage_eg.verify.subgraph_check import Subgraph
 from mirage_eg.verify.verdict import Difference
 
-EXTREMES = frozenset({"max", "maximum", "minimum"})
+OF_ORDER = frozenset({"max", *EXTREMES})  # in the field by a random order
 # A wrong maximum, sign or choice of these ops is right by chance at every other element.
-COARSE = EXTREMES | COMPARISONS | {"abs", "sqrt", "rsqrt", "pow", "indicator"}
+COARSE = OF_ORDER | COMPARISONS | ROOTS | {"abs", "pow", "indicator"}
 COARSE_COMPARISONS = 32  # elements that are compared at least where there are such ops
 EXTRA_TRIALS = 6  # at most, until each element that the program defines was defined for the µGraph too
 

@@ -14,7 +14,7 @@ from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.random_rounding import POLES
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.elementwise import AFFINE, CASTS
+from mirage_eg.ir.op.elementwise import AFFINE, CASTS, DIFFERENCES, DIVISIONS, PACKAGED, ROOTS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.whole_inputs import indicator_inputs
 
@@ -59,8 +59,8 @@ FAR: Mapping[str, Far] = {
     NOT_A_NUMBER: Far((), _times, 1.0),
 }
 
-_LEAVES_RANGE = frozenset({"div", "sqrt", "rsqrt", "pow"})  # by other laws than products and sums
-_PERIODIC = frozenset({"sin", "cos"})  # any rounding of a large operand decides
+_LEAVES_RANGE = DIVISIONS | ROOTS | {"pow"}  # by other laws than products and sums
+_PERIODIC = frozenset(op.name for op in PACKAGED.values() if op.periodic)
 _WIDE = 2.0**100
 
 
@@ -72,7 +72,7 @@ def far_names(program: Graph) -> list[str]:
         return [name for name, far in FAR.items() if name not in left_out and (not far.masks or any(mask_inputs(program)))]
     wide = all(dtype.is_integer or dtype is DType.bool or dtype.largest > _WIDE for dtype in program.dtypes)
     ends = ["huge", "tiny"] if ops & _LEAVES_RANGE and not ops & _PERIODIC and wide else []
-    return ["large", *(["offset"] if "sub" in ops else []), *ends, NOT_A_NUMBER]
+    return ["large", *(["offset"] if ops & DIFFERENCES else []), *ends, NOT_A_NUMBER]
 
 
 def _has_pole_in_exponent(program: Graph) -> bool:

@@ -16,15 +16,17 @@ from typing import Any
 from mirage_eg.ir.expand import expand_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.moves import JOINS
+from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, SQUARES, TERMS
+from mirage_eg.ir.op.moves import JOINS, MOVES, WHOLE_VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 
-_AXIS_BY_AXIS = frozenset({"slice", "split", "pad", "flip", "broadcast", "repeat", "concat", "patch", "fill", "full"})
-_SUMS = frozenset({"sum", "matmul"})
-_PRODUCTS = frozenset({"mul", "matmul", "square"})
-_GUARDED = frozenset({"pad", "concat", "patch"})
+_AXIS_BY_AXIS = MOVES.keys() - WHOLE_VIEWS | {"fill", "full"}
+_CONTRACTIONS = frozenset(name for name, row in OPS.items() if row.kind is Kind.MATMUL)
+_SUMS = _CONTRACTIONS | {"sum"}
+_PRODUCTS = _CONTRACTIONS | PRODUCTS | SQUARES
+_GUARDED = JOINS | {"pad", "patch"}
 _Chain = tuple[Any, ...]  # moves from the result down: op, attributes, the operand's place and shape
-_LINEAR = frozenset({"add", "sub", "scale", "shift", "cast", *_PRODUCTS, *_SUMS, *_AXIS_BY_AXIS})
+_LINEAR = frozenset({*TERMS, *CASTS, "scale", "shift", *_PRODUCTS, *_SUMS, *_AXIS_BY_AXIS})
 
 
 def rank_bound(program: Graph, candidate: Graph, of_one_axis: frozenset[str] = frozenset()) -> int | None:
@@ -111,7 +113,7 @@ def _terms(graph: Graph, of_one_axis: frozenset[str]) -> int:
         most = Counter({value: 1}) if item.op == "input" else Counter[int]()
         for it in own:
             most = most + it if item.op in _PRODUCTS else most | it
-        reads[value] = most + own[0] if item.op == "square" else most
+        reads[value] = most + own[0] if item.op in SQUARES else most
         if item.op in of_one_axis:  # at each place along it one of the parts
             count[value] = max(counts)
         else:
@@ -121,13 +123,10 @@ def _terms(graph: Graph, of_one_axis: frozenset[str]) -> int:
 
 
 _COUNTS: Mapping[str, Callable[[Node, Sequence[int]], int]] = {
-    "add": lambda item, counts: sum(counts),
-    "sub": lambda item, counts: sum(counts),
-    "concat": lambda item, counts: sum(counts),
+    **dict.fromkeys((*TERMS, *JOINS), lambda item, counts: sum(counts)),
+    **dict.fromkeys((*PRODUCTS, *_CONTRACTIONS), lambda item, counts: prod(counts)),
+    **dict.fromkeys(SQUARES, lambda item, counts: counts[0] ** 2),
     "shift": lambda item, counts: counts[0] + 1,
-    "mul": lambda item, counts: prod(counts),
-    "matmul": lambda item, counts: prod(counts),
-    "square": lambda item, counts: counts[0] ** 2,
     "fill": lambda item, counts: 1,
     "pad": lambda item, counts: counts[0] + (2 if item["value"] else 0),  # v + [inside] x − [inside] v
     "patch": lambda item, counts: counts[0] * len(counts) + sum(counts[1:]),  # y − Σ [in block] y + Σ [in block] b

@@ -24,7 +24,7 @@ from mirage_eg.backends.evaluator.random_rounding import rounding_spread
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, EXTREMES, CheckState, Wait
+from mirage_eg.verify.check_state import COARSE, COARSE_COMPARISONS, OF_ORDER, CheckState, Wait
 from mirage_eg.verify.compare import LEAST_COVERAGE, compare_numbers, compare_residues, sizes_of, with_spread
 from mirage_eg.verify.error_bound import ErrorBound, longest_reduction
 from mirage_eg.verify.index_cover import counts_places, index_cover, moves_by_indices
@@ -108,14 +108,14 @@ class Reference:
             runs += stacked * len(running)
             if on_progress:
                 on_progress(min(runs, ahead), ahead)
-        if extremes := [state for state in states if state.unfaithful & EXTREMES and not state.suspected]:
+        if extremes := [state for state in states if state.unfaithful & OF_ORDER and not state.suspected]:
             self._run_all(extremes, self.inputs.field(self.trials, share=share, joins=True), subgraphs)
         indexed = [state for state in states if moves_by_indices(state.program) or moves_by_indices(state.candidate)]
         if certain := [state for state in indexed if not state.suspected]:
             self._run_all(certain, self.inputs.field(self.trials, share=share, everywhere=True), subgraphs)
         self._compare_in_float64(states, subgraphs)
         for state in states:
-            maxima = not state.maxima_agree or (state.suspected and state.unfaithful & EXTREMES)
+            maxima = not state.maxima_agree or (state.suspected and state.unfaithful & OF_ORDER)
             places = not state.places_agree or (state.suspected and (state in indexed or counts_places(state.program)))
             if state.float_difference is not None:
                 continue
@@ -291,7 +291,7 @@ class Reference:
     def _compare_maxima(self, state: CheckState) -> None:
         """Compare in float64 as often as the longest maximum needs; suspected if that takes too many random numbers."""
         program = self.inputs.primitive
-        extremes = [program.types[values[0]] for item, values in program.numbered() if item.op in EXTREMES]
+        extremes = [program.types[values[0]] for item, values in program.numbered() if item.op in OF_ORDER]
         smallest = min(prod(kind.shape) for kind in (*extremes, *self.program.output_types))
         longest = max(len(extremes), *(longest_reduction(graph, "max") for graph in (program, state.candidate)))
         self._compare_often(state, ceil(MAXIMA * longest / smallest))

@@ -6,7 +6,6 @@ zeros where a graph divides, takes a logarithm or compares; and on the root of a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from fractions import Fraction
 
 import numpy as np
@@ -17,17 +16,16 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS, REGISTRY
-from mirage_eg.ir.op.library import LIBRARY
+from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS, PACKAGED, PRODUCTS, REGISTRY, keeps_zero
+from mirage_eg.ir.op.library import ORDERS
+from mirage_eg.ir.op.record import Sign
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.verdict import AMONG_INPUTS
 
 ZEROS = ("zeros", "few zeros", "all zeros", "ties")
 SOME = "some "  # begins the name of inputs that hold a number, a root of a denominator, as others hold zeros
 MOST_ROOTS = 4  # compared for a pair of graphs
-TIES = frozenset(  # equal operands are a case of their own
-    (*COMPARISONS, *(op.name for op in LIBRARY.values() if op.orders))
-)
+TIES = COMPARISONS | ORDERS  # equal operands are a case of their own
 
 
 def holds_zeros(name: str) -> bool:
@@ -48,12 +46,6 @@ def has_case_at_zero(graph: Graph) -> bool:
 def has_ties(graph: Graph) -> bool:
     """Whether an op of the graph, or of a graph within it, compares or orders."""
     return any(has_ties(item["graph"]) if item.kind is Kind.GRAPH else item.op in TIES for item in expand(graph).nodes)
-
-
-class Sign(IntEnum):
-    """Whether the elements of a value are known to be at least 0, or above."""
-
-    ANY, NOT_NEGATIVE, POSITIVE = 0, 1, 2
 
 
 def roots_of_denominators(graph: Graph) -> frozenset[float]:
@@ -100,7 +92,7 @@ def _line(item: Node, operands: Sequence[_Line]) -> _Line:
             return _Line(operands[0].factor * factor, operands[0].offset * factor + offset)
     if item.kind is Kind.REARRANGEMENT or item.op in CASTS:
         return operands[0]
-    keeps = item.op in ("mul", "square", "abs", "relu", "sqrt", "pow", "scale")
+    keeps = item.op in PRODUCTS or (len(operands) == 1 and keeps_zero(item.op, item.mapping))
     return _Line(Fraction(0), Fraction(0), frozenset().union(*(one.roots for one in operands)) if keeps else frozenset())
 
 
@@ -137,25 +129,10 @@ def _sign(item: Node, operands: Sequence[Sign]) -> Sign:
     row, least = OPS[item.op], min(operands, default=Sign.ANY)
     if row.kind in (Kind.REARRANGEMENT, Kind.MATMUL, Kind.REDUCTION, Kind.ACCUMULATOR):
         return least
-    match item.op:
-        case "exp" | "sigmoid" | "softplus":
-            return Sign.POSITIVE
-        case "square" | "abs" | "relu":
-            return max(least, Sign.NOT_NEGATIVE)
-        case "mul" if item.operands[0] == item.operands[1]:
-            return max(least, Sign.NOT_NEGATIVE)
-        case "cast" | "sqrt" | "rsqrt" | "mul" | "div" | "minimum":
-            return least
-        case "maximum":
-            return max(operands)
-        case "add" if least:
-            return max(operands)
-        case "scale" if item["factor"] > 0:
-            return least
-        case "shift" if item["offset"] > 0 and least:
-            return Sign.POSITIVE
-        case _:
-            return Sign.ANY
+    if item.op in PRODUCTS and item.operands[0] == item.operands[1]:
+        return max(least, Sign.NOT_NEGATIVE)
+    record = PACKAGED.get(item.op)
+    return Sign.ANY if record is None or record.sign is None else record.sign(*operands, **item.mapping)
 
 
 def set_zeros(x: Array, name: str, generator: np.random.Generator) -> None:
