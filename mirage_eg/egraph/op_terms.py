@@ -131,9 +131,9 @@ def op_node(constructor: str, constants: Sequence[Any], operands: Sequence[int],
             op, key = _OF_CONSTANTS[constructor]
             return node(op, *operands, **{key: Fraction(constant)})
         case "Transpose", (permutation,):
-            return write.transpose(*operands, permutation=permutation)
+            return write.transpose(operands[0], permutation)
         case "Reshape", (shape,):
-            return write.reshape(*operands, shape=shape)
+            return write.reshape(operands[0], shape)
         case "Matmul", ():
             return write.matmul(*operands)
         case "Choice", ():

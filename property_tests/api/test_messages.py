@@ -75,6 +75,8 @@ def test_what_is_no_program_or_option_is_refused_in_one_line(call: Callable[[], 
 
 @pytest.mark.parametrize("name", ["__debug__", "None", "tl", "class", "x y", "é", "", "print"])
 def test_any_name_of_an_input_is_written_as_one_that_python_takes(name: str) -> None:
-    for it in written(name).superoptimize(top=2, device="cpu", jobs=1):
+    found = [*written(name).superoptimize(top=2, device="cpu", jobs=1)]
+    assert found
+    for it in found:
         compile(it.source, "program.py", "exec")
         assert it.candidate.compile.ok

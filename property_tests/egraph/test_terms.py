@@ -86,9 +86,10 @@ def test_a_constant_of_any_size_is_cleaned_up_searched_and_proved(name: str) -> 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_merged_constants_are_numbers_that_a_float_holds(name: str) -> None:
-    for item in simplify(expand(written(name))).after.nodes:
-        for _, value in item.attributes:
-            assert not isinstance(value, Fraction) or (isfinite(float(value)) and float(value) != 0)
+    nodes = simplify(expand(written(name))).after.nodes
+    constants = [value for item in nodes for _, value in item.attributes if isinstance(value, Fraction)]
+    assert constants
+    assert all(isfinite(float(value)) and float(value) != 0 for value in constants)
 
 
 def test_constants_that_fit_are_merged() -> None:

@@ -38,6 +38,7 @@ def test_the_laws_that_follow_are_named_with_the_laws_they_need(minimal: Minimiz
 
 def test_each_derivation_is_a_chain_that_the_checker_accepts(file: Path, minimal: Minimization) -> None:
     rulebook = load_rules("indexed", [file])
+    assert minimal.derived
     for it in minimal.derived:
         assert it.chain is not None and it.chain.steps
         check_chain(it.chain, rulebook)

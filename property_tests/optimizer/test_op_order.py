@@ -163,13 +163,12 @@ def test_an_order_against_a_dependence_is_no_graph() -> None:
 
 
 def test_the_epilogue_of_an_ordered_block_stores_what_is_done_with_first() -> None:
-    graph = HAND_WRITTEN["split_product"]("float16").mugraph
-    for item in order_blocks(graph)[0].nodes:
-        if item.op == "block":
-            block: Graph = item["graph"]
-            order = order_block(block)
-            assert order.positions == tuple(range(len(block.nodes)))  # ordering again changes nothing
-            assert all(phase is not Phase.LOOP for phase in (block.phases[i] for out in block.outputs for i in out.operands))
+    blocks = order_blocks(HAND_WRITTEN["split_product"]("float16").mugraph)[0].blocks
+    assert blocks
+    for block in blocks:
+        order = order_block(block)
+        assert order.positions == tuple(range(len(block.nodes)))  # ordering again changes nothing
+        assert all(phase is not Phase.LOOP for phase in (block.phases[i] for out in block.outputs for i in out.operands))
 
 
 @given(block=block_graphs(EVERY, attempts=8))
@@ -193,7 +192,9 @@ def test_rows_of_a_matrix_times_a_vector_are_in_registers_in_their_type() -> Non
 
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_live_tiles_are_those_of_any_shapes(name: str) -> None:
-    for block in HAND_WRITTEN[name]("float16").mugraph.blocks:
+    blocks = HAND_WRITTEN[name]("float16").mugraph.blocks
+    assert blocks
+    for block in blocks:
         sets = live_tiles(block).sets
         assert all(tile_bytes(block)[value] for values in sets for value in values)
         shapes = [tuple(2 * extent for extent in kind.shape) for kind in block.types]

@@ -73,6 +73,8 @@ def test_the_op_is_fused_and_proved(folder: Path) -> None:
 
 def test_what_python_imports_is_there() -> None:
     block = PAGE[PAGE.index("## From Python") :]
-    for module, name in re.findall(r"from (\S+) import (\w+)", block):
+    imports = re.findall(r"from (\S+) import (\w+)", block)
+    assert imports
+    for module, name in imports:
         done = __import__(module, fromlist=[name])
         assert callable(getattr(done, name))

@@ -142,7 +142,9 @@ def test_each_single_change_of_a_workloads_graph_is_rejected_or_equal(workload: 
 @published
 def test_each_single_change_of_published_lora_graphs_is_rejected_or_equal() -> None:
     _, program = load_program(str(PROGRAMS / "lora.py"))
-    for graph in serialize.read(FOLDER / "lora_bs1.json", read_published)[:2]:
+    graphs = serialize.read(FOLDER / "lora_bs1.json", read_published)[:2]
+    assert len(graphs) == 2
+    for graph in graphs:
         assert isinstance(graph, Graph)
         rejected, _ = check_mutants(program, graph)
         assert rejected >= 5
@@ -182,6 +184,8 @@ def test_each_single_change_of_each_structure_is_rejected_or_equal(workload: str
 )
 def test_each_single_change_of_each_published_graph_is_rejected_or_equal(name: str, batch: int, file: str) -> None:
     _, program = load_program(str(PROGRAMS / f"{name}.py"), batch)
-    for graph in serialize.read(FOLDER / f"{file}.json", read_published):
+    graphs = serialize.read(FOLDER / f"{file}.json", read_published)
+    assert graphs
+    for graph in graphs:
         assert isinstance(graph, Graph)
         assert check_mutants(program, graph)[0] >= 5

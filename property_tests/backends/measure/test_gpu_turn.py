@@ -40,8 +40,10 @@ def test_another_process_waits_for_the_end_of_a_turn(own_lock: Path) -> None:
 
 
 def test_who_has_the_turn_may_ask_again() -> None:
-    with gpu_turn(), gpu_turn():
-        pass
+    thread = Thread(target=_two_turns, daemon=True)
+    thread.start()
+    thread.join(10.0)
+    assert not thread.is_alive()
     with gpu_turn():
         pass
 
@@ -68,6 +70,11 @@ def test_autotuning_of_inductor_waits_for_its_turn(monkeypatch: pytest.MonkeyPat
         assert measured == []
     thread.join(10.0)
     assert measured == [1.0]
+
+
+def _two_turns() -> None:
+    with gpu_turn(), gpu_turn():
+        pass
 
 
 def _one_turn() -> None:

@@ -85,6 +85,7 @@ def test_variants_of_found_structures(run_guarded: RunProgram, name: str) -> Non
     axes = infer_axes(primitive)
     found = search(primitive, axes, load_rules("indexed"), SearchLimits())
     plans: list[Structure | SplitReduction] = [*islice(found.structures, PLANS), *islice(found.split_reductions, PLANS)]
+    assert plans
     for plan in plans:
         small, candidate = small_instance(plan, primitive, axes)
         assert check(run_guarded, candidate, small) >= 2

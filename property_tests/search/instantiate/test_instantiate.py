@@ -76,7 +76,9 @@ def test_attention_is_found_as_flash_decoding() -> None:
 def test_small_sizes_are_distinct() -> None:
     for name in PROGRAMS:
         program, axes, result = found(name)
-        for plan in (*result.structures[:3], *result.split_reductions[:3]):
+        plans = (*result.structures[:3], *result.split_reductions[:3])
+        assert plans
+        for plan in plans:
             small, _ = small_instance(plan, program, axes)
             sizes = infer_axes(small).sizes
             assert len(set(sizes)) == len(sizes)

@@ -183,6 +183,7 @@ def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
 def test_no_kernel_takes_less_than_its_floor() -> None:
     for build, limits in PROGRAMS.values():
         primitive, found, finder = cut(build(), limits)
+        assert found.plans
         for plan in found.plans:
             for part in plan.parts:
                 assert part.kernels.us >= finder.lower_bound(part.segment) - 1e-9, [
