@@ -72,7 +72,7 @@ class CandidateTimer:
                 for magnitude in module.MAGNITUDES:
                     case.tensors.append(_inputs(module, case.kinds, magnitude, seed))
                     case.wanted.append([wanted.double() for wanted in module.reference(*case.tensors[-1])])
-                    case.own_errors.append(_own_errors(module, case.tensors[-1], case.wanted[-1], case.shapes))
+                    case.own_errors.append(errors_of_form(module, case.tensors[-1], case.wanted[-1], case.shapes))
 
     def quick(self, source: str) -> Outcome:
         """Check on small and large inputs, then time roughly."""
@@ -114,8 +114,10 @@ class CandidateTimer:
                 arguments = _laid_out(module, layouts.values(), tensors)
                 results = program(arguments, library)
                 torch.cuda.synchronize()
-                most = [_allowed(got.dtype, error) for got, error in zip(results, own, strict=True)]
-                error, allowed = max(zip(_errors(results, wanted), most, strict=True), key=lambda pair: pair[0] / pair[1])
+                most = [allowed_error(got.dtype, error) for got, error in zip(results, own, strict=True)]
+                error, allowed = max(
+                    zip(largest_errors(results, wanted), most, strict=True), key=lambda pair: pair[0] / pair[1]
+                )
                 if not error <= allowed:
                     return Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"), None
                 worst = max(worst, error)
@@ -182,7 +184,7 @@ def _laid_out(module: Any, kinds: Any, tensors: Sequence[Any]) -> list[Any]:
     return made
 
 
-def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shapes: Sequence[Shape] = ()) -> list[float]:
+def errors_of_form(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shapes: Sequence[Shape] = ()) -> list[float]:
     """The error of each result of the library form, in the program's types; 0 where it overflows, or does not run.
 
     On large inputs the roundings of scores decide a softmax, and every order of the ops is about as wrong; of whole numbers,
@@ -196,7 +198,7 @@ def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shap
         return [0.0] * len(wanted)
     results = results if isinstance(results, tuple) else (results,)
     errors = []
-    for got, error in zip(results, _errors(results, wanted), strict=True):
+    for got, error in zip(results, largest_errors(results, wanted), strict=True):
         if got.is_floating_point():
             errors.append(error if error <= MOST_WRONG and bool(got.double().isfinite().all()) else 0.0)
         else:
@@ -204,7 +206,7 @@ def _own_errors(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shap
     return errors
 
 
-def _allowed(dtype: Any, own: float) -> float:
+def allowed_error(dtype: Any, own: float) -> float:
     """The error that a result of a candidate may have, where that of the library form has `own`."""
     import torch
 
@@ -213,7 +215,7 @@ def _allowed(dtype: Any, own: float) -> float:
     return max(TOLERANCE[str(dtype).removeprefix("torch.")], ERROR_RATIO * own + float(torch.finfo(dtype).eps))
 
 
-def _errors(results: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
+def largest_errors(results: Sequence[Any], wanted: Sequence[Any]) -> list[float]:
     """The largest error of each result, relative to its largest element; of whole numbers the share that differs.
 
     A number that is none in `got` alone is infinitely wrong; overflows are equal.

@@ -144,7 +144,7 @@ def synthesize(
         write_atomically(state, state_text(arguments, begun))
 
     found = None
-    with progress() as observer, _left_if_stopped(out, domain) as keep:
+    with progress() as observer, left_if_stopped(out, domain) as keep:
         watched = _within(observer, budget)
         keep_state(begun)
         found = run(names, size, domain, seed, watched, keep, begun, keep_state)
@@ -188,7 +188,7 @@ def _enumerate_tensor_terms(ops: list[str], size: int, seed: int, as_json: bool)
 
 
 @contextmanager
-def _left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
+def left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
     """A function that adds laws to the file OUT.partial.egg, which is removed at the end and left by a stopped synthesis.
 
     Where the budget is spent the file is OUT itself, and the block ends without an error.
@@ -228,7 +228,7 @@ def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_
     from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
 
     found = None
-    with progress() as observer, _left_if_stopped(out, "tensor") as keep:
+    with progress() as observer, left_if_stopped(out, "tensor") as keep:
         found = synthesize_tensor_laws(ops, size, seed, _within(observer, budget), keep)
     if found is None:
         return 0

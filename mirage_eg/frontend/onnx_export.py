@@ -31,7 +31,7 @@ from mirage_eg.ir.ops import Kind
 OPSET = 18
 IR_VERSION = 8  # the first with functions; older runtimes read it
 DOMAIN = "mirage_eg"
-_LARGEST = 2**31 - 2**20  # bytes of initializers in the file itself: a message of protobuf has less than 2 GiB
+LARGEST_MESSAGE = 2**31 - 2**20  # bytes of initializers in the file itself: a message of protobuf has less than 2 GiB
 _LONGEST = 40  # letters of the ops in a function's name
 
 
@@ -297,7 +297,7 @@ def save(model: Any, path: Path) -> None:
     """
     import onnx
 
-    large = sum(len(it.raw_data) for it in model.graph.initializer) > _LARGEST
+    large = sum(len(it.raw_data) for it in model.graph.initializer) > LARGEST_MESSAGE
     unfinished = path.with_name(f".{path.name}.unfinished")
     data = f"{path.name}.data"
     try:

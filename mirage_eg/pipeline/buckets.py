@@ -27,7 +27,7 @@ from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.verify.verdict import Observer
 
 _MOST = 64  # buckets
-_SECONDS = 30.0  # of tuning for each bucket, whose candidates are timed at two sizes
+TUNING_SECONDS = 30.0  # of tuning for each bucket, whose candidates are timed at two sizes
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def optimize_sizes(
         raise OptionError(f"sizes: got {count} buckets, wanted at most {_MOST}; try: fewer sizes")
     searched = searched_sizes(dims, tops)
     options, on_gpu = for_this_machine(options)
-    tuning = Tuning(replace(EFFORT, seconds=_SECONDS)) if on_gpu else None
+    tuning = Tuning(replace(EFFORT, seconds=TUNING_SECONDS)) if on_gpu else None
     static = at_sizes(program, searched)
     until = options.until()
     half = replace(options, budget=options.budget and options.budget / 2)

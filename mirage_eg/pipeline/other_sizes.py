@@ -52,7 +52,7 @@ from mirage_eg.verify.verdict import Equality, FloatCheck, Observer
 
 _TIMED = 4  # µGraphs of a bucket that are timed where none is tuned
 _TRIED = 4  # µGraphs of a bucket, or other plans at static sizes, that are written and verified, until one is right
-_LOST = 2  # ops, which a search may leave to library kernels at other sizes
+MOST_LOST = 2  # ops, which a search may leave to library kernels at other sizes
 
 
 class OtherSizes:
@@ -368,7 +368,7 @@ def why_worse(result: Result, earlier: Result) -> str | None:
     if best is None or before is None:
         return None
     lost = _unfused(best.graph) - _unfused(before.graph)
-    if lost > _LOST:
+    if lost > MOST_LOST:
         return f"the structures found at other sizes leave {lost} more ops to library kernels"
     library = next((it for it in result.candidates if not it.fused), best)
     return None if best.us <= library.us else "the structures found at other sizes are slower than library kernels"

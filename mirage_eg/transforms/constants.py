@@ -47,7 +47,7 @@ def with_constants(program: Graph) -> Graph:
     given_program, program = program, without_repeats(program)
     given = {values[0]: Fraction(item["value"]) for item, values in program.numbered() if item.op in ("full", "fill")}
     proved = dict(given)
-    for value, number in sorted(_numbers(program).items()):  # operands come first
+    for value, number in sorted(numbers_by_laws(program).items()):  # operands come first
         if value not in proved and _is_proved(program, value, number, proved):
             proved[value] = number
     return _replaced(program, proved, given) if len(proved) > len(given) else given_program
@@ -77,15 +77,16 @@ def _replaced(program: Graph, numbers: Mapping[int, Fraction], given: Collection
 
 
 @cache
-def _laws() -> str:
+def laws_of_constants() -> str:
+    """The text of the rule files."""
     folder = resources.files("mirage_eg") / "rules" / "simplify"
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("00_simplify.egg", "10_constants.egg"))
 
 
-def _numbers(program: Graph) -> dict[int, Fraction]:
+def numbers_by_laws(program: Graph) -> dict[int, Fraction]:
     """The number of each value that has one by the laws."""
     egraph, terms = bindings.EGraph(), OpTerms()
-    egraph.run_program(*egraph.parse_program(_laws(), "rules/simplify"))
+    egraph.run_program(*egraph.parse_program(laws_of_constants(), "rules/simplify"))
     egraph.run_program(*_commands(program, terms))
     for _ in range(_ITERATIONS):
         updated = [run_once(egraph, ruleset).updated for ruleset in ("shapes", "simplify", "constants")]

@@ -230,7 +230,7 @@ def test_weights_that_no_input_takes_are_refused(weights: dict[str, Any], messag
 
 
 def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_eg.frontend.onnx_export._LARGEST", 1000)
+    monkeypatch.setattr("mirage_eg.frontend.onnx_export.LARGEST_MESSAGE", 1000)
     graph = mi.new_kernel_graph()
     graph.mark_output(graph.new_input((4, 16), mi.float32, name="x") @ graph.new_input((16, 32), mi.float32, name="w"))
     arrays = arrays_of(graph.graph())

@@ -289,7 +289,7 @@ def test_buckets_on_a_gpu_are_tuned_with_their_texts_for_all_sizes(monkeypatch: 
 
     monkeypatch.setattr(other_sizes, "time_source", time)
     monkeypatch.setattr(buckets, "for_this_machine", lambda options: (options, True))
-    monkeypatch.setattr(buckets, "_SECONDS", 10.0)
+    monkeypatch.setattr(buckets, "TUNING_SECONDS", 10.0)
     options = Options(top=4, device="cpu", gpu="H100", jobs=1, cache=False)
     one, *_, last = buckets.optimize_sizes("rows", normed_product(), options, [{"n": 64}]).buckets
     assert {*timed} == {1} and one.ranges["n"].largest == 1  # no structure has tiles there

@@ -149,7 +149,7 @@ def test_on_a_gpu_all_buckets_are_tuned(
     monkeypatch.setenv("MIRAGE_EG_CACHE", str(tmp_path))
     timer = time_by_source(monkeypatch)
     monkeypatch.setattr("mirage_eg.pipeline.buckets.for_this_machine", lambda options: (options, True))
-    monkeypatch.setattr("mirage_eg.pipeline.buckets._SECONDS", 2.0)
+    monkeypatch.setattr("mirage_eg.pipeline.buckets.TUNING_SECONDS", 2.0)
     monkeypatch.setattr("mirage_eg.pipeline.buckets.optimize", lambda *_: searched_rows[1])
     result = optimize_sizes("rows", searched_rows[0], replace(OPTIONS, jobs=1), [{"n": 8}, {"n": 16}])
     assert len(result.buckets) == 3 and len(timer.asked) > 3

@@ -255,7 +255,7 @@ def test_without_a_search_structures_of_matrices_serve_vectors(tmp_path: Path) -
 def test_a_program_is_searched_again_once_where_structures_serve_it_badly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("mirage_eg.pipeline.other_sizes._LOST", -1)  # then all of them do
+    monkeypatch.setattr("mirage_eg.pipeline.other_sizes.MOST_LOST", -1)  # then all of them do
     fast = compiled(projected, dynamic=False, cache=str(tmp_path))
     check(fast, projected, [torch.randn(rows, WIDTH) for rows in (8, 9, 10)])
     reasons = ["searched again" in record.segments[0].reason for record in graph_records()]

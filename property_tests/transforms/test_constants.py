@@ -94,9 +94,9 @@ def test_a_false_law_makes_no_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     false = (
         '(rule ((= y (Binary "sub" x z))) ((set (number y) (bigrat (bigint 0) (bigint 1)))) :ruleset constants :name "false")'
     )
-    laws = constants._laws() + false
-    monkeypatch.setattr(constants, "_laws", lambda: laws)
-    assert constants._numbers(program) and with_constants(program) == program
+    laws = constants.laws_of_constants() + false
+    monkeypatch.setattr(constants, "laws_of_constants", lambda: laws)
+    assert constants.numbers_by_laws(program) and with_constants(program) == program
 
 
 @pytest.mark.slow

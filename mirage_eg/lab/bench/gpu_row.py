@@ -112,7 +112,7 @@ def run_row(argument: str, batch: int, folder: Path, options: GpuOptions) -> Row
         ours = _time_again(Path(options.reuse), workload, batch, program)
     with gpu_turn():
         ceilings = device_ceilings()
-    baselines = _baselines(argument, batch, program, options)
+    baselines = measured_baselines(argument, batch, program, options)
     row = Row(
         workload=workload,
         batch=batch,
@@ -206,7 +206,8 @@ def device_ceilings() -> dict[str, float]:
     return ceilings()
 
 
-def _baselines(argument: str, batch: int, program: Graph, options: GpuOptions) -> JsonLine:
+def measured_baselines(argument: str, batch: int, program: Graph, options: GpuOptions) -> JsonLine:
+    """The times of other libraries, and why some have none."""
     from mirage_eg.lab.baselines.baselines import EAGER, baselines, program_baselines, quiet
 
     if options.baselines == "none":

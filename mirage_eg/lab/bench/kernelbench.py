@@ -145,7 +145,7 @@ def import_problem(problem: Problem, shrink: bool) -> ImportRow:
             if isinstance(error, _TooLargeError) and most < MOST_ELEMENTS[-1]:
                 waiting.append((shrinking, MOST_ELEMENTS[-1]))
             continue
-        return replace(_compared(problem.name, *reference), shrinking=shrinking)
+        return replace(compared_row(problem.name, *reference), shrinking=shrinking)
     return ImportRow(problem.name, Import.NO_REFERENCE, reason)
 
 
@@ -203,7 +203,7 @@ def is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _compared(name: str, model: Any, trials: list[Trial]) -> ImportRow:
+def compared_row(name: str, model: Any, trials: list[Trial]) -> ImportRow:
     """The row of a model that has a reference."""
     from mirage_eg.frontend.torch_export import import_program
 

@@ -112,7 +112,7 @@ def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[
     row = replace(contest.with_baseline(row, "compile"), stage=Stage.COMPILE)
     yield row
     with gpu_turn() if on_gpu else nullcontext():
-        row = replace(_checked(row, contest), stage=Stage.CHECKED)
+        row = replace(with_checks(row, contest), stage=Stage.CHECKED)
     yield row
     if on_gpu:
         row = replace(contest.timed(row), stage=Stage.TIMED)
@@ -190,21 +190,21 @@ def times(runs: Mapping[str, Call], inputs: Sequence[Any]) -> tuple[dict[str, fl
     return {name: median(us) for name, us in plain.items()}, {name: median(us) for name, us in graphs.items() if us}
 
 
-def _checked(row: GpuRow, contest: Contestants) -> GpuRow:
+def with_checks(row: GpuRow, contest: Contestants) -> GpuRow:
     """The row with both tests."""
     loaded, runs = contest.loaded, contest.runs
     theirs = all(_passes(runs, loaded.inputs(seed), THEIR_TOLERANCE[row.dtype]) for seed in range(SEED, SEED + TRIALS))
     row = replace(row, theirs=theirs)
     try:
         exact = float64_copy(loaded.model)
-        return _with_errors(
+        return with_errors(
             row, contest, lambda *inputs: exact(*(x.double() if is_float(x) else x for x in inputs)), runs[EAGER], "float64"
         )
     except FOREIGN_ERRORS as error:  # no memory, or a model that no copy in float64 has
         row = replace(row, problems={**row.problems, "float64": " ".join(str(error).split())[:300]})
     if loaded.device == "cuda":
         torch.cuda.empty_cache()
-    return _with_errors(row, contest, runs[EAGER], runs.get("compile", runs[EAGER]), EAGER)
+    return with_errors(row, contest, runs[EAGER], runs.get("compile", runs[EAGER]), EAGER)
 
 
 def _passes(runs: Mapping[str, Call], inputs: list[Any], tolerance: float) -> bool:
@@ -216,7 +216,7 @@ def _passes(runs: Mapping[str, Call], inputs: list[Any], tolerance: float) -> bo
     )
 
 
-def _with_errors(row: GpuRow, contest: Contestants, reference: Call, plain: Call, name: str) -> GpuRow:
+def with_errors(row: GpuRow, contest: Contestants, reference: Call, plain: Call, name: str) -> GpuRow:
     """The row with the errors on their inputs or on normal ones, whichever are more of what is allowed.
 
     Inputs of which torch's own result is not finite, or has no digit of the reference, say nothing.

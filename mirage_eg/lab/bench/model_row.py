@@ -39,7 +39,7 @@ _LINE = 300  # characters of a problem
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class CompiledRun:
     """A model that is compiled: `call` prepares the state, copies the inputs, and runs it."""
 
     call: Callable[[], Any]
@@ -64,7 +64,7 @@ def measured(job: ModelJob, caches: Path) -> Iterator[ModelRow]:
     )
     reference, kind = _reference(job, model)
     row = replace(row, reference=kind)
-    runs: dict[str, _Run] = {}
+    runs: dict[str, CompiledRun] = {}
     for mode in job.modes:
         before, allocated = len(graph_records()), torch.cuda.memory_allocated() if on_gpu else 0
         try:
@@ -91,7 +91,7 @@ def measured(job: ModelJob, caches: Path) -> Iterator[ModelRow]:
     reference.clear()
     if on_gpu and not job.small:
         for graphs in (True, False):
-            row = replace(_with_times(row, runs, graphs), seconds=perf_counter() - started)
+            row = replace(with_times(row, runs, graphs), seconds=perf_counter() - started)
             yield row
 
 
@@ -147,7 +147,7 @@ def _reference(job: ModelJob, model: Built) -> tuple[list[Any], str]:
     raise AssertionError("float32 returns or raises")
 
 
-def _compiled(job: ModelJob, model: Built, mode: str, caches: Path) -> _Run:
+def _compiled(job: ModelJob, model: Built, mode: str, caches: Path) -> CompiledRun:
     """The model compiled in a mode, with Inductor's caches in a folder of the mode."""
     function = model.module
     if mode != EAGER:
@@ -167,7 +167,7 @@ def _compiled(job: ModelJob, model: Built, mode: str, caches: Path) -> _Run:
     _finished(job)
     seconds = perf_counter() - start
     call()  # what Dynamo compiles again for a second call is none of the first
-    return _Run(call, seconds)
+    return CompiledRun(call, seconds)
 
 
 def _use_caches(folder: Path) -> None:
@@ -213,7 +213,8 @@ def _with_segments(row: ModelRow, mode: str, found: Compilation) -> ModelRow:
     )
 
 
-def _with_times(row: ModelRow, runs: Mapping[str, _Run], graphs: bool) -> ModelRow:
+def with_times(row: ModelRow, runs: Mapping[str, CompiledRun], graphs: bool) -> ModelRow:
+    """The row with the times of its contestants: of calls, or of CUDA graphs."""
     timings = time_alternately([run.call for run in runs.values()], graphs=graphs, cold=False)
     contestants = dict(row.contestants)
     for mode, timing in zip(runs, timings, strict=True):

@@ -5,7 +5,14 @@ from math import inf
 import pytest
 
 from mirage_eg import new_kernel_graph
-from mirage_eg.backends.measure.candidate_timer import ERROR_RATIO, MOST_DIFFERENT, TOLERANCE, _allowed, _errors, _own_errors
+from mirage_eg.backends.measure.candidate_timer import (
+    ERROR_RATIO,
+    MOST_DIFFERENT,
+    TOLERANCE,
+    allowed_error,
+    largest_errors,
+    errors_of_form,
+)
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
@@ -31,13 +38,13 @@ def test_where_roundings_decide_the_program_says_how_wrong_is_allowed(transposed
         def own(magnitude: float, seed: int) -> float:
             generator = torch.Generator().manual_seed(seed)
             tensors = [(magnitude * torch.randn(64, 64, generator=generator)).half() for _ in range(4)]
-            [error] = _own_errors(module, tensors, [it.double() for it in module.reference(*tensors)])
+            [error] = errors_of_form(module, tensors, [it.double() for it in module.reference(*tensors)])
             return float(error)
 
         usual, large = (max(own(magnitude, seed) for seed in range(4)) for magnitude in (0.1, 1.5))
-    assert usual < 1e-3 and _allowed(torch.float16, usual) == TOLERANCE["float16"]
+    assert usual < 1e-3 and allowed_error(torch.float16, usual) == TOLERANCE["float16"]
     assert large > TOLERANCE["float16"]
-    assert ERROR_RATIO * large < _allowed(torch.float16, large) < (ERROR_RATIO + 0.1) * large
+    assert ERROR_RATIO * large < allowed_error(torch.float16, large) < (ERROR_RATIO + 0.1) * large
 
 
 def test_a_program_that_is_not_finite_or_does_not_run_allows_no_more() -> None:
@@ -45,22 +52,22 @@ def test_a_program_that_is_not_finite_or_does_not_run_allows_no_more() -> None:
     p.mark_output(p.new_input((64, 64), name="X") @ p.new_input((64, 64), name="W"))
     with loaded(emit(p.graph(), program=p.graph())) as module:
         tensors = [torch.full((64, 64), 300.0).half() for _ in range(2)]
-        assert _own_errors(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
-        assert _own_errors(module, [it / 100 for it in tensors], [torch.ones(64, 64).double()]) == [0.0]  # 576 in place of 1
+        assert errors_of_form(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
+        assert errors_of_form(module, [it / 100 for it in tensors], [torch.ones(64, 64).double()]) == [0.0]  # 576 in place of 1
         module.run = lambda *given: torch.ones(2) @ torch.ones(3)
-        assert _own_errors(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
+        assert errors_of_form(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
 
 
 def test_overflows_are_equal_and_no_number_is_infinitely_wrong() -> None:
     got = torch.tensor([inf, 1.0]).half()
-    assert _errors([got], [torch.tensor([1e6, 1.0]).double()])[0] < 1e-3
-    assert _errors([torch.tensor([float("nan"), 1.0]).half()], [torch.ones(2).double()]) == [inf]
+    assert largest_errors([got], [torch.tensor([1e6, 1.0]).double()])[0] < 1e-3
+    assert largest_errors([torch.tensor([float("nan"), 1.0]).half()], [torch.ones(2).double()]) == [inf]
 
 
 def test_numbers_that_are_none_are_right_where_the_program_has_none() -> None:
     wanted = torch.tensor([float("nan"), 2.0]).double()
-    assert _errors([torch.tensor([float("nan"), 2.0])], [wanted]) == [0.0]
-    assert _errors([torch.tensor([1.0, 2.0])], [wanted]) == [inf]
+    assert largest_errors([torch.tensor([float("nan"), 2.0])], [wanted]) == [0.0]
+    assert largest_errors([torch.tensor([1.0, 2.0])], [wanted]) == [inf]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
@@ -68,8 +75,8 @@ def test_whole_numbers_are_as_wrong_as_many_of_them_differ(dtype: object) -> Non
     wanted = (torch.arange(100) % 2).to(dtype)
     got = wanted.clone()
     got[:3] = 1 - got[:3].int()
-    assert _errors([wanted, got], [wanted.double()] * 2) == [0.0, pytest.approx(0.03)]
-    assert _allowed(dtype, 0.0) == MOST_DIFFERENT < 0.03 <= _allowed(dtype, 0.02)
+    assert largest_errors([wanted, got], [wanted.double()] * 2) == [0.0, pytest.approx(0.03)]
+    assert allowed_error(dtype, 0.0) == MOST_DIFFERENT < 0.03 <= allowed_error(dtype, 0.02)
 
 
 def ordered() -> Graph:
@@ -85,5 +92,5 @@ def test_places_that_the_library_form_mostly_misses_judge_no_candidate() -> None
     with loaded(emit(program, program=program)) as module:
         x = torch.randn(64, 1, generator=torch.Generator().manual_seed(0)).half()
         [right] = module.reference(x)
-        assert _own_errors(module, [x], [right.double()]) == [0.0]
-        assert _own_errors(module, [x], [right.double().flip(0)]) == [inf] and _allowed(torch.int64, inf) == inf
+        assert errors_of_form(module, [x], [right.double()]) == [0.0]
+        assert errors_of_form(module, [x], [right.double().flip(0)]) == [inf] and allowed_error(torch.int64, inf) == inf

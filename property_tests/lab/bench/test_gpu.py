@@ -96,7 +96,7 @@ def test_baselines_are_chosen_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(gpu_row, function, lambda *_: {"warm_us": 1.0})
     program = rms_linear()
     chosen = {
-        kind: [*gpu_row._baselines("rmsnorm", 1, program, GpuOptions(baselines=kind))]
+        kind: [*gpu_row.measured_baselines("rmsnorm", 1, program, GpuOptions(baselines=kind))]
         for kind in ("all", "quick", "external", "none")
     }
     names = ["eager", "max-autotune", "Helion"]

@@ -92,7 +92,7 @@ def test_a_wrong_import_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     x = torch.randn(4, 4)
     trials = [([x], [torch.relu(x).double()])]
-    assert kernelbench._compared("relu", Model(), trials).result is Import.RIGHT
+    assert kernelbench.compared_row("relu", Model(), trials).result is Import.RIGHT
     right = torch_export.import_program
 
     def wrong(program: Any) -> Any:
@@ -100,7 +100,7 @@ def test_a_wrong_import_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(imported, run=lambda *inputs: imported.run(*inputs) * 1.001)
 
     monkeypatch.setattr(torch_export, "import_program", wrong)
-    row = kernelbench._compared("relu", Model(), trials)
+    row = kernelbench.compared_row("relu", Model(), trials)
     assert row.result is Import.WRONG and "an error of 1.0e-03 of the largest element" in row.reason
 
 

@@ -106,9 +106,9 @@ def test_results_that_vanish_in_their_tolerance_are_wrong_by_ours() -> None:
     loaded = Loaded(
         model, lambda seed: [1e-5 * torch.rand(8, 8, generator=torch.Generator().manual_seed(seed))], torch.float32, "cpu"
     )
-    row = kernelbench_gpu_row._checked(ROW, Contestants(loaded, {EAGER: model, OURS: torch.zeros_like}))
+    row = kernelbench_gpu_row.with_checks(ROW, Contestants(loaded, {EAGER: model, OURS: torch.zeros_like}))
     assert row.theirs and not row.ours_right and row.error == 1.0
-    row = kernelbench_gpu_row._checked(ROW, Contestants(loaded, {EAGER: model, OURS: model}))
+    row = kernelbench_gpu_row.with_checks(ROW, Contestants(loaded, {EAGER: model, OURS: model}))
     assert row.right and row.reference == "float64"
 
 
@@ -120,7 +120,7 @@ def test_what_cancels_but_for_roundings_is_no_measure() -> None:
     def noise(x: "torch.Tensor") -> "torch.Tensor":
         return (x + 1e-3 * torch.rand_like(x)) - x if x.dtype is torch.float32 else 1e-12 * x
 
-    row = kernelbench_gpu_row._with_errors(ROW, Contestants(loaded, {OURS: noise}), noise, lambda x: noise(x) + 1.0, "float64")
+    row = kernelbench_gpu_row.with_errors(ROW, Contestants(loaded, {OURS: noise}), noise, lambda x: noise(x) + 1.0, "float64")
     assert row.reference == NO_REFERENCE and row.error is None and row.ours_right
 
 
@@ -133,7 +133,7 @@ def test_a_model_without_a_float64_copy_is_held_against_eager() -> None:
 
     model = Model()
     loaded = Loaded(model, lambda seed: [torch.rand(8, 8)], torch.float32, "cpu")
-    row = kernelbench_gpu_row._checked(ROW, Contestants(loaded, {EAGER: model, OURS: lambda x: (x @ weight) * 1.001}))
+    row = kernelbench_gpu_row.with_checks(ROW, Contestants(loaded, {EAGER: model, OURS: lambda x: (x @ weight) * 1.001}))
     assert row.reference == EAGER and "float64" in row.problems and not row.ours_right
 
 

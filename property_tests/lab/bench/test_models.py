@@ -111,10 +111,10 @@ def test_times_of_calls_and_of_graphs_are_apart_and_a_graph_may_fail(monkeypatch
         ]
 
     monkeypatch.setattr(model_row, "time_alternately", timed)
-    runs = {"eager": model_row._Run(lambda: 2.0, 0.0), "ours": model_row._Run(lambda: 1.0, 0.0)}
+    runs = {"eager": model_row.CompiledRun(lambda: 2.0, 0.0), "ours": model_row.CompiledRun(lambda: 1.0, 0.0)}
     last = ModelRow(JOB, contestants={mode: Contestant() for mode in runs})
     for graphs in (True, False):
-        last = model_row._with_times(last, runs, graphs)
+        last = model_row.with_times(last, runs, graphs)
     assert [(it.us, it.graph_us) for it in last.contestants.values()] == [(20.0, 2.0), (10.0, None)]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import mirage_eg as mi
-from mirage_eg.cli.synthesis import _left_if_stopped
+from mirage_eg.cli.synthesis import left_if_stopped
 from mirage_eg.egraph.rule_files import readable
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.op.elementwise import REGISTRY
@@ -23,7 +23,7 @@ def test_a_stopped_synthesis_leaves_a_rule_file_that_loads(tmp_path: Path) -> No
         raise KeyboardInterrupt
 
     told = pytest.raises(KeyboardInterrupt, match=r"found\.partial\.egg has the 1 law found so far")
-    with told, _left_if_stopped(tmp_path / "found.egg", "indexed") as keep:
+    with told, left_if_stopped(tmp_path / "found.egg", "indexed") as keep:
         synthesize(["Exp", "Log"], 2, on_law=stop_after_the_first)
     assert len(load_rules("indexed", [tmp_path / "found.partial.egg"]).theories[-1].laws) == 1
 
@@ -35,7 +35,7 @@ def test_a_stopped_synthesis_of_tensor_laws_has_told_its_laws() -> None:
 
 
 def test_a_synthesis_that_ends_leaves_no_partial_file(tmp_path: Path) -> None:
-    with _left_if_stopped(tmp_path / "found.egg", "indexed") as keep:
+    with left_if_stopped(tmp_path / "found.egg", "indexed") as keep:
         keep("(rewrite (Exp (Log x)) x)")
         assert (tmp_path / "found.partial.egg").exists()
     assert not [*tmp_path.iterdir()]
