@@ -244,10 +244,6 @@ class Builder:
         """x mod 2^bits of integers, from 0 on."""
         return self.op("low_bits", x, bits=bits)
 
-    def round(self, x: Tensor) -> Tensor:
-        """The nearest whole number; of two that are as near, the even one."""
-        return self.op("round", x)
-
     def neg(self, x: Tensor) -> Tensor:
         """−x."""
         return self.scale(x, -1)

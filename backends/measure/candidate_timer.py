@@ -115,9 +115,8 @@ class CandidateTimer:
                 results = program(arguments, library)
                 torch.cuda.synchronize()
                 most = [allowed_error(got.dtype, error) for got, error in zip(results, own, strict=True)]
-                error, allowed = max(
-                    zip(largest_errors(results, wanted), most, strict=True), key=lambda pair: pair[0] / pair[1]
-                )
+                errors = largest_errors(results, wanted)
+                error, allowed = max(zip(errors, most, strict=True), key=lambda pair: pair[0] / pair[1])
                 if not error <= allowed:
                     return Outcome(None, error, f"wrong: largest error {error:.2e} of the largest element"), None
                 worst = max(worst, error)

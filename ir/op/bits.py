@@ -53,7 +53,6 @@ SHIFTS_AND_MASKS = (
     ElementwiseOp(
         name="low_bits",
         attributes=("bits",),
-        words="x mod 2^bits of integers, from 0 on",
         numbers=lambda xp, x, bits: x - _floored(xp, x, bits) * 2 ** float(bits),
         exactly=lambda mp, x, bits: x - _floored(mp, x, bits) * 2 ** float(bits),
         whole=lambda xp, x, bits: x & (2**bits - 1),

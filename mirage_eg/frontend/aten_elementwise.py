@@ -120,7 +120,7 @@ def _prelu(call: Call) -> Tensor:
 
 def _at_most(x: Tensor) -> Tensor:
     """The largest whole number that is not above x."""
-    nearest = x.builder.round(x)
+    nearest = x.builder.op("round", x)
     return nearest - x.builder.less(x, nearest)
 
 

@@ -10,8 +10,8 @@ from mirage_eg.backends.measure.candidate_timer import (
     MOST_DIFFERENT,
     TOLERANCE,
     allowed_error,
-    largest_errors,
     errors_of_form,
+    largest_errors,
 )
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
