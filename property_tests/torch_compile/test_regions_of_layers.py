@@ -45,7 +45,7 @@ def test_layers_that_share_angles_of_positions_are_equal_regions() -> None:
 def test_a_large_function_of_arguments_is_computed_by_each_region() -> None:
     def scaled(x: Any, weight: Any) -> Any:
         double = weight * 2  # of 4 MB
-        for _ in range(3):
+        for _ in range(6):
             x = x + (x.softmax(-1) @ double).softmax(-1)
         return x
 
