@@ -19,7 +19,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.op.moves import BROADCASTS, CUTS_AND_JOINS, JOINS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, reshape_groups
 from mirage_eg.ir.windows import sides
 
 Dim = tuple[int, ...]  # the axes of one dim, slowest first
@@ -70,7 +70,8 @@ def infer_axes(
 ) -> Axes:
     """The axes of a kernel graph of primitive ops; with `repeats` a value may have one axis in two dims (X Xᵀ).
 
-    With `barriers`, the result of an op without axis inference has axes of its own. With `slices`, a slice and a concatenation
+    With `barriers`, the result of an op without axis inference has axes of its own, and so has a dim that is cut at places
+    without a common refinement. With `slices`, a slice and a concatenation
     are ops with axis inference: their results have an axis of their own in the dim that they change. With `finest`,
     equal parts that are joined, or cut out, keep their axes; only the number of the part is an axis with distinct indices.
     Library ops keep the axes whose indices they do not distinguish, and windows that fill an image slide along one axis.
@@ -80,7 +81,7 @@ def infer_axes(
     Raises:
         UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
     """
-    inference = _Inference(slices, finest)
+    inference = _Inference(slices, finest, barriers)
     dims: list[Dims] = []
     for position, (item, values) in enumerate(graph.numbered()):
         if item.op == "output":
@@ -110,8 +111,8 @@ class _CannotUnifyError(Exception):
 class _Inference:
     """Union-find over atoms; an atom may be split into slower and faster ones."""
 
-    def __init__(self, slices: bool, finest: bool) -> None:
-        self.slices, self.finest = slices, finest
+    def __init__(self, slices: bool, finest: bool, barriers: bool) -> None:
+        self.slices, self.finest, self.barriers = slices, finest, barriers
         self.size: list[int] = []
         self.parent: list[int] = []
         self.parts: dict[int, tuple[int, ...]] = {}
@@ -161,6 +162,15 @@ class _Inference:
             else:
                 raise _CannotUnifyError(f"extents {self.size[x]} and {self.size[y]} overlap without dividing")
 
+    def align(self, left: Sequence[int], right: Sequence[int]) -> None:
+        """`unify`; with `barriers` the indices of products without a common refinement are distinct."""
+        try:
+            self.unify(left, right)
+        except _CannotUnifyError:
+            if not self.barriers:
+                raise
+            self.indexed.update(left, right)
+
     def broadcast(self, operands: Sequence[Dims]) -> Dims:
         """The dims of an elementwise result."""
         rank = max(map(len, operands))
@@ -168,7 +178,7 @@ class _Inference:
         for dim_from_end in range(-rank, 0):
             aligned = [dims[dim_from_end] for dims in operands if len(dims) >= -dim_from_end and dims[dim_from_end]]
             for other in aligned[1:]:
-                self.unify(aligned[0], other)
+                self.align(aligned[0], other)
             result.append(aligned[0] if aligned else ())
         return tuple(result)
 
@@ -202,8 +212,9 @@ class _Inference:
             case op if op in TRANSPOSES:
                 return tuple(dims[dim] for dim in item["permutation"])
             case op if op in RESHAPES:
-                result = tuple(self.new(extent) for extent in shape)
-                self.unify([atom for dim in dims for atom in dim], [atom for dim in result for atom in dim])
+                result, [before] = tuple(self.new(extent) for extent in shape), self.extents([dims])
+                for one, other in reshape_groups(before, shape):
+                    self.align([atom for dim in one for atom in dims[dim]], [atom for dim in other for atom in result[dim]])
                 return result
             case op if op in BROADCASTS:
                 padded = ((),) * (len(shape) - len(dims)) + dims
