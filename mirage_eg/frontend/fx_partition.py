@@ -149,9 +149,9 @@ def _try(node: Fx, trial: Translation, found: Analysis) -> None:
     if all(op in VIEWS_IN_ORDER & VIEWS_OF_ALL for op in ops):
         found.views.add(node)
     result = trial.values[node]
-    if not ops and isinstance(result, Tensor):
-        known = (*trial.inputs.items(), *trial.values.items())
-        source = next((it for it, value in known if value is result and it is not node), None)
+    if not ops and isinstance(result, Tensor):  # a number that is written twice is two values: `users_of` follows operands
+        read = found.operands(node.args[0]) if node.target is getitem else operands
+        source = next((it for it in read if trial.values.get(it, trial.inputs.get(it)) is result), None)
         if source is not None:
             found.same[node] = found.same.get(source, source)
 

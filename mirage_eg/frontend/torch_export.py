@@ -113,8 +113,12 @@ def torch_module() -> Any:
 
 
 def functional(program: Any) -> Any:
-    """The program without in-place ops, and without ops that torch decomposes and import does not know."""
+    """The program without in-place ops, and without ops that torch decomposes and import does not know.
+
+    Those stay if a decomposition branches on a value, as that of `take` at an index without dims.
+    """
     import torch
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     signature = program.graph_signature
     roles = dict.fromkeys((*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants), Place.CONSTANT)
@@ -128,7 +132,10 @@ def functional(program: Any) -> Any:
         try:
             with catch_warnings():
                 simplefilter("ignore", FutureWarning)  # torch's, of how it copies the specification of its own inputs
-                return program.run_decompositions(decomposed)
+                try:
+                    return program.run_decompositions(decomposed)
+                except GuardOnDataDependentSymNode:
+                    return program.run_decompositions({})
         except (AssertionError, RuntimeError, ValueError, TypeError) as error:  # as of an argument whose strides it changes
             message = " ".join(str(error).split())[:300]
             raise ProgramError(f"torch.export: the program cannot be made functional: {message}") from error

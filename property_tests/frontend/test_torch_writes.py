@@ -89,3 +89,25 @@ def test_sums_at_indices_that_only_a_call_knows_stay_with_torch(name: str) -> No
 def test_a_constant_index_out_of_range_is_an_error_of_torch_alone() -> None:
     it = imported(lambda x, v: torch.scatter_add(x[0] * 2, 1, COLUMNS + 1, v) + 1, X, VALUES)
     assert ["out of 0 to 2" in one.reason for one in it.outside] == [True]
+
+
+def test_a_number_written_on_both_sides_of_an_outside_node_is_two_values() -> None:
+    def function(x: Any) -> Any:
+        y = x.clone()
+        y[:, 0] = 3
+        z = torch.erfinv(torch.tanh(y))  # stays outside
+        z[:, 0] = 3
+        return z * 2, y * 3
+
+    x = X[:, :, 0] / 4
+    torch.testing.assert_close(imported(function, x).run(x), function(x))
+
+
+def test_an_op_whose_decomposition_branches_on_a_value_stays_outside() -> None:
+    def function(x: Any, i: Any) -> Any:
+        return torch.take(x, i), x.exp() * 2
+
+    given = X, torch.tensor(2)
+    it = imported(function, *given)
+    assert [node.op for node in it.outside] == ["aten.take.default"]
+    torch.testing.assert_close(it.run(*given), function(*given))
