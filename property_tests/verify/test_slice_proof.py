@@ -60,6 +60,18 @@ def test_reductions_of_a_slice_across_joints_are_proved(kind: str, pieces: int, 
     assert holds(claims)
 
 
+@pytest.mark.parametrize("kind", ["sum", "mean", "max"])
+@pytest.mark.parametrize(("width", "shape"), [(2, (6, 2)), (6, (3, 3, 2, 2))])
+def test_reductions_along_joints_that_a_reshape_cuts_are_proved(kind: str, width: int, shape: tuple[int, ...]) -> None:
+    p = KernelGraph()
+    joined = p.concat([p.new_input((3, width)), p.new_input((3, width))], 1)
+    p.mark_output(p.reshape(joined, shape))
+    p.mark_output(p.op(kind, p.exp(joined), dim=1))
+    graph = p.graph()
+    claims = parting_claims(graph, dissolve(graph, everywhere=True))
+    assert claims is not None and holds(claims)
+
+
 def changed(item: Node, by: int) -> Node:
     attributes: Mapping[str, object] = item.mapping
     if item.op == "slice":
