@@ -16,27 +16,33 @@ Part of the trusted core.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import accumulate
 from math import prod
+from types import MappingProxyType
 
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, UnsupportedError
-from mirage_eg.ir.expand import values_expanded
+from mirage_eg.ir.expand import expand, values_expanded
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.ops import Level
+from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.verify.few_indices import distinguished, fewest_indices, sizes_that_fit
 from mirage_eg.verify.linear_axes import linear_axes, same_ops
+from mirage_eg.verify.repeated_indices import repeated_axes
 from mirage_eg.verify.verdict import Difference
 
 KEPT = (16, 8, 4, 2)
 """Indices of an axis: the first number that keeps program and µGraph within so many elements, else the last."""
 ELEMENTS = 1 << 20
+FLOAT_TERMS = 1 << 16  # of a sum in floats, whose rounding errors add up: at least so many, where it has them
+NONE: Mapping[int, int] = MappingProxyType({})
 
 Places = tuple[tuple[int, ...], ...]  # for each dim of a tensor the indices that are kept
 
@@ -63,26 +69,39 @@ def restricted(primitive: Graph, candidate: Graph, sums: bool = False) -> Restri
     """A program in primitive ops and its µGraph at few indices; None where all are kept.
 
     With `sums`, which are not those of floats, also at few indices of axes that are summed and in which all values are linear.
+    Where more than ELEMENTS are left, also at few indices of other summed axes (`repeated_indices`), of floats not too few.
+    If it is still large, also at few indices of other summed axes (`repeated_indices`): for floats so many that errors add up.
     """
     try:
         joint = JointAxes(primitive, candidate)
     except (GraphError, UnsupportedError):
         return None
     linear = linear_axes(joint.whole, joint.axes) if sums else frozenset[int]()
-    return (_restricted(joint, linear) if linear else None) or _restricted(joint, frozenset())
+    found = (_restricted(joint, linear) if linear else None) or _restricted(joint, frozenset())
+    if _elements(found, joint) > ELEMENTS:
+        joint = JointAxes(primitive, expand(candidate))  # a derived op has the counts of its sums inside
+        repeated = repeated_axes(joint.whole, joint.axes, 1 if sums else FLOAT_TERMS)
+        short = _restricted(joint, frozenset(), repeated) if repeated else None
+        found = min(found, short, key=lambda it: _elements(it, joint))
+    return found
 
 
-def _restricted(joint: "JointAxes", linear: frozenset[int]) -> Restricted | None:
-    sizes, (primitive, candidate) = joint.kept(linear), joint.graphs
+def _elements(found: Restricted | None, joint: "JointAxes") -> int:
+    graphs = joint.graphs if found is None else (found.program, found.graph)
+    return sum(prod(kind.shape) for graph in graphs for kind in graph.types)
+
+
+def _restricted(joint: "JointAxes", linear: frozenset[int], repeated: Mapping[int, int] = NONE) -> Restricted | None:
+    sizes, (primitive, candidate) = joint.kept(linear, repeated), joint.graphs
     if sizes == [*joint.axes.sizes]:
         return None
     try:
-        program, small = joint.at(sizes)
+        program, small = joint.at(sizes, repeated)
         if linear and not same_ops(joint.whole, JointAxes(program, small).whole):
             return None
     except (GraphError, UnsupportedError):
         return None
-    if not linear and _loops(small) + _loops(program) != _loops(candidate) + _loops(primitive):
+    if not linear and not repeated and _loops(small) + _loops(program) != _loops(candidate) + _loops(primitive):
         return None
     return Restricted(program, small, *joint.places(sizes))
 
@@ -114,13 +133,14 @@ class JointAxes:
         )
         self.graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
 
-    def kept(self, linear: frozenset[int] = frozenset()) -> list[int]:
-        """The kept number of indices of each axis: few of summed axes in which all values are `linear`."""
+    def kept(self, linear: frozenset[int] = frozenset(), repeated: Mapping[int, int] = NONE) -> list[int]:
+        """The kept number of indices of each axis: few of summed axes in which all values are `linear`, or `repeated`."""
         axes, sizes = self.axes, [*self.axes.sizes]
-        fixed, least = distinguished(axes) - linear, fewest_indices(axes)
+        fixed, least = distinguished(axes) - linear - repeated.keys(), fewest_indices(axes)
         for count in KEPT:
             wanted = [
-                min(size, max(KEPT[-1] if axis in linear else count, least[axis])) for axis, size in enumerate(axes.sizes)
+                repeated.get(axis, min(size, max(KEPT[-1] if axis in linear else count, least[axis])))
+                for axis, size in enumerate(axes.sizes)
             ]
             sizes = sizes_that_fit(axes, wanted, fixed, least)
             if sum(prod(sizes[axis] for dim in value for axis in dim) for value in axes.dims) <= ELEMENTS:
@@ -132,13 +152,13 @@ class JointAxes:
         axes = self.axes
         return sizes_that_fit(axes, [min(size, 2 + i % 2) for i, size in enumerate(axes.sizes)], axes.indexed, Counter())
 
-    def at(self, sizes: Sequence[int]) -> tuple[Graph, Graph]:
-        """Program and µGraph at other sizes of the axes.
+    def at(self, sizes: Sequence[int], repeated: Collection[int] = ()) -> tuple[Graph, Graph]:
+        """Program and µGraph at other sizes of the axes; a kept index of a `repeated` one counts as often as it stands for.
 
         Raises:
             UnsupportedError: a grid dim splits dims whose sizes differ then.
         """
-        rebuilt, bodies = _Rebuilt(self.flat, self.axes, sizes), iter(self.flat.bodies)
+        rebuilt, bodies = _Rebuilt(self.flat, self.axes, sizes, bool(repeated)), iter(self.flat.bodies)
         program, candidate = (rebuilt.kernel_graph(graph, bodies) for graph in self.graphs)
         return program, candidate
 
@@ -169,8 +189,8 @@ Body = tuple[Graph, list[int]]
 class _Rebuilt:
     """Graphs of all levels with the extents that their values have at other sizes of the axes."""
 
-    def __init__(self, flat: Flat, axes: Axes, sizes: Sequence[int]) -> None:
-        self._flat, self._axes, self._sizes = flat, axes, sizes
+    def __init__(self, flat: Flat, axes: Axes, sizes: Sequence[int], counted: bool) -> None:
+        self._flat, self._axes, self._sizes, self._counted = flat, axes, sizes, counted
 
     def _extents(self, value: int) -> Shape:
         return tuple(prod(self._sizes[axis] for axis in dim) for dim in self._axes.dims[value])
@@ -190,7 +210,7 @@ class _Rebuilt:
     ) -> Graph:
         inside = graph.level is not Level.KERNEL
         counts = self._counts(graph, values, lead) if graph.level is Level.BLOCK else (*graph.grid, graph.loop)
-        given, nodes = iter(shapes), list[Node]()
+        given, rebuilt, place = iter(shapes), Checker(graph.level, tuple(counts[:-1]), counts[-1]), dict[int, int]()
         for item, own in graph.numbered():
             attributes = item.mapping
             if item.op in ("input", "output"):
@@ -211,11 +231,32 @@ class _Rebuilt:
                     attributes["stop"] = attributes["start"] + item["step"] * (extents[item["dim"]] - 1) + 1
                 if "times" in attributes:
                     attributes["times"] = extents[item["dim"]] // self._extents(values[item.operands[0]])[lead:][item["dim"]]
-            nodes.append(Node(item.op, item.operands, tuple(sorted(attributes.items()))))
-        rebuilt = Graph(tuple(nodes), graph.level, tuple(counts[:-1]), counts[-1], graph.threads)
-        if any(kind.shape != self._extents(value)[lead:] for kind, value in zip(rebuilt.types, values, strict=True)):
+            place.update(
+                zip(
+                    own,
+                    rebuilt.append(node(item.op, *(place[operand] for operand in item.operands), **attributes)),
+                    strict=True,
+                )
+            )
+            if self._counted and (times := self._times(item, values, own, lead, Fraction(graph.loop, counts[-1]))) != 1:
+                [place[own[0]]] = rebuilt.append(node("scale", place[own[0]], factor=times))
+        if any(rebuilt.types[place[at]].shape != self._extents(value)[lead:] for at, value in enumerate(values)):
             raise UnsupportedError("a grid dim that no tile varies with splits a dim of other sizes")
-        return rebuilt
+        return Graph.of_checked(rebuilt, graph.threads)
+
+    def _times(self, item: Node, values: Sequence[int], own: Sequence[int], lead: int, iterations: Fraction) -> Fraction:
+        """How many terms of a sum each of the kept ones stands for; `iterations`: how many of a loop each kept one."""
+        if item.kind is Kind.MATMUL:
+            operand = values[item.operands[0]]
+            return Fraction(self._flat.shape(operand)[-1], self._extents(operand)[-1])
+        if (OPS[item.op].reduction or item.op) != "sum":
+            return Fraction(1)
+        times = iterations if item.kind is Kind.ACCUMULATOR else Fraction(1)
+        if (dim := item.get("dim")) is not None:
+            operand, result = values[item.operands[0]], values[own[0]]
+            for sign, shape in ((1, self._flat.shape), (-1, self._extents)):
+                times *= Fraction(shape(operand)[lead + dim], shape(result)[lead + dim]) ** sign
+        return times
 
     def _start(self, item: Node, operand: int, result: int, dim: int) -> int:
         """Where a slice begins: at one of equal parts, or of the unequal ones that a concatenation joined."""
