@@ -4,9 +4,10 @@ The field cannot tell: its random residues are zero once in a million, and 0/0 i
 zeros where a graph divides, takes a logarithm or compares; and on the root of a denominator, as 3 for x · (x − 3) / (x − 3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from mirage_eg.ir.op.library import ORDERS
 from mirage_eg.ir.op.record import Sign
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.verify.verdict import AMONG_INPUTS
+
+_Known = TypeVar("_Known")
 
 ZEROS = ("zeros", "few zeros", "all zeros", "ties")
 SOME = "some "  # begins the name of inputs that hold a number, a root of a denominator, as others hold zeros
@@ -40,7 +43,15 @@ def domain_of(name: str) -> str:
 
 def has_case_at_zero(graph: Graph) -> bool:
     """Whether an op of the graph has a pole or a case at an operand that may be 0; of a custom op it is not known."""
-    return _signs(expand(graph), [Sign.ANY] * len(graph.inputs)) is None
+    found = False
+
+    def sign(inside: Graph, item: Node, operands: list[Sign]) -> Sign:
+        nonlocal found
+        found = found or _has_case(inside, item, operands)
+        return _sign(item, operands)
+
+    _walked(expand(graph), [Sign.ANY] * len(graph.inputs), sign)
+    return found
 
 
 def has_ties(graph: Graph) -> bool:
@@ -51,7 +62,13 @@ def has_ties(graph: Graph) -> bool:
 def roots_of_denominators(graph: Graph) -> frozenset[float]:
     """The numbers other than 0 at which a scaled and shifted input is 0 that is a factor below a pole, as 3 for 1 / (x − 3)."""
     found: set[Fraction] = set()
-    _roots(expand(graph), [_Line(Fraction(1), Fraction(0))] * len(graph.inputs), found)
+
+    def line(_: Graph, item: Node, operands: list[_Line]) -> _Line:
+        if any(op in POLES for op, _ in primitive_nodes(item.op, item.mapping)):
+            found.update(operands[-1].roots)
+        return _line(item, operands)
+
+    _walked(expand(graph), [_Line(Fraction(1), Fraction(0))] * len(graph.inputs), line)
     return frozenset(float(root) for root in found if root and Fraction(float(np.float32(root))) == root)
 
 
@@ -68,21 +85,19 @@ class _Line:
         return self.others | ({-self.offset / self.factor} if self.factor else frozenset())
 
 
-def _roots(graph: Graph, inputs: Sequence[_Line], found: set[Fraction]) -> list[_Line]:
-    """The outputs as lines; the roots of operands at which an op has a pole are added to `found`."""
-    lines: list[_Line] = []
+def _walked(graph: Graph, inputs: Sequence[_Known], of_op: Callable[[Graph, Node, list[_Known]], _Known]) -> list[_Known]:
+    """What is known of the outputs, by the function of an op and of what is known of its operands; graphs within are walked."""
+    known: list[_Known] = []
     given = iter(inputs)
     for item, values in graph.numbered():
-        operands = [lines[operand] for operand in item.operands]
+        operands = [known[operand] for operand in item.operands]
         if item.op == "input":
-            lines.append(next(given))
+            known.append(next(given))
         elif item.kind is Kind.GRAPH:
-            lines += _roots(item["graph"], operands, found)
+            known += _walked(item["graph"], operands, of_op)
         else:
-            if any(op in POLES for op, _ in primitive_nodes(item.op, item.mapping)):
-                found |= operands[-1].roots
-            lines += [_line(item, operands)] * len(values)
-    return [lines[item.operands[0]] for item in graph.outputs]
+            known += [of_op(graph, item, operands)] * len(values)
+    return [known[item.operands[0]] for item in graph.outputs]
 
 
 def _line(item: Node, operands: Sequence[_Line]) -> _Line:
@@ -94,26 +109,6 @@ def _line(item: Node, operands: Sequence[_Line]) -> _Line:
         return operands[0]
     keeps = item.op in PRODUCTS or (len(operands) == 1 and keeps_zero(item.op, item.mapping))
     return _Line(Fraction(0), Fraction(0), frozenset().union(*(one.roots for one in operands)) if keeps else frozenset())
-
-
-def _signs(graph: Graph, inputs: Sequence[Sign]) -> list[Sign] | None:
-    """The signs of the outputs; None where an op has a case at an operand that may be 0."""
-    signs: list[Sign] = []
-    given = iter(inputs)
-    for item, values in graph.numbered():
-        operands = [signs[operand] for operand in item.operands]
-        if item.op == "input":
-            signs.append(next(given))
-        elif item.kind is Kind.GRAPH:
-            inner = _signs(item["graph"], operands)
-            if inner is None:
-                return None
-            signs += inner
-        elif _has_case(graph, item, operands):
-            return None
-        else:
-            signs += [_sign(item, operands)] * len(values)
-    return [signs[item.operands[0]] for item in graph.outputs]
 
 
 def _has_case(graph: Graph, item: Node, operands: Sequence[Sign]) -> bool:
