@@ -11,7 +11,7 @@ from struct import error as StructError
 from types import MappingProxyType
 from typing import Any
 from warnings import catch_warnings, simplefilter
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 from zlib import error as ZlibError
 
 from mirage_eg.frontend.aten_ops import HANDLERS
@@ -28,6 +28,7 @@ from mirage_eg.ir.sorted_rows import with_rows_in_order
 from mirage_eg.ir.weights import with_weights
 
 # Of torch's readers of archives, JSON and pickles, on a file that is damaged or of another version.
+_WANTED = "wanted a file that torch.export.save wrote, with its custom ops imported"
 _UNREADABLE = (
     *(ArithmeticError, AssertionError, AttributeError, BadZipFile, EOFError, ImportError, LookupError, MemoryError),
     *(OSError, PickleError, RuntimeError, StructError, TypeError, ValueError, ZlibError),
@@ -252,6 +253,17 @@ def _constant(node: Fx, state: Mapping[str, Any], same: Mapping[Fx, Fx]) -> Cons
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch reads it at each load
 
 
+def _archive_problem(path: str | Path) -> str | None:
+    """Why a file is no archive of an exported program, of this or an earlier version of torch; None if it may be one."""
+    try:
+        with ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, BadZipFile) as error:
+        return str(error)
+    known = any(name.endswith(("/archive_format", "serialized_exported_program.json")) for name in names)
+    return None if known else "got an archive without an exported program"
+
+
 def load(path: str | Path, trusted: bool = False) -> Any:
     """The exported program in a file that torch.export.save wrote; read only files that you trust.
 
@@ -261,6 +273,8 @@ def load(path: str | Path, trusted: bool = False) -> Any:
     Raises:
         ProgramError: torch is not installed, or the file holds no exported program that this torch can read.
     """
+    if (problem := _archive_problem(path)) is not None:  # loading torch takes seconds
+        raise ProgramError(f"{path}: {problem}; {_WANTED}")
     torch = torch_module()
     logs = [logging.getLogger(name) for name in ("torch.export", "torch._export.serde.serialize")]  # they say what errors say
     levels = [log.level for log in logs]
@@ -278,9 +292,7 @@ def load(path: str | Path, trusted: bool = False) -> Any:
         ) from None
     except _UNREADABLE as error:
         message = " ".join(str(error).split())[:300]
-        raise ProgramError(
-            f"{path}: {message}; wanted a file that torch.export.save wrote, with its custom ops imported"
-        ) from None
+        raise ProgramError(f"{path}: {message}; {_WANTED}") from None
     finally:
         for log, level in zip(logs, levels, strict=True):
             log.setLevel(level)

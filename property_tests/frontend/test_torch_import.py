@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as f
 
 import mirage_eg as mi
+from mirage_eg.frontend import torch_export
 from mirage_eg.frontend.imported import Imported, InputKind
 from mirage_eg.frontend.load import import_file
 from mirage_eg.ir.errors import ProgramError
@@ -241,6 +242,16 @@ def test_the_command_explains_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
         (tmp_path / "text.pt2").write_text("no archive")
         code, _, err = run_command(capsys, "explain", tmp_path / name)
         assert code == 2 and reason in err
+
+
+def test_a_file_that_is_no_archive_is_refused_before_torch_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_export, "torch_module", lambda: pytest.fail("torch is loaded"))
+    (tmp_path / "text.pt2").write_text("no archive")
+    with ZipFile(tmp_path / "other.pt2", "w") as archive:
+        archive.writestr("readme.txt", "nothing else")
+    for name, reason in {"missing": "No such file", "text": "not a zip file", "other": "without an exported program"}.items():
+        with pytest.raises(ProgramError, match=rf"{reason}.*; wanted a file that torch\.export\.save wrote"):
+            torch_export.load(tmp_path / f"{name}.pt2")
 
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
