@@ -163,4 +163,4 @@ def _as_function(program: Graph, value: int, number: Fraction) -> tuple[Graph, G
 
 def _is_elementwise(program: Graph, item: Node, value: int) -> bool:
     """Whether an op computes each element of those at its place, or does nothing, as a mean over one element."""
-    return item.kind is Kind.ELEMENTWISE or (item.op in ("sum", "mean", "max") and has_type_of_operand(program, item, value))
+    return item.kind is Kind.ELEMENTWISE or (item.kind is Kind.REDUCTION and has_type_of_operand(program, item, value))

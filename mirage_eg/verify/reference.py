@@ -69,12 +69,6 @@ class Reference:
         self._stacked = self.inputs.stacked(trials)
         self._spreads: dict[tuple[Graph, str], list[Array]] = {}
 
-    @with_own_threads
-    def compute_all(self) -> None:
-        """Compute the inputs and the values of the program for every trial, which all candidates share."""
-        for first in range(0, self.trials, self._stacked):
-            self.inputs.field(first, min(self._stacked, self.trials - first))
-
     def check(self, candidate: Graph) -> Verdict:
         """Equal if neither the field nor float64 finds a difference."""
         [(verdict, _)] = self.check_all([candidate])

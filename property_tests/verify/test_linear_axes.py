@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import assume, given, settings
 
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import UnsupportedError
@@ -108,18 +108,14 @@ def test_a_mean_keeps_the_extent_of_its_axis() -> None:
     assert BlockReference(graph.graph()).check(weights_first()).verdict is Equality.EQUAL
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(block=block_graphs(EVERY, attempts=8))
 def test_random_blocks_and_their_mutants_have_the_verdicts_of_the_whole(block: Graph) -> None:
     mugraph = as_program(block)
     try:
         program = flatten(mugraph)
-    except UnsupportedError:
-        event("ragged")
-        return
-    small = restricted(expand(program), mugraph, sums=True)
-    plain = restricted(expand(program), mugraph)
-    event("linear sums" if small != plain else "none")
+    except UnsupportedError:  # ragged
+        assume(False)
     whole, blocks = Reference(program), BlockReference(program)
     for graph in (mugraph, *[as_program(it) for it in every_mutant(block)][:4]):
         if graph.output_types == program.output_types and graph.input_types == program.input_types:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
@@ -114,8 +114,7 @@ def test_programs_of_bytes_that_are_called_equal_are(
     steps: list[tuple[str, int, int]], dtype: str, first: set[int], second: set[int]
 ) -> None:
     one, two = (_program(_written(steps, frozenset(wide)), dtype) for wide in (first, second))
-    if Reference(one).check(two).verdict is not Equality.EQUAL:
-        return
+    assume(Reference(one).check(two).verdict is Equality.EQUAL)
     every = np.arange(256).astype(np.uint8).view(dtype)
     inputs = [np.resize(every, SHAPE), np.random.default_rng(0).choice(every, SHAPE)]
     algebra = WithIntegers(FloatAlgebra(np, DType.float32, rounds=True))

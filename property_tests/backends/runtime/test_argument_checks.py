@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.runtime.argument_checks import ArgumentChecker
@@ -114,8 +114,7 @@ def test_what_the_quick_check_takes_a_close_look_takes(
 @pytest.mark.parametrize("name", LIBRARIES)
 @given(wanted=layouts(), device=st.integers(0, 3))
 def test_what_is_just_right_needs_no_close_look(name: str, wanted: ArrayLayout, device: int) -> None:
-    if name == "cupy" and wanted.dtype == "bfloat16":
-        return
+    assume(name != "cupy" or wanted.dtype != "bfloat16")
     enter, make = LIBRARIES[name]
     with enter() as library:
         array = make(wanted, 0, device, False)
