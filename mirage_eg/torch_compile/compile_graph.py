@@ -75,7 +75,7 @@ def compile_graph(
         for node in module.graph.nodes
         if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
     )
-    records, chosen, until = _gated(found, Weights(module, parameters), settings, until, other_sizes, meanwhile)
+    records, chosen, until = gated_records(found, Weights(module, parameters), settings, until, other_sizes, meanwhile)
     if chosen:
         device = chosen[0][0].outputs[0].meta["val"].device
         replace_regions(module, chosen, fake, device)
@@ -88,7 +88,7 @@ def compile_graph(
     return record
 
 
-def _gated(
+def gated_records(
     found: FxRegions,
     weights: Weights,
     settings: Settings,
@@ -137,7 +137,7 @@ def _gated(
                 part = region.ops / max(1, sum(ops.values()))
                 share = after(until.left() * min(2 * part, (1 + part) / 2, _until_gate_part(settings)))
                 record = partial(_record, found, weights, region, settings, share, until, store, other_sizes)
-                by_program[same] = _record_or_why(record, region, settings)
+                by_program[same] = record_or_why(record, region, settings)
                 ops.pop(same, None)
                 until = until.later(_tuning_since(begun, settings, same[1]))
     store.begun = None
@@ -146,7 +146,7 @@ def _gated(
     return records, [(region, record.key) for region, record in pairs if record.decision is Decision.USED], until
 
 
-def _record_or_why(record: Callable[[], SegmentRecord], region: FxRegion, settings: Settings) -> SegmentRecord:
+def record_or_why(record: Callable[[], SegmentRecord], region: FxRegion, settings: Settings) -> SegmentRecord:
     """The record of a region, with the reason where an error leaves it to torch."""
     import torch
 

@@ -112,11 +112,11 @@ class SegmentCall:
             MirageError: tensors of other shapes or types.
         """
         if tensors[0].is_cuda:
-            return self._on_gpu(tensors)
+            return self.run_on_gpu(tensors)
         given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
         if given != (wanted := self._wanted_at(self.results.sizes_of(tensors), given)):
             raise MirageError(f"segment {self.found.key[:12]}: got tensors {given}, wanted {wanted}")
-        return self.results.written_back(tensors, self._on_cpu(self.results.laid_out(tensors)))
+        return self.results.written_back(tensors, self.run_on_cpu(self.results.laid_out(tensors)))
 
     def as_function(self, tensors: Sequence[Any]) -> list[Any]:
         """All results; the inputs keep their values."""
@@ -136,11 +136,12 @@ class SegmentCall:
             self._wanted[sizes] = [(getattr(torch, dtype), shape) for shape, dtype, _ in inputs]
         return self._wanted[sizes]
 
-    def _on_gpu(self, tensors: Sequence[Any]) -> list[Any]:
+    def run_on_gpu(self, tensors: Sequence[Any]) -> list[Any]:
+        """All results, by the kernels."""
         sizes = self.results.sizes_of(tensors) if self.results.names else ()
         if sizes not in self._running:
             _forget_oldest(self._running)
-            self._running[sizes] = self._started([tensor.shape for tensor in tensors])
+            self._running[sizes] = self.started([tensor.shape for tensor in tensors])
         running, are_own = self._running[sizes]
         given = tensors
         try:
@@ -151,7 +152,7 @@ class SegmentCall:
         returned = self.results.written_back(tensors, results)
         return returned if are_own else own_results(given, returned, self.results.returned_strides)
 
-    def _started(self, shapes: Sequence[Shape]) -> tuple[RunningProgram, bool]:
+    def started(self, shapes: Sequence[Shape]) -> tuple[RunningProgram, bool]:
         """The program, and whether its kernels write the results that are returned to new arrays of their strides: torch's ops
         may return any."""
         running = RunningProgram(self.module, self.found.program.input_names, shapes=shapes)
@@ -161,7 +162,8 @@ class SegmentCall:
             for place in returned
         )
 
-    def _on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
+    def run_on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
+        """All results, by Triton's interpreter."""
         arrays = list(map(numpy_of, inputs))
         results = run_interpreted(self.source, arrays)
         kinds = zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)

@@ -124,7 +124,7 @@ class GateFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class WantedSegment:
     """A segment that has no kernels yet: `searched` is its program at the sizes of its search; one with buckets is `sized`."""
 
     name: str
@@ -194,7 +194,7 @@ class SegmentStore:
                 self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
         form = form_of_key(key, program, weights)
-        wanted = _Wanted(name, form, searched, bool(dims_of(program)), settings, options, until, on_gpu, observer)
+        wanted = WantedSegment(name, form, searched, bool(dims_of(program)), settings, options, until, on_gpu, observer)
         result, note = None, ""
         if settings.search != "always":
             result, note = self._from_other_sizes(wanted)
@@ -218,7 +218,7 @@ class SegmentStore:
         places = () if self.cache is None else (self.cache.path(key), self.cache.folder / FORMS / form)
         return name in self._found or bool(self._forms.get(form)) or any(place.exists() for place in places)
 
-    def _search_for_form(self, wanted: _Wanted, key: Key, program: Graph, searched: Graph) -> FoundSegment:
+    def _search_for_form(self, wanted: WantedSegment, key: Key, program: Graph, searched: Graph) -> FoundSegment:
         """The segment of a search at the sizes of `searched`, which later programs of the form use."""
         settings, options = wanted.settings, wanted.options
         with nullcontext() if self.cache is None else self.cache.alone(key, wanted.until):
@@ -231,7 +231,7 @@ class SegmentStore:
                     raise OverdueError
                 if result is None:
                     options = options_of(settings, wanted.until)[0]
-                    result = _search(hash_of(key), searched, replace(wanted, options=options))
+                    result = search_segment(hash_of(key), searched, replace(wanted, options=options))
                 self.searches += 1
                 found = _found(key, program, result, options.device_record, from_cache=False)
                 if found.cut:
@@ -250,7 +250,7 @@ class SegmentStore:
             self.cache.keep(key, replace(result, measurements=()), now())
         return found
 
-    def _from_other_sizes(self, wanted: _Wanted) -> tuple[Result | None, str]:
+    def _from_other_sizes(self, wanted: WantedSegment) -> tuple[Result | None, str]:
         """The result of an earlier search for the same program at other sizes; with tiles for these unless it has buckets.
 
         A search with other products with vectors serves only if no search is allowed. The first poor result of a form is not
@@ -442,7 +442,8 @@ def _tuning(settings: Settings) -> "Tuning | None":
     return Tuning(EFFORT).of(settings.tune)
 
 
-def _search(name: str, program: Graph, wanted: _Wanted) -> Result:
+def search_segment(name: str, program: Graph, wanted: WantedSegment) -> Result:
+    """The result of the search of a segment's program, in this process and its workers."""
     from mirage_eg.pipeline.optimize import optimize_wanted
 
     shown = wanted_by(wanted.settings, others=wanted.sized)  # other sizes may take another µGraph

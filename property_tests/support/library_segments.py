@@ -34,6 +34,6 @@ def library_segments(compiled: CompileRecord = COMPILED) -> Iterator[None]:
         return Result((candidate,), report)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_store, "_search", search)
+        patch.setattr(segment_store, "search_segment", search)
         yield
     segment_store.forget()

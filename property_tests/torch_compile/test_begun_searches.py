@@ -155,8 +155,8 @@ def test_segments_that_workers_search_are_those_of_a_search_here(monkeypatch: py
 
     x, w, v = torch.randn(8, 32), torch.randn(32, 64), torch.randn(64, 16)
     found, here = [], list[str]()
-    of_this_process = segment_store._search
-    monkeypatch.setattr(segment_store, "_search", lambda name, *rest: here.append(name) or of_this_process(name, *rest))
+    of_this_process = segment_store.search_segment
+    monkeypatch.setattr(segment_store, "search_segment", lambda name, *rest: here.append(name) or of_this_process(name, *rest))
     for cores in (2, 4):
         monkeypatch.setattr(executors, "usable_cores", lambda cores=cores: cores)
         segment_store.forget()

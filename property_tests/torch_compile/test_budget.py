@@ -52,7 +52,7 @@ def test_graphs_between_breaks_share_the_budget_of_their_call(monkeypatch: pytes
         clock.now += BUDGET / 5
         return [], [], until
 
-    monkeypatch.setattr(compile_graph, "_gated", gated)
+    monkeypatch.setattr(compile_graph, "gated_records", gated)
 
     def inner(x: Any) -> Any:
         y = x.sin()

@@ -76,7 +76,7 @@ def test_out_of_memory_in_a_call_is_raised_and_later_calls_run_kernels(monkeypat
         fast = torch.compile(model, backend=backend, options=LIBRARY)
         fast(x)
         with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
-            patch.setattr(SegmentCall, "_started", lambda *_: torch.empty(1 << 50, device="cuda"))
+            patch.setattr(SegmentCall, "started", lambda *_: torch.empty(1 << 50, device="cuda"))
             for call in [it for it in calls_of(graph_records()) if isinstance(it, SegmentCall)]:
                 call._running.clear()
             fast(x)

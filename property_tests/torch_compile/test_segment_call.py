@@ -60,14 +60,14 @@ RESULTS = {
 def test_results_are_new_row_major_tensors_at_every_call(name: str, later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     call = own_call()
     makers = iter([lambda x, y: (y.clone(),)] * later + [RESULTS[name]])
-    monkeypatch.setattr(SegmentCall, "_started", lambda *_: (lambda given, library: next(makers)(*given), False))
+    monkeypatch.setattr(SegmentCall, "started", lambda *_: (lambda given, library: next(makers)(*given), False))
     monkeypatch.setattr("mirage_eg.torch_compile.segment_call.torch_library", lambda: None)
     given = [torch.randn(2, 4, 6, 6) for _ in range(2)]
     for _ in range(later):
-        call._on_gpu(given)
+        call.run_on_gpu(given)
     wanted = [it.clone() for it in RESULTS[name](*given)]
     monkeypatch.setattr(call.results, "returned_strides", [None] * len(wanted))
-    results = call._on_gpu(given)
+    results = call.run_on_gpu(given)
     torch.testing.assert_close(results, wanted)
     assert [it.stride() for it in results] == [torch.empty(it.shape).stride() for it in results]
     places = [it.untyped_storage().data_ptr() for it in (*given, *results)]
@@ -131,7 +131,7 @@ def test_a_segment_that_raises_is_torchs_in_that_call(
     with torch.no_grad(), library_segments(), caplog.at_level(logging.WARNING, "mirage_eg.torch"):
         fast = torch.compile(projected, backend=backend, options=LIBRARY | {"rest": rest})
         fast(x)
-        monkeypatch.setattr(SegmentCall, "_on_cpu", fails)
+        monkeypatch.setattr(SegmentCall, "run_on_cpu", fails)
         for _ in range(2):
             torch.testing.assert_close(fast(x), projected(x))
     [line] = caplog.messages
@@ -147,7 +147,7 @@ def test_out_of_memory_in_a_call_is_raised_and_later_calls_run_kernels(monkeypat
         fast = torch.compile(projected, backend=backend, options=LIBRARY)
         fast(x)
         with monkeypatch.context() as patch:
-            patch.setattr(SegmentCall, "_on_cpu", fails)
+            patch.setattr(SegmentCall, "run_on_cpu", fails)
             with pytest.raises(torch.OutOfMemoryError):
                 fast(x)
         torch.testing.assert_close(fast(x), projected(x))

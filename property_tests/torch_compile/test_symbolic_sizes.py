@@ -267,7 +267,7 @@ def test_a_program_is_searched_again_once_where_structures_serve_it_badly(
 def test_a_search_that_found_nothing_serves_only_where_no_other_one_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    search, lengths = segment_store._search, []
+    search, lengths = segment_store.search_segment, []
 
     def first_fails(name: str, program: Any, *rest: Any) -> Any:
         result = search(name, program, *rest)
@@ -275,7 +275,7 @@ def test_a_search_that_found_nothing_serves_only_where_no_other_one_does(
         library = tuple(it for it in result.candidates if not it.fused)
         return replace(result, candidates=library) if len(lengths) == 1 else result
 
-    monkeypatch.setattr(segment_store, "_search", first_fails)
+    monkeypatch.setattr(segment_store, "search_segment", first_fails)
     fast = compiled(attends, cache=str(tmp_path))
     check(fast, attends, [torch.randn(2, length, WIDTH) for length in (8, 9)])
     assert lengths == [256, 8] and [record.used for record in graph_records()] == [1, 1]

@@ -103,7 +103,7 @@ def test_an_error_in_a_call_leaves_the_segment_to_torch(
     with library_segments(), torch.no_grad(), caplog.at_level(logging.WARNING, "mirage_eg.torch"):
         fast(x)
         assert Compilation(graph_records()).used == 1
-        monkeypatch.setattr(SegmentCall, "_on_cpu", refuse)
+        monkeypatch.setattr(SegmentCall, "run_on_cpu", refuse)
         for _ in range(2):
             torch.testing.assert_close(fast(x), projected(x))
     found = Compilation(graph_records())
@@ -117,7 +117,7 @@ def test_an_error_in_a_call_is_raised_if_that_is_asked_for(monkeypatch: pytest.M
     fast, x = torch.compile(projected, backend=backend, options=LIBRARY), torch.randn(8, WIDTH)
     with library_segments(), torch.no_grad():
         fast(x)
-        monkeypatch.setattr(SegmentCall, "_on_cpu", refuse)
+        monkeypatch.setattr(SegmentCall, "run_on_cpu", refuse)
         with pytest.raises(KeyError, match="a table without this op"):
             fast(x)
 

@@ -239,7 +239,7 @@ def test_inductors_seconds_take_half_of_a_budget_at_most(
     passing, lefts = SlowClock(), list[float]()
     passing.begin(monkeypatch)
     monkeypatch.setattr("mirage_eg.torch_compile.backend.compiled_whole", passing.slow(compiled_whole, seconds))
-    monkeypatch.setattr(compile_graph, "_record_or_why", lambda record, *rest: lefts.append(record.args[5].left()) or SKIPPED)
+    monkeypatch.setattr(compile_graph, "record_or_why", lambda record, *rest: lefts.append(record.args[5].left()) or SKIPPED)
     x = torch.randn(8, WIDTH)
     assert compiled(projected, x, budget=60.0)[1].used == 0
     assert lefts == [left]

@@ -187,7 +187,7 @@ class Workers:
             lost += range(len(items))
         positions = {self._ahead.pop(item): position for position, item in enumerate(items) if item in self._ahead}
         try:
-            for future in _as_completed(positions, lambda: inf):
+            for future in completed_until(positions, lambda: inf):
                 try:
                     [result] = future.result()
                 except self._lost:
@@ -202,7 +202,7 @@ class Workers:
 
     def submit(self, function: Function, common: Any, item: Any) -> Future[list[Any]]:
         """Begin one item in a process; the future has its result alone. What is not done when this context ends is ended."""
-        future = _Job(function, common).submit(self._open(), [item])
+        future = _Job(function, common).submit(self.open_pool(), [item])
         self._late.append(future)
         return future
 
@@ -227,7 +227,7 @@ class Workers:
 
     def _begin(self, item: Any, job: "_Job") -> None:
         if item not in self._ahead:
-            self._ahead[item] = job.submit(self._open(), [item])
+            self._ahead[item] = job.submit(self.open_pool(), [item])
 
     def _has_idle(self) -> bool:
         return sum(not future.done() for future in self._ahead.values()) < self.count
@@ -268,7 +268,7 @@ class Workers:
         """The results of each chunk, None where its worker died."""
         futures: dict[Future[list[Any]], list[int]] = {}
         unsent: list[list[int]] = []
-        executor = self._open()
+        executor = self.open_pool()
         job = _Job(function, common)
         broken = False
         for chunk in chunks:
@@ -278,7 +278,7 @@ class Workers:
                 broken = True
                 unsent.append(chunk)
         try:
-            for future in _as_completed(futures, until):
+            for future in completed_until(futures, until):
                 try:
                     results = future.result()
                 except self._lost as error:
@@ -293,7 +293,8 @@ class Workers:
         if broken:
             self._stop(kill=True)
 
-    def _open(self) -> Executor:
+    def open_pool(self) -> Executor:
+        """The pool of processes, which starts at the first call."""
         if self._executor is None:
             import loky  # here, as most runs of the command line do without
 
@@ -386,7 +387,7 @@ def _seconds_of_work() -> float:
     return thread_time() + children.ru_utime + children.ru_stime
 
 
-def _as_completed(futures: Iterable[Future[Any]], until: Callable[[], float]) -> Iterator[Future[Any]]:
+def completed_until(futures: Iterable[Future[Any]], until: Callable[[], float]) -> Iterator[Future[Any]]:
     """The futures as they are completed, until `perf_counter` passes `until`.
 
     Raises:

@@ -72,7 +72,7 @@ def summary(result: Result) -> tuple[str, list[str]]:
 @pytest.fixture(scope="module")
 def dask() -> Iterator[Executor]:
     with Workers("dask", 2) as workers:
-        yield workers._open()
+        yield workers.open_pool()
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def dask() -> Iterator[Executor]:
     with Workers("dask", 2) as workers:
-        yield workers._open()
+        yield workers.open_pool()
 
 
 @settings(max_examples=25)
@@ -88,7 +88,7 @@ def test_items_begun_ahead_change_no_result(calls: list[tuple[set[int], list[int
 
 
 def test_idle_workers_begin_what_is_likely_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, all_sent, real = list[int](), Event(), executors._as_completed
+    begun, all_sent, real = list[int](), Event(), executors.completed_until
 
     def recorded(common: None, items: Sequence[int]) -> Iterator[int]:
         assert all_sent.wait(60)
@@ -99,7 +99,7 @@ def test_idle_workers_begin_what_is_likely_and_no_more(monkeypatch: pytest.Monke
         all_sent.set()
         return real(*given)
 
-    monkeypatch.setattr(executors, "_as_completed", as_completed)
+    monkeypatch.setattr(executors, "completed_until", as_completed)
     with ThreadPoolExecutor(2) as pool, Workers(pool) as workers:
         likely = iter([2, 3, 4])
         assert ahead(workers, recorded, None, [1], likely) == [1]
@@ -146,7 +146,7 @@ def test_runs_that_share_processes_have_the_same_ones(eager: None) -> None:
     def processes_of_a_run(jobs: int, function: Any = pid) -> set[int]:
         with Workers(jobs=jobs) as workers:
             results(workers, function, None, 50)
-            executor = workers._open()
+            executor = workers.open_pool()
             assert isinstance(executor, loky.ProcessPoolExecutor)
             return {*executor._processes}
 
