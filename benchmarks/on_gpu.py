@@ -127,6 +127,12 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             120,
         ),
         Step(
+            "library_convolutions",
+            "the library's convolutions beside their predictions",
+            ((PYTHON, "benchmarks/library_convolutions.py", "--json", str(out / "library_convolutions.jsonl")),),
+            120,
+        ),
+        Step(
             "product_chain",
             "a chain of products, launched dependently or not",
             ((PYTHON, "benchmarks/product_chain.py", "--json", str(out / "product_chain.jsonl")),),

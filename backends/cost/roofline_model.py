@@ -138,7 +138,8 @@ def is_depthwise(graph: Graph, item: Node) -> bool:
 def convolution_steps(weight: Shape) -> float:
     """The steps of a library convolution in iterations of a generated kernel: sums over channels and windows in tiles of 64.
 
-    On an H200 cuDNN took 5.8 µs for 3×3 windows of 64 channels, 9 steps, 8.4 for 36 steps and 11.9 for 72, channels last.
+    On an H200 cuDNN took 5.8 µs for 3×3 windows of 64 channels, 9 steps, 8.4 for 36 steps and 11.9 for 72, channels last
+    (`benchmarks/library_convolutions.py`).
     """
     start = 26 if weight[1] > 1 else 0  # a convolution of each channel alone is no kernel of matrix units
     return (start + ceil(prod(weight[1:]) / 64)) / 2
