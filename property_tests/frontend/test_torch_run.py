@@ -56,6 +56,19 @@ def test_two_arguments_that_change_places_keep_their_values() -> None:
     assert y.tolist() == [0, 0]
 
 
+def test_two_segments_that_fill_equal_memory_do_not_share_it() -> None:
+    def filled(x: torch.Tensor) -> torch.Tensor:
+        both = x.new_empty(4)
+        both[:2], both[2:] = x, x * 2
+        return both
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return filled(torch.atan(filled(x))[1:3])
+
+    x, other = torch.tensor([3.0, 4.0]), torch.tensor([-1.0, 5.0])
+    assert torch.equal(imported(function, x).run(other), function(other))
+
+
 DEPENDENT: dict[str, Callable[..., Any]] = {
     "nonzero": lambda x: torch.nonzero(x) + 1,
     "unique": lambda x: torch.unique(x) * 2,
