@@ -7,6 +7,7 @@ bound on.
 
 from collections.abc import Mapping
 from math import ceil, prod
+from types import MappingProxyType
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -41,7 +42,7 @@ def indicator_inputs(program: Graph) -> frozenset[int]:
 
 def index_bounds(program: Graph) -> dict[int, int]:
     """The positions of the inputs that are indices 0 ≤ x < bound, with the bound."""
-    return _bounds(program, {})
+    return _bounds(program, {}, _largest(program))
 
 
 def counting_bounds(program: Graph) -> dict[int, int]:
@@ -55,8 +56,23 @@ def counting_bounds(program: Graph) -> dict[int, int]:
     return _bounds(program, counts) | index_bounds(program)
 
 
-def _bounds(program: Graph, counts: Mapping[int, int], sums: bool = False) -> dict[int, int]:
-    """The bounds of inputs that index, or are compared with values in `counts`.
+def _largest(program: Graph) -> dict[int, int]:
+    """The largest of 0, 1, 2, … below an extent, and of their rearrangements, casts and quotients by a number."""
+    largest: dict[int, int] = {}
+    for item, values in program.numbered():
+        if item.op in COUNTS:
+            largest[values[0]] = item["extent"] - 1
+        elif item.op == "floor_divide" and item.operands[0] in largest:
+            largest[values[0]] = int(largest[item.operands[0]] // item["divisor"])
+        elif len(item.operands) == 1 and item.operands[0] in largest and (item.kind is Kind.REARRANGEMENT or item.op in CASTS):
+            largest[values[0]] = largest[item.operands[0]]
+    return largest
+
+
+def _bounds(
+    program: Graph, counts: Mapping[int, int], largest: Mapping[int, int] = MappingProxyType({}), sums: bool = False
+) -> dict[int, int]:
+    """The bounds of inputs that index, or are compared with values in `counts`; one added to an index of `largest` spares it.
 
     With `sums`, two terms of an index share its bound; one of them may be 0, 1, 2, … for each of its elements.
     """
@@ -80,6 +96,10 @@ def _bounds(program: Graph, counts: Mapping[int, int], sums: bool = False) -> di
                 for place, operand in enumerate(item.operands) if value in bounds else ():
                     if place != row.indices and place >= row.conditions:
                         bound(operand, bounds[value])
+        elif item.op in SUMS and values[0] in bounds and not largest.keys().isdisjoint(item.operands):
+            for one, other in (item.operands, item.operands[::-1]):
+                if one in largest:
+                    bound(other, max(1, bounds[values[0]] - largest[one]))
         elif sums and item.op in SUMS and values[0] in bounds:
             spare = max(0, bounds[values[0]] - prod(program.types[values[0]].shape))
             for operand in item.operands:

@@ -59,3 +59,13 @@ def wrapped(x: int, low: int, bits: int) -> Node:
 def places(extent: int) -> Node:
     """0, 1, …, extent − 1."""
     return node("iota", extent=extent)
+
+
+def rows(x: int, places: int) -> Node:
+    """The rows of x at these places."""
+    return node("gather", x, places, dim=0)
+
+
+def scale(x: int, factor: int) -> Node:
+    """x times a number."""
+    return node("scale", x, factor=Fraction(factor))

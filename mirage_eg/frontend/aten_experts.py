@@ -14,7 +14,8 @@ from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
-MOST_CHOSEN = 1 << 28  # elements of the weights that all rows choose: each row reads its own
+MOST_CHOSEN = 1 << 28  # elements of the weights that all rows choose, where each row reads its own
+MOST_TOKENS = 256  # of which products with the weights of all experts take the time of reading those
 _CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"))
 _HISTOGRAM, _SORT, _TOPK = "aten.histc.default", ("aten.sort.default", "aten.sort.stable"), "aten.topk.default"
 
@@ -70,28 +71,29 @@ def running_count(call: Call) -> Tensor | None:
     return cast(reshaped(g.op("sum", g.where(reached, one, zero), dim=1), x.shape), call.result.dtype)
 
 
-def _chosen_of(node: Any, experts: int) -> bool:
-    """Whether the elements are places of the largest among at most so many."""
+def _chosen_of(node: Any, experts: int) -> int:
+    """How many elements, which are places of the largest among at most so many, a token has; 0 where they are none."""
     node = behind(node, SAME_ELEMENTS | _CASTS)
     if getattr(node.target, "__name__", "") != "getitem" or node.args[1] != 1 or str(node.args[0].target) != _TOPK:
-        return False
+        return 0
     scores = node.args[0].args[0].meta["val"]
-    return bool(scores.shape[_argument(node.args[0], 2, "dim", -1)] <= experts)
+    return int(_argument(node.args[0], 1, "k")) if scores.shape[_argument(node.args[0], 2, "dim", -1)] <= experts else 0
 
 
-def _sorted_experts(call: Call, experts: int) -> Tensor | None:
-    """The experts of all rows, where the ends of groups are running counts of them in order, and they are in this graph."""
+def _sorted_experts(call: Call, experts: int) -> tuple[Tensor | None, int]:
+    """The experts of all rows, where the ends of groups are running counts of them in order, and they are in this graph.
+
+    With the count of the experts of a token.
+    """
     node = call.arguments["offs"]
     if str(node.target) != "aten.cumsum.default" or _counted(node.args[0]) is None:
-        return None
+        return None, 1
     ids = _uncast(node.args[0].args[0])
     if getattr(ids.target, "__name__", "") != "getitem" or ids.args[1] != 0 or str(ids.args[0].target) not in _SORT:
-        return None
-    bins = _argument(node.args[0], 1, "bins")
-    is_whole = (
-        bins == experts and not _argument(ids.args[0], 2, "descending", False) and _chosen_of(ids.args[0].args[0], experts)
-    )
-    return call.tensor_of(ids) if is_whole and call.has(ids) else None
+        return None, 1
+    bins, each = _argument(node.args[0], 1, "bins"), _chosen_of(ids.args[0].args[0], experts)
+    is_whole = bins == experts and not _argument(ids.args[0], 2, "descending", False) and each
+    return (call.tensor_of(ids), each) if is_whole and call.has(ids) else (None, 1)
 
 
 def _grouped_product(call: Call) -> Tensor:
@@ -105,11 +107,13 @@ def _grouped_product(call: Call) -> Tensor:
             f"operands of {len(x.shape)} and {len(weights.shape)} dims, wanted rows and a weight for each group"
         )
     (rows, width), (experts, _, columns) = x.shape, weights.shape
-    if (chosen := rows * width * columns) > MOST_CHOSEN:
-        raise UnsupportedError(f"{rows} rows choose {chosen} elements of weights, wanted at most {MOST_CHOSEN}")
-    g = call.graph
-    own = _sorted_experts(call, experts)
-    behind = None
+    own, each = _sorted_experts(call, experts)
+    if (chosen := rows * width * columns) > MOST_CHOSEN and not experts <= rows <= each * MOST_TOKENS:
+        raise UnsupportedError(
+            f"{rows} rows choose {chosen} elements of weights, wanted at most {MOST_CHOSEN}, or at least {experts} rows "
+            f"of at most {MOST_TOKENS} tokens"
+        )
+    g, behind = call.graph, None
     if own is None:
         places = reshaped(cast(g.iota(rows), ends.dtype), (rows, 1))
         before = g.sum(g.less_equal(reshaped(ends, (1, experts)), places), dim=1)  # groups that end before a row

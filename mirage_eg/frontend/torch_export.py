@@ -22,6 +22,7 @@ from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of,
 from mirage_eg.frontend.imported import AddedInput, Constant, Imported, ImportedSegment, InputKind, Outside
 from mirage_eg.frontend.torch_definitions import defined_ops
 from mirage_eg.frontend.torch_run import Running
+from mirage_eg.ir.all_experts import with_all_experts
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.sorted_rows import with_rows_in_order
@@ -228,7 +229,7 @@ def segment_of(
         it.append(node)
     for node in outputs:
         it.graph.mark_output(it.values[node])
-    program = with_rows_in_order(without_dead_code(it.graph.graph())).keeping_undefined()
+    program = with_all_experts(with_rows_in_order(without_dead_code(it.graph.graph()))).keeping_undefined()
     kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}
     of_input = {node.name: kinds.get(found.place[node], InputKind.ACTIVATION) for node in it.inputs}
     kind = tuple(of_input.get(name, InputKind.CONSTANT) for name in program.input_names)

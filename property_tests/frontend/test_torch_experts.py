@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 import transformers.integrations.moe  # noqa: E402, F401  (it registers the op)
 
+from mirage_eg.ir import sorted_rows  # noqa: E402
 from property_tests.support.torch_import import imported  # noqa: E402
 
 TOKENS, CHOSEN, EXPERTS, WIDTH, COLUMNS = 5, 2, 4, 16, 8
@@ -66,15 +67,23 @@ def test_an_op_of_a_routed_layer_is_inside_with_the_numbers_of_torch(name: str) 
 
 
 def test_few_rows_of_experts_are_not_sorted_and_need_no_ends() -> None:
-    [program] = imported(layer, X, SCORES, W).programs
+    [program] = imported(layer, X[:1], SCORES[:1], W).programs
     ops = [item.op for item in program.ops]
     assert ops.count("argsort") == 1 and ops.count("gather") == 2  # the chosen experts; their weights, and the rows of tokens
     assert not {"cumsum", "index_write", "equal"}.intersection(ops)
 
 
-def test_many_rows_of_experts_stay_sorted() -> None:
+def test_rows_of_fewer_experts_read_those_of_all_and_are_not_sorted() -> None:
     tokens = 64 // CHOSEN + 1
     [program] = imported(layer, X[:1].expand(tokens, -1), SCORES[:1].expand(tokens, -1), W).programs
+    ops = [item.op for item in program.ops]
+    assert ops.count("argsort") == 1 and ops.count("gather") == 1 and "index_write" not in ops
+    assert (EXPERTS, tokens, COLUMNS) in {program.types[values[0]].shape for item, values in program.numbered() if values}
+
+
+def test_many_rows_of_more_experts_stay_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_rows, "_MOST_ROWS", 1)
+    [program] = imported(layer, X[:1], SCORES[:1], W).programs
     assert "index_write" in {item.op for item in program.ops}
 
 

@@ -1,0 +1,197 @@
+"""Products of rows with chosen weights as products of all tokens with all weights, of which rows are chosen.
+
+A row r is of an expert e(r) and of a token t(r), and reads the weight of its expert. Where there are at least as many rows as
+experts, weights would be read more than once. With D[e, t] = x[t] W[e], row r is D[e(r), t(r)]. So each weight is read once, by
+a product whose blocks are an expert and a tile of tokens; no row is sorted, and no number is read by the host. Up to a few
+hundred tokens such a product takes the time of reading its weights. Ops on rows that follow it are computed on D.
+
+No row reads the D of another expert, so a number that is none stays where it is. Import applies this law: it is trusted, and
+tested in the field.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mirage_eg.ir import write
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.library import ROW_READS
+from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
+from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.passes import with_direct_reshapes, without_dead_code
+from mirage_eg.ir.shapes import Shape
+
+_Lead = tuple[int, int]  # the first extents of D: of experts, or 1 for all; of tokens, or 1 for all
+
+
+def with_all_experts(program: Graph) -> Graph:
+    """The program without products of chosen weights that at least as many rows choose; `program` itself if it has none."""
+    copy = GraphCopy(program)
+    chosen = experts_of_rows(program)
+    found = [it for own, experts in chosen.items() if (it := _on_all(program, copy, own, experts)) is not None]
+    if not found:
+        return program
+    for item, values in copy:
+        if not any(it.delays(item, values) for it in found):
+            for operand in item.operands:
+                if operand not in copy.position:
+                    copy.position[operand] = next(it for it in found if operand in it.leads).rows(operand)
+            copy.copy(item, values)
+    return without_dead_code(with_direct_reshapes(copy.graph()))
+
+
+def experts_of_rows(program: Graph) -> dict[int, int]:
+    """The vectors of the experts of at least as many rows that products read, with the count of the experts."""
+    found: dict[int, int] = {}
+    for item in program.nodes:
+        if item.kind is Kind.MATMUL and len(program.types[item.operands[1]].shape) == 3:
+            for weights, own in _choices(program, item.operands[1]):
+                experts, rows = program.types[weights].shape[0], program.types[own].shape[0]
+                if all(type(extent) is int for extent in (experts, rows)) and 1 < experts <= rows:
+                    found[own] = experts
+    return found
+
+
+def _choices(program: Graph, value: int) -> Iterator[tuple[int, int]]:
+    """The tensors and the vectors of places of which a value has slices, behind elementwise ops and views."""
+    item = program.node_of[value]
+    if item.op in ROW_READS and item["dim"] == 0 and len(program.types[item.operands[1]].shape) == 1:
+        yield item.operands[0], item.operands[1]
+    elif item.kind is Kind.ELEMENTWISE or item.op in RESHAPES | TRANSPOSES:
+        for operand in item.operands:
+            yield from _choices(program, operand)
+
+
+def _on_all(program: Graph, copy: GraphCopy, own: int, experts: int) -> "_OnAll | None":
+    """D of the rows of these experts: of tokens, if one vector has the token of each row, else of the rows themselves."""
+    rows = program.types[own].shape
+    chosen = {item.operands[1]: item.operands[0] for item in program.nodes if item.op in ROW_READS and item["dim"] == 0}
+    tokens = [index for index in chosen if index != own and program.types[index].shape == rows]
+    for index in (*tokens, None):
+        extent = rows[0] if index is None else program.types[chosen[index]].shape[0]
+        it = _OnAll(program, copy, own, index, (experts, extent))
+        products = [values[0] for item, values in program.numbered() if it.is_product(item)]
+        if products and all(it.lead(value) is not None for value in products):
+            return it
+    return None
+
+
+@dataclass
+class _OnAll:
+    """Values of rows as slices of D, `written` at positions of the copy; `leads`: the first extents of D, or none."""
+
+    program: Graph
+    copy: GraphCopy
+    own: int
+    tokens: int | None
+    extents: _Lead
+    leads: dict[int, _Lead | None] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)
+    places: int | None = None
+
+    def is_product(self, item: Node) -> bool:
+        """Whether rows are multiplied with weights of their experts."""
+        return item.kind is Kind.MATMUL and any(own == self.own for _, own in _choices(self.program, item.operands[1]))
+
+    def delays(self, item: Node, values: range) -> bool:
+        """Whether a node is computed on D, and its rows only where another node reads them."""
+        return len(values) == 1 and self.lead(values[0]) == self.extents
+
+    def lead(self, value: int) -> _Lead | None:
+        """The first extents of the D of a value; None where the value is no slices of one."""
+        if value not in self.leads:
+            self.leads[value] = self._lead(value)
+        return self.leads[value]
+
+    def _lead(self, value: int) -> _Lead | None:
+        item, shape = self.program.node_of[value], self.program.types[value].shape
+        experts, tokens = self.extents
+        if item.op == "output" or not self._has_rows(value):
+            return None
+        if item.op in ROW_READS and item["dim"] == 0 and item.operands[1] in (self.own, self.tokens):
+            extent = self.program.types[item.operands[0]].shape[0]
+            lead = (experts, 1) if item.operands[1] == self.own else (1, tokens)
+            return lead if extent == max(lead) else None
+        if item.kind is Kind.MATMUL:
+            left, right = item.operands
+            own = self.lead(left) or ((1, tokens) if self.tokens is None and self._has_rows(left) else None)
+            return self.extents if len(shape) == 3 and shape[1] == 1 and own and self.lead(right) == (experts, 1) else None
+        if not self._works_on_rows(item, value):
+            return None
+        leads = [self.lead(operand) for operand in self._row_operands(item, len(shape))]
+        known = [lead for lead in leads if lead is not None]
+        return (
+            None if not known or len(known) < len(leads) else (max(lead[0] for lead in known), max(lead[1] for lead in known))
+        )
+
+    def _has_rows(self, value: int) -> bool:
+        return self.program.types[value].shape[:1] == self.program.types[self.own].shape
+
+    def _row_operands(self, item: Node, rank: int) -> list[int]:
+        """The operands that are no constants for all rows."""
+        aligned = [it for it in item.operands if item.kind is not Kind.ELEMENTWISE or len(self.program.types[it].shape) == rank]
+        return [it for it in aligned if self._has_rows(it)]
+
+    def _works_on_rows(self, item: Node, value: int) -> bool:
+        """Whether an op computes a row of its result of that row of its operands."""
+        if item.op in RESHAPES:
+            return self._has_rows(item.operands[0])
+        if item.op in TRANSPOSES:
+            return bool(item["permutation"][0] == 0)
+        if item.kind is Kind.REDUCTION or item.op == "slice":
+            return bool(item["dim"] != 0)
+        return item.kind is Kind.ELEMENTWISE
+
+    def on_all(self, value: int) -> int:
+        """The position of D."""
+        if value not in self.written:
+            self.written[value] = self._write(value)
+        return self.written[value]
+
+    def _write(self, value: int) -> int:
+        item, shape, lead = self.program.node_of[value], self.program.types[value].shape, self.lead(value)
+        if lead is None:  # rows that are tokens of their own
+            return self._shaped(self.copy.position[value], (1, *shape))
+        changes: dict[str, object] = {}
+        if item.op in ROW_READS:
+            return self._shaped(self.copy.position[item.operands[0]], (*lead, *shape[1:]))
+        if item.kind is Kind.MATMUL:
+            return self._product(item, shape)
+        if item.op in RESHAPES:
+            changes = {"shape": (*lead, *shape[1:])}
+        elif item.op in TRANSPOSES:
+            changes = {"permutation": (0, *(dim + 1 for dim in item["permutation"]))}
+        elif "dim" in item.mapping:
+            changes = {"dim": item["dim"] + 1}
+        rows = self._row_operands(item, len(shape))
+        operands = (self.on_all(it) if it in rows else self.copy.position[it] for it in item.operands)
+        return self.copy.append(node(item.op, *operands, **item.mapping | changes))
+
+    def _product(self, item: Node, shape: Shape) -> int:
+        """The product of all tokens, which are rows of matrices in D, with the weights of all experts."""
+        left, right = item.operands
+        experts, tokens = self.extents
+        of_all, _ = self.lead(left) or (1, tokens)
+        x = self._shaped(self.on_all(left), (of_all, tokens, *self.program.types[left].shape[2:]))
+        weights = self._shaped(self.on_all(right), (experts, *self.program.types[right].shape[1:]))
+        return self._shaped(self.copy.append(write.matmul(x, weights)), (experts, tokens, *shape[1:]))
+
+    def _shaped(self, position: int, shape: Shape) -> int:
+        return self.copy.append(write.reshape(position, shape))
+
+    def _in_64_bits(self, places: int) -> int:
+        position, wide = self.copy.position[places], DType.int64
+        return position if self.program.types[places].dtype is wide else self.copy.append(write.cast(position, wide))
+
+    def rows(self, value: int) -> int:
+        """The position of the rows of D."""
+        experts, tokens = self.extents
+        if self.places is None:
+            [count] = self.program.types[self.own].shape
+            token = self.copy.append(write.places(count)) if self.tokens is None else self._in_64_bits(self.tokens)
+            first = self.copy.append(write.scale(self._in_64_bits(self.own), tokens))
+            self.places = self.copy.append(write.add(first, token))
+        flat = self._shaped(self.on_all(value), (experts * tokens, *self.program.types[value].shape[1:]))
+        return self.copy.append(write.rows(flat, self.places))
