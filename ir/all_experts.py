@@ -34,10 +34,10 @@ def with_all_experts(program: Graph) -> Graph:
     if not found:
         return program
     for item, values in copy:
-        if not any(it.delays(item, values) for it in found):
+        if not any(it.is_delayed(value) for it in found for value in values):
             for operand in item.operands:
                 if operand not in copy.position:
-                    copy.position[operand] = next(it for it in found if operand in it.leads).rows(operand)
+                    copy.position[operand] = next(it for it in found if it.is_delayed(operand)).rows(operand)
             copy.copy(item, values)
     return without_dead_code(with_direct_reshapes(copy.graph()))
 
@@ -95,9 +95,9 @@ class _OnAll:
         """Whether rows are multiplied with weights of their experts."""
         return item.kind is Kind.MATMUL and any(own == self.own for _, own in _choices(self.program, item.operands[1]))
 
-    def delays(self, item: Node, values: range) -> bool:
-        """Whether a node is computed on D, and its rows only where another node reads them."""
-        return len(values) == 1 and self.lead(values[0]) == self.extents
+    def is_delayed(self, value: int) -> bool:
+        """Whether a value is computed on D, and its rows only where another node reads them."""
+        return self.lead(value) == self.extents
 
     def lead(self, value: int) -> _Lead | None:
         """The first extents of the D of a value; None where the value is no slices of one."""

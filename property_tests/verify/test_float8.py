@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import ScalingType, scaled_mm
 
 from mirage_eg.backends.evaluator import mpmath_ops
 from mirage_eg.backends.evaluator.floating_point import ELEMENTWISE
@@ -23,6 +24,7 @@ from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
+from property_tests.support.parameters import paired
 from property_tests.support.torch_import import imported, relative_error
 
 FLOAT8 = [str(dtype) for dtype in DType if dtype.is_float8]
@@ -140,3 +142,79 @@ def test_a_scaled_product_of_float8_is_inside(rows: bool) -> None:
     it = imported(linear, x, w, scale, bias)
     assert it.outside == ()
     assert relative_error(it.run(x, w, scale, bias), linear(x, w, scale, bias).double()) <= 2**-7
+
+
+M, K, COLUMNS = 256, 256, 128
+
+
+def _blocks(rows: int, columns: int, side: int, part: int) -> tuple[Any, Any]:
+    """Scales of blocks of a matrix, and the scale of each element."""
+    scale = torch.rand(-(-rows // side), -(-columns // part), generator=torch.Generator().manual_seed(rows + side)) + 0.5
+    return scale, scale.repeat_interleave(side, 0)[:rows].repeat_interleave(part, 1)[:, :columns]
+
+
+def _columns_first(scale: Any, rows: int) -> Any:
+    """A matrix with elements of a column side by side, and further rows, as torch wants scales."""
+    longer = torch.zeros(scale.shape[1], rows).t()
+    longer[: scale.shape[0]] = scale
+    return longer
+
+
+SIDES = {"parts": ((1, 128), (1, 128)), "blocks of the weight": ((1, 128), (128, 128)), "blocks of x": ((128, 128), (1, 128))}
+
+
+@pytest.mark.parametrize(("version", "sides"), paired([1, 2], SIDES))
+def test_scales_of_blocks_are_those_of_their_elements(version: int, sides: str) -> None:
+    x, w = (
+        torch.randn(rows, K, generator=torch.Generator().manual_seed(rows)).to(torch.float8_e4m3fn) for rows in (M, COLUMNS)
+    )
+    (own, of_x), (other, of_w) = (_blocks(len(it), K, *side) for it, side in zip((x, w), SIDES[sides], strict=True))
+    if version == 1:
+        arguments = (x, w, own, other.t())
+
+        def linear(x: Any, w: Any, own: Any, other: Any) -> Any:
+            return torch._scaled_mm(x, w.t(), own, other, out_dtype=torch.bfloat16)
+
+    else:
+        kinds = [ScalingType.BlockWise1x128 if side == 1 else ScalingType.BlockWise128x128 for side, _ in SIDES[sides]]
+        arguments = (
+            x,
+            w,
+            *(
+                _columns_first(scale, len(scale)) if kind is ScalingType.BlockWise1x128 else _columns_first(scale.t(), 4)
+                for scale, kind in zip((own, other), kinds, strict=True)
+            ),
+        )
+
+        def linear(x: Any, w: Any, own: Any, other: Any) -> Any:
+            return scaled_mm(x, w.t(), own, kinds[0], other, kinds[1], output_dtype=torch.bfloat16)
+
+    it = imported(linear, *arguments)
+    assert it.outside == ()
+    wanted = (x.double() * of_x) @ (w.double() * of_w).t()
+    assert relative_error(it.run(*arguments), wanted) <= 2**-7
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_product_with_bytes_has_the_numbers_of_torch(dtype: Any) -> None:
+    x, w = torch.randn(16, 256).to(dtype) * 20, torch.randint(-127, 128, (32, 256), dtype=torch.int8)
+    scales = (torch.rand(32) / 100).to(dtype)
+    it = imported(torch._weight_int8pack_mm, x, w, scales)
+    assert it.outside == ()
+    wanted = x.double() @ w.double().t() * scales.double()
+    error = relative_error(torch._weight_int8pack_mm(x, w, scales), wanted)
+    assert relative_error(it.run(x, w, scales), wanted) <= error + 1e-7
+
+
+@pytest.mark.parametrize("name", ["TensorWise", "RowWise"])
+def test_scales_that_a_call_names_are_those_of_torch(name: str) -> None:
+    kind = getattr(ScalingType, name)
+    x, w = (torch.randn(rows, 32).to(torch.float8_e4m3fn) for rows in (16, 48))
+    own, other = (torch.rand(1), torch.rand(1)) if name == "TensorWise" else (torch.rand(16, 1), torch.rand(1, 48))
+
+    def linear(x: Any, w: Any, own: Any, other: Any) -> Any:
+        return scaled_mm(x, w.t(), own, kind, other, kind, output_dtype=torch.float32)
+
+    it = imported(linear, x, w, own, other)
+    assert it.outside == ()
+    torch.testing.assert_close(it.run(x, w, own, other), linear(x, w, own, other))
