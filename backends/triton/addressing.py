@@ -50,23 +50,23 @@ def highest_offset(pointer: Pointer) -> int:
     return most(pointer.offset) + sum((most(extent) - 1) * most(stride) for extent, stride in extents)
 
 
-def launch_grid(grid: Shape) -> Shape:
-    """The grid as it is launched: flattened if an extent exceeds the limit of the device."""
+def launch_grid(grid: Shape, order: Sequence[int]) -> Shape:
+    """The grid as it is launched, its dims in this order; flattened if an extent exceeds the limit of the device."""
+    grid = tuple(grid[dim] for dim in order)
     fits = all(most(extent) <= limit for extent, limit in zip(grid, GRID_LIMITS, strict=False))
     return (*grid, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 
-def coordinates(grid: Shape, used: set[int], wide: bool) -> list[str]:
+def coordinates(grid: Shape, order: Sequence[int], used: set[int], wide: bool) -> list[str]:
     """Lines that give the block its coordinates, for the grid dims in `used`."""
-    flat = launch_grid(grid)[: len(grid)] != tuple(grid)
-    lines = []
+    flat = launch_grid(grid, order)[: len(grid)] != tuple(grid[dim] for dim in order)
+    lines = {}
     stride = 1
-    for dim, extent in enumerate(grid):
-        if dim in used:
-            index = f"tl.program_id({dim})" if not flat else _digit(stride, extent, last=dim == len(grid) - 1)
-            lines.append(f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index))
-        stride *= extent
-    return lines
+    for place, dim in enumerate(order):
+        index = f"tl.program_id({place})" if not flat else _digit(stride, grid[dim], last=dim == order[-1])
+        lines[dim] = f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index)
+        stride *= grid[dim]
+    return [lines[dim] for dim in sorted(used)]
 
 
 def _digit(stride: int, extent: int, last: bool) -> str:

@@ -41,7 +41,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
 from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, TERMS, to_a_type
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.sizes import SizeExpression, divisor
+from mirage_eg.ir.sizes import SizeExpression, divisor, most
 
 _RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", FULL, *GRID_NAMES}
 
@@ -67,6 +67,21 @@ class Part:
     def pointers(self) -> tuple[Pointer, ...]:
         """Pointers to inputs and the indices of their rows, bounds of the loop, outputs and exported maxima."""
         return (*with_indices(self.inputs), *self.bounds, *self.outputs, *self.extras)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The grid dims as they are launched: where there is no product, thread blocks that follow each other read or write
+        what follows each other in the largest tensor, as memory likes it."""
+        dims = range(len(self.graph.grid))
+        if any(item.kind is Kind.MATMUL for item in self.graph.nodes):
+            return tuple(dims)
+        inputs = zip(self.inputs, (item["imap"] for item in self.graph.inputs), strict=True)
+        outputs = zip(self.outputs, (item["omap"] for item in self.graph.outputs), strict=True)
+        pointer, targets = max((*inputs, *outputs), key=lambda pair: prod(map(most, pair[0].shape)))
+        new = [dim for dim in dims if targets[dim] == NEW_DIM]
+        moved = {dim: new.index(dim) if dim in new else len(new) + targets[dim] for dim in dims if targets[dim] != REPLICATED}
+        steps = {dim: most(pointer.strides[moved[dim]]) if dim in moved else 0 for dim in dims}
+        return tuple(sorted(dims, key=lambda dim: (steps[dim], -dim)))
 
     @property
     def bounds(self) -> tuple[Pointer, ...]:
@@ -162,7 +177,7 @@ def _assemble(writer: Writer, part: Part) -> list[str]:
     bounds = _loop_bounds(writer, part)
     offset = ".to(tl.int64)" if writer.wide else ""
     lines = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
-    lines += coordinates(writer.graph.grid, writer.grid_used, writer.wide)
+    lines += coordinates(writer.graph.grid, part.order, writer.grid_used, writer.wide)
     if writer.schedule.dependent_launch:  # before the wait the next kernel would take the multiprocessors of the one before
         lines += [*writer.early_loads, "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"]
     lines += [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]

@@ -259,8 +259,8 @@ def test_grid_dims_on_one_dim_are_digits_of_its_index_flattened_or_not(
 
 
 def test_a_grid_beyond_what_cuda_counts_is_flattened() -> None:
-    assert "[(210000, 1, 1)]" in emit(digits_program((3, 70000)))
-    assert "[(70000, 3, 1)]" in emit(digits_program((70000, 3)))
+    assert "[(70000, 3, 1)]" in emit(digits_program((3, 70000)))
+    assert "[(210000, 1, 1)]" in emit(digits_program((70000, 3)))
 
 
 @pytest.mark.parametrize("strides", [(1, 6), (20, 2), (7, 1)])
