@@ -41,7 +41,7 @@ from mirage_eg.report.funnel import funnel
 from mirage_eg.report.mutant_regions import regions_svg
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # docs and property_tests are in no package
-from docs import ablation, card_results, house, op_table, public_names
+from docs import ablation, card_results, house, kernelbench, op_table, public_names
 from docs.card_results import Card
 from docs.tuner_choices import gains_of_choices
 
@@ -64,6 +64,7 @@ def pages() -> dict[str, str]:
         "reference/rule_language.md": op_table.rule_language_page(),
         "measurements/verification.md": verification(),
         "explanation/architecture.md": _framed(DOCS / "explanation/architecture.md", house.table() + "\n", _HOUSE),
+        "measurements/kernelbench.md": _framed(DOCS / "measurements/kernelbench.md", kernelbench.tables()),
         "measurements/models.md": _framed(DOCS / "measurements/models.md", models_table()),
         "measurements/torch_compile.md": _framed(DOCS / "measurements/torch_compile.md", layers_table()),
         "measurements/ablation.md": GENERATED + ablation.page(),
@@ -174,6 +175,12 @@ same run.
 ## Gain of each choice of the tuner
 
 {gains_of_choices()}
+
+## KernelBench
+
+float32, on an H200; [KernelBench](kernelbench.md) has the rows, and what others publish.
+
+{kernelbench.results()}
 
 ## Search
 

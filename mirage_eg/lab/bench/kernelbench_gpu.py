@@ -109,11 +109,12 @@ def without_rows(problems: Sequence[Problem], path: Path | None, dtype: str | No
 
 def gpu_rows(path: Path, problems: Iterable[Problem], dtype: str) -> list[GpuRow]:
     """The newest row of each problem in the file, in the order of the problems."""
-    found = {line["problem"]: _row(line) for line in lines(path) if line.get("dtype") == dtype}
+    found = {line["problem"]: row_of(line) for line in lines(path) if line.get("dtype") == dtype}
     return [found[problem.name] for problem in problems if problem.name in found]
 
 
-def _row(line: Mapping[str, Any]) -> GpuRow:
+def row_of(line: Mapping[str, Any]) -> GpuRow:
+    """The row of a line; fields that are gone are left out."""
     names = {it.name for it in fields(GpuRow)}
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in line.items() if name in names
@@ -143,7 +144,7 @@ def run_problems(
         def ended(problem: Problem, end: End) -> bool:
             row = GpuRow(problem=problem.name, dtype=options.dtype)
             for line in lines(stages(problem)):
-                row = _row(line)
+                row = row_of(line)
             if end.code != 0:
                 why = f"stopped after {seconds:g} s" if end.late else f"ended with code {end.code}: {end.said}"
                 row = replace(row, reason=f"{why}, after stage {row.stage}" if end.late else why)
