@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mirage_eg.backends.triton.exp_factors import Powers, real_dims
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
+from mirage_eg.ir.op.elementwise import PRODUCTS, QUOTIENTS, RECTIFIERS
 from mirage_eg.ir.ops import Kind
 
 
@@ -74,7 +75,7 @@ def _weights(sums: _Sums, item: Node, weights: Mapping[int, Weights]) -> Weights
     own = [weights[operand] for operand in item.operands if operand in weights]
     first = own[0]
     match item.op:
-        case "mul" | "matmul":
+        case _ if _multiplies(item):
             others = [(position, operand) for position, operand in enumerate(item.operands) if operand not in weights]
             own += [_factors(sums, item, position, operand) for position, operand in others]
             if None in own or (item.kind is Kind.MATMUL and item.operands[0] in weights and item.operands[1] in weights):
@@ -85,9 +86,9 @@ def _weights(sums: _Sums, item: Node, weights: Mapping[int, Weights]) -> Weights
             return None if kept is None or factors is None else tuple(sorted((*kept, *factors)))
         case "scale" if not item["factor"]:
             return None
-        case "div":
+        case op if op in QUOTIENTS:
             return first  # of the dividend, if it has a degree; a divisor is judged as such
-        case "relu":
+        case op if op in RECTIFIERS:
             return first if first == () else None  # a negative factor weights as 0
         case "slice":
             return None if item["dim"] in sums.trace.origins[item.operands[0]] else first  # the maximum is taken over more
@@ -132,7 +133,7 @@ def _factors(sums: _Sums, item: Node, position: int, operand: int) -> Weights:
 
 def _opposite_dim(item: Node, position: int, dim: int, rank: int, other_rank: int) -> int:
     """The dim of the other operand of a product that matches a dim of this one; negative if there is none."""
-    if item.op in ("mul", "where") or dim < rank - 2:
+    if item.kind is not Kind.MATMUL or dim < rank - 2:
         return dim + other_rank - rank
     contracted = rank - (1 if position == 0 else 2)
     return other_rank - (2 if position == 0 else 1) if dim == contracted else -1
@@ -148,7 +149,7 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
             if operand not in trace.degrees:
                 continue
             own = behind
-            if item.op in ("mul", "matmul") or (item.op == "where" and _is_product(sums, item)):
+            if _multiplies(item) or (item.op == "where" and _is_product(sums, item)):
                 others = [position for position, x in enumerate(item.operands[:2]) if x not in trace.degrees]
                 multiplied = [(position, x) for position in others for x in _multiplied(sums, item.operands[position])]
                 own |= {factor for position, x in multiplied for factor in _factors(sums, item, position, x) or ()}
@@ -156,6 +157,10 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
             own = frozenset(factor for factor in own if within.issuperset(source for _, source in factor.dims))
             found[operand] = found[operand] & own if operand in found else own
     return found[trace.exponential]
+
+
+def _multiplies(item: Node) -> bool:
+    return item.op in PRODUCTS or item.kind is Kind.MATMUL
 
 
 def _is_product(sums: _Sums, item: Node) -> bool:
@@ -168,7 +173,7 @@ def _multiplied(sums: _Sums, value: int) -> list[int]:
     found = [value]
     for x in found:
         item = sums.graph.node_of[x]
-        if item.op == "mul":
+        if item.op in PRODUCTS:
             found += [operand for operand in item.operands if operand not in found]
     return found
 

@@ -5,13 +5,18 @@ from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from mirage_eg.ir.op import activations, arithmetic, bits, exponentials, roundings, selections
-from mirage_eg.ir.op.record import ElementwiseOp, holds
+from mirage_eg.ir.op.record import ElementwiseOp, Sign, holds
 
 Row = TypeVar("Row")
 
 PACKAGED: Mapping[str, ElementwiseOp] = {
     op.name: op for op in (*arithmetic.OPS, *bits.OPS, *roundings.OPS, *selections.OPS, *exponentials.OPS, *activations.OPS)
 }
+
+
+def _is_never_negative(op: ElementwiseOp) -> bool:
+    return op.sign is not None and not op.attributes and op.sign(*[Sign.ANY] * op.arity) > Sign.ANY
+
 
 COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)
 OF_BITS = frozenset(op.name for op in bits.SHIFTS_AND_MASKS)
@@ -32,9 +37,12 @@ EXTREMES = {op.name: op.extreme for op in PACKAGED.values() if op.extreme}
 AFFINE = frozenset({*TERMS, *PRODUCTS, "scale", "shift"})  # in each operand
 DIVISIONS = QUOTIENTS | {op.name for op in PACKAGED.values() if isinstance(op.power, Fraction) and op.power < 0}
 
+CLAMPS = frozenset(op.name for op in PACKAGED.values() if {"low", "high"} <= {*op.attributes})
 _POWERS = {op.name: op.power for op in PACKAGED.values() if isinstance(op.power, Fraction)}
 SQUARES = frozenset(op for op, power in _POWERS.items() if power == 2)
 ROOTS = frozenset(op for op, power in _POWERS.items() if abs(power) == Fraction(1, 2))  # and their reciprocals
+RECTIFIERS = frozenset(op for op, power in _POWERS.items() if power == 1 and _is_never_negative(PACKAGED[op]))
+"""f(c · x) = c · f(x) for c > 0, and never negative: a factor below 0 counts as 0."""
 
 REGISTRY: dict[str, ElementwiseOp] = {}
 """The ops of the user in this process, by name; `register_op` adds to it, and worker processes receive a copy."""

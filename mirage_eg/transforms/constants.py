@@ -23,7 +23,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node
-from mirage_eg.ir.op.elementwise import DIFFERENCES, EXTREMES, PACKAGED, QUOTIENTS, keeps_zero
+from mirage_eg.ir.op.elementwise import CLAMPS, DIFFERENCES, EXTREMES, PACKAGED, QUOTIENTS, keeps_zero
 from mirage_eg.ir.op.record import IDEMPOTENT
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
@@ -32,7 +32,6 @@ from mirage_eg.verify.reference import verify
 
 _MOST_EXTENT = 4  # of each dim, where a number is proved: elementwise ops do the same at all places
 _ITERATIONS, _NODES = 30, 20_000
-_CLAMPS = frozenset(op.name for op in PACKAGED.values() if {"low", "high"} <= {*op.attributes})
 _BOUNDED = frozenset(op.name for op in PACKAGED.values() if op.field is IDEMPOTENT and not op.dtype)  # and by roundings
 _SEEDS = frozenset({*DIFFERENCES, *QUOTIENTS, *EXTREMES, *_BOUNDED, "full", "fill"})  # ops of which laws give numbers
 
@@ -104,7 +103,7 @@ def _commands(program: Graph, terms: OpTerms) -> Iterator[Any]:
         if item.op in ("full", "fill"):
             yield assign("number", term(values[0]), literal(Fraction(item["value"])))
     for name, item in sorted(terms.names.items()):
-        if item.op in _CLAMPS:
+        if item.op in CLAMPS:
             yield fact("clamps", name, Fraction(item["low"]), Fraction(item["high"]))
         if item.op in PACKAGED and PACKAGED[item.op].arity == 1 and keeps_zero(item.op, item.mapping):
             yield fact("keeps_zero", name)

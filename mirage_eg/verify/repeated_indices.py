@@ -24,8 +24,8 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op import activations, arithmetic, exponentials
-from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, TERMS
-from mirage_eg.ir.op.moves import WHOLE_VIEWS
+from mirage_eg.ir.op.elementwise import CASTS, CLAMPS, EXTREMES, PRODUCTS, QUOTIENTS, SQUARES, TERMS
+from mirage_eg.ir.op.moves import BROADCASTS, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.verify.few_indices import distinguished
 
@@ -33,7 +33,7 @@ MOST_TERMS = 64  # of a value: a longer sum of products is no candidate
 
 Term = tuple[object, ...]  # the factors: values, and sums of terms over other axes; none is 1
 ONE = frozenset[Term]({()})
-_SMOOTH = frozenset(op.name for op in (*arithmetic.OPS, *exponentials.OPS, *activations.OPS)) | {"maximum", "minimum", "clamp"}
+_SMOOTH = frozenset(op.name for op in (*arithmetic.OPS, *exponentials.OPS, *activations.OPS)) | {*EXTREMES, *CLAMPS}
 """Continuous ops, differentiable but for single points: a step has no gradient."""
 
 
@@ -179,7 +179,7 @@ class _Sums:
         terms, factors = [it.terms or ONE for it in read], [it for it in read if it.along]
         multiplies = along == self._group and not any(it.varying for it in factors)
         match item.op:
-            case op if op in WHOLE_VIEWS or op in ("scale", "broadcast"):
+            case op if op in WHOLE_VIEWS | BROADCASTS or op == "scale":
                 made = terms[0]
             case op if op in CASTS and not (DType(item["dtype"]).is_integer or DType(item["dtype"]) is DType.bool):
                 made = terms[0]
@@ -189,7 +189,7 @@ class _Sums:
                 made = frozenset[Term]().union(*terms)
             case op if op in QUOTIENTS and not read[1].along:
                 made = terms[0]
-            case "square" if multiplies:
+            case op if op in SQUARES and multiplies:
                 made = _products(terms[0], terms[0])
             case op if (op in PRODUCTS or item.kind is Kind.MATMUL) and (multiplies or len(factors) == 1):
                 made = _products(*terms)
