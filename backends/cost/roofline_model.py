@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
+from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
 from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
@@ -222,14 +223,6 @@ def library_slowdown(dtype: DType, is_convolution: bool) -> float:
     return 1.0 if dtype.itemsize == 2 else 13.4
 
 
-def split_bytes(elements: int) -> int:
-    """Bytes that a product of generated kernels in float32 moves through registers for its operands of so many elements.
-
-    Each is three of bfloat16, in shared memory; beyond `REGISTERS` they spill, out and in again.
-    """
-    return 6 * elements + 2 * max(0, 4 * elements - REGISTERS)
-
-
 def _cost(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:
     slowest = max(times, key=times.__getitem__)
     return Cost(times[slowest] * 1e6 + launch_us + sum(times.values()), slowest, dram, flops)  # of equal ones the least work
@@ -257,13 +250,14 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     step = device.step_us if streams else device.hit_us
     waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
     waits += work.combining_us
-    times["staging"] = blocks * work.staged / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
+    moved = work.staged + loop * work.live * spill_traffic(work.spilled)
+    times["staging"] = blocks * moved / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
     times["starts"] = (waves - 1) * BLOCK_US * 1e-6
     times["latency"] = rounds * waits * 1e-6 + tail + (0.0 if work.ahead else max(times["memory"], times["cache"]))
     return _cost(times, dram, blocks * work.flops, device.launch_us)
 
 
-REGISTERS = 1 << 15  # bytes of registers that a block has for the operands of a product
+SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
 SHARED_LOOP_US = (
@@ -279,7 +273,8 @@ class BlockWork:
 
     `steps`: sequential steps of an iteration, each a load and a reduction; `once`: those outside the loop; `ahead`: loads are
     prefetched; `staged`: bytes of operands of tl.dot that go through registers, computed ones and those of a batch; `live`: the
-    share of the iterations that run; `combining_us`: of reductions over the thread blocks of a cluster.
+    share of the iterations that run; `combining_us`: of reductions over the thread blocks of a cluster; `held`: bytes of
+    registers that products take, of which `spilled` are too many, in each iteration.
     """
 
     loaded: int
@@ -293,6 +288,8 @@ class BlockWork:
     staged: int = 0
     live: float = 1.0
     combining_us: float = 0.0
+    held: int = 0
+    spilled: int = 0
 
 
 def causal_share(rows: int, columns: int) -> float:
@@ -335,7 +332,7 @@ def skipping_masks(graph: Graph, item: Node) -> tuple[int, ...]:
 def block_work(block: Graph, live: float = 1.0) -> BlockWork:
     """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run."""
     block = expanded(block)
-    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live)
+    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads)
     work = shared(work, busy_blocks(block)) if block.loop == 1 else work
     return replace(work, combining_us=_combining_us(block)) if block.cluster > 1 else work
 
@@ -368,18 +365,21 @@ def shared(work: BlockWork, blocks: int) -> BlockWork:
     """The work of each of so many thread blocks that share it; they wait for each other as the warps of one do."""
     if blocks == 1:
         return work
-    names = ("loaded", "wasted", "flops", "arithmetic", "functions", "staged")
+    names = ("loaded", "wasted", "flops", "arithmetic", "functions", "staged", "held", "spilled")
     return replace(work, **{name: getattr(work, name) // blocks for name in names})
 
 
-def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, live: float = 1.0) -> BlockWork:
+def work_of_tiles(
+    block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, live: float = 1.0, threads: int = MOST_THREADS
+) -> BlockWork:
     """The work of a block graph of primitive ops, with these shapes of its tiles and this many iterations, of which a share is
-    `live`."""
+    `live`, on so many threads."""
     iterations = loop if live == 1 else loop * live
     loaded = wasted = flops = arithmetic = functions = 0.0
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False
     staged = 0.0
+    results = besides = 0  # bytes of registers: of all results, and the most that one product takes besides its own
     for item in _tile_ops(block):
         shape = shapes[item.value]
         times = iterations if item.looped else 1
@@ -400,6 +400,7 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                     dtype = item.product
                     flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                     ahead |= item.looped
+                    results += result_bytes(padded_elements((*batch, m, n)))
                     if is_narrow(dtype) or dtype.itemsize == 1:
                         staged += sum(
                             padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1)
@@ -407,7 +408,9 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                             if it.computed or prod(batch) > 1
                         )
                     else:
-                        staged += split_bytes(sum(padded_elements(shapes[i]) for i in item.operands)) * times
+                        operands = sum(padded_elements(shapes[i]) for i in item.operands)
+                        staged += SPLIT_BYTES * operands * times
+                        besides = max(besides, splitting_bytes(padded_elements((*batch, m, n)), operands))
                 else:
                     arithmetic += padded_elements((*batch, m, k, n)) * times
                     steps[item.looped] += k > 1
@@ -420,7 +423,10 @@ def work_of_tiles(block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, li
                 arithmetic += max(elements, operand) * times
                 steps[item.looped] += item.kind is Kind.REDUCTION and elements < operand
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
-    return BlockWork(loaded, wasted, flops, arithmetic, functions, max(1, steps[True]), steps[False], ahead, staged, live)
+    held = results + besides
+    spilled = max(0, held - register_bytes(threads))
+    waits = max(1, steps[True]), steps[False]
+    return BlockWork(loaded, wasted, flops, arithmetic, functions, *waits, ahead, staged, live, held=held, spilled=spilled)
 
 
 class _Staged(NamedTuple):

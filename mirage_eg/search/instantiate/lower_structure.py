@@ -11,6 +11,8 @@ from itertools import zip_longest
 from math import ceil, prod
 
 from mirage_eg.backends.cost.liveness import is_of_rows, live_bytes
+from mirage_eg.backends.cost.registers import threads_for
+from mirage_eg.backends.cost.roofline_model import block_work
 from mirage_eg.backends.triton.clusters import is_of_one_row
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir import write
@@ -149,9 +151,10 @@ class _KernelGraphWriter:
 
 
 def _with_threads(block: Graph) -> Graph:
-    """A block of rows with threads enough for them, in a cluster of thread blocks where one cannot hold a single row."""
+    """A block with threads enough for its products or rows, in a cluster of thread blocks where one cannot hold one row."""
     if not is_of_rows(block):
-        return block
+        threads = threads_for(block_work(block).held, block.threads)
+        return block if threads == block.threads else replace(block, threads=threads)
     if is_of_one_row(block) and live_bytes(block) > TileLimits().capacity(rows=True):
         clusters = [replace(block, cluster=1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])

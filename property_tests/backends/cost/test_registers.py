@@ -1,0 +1,81 @@
+"""Registers of products: a tile that they cannot hold costs its spills, and no search takes it first."""
+
+from itertools import pairwise
+
+import pytest
+
+from mirage_eg.backends.cost.devices import find_device
+from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, threads_for
+from mirage_eg.backends.cost.roofline_model import block_work, predict_us
+from mirage_eg.backends.triton.compile import compile_source
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import REPLICATED
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
+
+H200 = find_device("h200")
+EXTENT = 4096
+# Tiles of m, n and k, threads, bytes that a thread spills by ptxas (sm_90, Triton 3.6), and µs of the product on an H200.
+COMPILED = (
+    ("float32", (128, 128, 16), 256, 0, None),
+    ("float32", (128, 128, 32), 256, 0, 2_074),
+    ("float32", (128, 64, 32), 128, 0, None),
+    ("float32", (128, 256, 16), 256, 200, None),
+    ("float32", (256, 128, 32), 256, 496, None),
+    ("float32", (128, 128, 32), 128, 496, 2_557),
+    ("float32", (256, 128, 16), 128, 2_776, 21_583),
+    ("float32", (128, 256, 16), 128, 4_400, 31_131),
+    ("float16", (128, 128, 64), 128, 0, None),
+    ("float16", (128, 256, 64), 256, 0, None),
+    ("float16", (128, 256, 64), 128, 1_024, None),
+)
+
+
+def product(dtype: str, tile: tuple[int, int, int], threads: int, extent: int = EXTENT) -> Graph:
+    """A square product in these tiles."""
+    m, n, k = tile
+    kernel = new_kernel_graph()
+    x, y = (kernel.new_input((extent, extent), dtype, name) for name in "XY")
+    block = new_threadblock_graph((extent // m, extent // n), (threads,), extent // k)
+    left, right = block.new_input(x, (0, REPLICATED), 1), block.new_input(y, (REPLICATED, 1), 0)
+    block.new_output(block.forloop_accum(block.matmul(left, right)), (0, 1))
+    kernel.customized([x, y], block)
+    return kernel.graph()
+
+
+@pytest.mark.parametrize(("dtype", "tile", "threads", "spills", "us"), COMPILED)
+def test_spills_are_predicted_where_the_compiler_makes_them(
+    dtype: str, tile: tuple[int, int, int], threads: int, spills: int, us: float | None
+) -> None:
+    [block] = product(dtype, tile, threads).blocks
+    predicted = block_work(block).spilled / threads
+    assert (predicted > 0) == (spills > 0)
+    if dtype == "float32":  # where a result takes all registers of a thread, ptxas spills more than is too much
+        assert spills <= 3.2 * predicted and predicted <= 1.5 * spills
+
+
+def test_products_that_spill_are_predicted_in_the_measured_order() -> None:
+    rows = sorted((us, predict_us(product(dtype, tile, threads), H200)) for dtype, tile, threads, _, us in COMPILED if us)
+    assert all(one[1] < other[1] * 1.01 for one, other in pairwise(rows))
+    (fastest, *_), *_, (slowest, *_) = rows
+    assert [us for _, us in rows[:2]] == pytest.approx([us for us, _ in rows[:2]], rel=0.1)
+    assert all(us > 10_000 for measured, us in rows[2:]) and slowest > 10 * fastest
+
+
+@pytest.mark.parametrize("threads", [32, 128, 256, 512])
+@pytest.mark.parametrize("held", [1, 60_000, 120_000, 240_000, 1 << 20])
+def test_threads_are_as_few_as_hold_the_registers(held: int, threads: int) -> None:
+    got = threads_for(held, threads)
+    assert got >= threads and (held <= register_bytes(got) or got >= MOST_THREADS)
+    assert got == threads or held > register_bytes(got // 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "tile", "threads", "spills", "us"), COMPILED[1:6])
+def test_the_compiler_spills_as_measured(
+    dtype: str, tile: tuple[int, int, int], threads: int, spills: int, us: float | None
+) -> None:
+    pytest.importorskip("triton")
+    [record] = compile_source(emit(product(dtype, tile, threads, 1024)), "sm_90")
+    assert record.spills is not None and (record.spills > 0) == (spills > 0)
