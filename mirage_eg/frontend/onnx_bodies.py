@@ -6,6 +6,8 @@ inputs are cast at the start, results at the end, and operands of products are r
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.moves import MOVES, MoveOp
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.patch import written_ranges
 from mirage_eg.ir.shapes import Attributes
@@ -373,7 +376,22 @@ def _by_record(op: ElementwiseOp) -> Writer:
     return _comparison(name) if op.indicator else _binary(name)
 
 
+def by_index_map(op: MoveOp) -> Writer:
+    """The elements of the operands, one after the other, at the places that the index map gives."""
+
+    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+        shapes = [x.type.shape for x in operands]
+        starts = accumulate(map(prod, shapes), initial=0)
+        numbered = [np.arange(start, start + prod(shape)).reshape(shape) for start, shape in zip(starts, shapes, strict=False)]
+        flat = [body.append("Reshape", x.name, body.numbers(-1)) for x in operands]
+        joined = body.append("Concat", *flat, axis=0) if len(flat) > 1 else flat[0]
+        return body.append("Gather", joined, body.constant(op.on_arrays(np, numbered, 0, attributes).astype(np.int64)), axis=0)
+
+    return write
+
+
 WRITERS: Mapping[str, Writer] = {
+    **{op.name: by_index_map(op) for op in MOVES.values() if "value" not in op.attributes},
     **{op.name: _by_record(op) for op in PACKAGED.values() if op.onnx is not None},
     "where": _where,
     "cast": _cast,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,16 +14,19 @@ import mirage_eg as mi
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.frontend.load import load_program
+from mirage_eg.frontend.onnx_bodies import WRITERS, by_index_map
 from mirage_eg.frontend.onnx_export import save
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, ProgramError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.lab.published_models import bert, nasrnn, squeezenet
 from mirage_eg.testing import TAME, as_program, block_graphs, programs
 from property_tests.support.command import run_command
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
+from property_tests.support.moves import APPLICATIONS
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -72,6 +76,17 @@ def check(program: Graph, model: Any, arrays: Mapping[str, Any], tolerance: floa
 def test_library_programs_are_models_of_equal_function(name: str) -> None:
     program = LIBRARY_PROGRAMS[name].graph()
     check(program, mi.onnx.export_model(program), arrays_of(program))
+
+
+@settings(max_examples=6)
+@given(name=st.sampled_from(sorted(APPLICATIONS.keys() - {"pad"})), data=st.data())
+def test_a_move_without_a_writer_takes_the_places_of_its_index_map(name: str, data: st.DataObject) -> None:
+    shapes, attributes = data.draw(APPLICATIONS[name])
+    graph = mi.new_kernel_graph()
+    operands = [graph.new_input(shape, "float32", f"x{place}") for place, shape in enumerate(shapes)]
+    graph.mark_output(graph.relu(graph.op(name, *map(graph.relu, operands), **attributes)))
+    with mock.patch.dict(WRITERS, {name: by_index_map(MOVES[name])}):
+        check(graph.graph(), mi.onnx.export_model(graph), arrays_of(graph.graph()))
 
 
 def test_filters_that_the_program_enlarges_are_padded_in_the_model() -> None:
