@@ -377,7 +377,7 @@ def _by_record(op: ElementwiseOp) -> Writer:
 
 
 def by_index_map(op: MoveOp) -> Writer:
-    """The elements of the operands, one after the other, at the places that the index map gives."""
+    """The elements of the operands, joined in row-major order, at the places that the index map gives."""
 
     def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
         shapes = [x.type.shape for x in operands]
