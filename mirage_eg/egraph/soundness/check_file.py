@@ -86,8 +86,7 @@ def check_file(
         on_progress("laws", done, len(theory.laws))
     raise_without_test(findings)
     failed = not _passes(findings, lints)
-    if not failed:
-        lints += _lint_consequences(rulebook, theory, on_progress)
+    lints += _lint_consequences(rulebook, theory, _failed(findings, lints), on_progress)
     growth: tuple[tuple[Size, Size], ...] = ()
     unmeasured = None
     try:
@@ -134,6 +133,13 @@ def _passes(findings: Sequence[Finding], lints: Sequence[Lint]) -> bool:
     )
 
 
+def _failed(findings: Sequence[Finding], lints: Sequence[Lint]) -> frozenset[str]:
+    """The names of the laws that are not known to be sound: others may follow from them."""
+    wrong = {lint.place for lint in lints if lint.level is Severity.ERROR}
+    sound = (Truth.PROVED, Truth.HELD)
+    return frozenset(it.law.name for it in findings if it.truth not in sound or it.law.place in wrong)
+
+
 def _note_field(law: Law) -> Iterator[Lint]:
     """A note on ops that obey other laws in the finite field, for all constants."""
     unmodelled = sorted(unmodelled_ops(law))
@@ -163,11 +169,11 @@ def _lint_definedness(law: Law, forms: Sequence[Law], rulebook: Rulebook, theory
         )
 
 
-def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress) -> Iterator[Lint]:
-    """Lints on laws that the others prove, on an instance with the fewest axes that their conditions allow."""
+def _lint_consequences(rulebook: Rulebook, theory: Theory, failed: frozenset[str], on_progress: Progress) -> Iterator[Lint]:
+    """Lints on laws that others prove, on an instance with the fewest axes that their conditions allow; `failed` prove none."""
     start = perf_counter()
     others = {wording(law): law.place for other in rulebook.theories if other != theory for law in other.laws}
-    with _prover(rulebook) as prove:
+    with _prover(rulebook, failed) as prove:
         for done, law in enumerate(theory.laws, 1):
             if perf_counter() - start > CONSEQUENCE_SECONDS:
                 left = len(theory.laws) - done + 1
@@ -180,7 +186,9 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress
             if (words := wording(law)) in others:
                 yield Lint(Severity.WARNING, law.place, f"law {law.name!r} says what the law at {others[words]} says")
                 continue
-            asked = unfolded(law, rulebook.laws, rulebook.signatures) == (law,)  # a definition follows from no law
+            asked = law.name not in failed and unfolded(law, rulebook.laws, rulebook.signatures) == (
+                law,
+            )  # a definition follows from no law
             if asked and prove(checkable_law(law, rulebook.signatures)):
                 yield Lint(
                     Severity.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least"
@@ -189,7 +197,7 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, on_progress: Progress
 
 
 @contextmanager
-def _prover(rulebook: Rulebook) -> Iterator[Callable[[CheckableLaw], bool]]:
+def _prover(rulebook: Rulebook, failed: frozenset[str]) -> Iterator[Callable[[CheckableLaw], bool]]:
     """A test whether the other laws derive a law's right side from its left; for a birewrite in both directions."""
 
     def jobs(checkable: CheckableLaw) -> list[tuple[Any, ...]]:
@@ -197,7 +205,7 @@ def _prover(rulebook: Rulebook) -> Iterator[Callable[[CheckableLaw], bool]]:
         if both is None:
             return []
         reverse = [replace(both, outputs=both.outputs[::-1])] if checkable.law.form == "birewrite" else []
-        return [(rulebook, pair, _PROOF_LIMITS, frozenset({checkable.law.name})) for pair in (both, *reverse)]
+        return [(rulebook, pair, _PROOF_LIMITS, failed | {checkable.law.name}) for pair in (both, *reverse)]
 
     def all_true(checkable: CheckableLaw, prove: Callable[[tuple[Any, ...]], bool]) -> bool:
         asked = jobs(checkable)
