@@ -200,7 +200,7 @@ def _limit(record: SplitRecord) -> str:
 
 def _listed(records: Sequence[SplitRecord]) -> str:
     first = "; ".join(record.split for record in records[:2])
-    return first if len(records) <= 2 else f"{first}; {len(records) - 2} more splits"
+    return first if len(records) <= 2 else f"{first}; {counted(len(records) - 2, 'more split')}"
 
 
 def instantiate(

@@ -19,7 +19,7 @@ from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
 from mirage_eg.egraph.soundness.consequence import reaches, sides
 from mirage_eg.egraph.soundness.definedness import definedness
 from mirage_eg.egraph.soundness.growth import Size, oracles, sizes, targets
-from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_collapse, lint_guards, lint_law
+from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_collapse, lint_guards, lint_law, lint_rounded_constants
 from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.graph import Graph
@@ -124,6 +124,8 @@ def _checked(law: Law, rulebook: Rulebook, theory: Theory, examples: int, seed: 
     lints = list(dict.fromkeys(lint for checkable in checkables if merges or law.subsumes for lint in lint_law(checkable)))
     if finding.truth is Truth.REFUTED and rulebook.domain == "indexed":
         lints += dict.fromkeys(lint for checkable in checkables for lint in lint_guards(checkable))
+    if finding.truth is Truth.REFUTED:
+        lints += dict.fromkeys(lint for checkable in checkables for lint in lint_rounded_constants(checkable))
     return finding, [*lints, *_note_field(law), *_lint_definedness(law, forms, rulebook, theory)]
 
 

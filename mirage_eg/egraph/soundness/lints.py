@@ -8,8 +8,11 @@ from enum import StrEnum
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Apply, Pattern, Variable, applications, variables
 from mirage_eg.egraph.oracle import UNUSED, Oracle
+from mirage_eg.egraph.soundness.assignments import constants_of
 from mirage_eg.egraph.soundness.claims import CheckableLaw, inlined
 from mirage_eg.ir.ops import OPS, Kind
+
+_MANY_DIGITS = 10**6
 
 
 class Severity(StrEnum):
@@ -97,6 +100,14 @@ def matches(pattern: Pattern, term: Pattern, bound: dict[str, Pattern]) -> bool:
             )
         case _:
             return pattern == term
+
+
+def lint_rounded_constants(checkable: CheckableLaw) -> Iterator[Lint]:
+    """A note on constants of a refuted law that look like rounded irrational ones: laws are tested in many more digits."""
+    for constant in constants_of(checkable):
+        if constant.denominator >= _MANY_DIGITS:
+            text = f"{float(constant)} is taken as it is written; if it is rounded, write it by ops, such as (Sqrt (Const 1/2))"
+            yield Lint(Severity.NOTE, checkable.law.place, text)
 
 
 def lint_guards(checkable: CheckableLaw) -> Iterator[Lint]:

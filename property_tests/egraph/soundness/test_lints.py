@@ -8,7 +8,7 @@ import pytest
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.check_file import check_file
 from mirage_eg.egraph.soundness.claims import checkable_law
-from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_guards, lint_law
+from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_guards, lint_law, lint_rounded_constants
 from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.frontend.workloads import paper_programs
 from property_tests.support.law_corpus import written
@@ -47,7 +47,7 @@ def lints(folder: Path, text: str, check: bool = True) -> list[Lint]:
     rulebook = load_rules("indexed", [path])
     law = rulebook.theories[-1].laws[-1]
     plans = [checkable_law(form, rulebook.signatures) for form in unfolded(law, rulebook.laws, rulebook.signatures)]
-    return [lint for plan in plans for lint in (*lint_law(plan), *lint_guards(plan))]
+    return [lint for plan in plans for lint in (*lint_law(plan), *lint_guards(plan), *lint_rounded_constants(plan))]
 
 
 @pytest.mark.parametrize("kind", GUARDED)
@@ -91,3 +91,20 @@ def test_a_constant_or_a_part_that_is_repeated_is_no_copy(text: str, tmp_path: P
 def test_an_expression_that_is_repeated_is_a_copy(text: str, tmp_path: Path) -> None:
     [lint] = [lint for lint in lints(tmp_path, text, check=False) if "copies x" in lint.message]
     assert lint.level is Severity.WARNING
+
+
+def test_a_rounded_constant_has_a_note_on_how_to_write_it(tmp_path: Path) -> None:
+    laws = "(rewrite (Gelu x) (Mul x (Scale 1/2 (Shift 1 (Erf (Scale 0.7071067811865476 x))))))"
+    [note] = [lint for lint in lints(tmp_path, laws, check=False) if "rounded" in lint.message]
+    assert (note.level, note.message[:30]) == (Severity.NOTE, "0.7071067811865476 is taken as")
+    exact = "(rewrite (Gelu x) (Mul x (Scale 1/2 (Shift 1 (Erf (Mul x (Sqrt (Const 1/2))))))))"
+    assert not [lint for lint in lints(tmp_path, exact, check=False) if "rounded" in lint.message]
+
+
+def test_a_refuted_law_does_not_hide_that_another_one_follows(tmp_path: Path) -> None:
+    path = tmp_path / "my.egg"
+    true = '(rewrite (Mul x (Add y z)) (Add (Mul x y) (Mul x z)) :name "distributes")'
+    false = '(rewrite (Relu (Scale c x)) (Scale c (Relu x)) :name "any scale")'
+    path.write_text(f"; domain: indexed\n{true}\n{false}\n", encoding="utf-8")
+    found = [lint for lint in check_file(path, {}).lints if "follows from the others" in lint.message]
+    assert [lint.place for lint in found] == [f"{path}:2"]
