@@ -14,6 +14,7 @@ from mirage_eg.ir.op.record import (
     NEXT,
     Append,
     Constant,
+    ElementwiseOp,
     FieldMeaning,
     Helper,
     Sign,
@@ -78,6 +79,15 @@ OPS = (
         costly=True,
         of_sums=True,
         sign=lambda x: Sign.POSITIVE,
+    ),
+    ElementwiseOp(
+        name="exp2",
+        triton="tl.exp2({x})",
+        torch="torch.exp2({x})",
+        definition=lambda b, x: b.exp(x * Fraction(math.log(2))),
+        words="2^x, exactly for whole numbers",
+        noun="power",
+        costly=True,
     ),
     of_one_name("log", field=MONOTONE, noun="logarithm", costly=True, pole=True),
     of_one_name(

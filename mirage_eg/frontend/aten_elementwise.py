@@ -112,6 +112,12 @@ def _exponential(call: Call) -> Tensor:
     return call.graph.exp(x * Fraction(log(base)))
 
 
+def _ldexp(call: Call) -> Tensor:
+    """x times two to the power of whole numbers, which is exact."""
+    x, exponents = call.tensor("self"), call.any_tensor("other")
+    return cast(cast(x, "float32") * call.graph.op("exp2", cast(exponents, "float32")), call.result.dtype)
+
+
 def _prelu(call: Call) -> Tensor:
     """x where it is positive, else x · weight; a selection, so that no slope reaches a positive number."""
     x, g = call.tensor("self"), call.graph
@@ -274,6 +280,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.relu6.default": _composed(lambda call, x: call.graph.clamp(x, 0, 6)),
     "aten.exp2.default": _composed(lambda call, x: call.graph.exp(x * _LN_2)),
     "aten.pow.Scalar": _exponential,
+    "aten.ldexp.Tensor": _ldexp,
     "aten.sign.default": _composed(lambda call, x: call.graph.less(-x, 0) - call.graph.less(x, 0)),
     "aten._prelu_kernel.default": _prelu,
     "aten.neg.default": _composed(lambda call, x: -x),

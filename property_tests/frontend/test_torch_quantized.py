@@ -36,6 +36,7 @@ def _words(*shape: int) -> Any:
 
 
 X = _numbers(3, K)
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 BYTES = _whole(-128, 128, (N, K), torch.int8)
 SCALES = _numbers(K // GROUP, N).abs()
 GPTQ = (X, _words(K // 8, N), _words(K // GROUP, N // 8), SCALES)
@@ -75,6 +76,14 @@ def nf4(x: Any, packed: Any, largest: Any, code: Any) -> Any:
     return f.linear(x, (code[places].view(-1, GROUP) * largest[:, None]).view(N, K))
 
 
+def mxfp4(x: Any, packed: Any, exponents: Any, code: Any) -> Any:
+    """Numbers of four bits times powers of two, as transformers unpacks those of gpt-oss."""
+    w = x.new_empty(N * K // GROUP, GROUP)
+    w[:, 0::2], w[:, 1::2] = code[(packed & 15).int()], code[(packed >> 4).int()]
+    w = torch.ldexp(w, exponents.to(torch.int32) - 127)
+    return f.linear(x, w.view(N, K))
+
+
 def llm_int8(x: Any, w: Any, scales: Any) -> Any:
     own = x.abs().amax(-1, keepdim=True)
     return torch._int_mm(torch.round(x * (127 / own)).to(torch.int8), w.t()) * (own * scales / 127**2)
@@ -101,6 +110,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "awq": (awq, (X, _words(K, N // 8), _words(K // GROUP, N // 8), SCALES)),
     "int4 in groups": (int4_groups, (X, _whole(0, 256, (N, K // 2), torch.uint8), SCALES.T, _whole(0, 16, (N, 2), X.dtype))),
     "nf4": (nf4, (X, _whole(0, 256, (N * K // 2,), torch.uint8), _numbers(N * K // GROUP).abs(), torch.linspace(-1, 1, 16))),
+    "mxfp4": (
+        mxfp4,
+        (X, _whole(0, 256, (N * K // GROUP, GROUP // 2), torch.uint8), _whole(97, 158, (N * K // GROUP, 1), torch.uint8), FP4),
+    ),
     "llm.int8": (llm_int8, (_numbers(24, K), BYTES, SCALES[0])),
     "per tensor": (per_tensor, (X, BYTES)),
     "per channel": (per_channel, (X, BYTES, SCALES[0])),

@@ -1,6 +1,7 @@
 """Numbers of float8: a rounding to them is an op, exact to the bit, and no other rounding is equal."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import mpmath
@@ -193,6 +194,37 @@ def test_scales_of_blocks_are_those_of_their_elements(version: int, sides: str) 
     assert it.outside == ()
     wanted = (x.double() * of_x) @ (w.double() * of_w).t()
     assert relative_error(it.run(*arguments), wanted) <= 2**-7
+
+
+Change = Callable[[Any], Any]
+
+
+def _flipped(*dims: int) -> Change:
+    """Twice along the rows, and along these dims."""
+    return lambda scale: reduce(torch.Tensor.flip, dims, scale.flip(0).flip(0))
+
+
+OF_OTHER_BLOCKS: dict[str, tuple[Change, Change]] = {
+    "the other group of x": (_flipped(1), _flipped()),
+    "the other group of the weight": (_flipped(), _flipped(0)),
+    "another column": (_flipped(), _flipped(1)),
+    "the other group of both": (_flipped(1), _flipped(0)),
+}
+
+
+@pytest.mark.parametrize("name", ["the same", *OF_OTHER_BLOCKS])
+def test_scales_of_other_blocks_are_not_equal(name: str) -> None:
+    arguments = (torch.zeros(16, K).to(torch.float8_e4m3fn), torch.zeros(16, K).to(torch.float8_e4m3fn))
+
+    def of(change: Change, another: Change) -> Graph:
+        def linear(x: Any, w: Any, own: Any, other: Any) -> Any:
+            return torch._scaled_mm(x, w.t(), change(own), another(other), out_dtype=torch.bfloat16)
+
+        [program] = imported(linear, *arguments, torch.ones(16, 2), torch.ones(2, 16)).programs
+        return program
+
+    verdict = Reference(of(_flipped(), _flipped())).check(of(*OF_OTHER_BLOCKS.get(name, (_flipped(), _flipped())))).verdict
+    assert verdict is (Equality.NOT_EQUAL if name in OF_OTHER_BLOCKS else Equality.EQUAL)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
