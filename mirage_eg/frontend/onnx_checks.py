@@ -1,6 +1,7 @@
 """What is wrong in the nodes of an ONNX model, in the words of its user; onnx's own checker follows with the rest."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from onnx import AttributeProto, defs
@@ -10,10 +11,18 @@ from mirage_eg.frontend.onnx_types import DOMAINS, ModelTypes
 
 
 def first_fault(model: Any) -> str | None:
-    """The first node that ONNX's definitions do not allow, or the first result that no node computes; None if there is none."""
+    """The first node that ONNX's definitions do not allow, or result that is not computed or has no shape, if there is one."""
     types = ModelTypes({}, tuple(model.opset_import), model.ir_version, {})
     functions = {(it.domain, it.name) for it in model.functions}
-    return next(_of_graph(model.graph, frozenset(), types, functions), None)
+    return next(chain(_of_graph(model.graph, frozenset(), types, functions), _without_shapes(model.graph)), None)
+
+
+def _without_shapes(graph: Any) -> Iterator[str]:
+    """The inputs and results of a model without the shapes that ONNX wants of them."""
+    for what, declared in (("input", graph.input), ("result", graph.output)):
+        for it in declared:
+            if it.type.HasField("tensor_type") and not it.type.tensor_type.HasField("shape"):
+                yield f"the {what} {it.name} has no shape (try: onnx.shape_inference.infer_shapes(model))"
 
 
 def _of_graph(graph: Any, around: frozenset[str], types: ModelTypes, functions: set[tuple[str, str]]) -> Iterator[str]:

@@ -75,12 +75,12 @@ def _p_relu(x: Tensor, slope: Value) -> Any:
 
 
 def _reduction(function: Callable[[Any, list[int], bool], Any]) -> Operator:
-    """A reduction over some axes; over all dims if there are none."""
+    """A reduction over some axes; over all dims if there are none, or over a dim of extent 1 with `noop_with_empty_axes`."""
 
     def over(x: Tensor, axes: Value = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         dims = known("axes", axes) or []
         if not dims and noop_with_empty_axes:
-            return x
+            return function(x[..., None], [-1], False)
         return function(x, dims or list(range(x.ndim)), bool(keepdims))
 
     return over

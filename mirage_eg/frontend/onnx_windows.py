@@ -1,4 +1,4 @@
-"""ONNX's convolutions and pooling as functions of torch, whose pads are equal on both sides.
+"""ONNX's convolutions, pooling and samples at a grid as functions of torch, whose pads are equal on both sides.
 
 Other pads are a call of their own: of zeros, or for maxima windows of stride 1 of which some are taken.
 """
@@ -200,9 +200,17 @@ def _average_pool(
     return z / pool(_framed(ones, dims), window, steps)
 
 
+_MODES = {"linear": "bilinear", "cubic": "bicubic"}  # torch's names
+
+
+def _grid_sample(x: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros", align_corners: int = 0) -> Any:
+    return torch.nn.functional.grid_sample(x, grid, _MODES.get(mode, mode), padding_mode, bool(align_corners))
+
+
 OPERATORS: Mapping[str, Operator] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
+    "GridSample": _grid_sample,
 }

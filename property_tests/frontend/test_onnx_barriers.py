@@ -16,12 +16,11 @@ from mirage_eg.ir.errors import ProgramError  # noqa: E402
 IMAGE = (
     '<ir_version: 10, opset_import: ["": 20]> m (float[1, 4, 6, 6] x) => (float[p, q, r, s] y) '
     "<int64 depth = {{3}}, float[2] values = {{0, 1}}, "
-    "float[1, 1, 2, 2] grid = {{0, 0, 0.5, 1}}, "
     "int64[2] classes = {{2, 0}}> {{ a = Relu(x)\n {}\n c = Exp(b)\n y = Mul(c, c) }}"
 )
 NODES = {
     "DepthToSpace": "b = DepthToSpace<blocksize = 2>(a)",
-    "GridSample": "b = GridSample(a, grid)",
+    "LpPool": "b = LpPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(a)",
 }
 
 
@@ -61,6 +60,29 @@ def test_an_operator_of_a_library_that_is_missing_names_it(monkeypatch: pytest.M
     made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {graph}')
     with pytest.raises(ProgramError, match=r"computes ImageDecoder for data: uint8.*Pillow must be installed"):
         computed(made, {"data": np.zeros(4, np.uint8)})
+
+
+CELLS = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_sequence_that_ends_early_gives_zeros_after_its_end(name: str) -> None:
+    gates = CELLS[name] * 5
+    graph = (
+        f'<ir_version: 10, opset_import: ["": 20]> m (float[3, 2, 4] x, int32[2] n) => (float[3, 1, 2, 5] y) '
+        f"{{ w = Constant<value = float[1, {gates}, 4] {{{', '.join(['0.5'] * gates * 4)}}}>()\n"
+        f"r = Constant<value = float[1, {gates}, 5] {{{', '.join(['0.5'] * gates * 5)}}}>()\n"
+        f'y = {name}<hidden_size = 5>(x, w, r, "", n) }}'
+    )
+    x = np.random.default_rng(0).standard_normal((3, 2, 4)).astype(np.float32)
+    [got] = import_model(onnx.parser.parse_model(graph)).run(x=x, n=np.array([3, 2], np.int32))
+    assert got[2, 0, 0].all() and not got[2, 0, 1].any()
+
+
+def test_what_the_reference_evaluator_computes_wrong_asks_for_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ProgramError, match=r"computes LpPool for a: .*: onnxruntime is not installed"):
+        import_model(model(NODES["LpPool"])).run(np.ones((1, 4, 6, 6), np.float32))
 
 
 ATTRIBUTES = {

@@ -171,6 +171,13 @@ def test_a_node_that_is_wrong_is_named_with_its_operands(node: str, message: str
     assert message in refused(onnx.parser.parse_model(FAULTY.format(node)))
 
 
+def test_a_result_without_a_shape_is_named_with_the_remedy() -> None:
+    model = onnx.parser.parse_model(PRODUCT.format("y = Exp(x)"))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert "the result y has no shape (try: onnx.shape_inference.infer_shapes(model))" in refused(model)
+    assert import_model(onnx.shape_inference.infer_shapes(model)).programs
+
+
 def test_a_negative_extent_is_one_that_is_not_known() -> None:
     model = onnx.parser.parse_model(PRODUCT.format("y = Exp(x)"))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1

@@ -41,6 +41,7 @@ NODES = {
     "reductions": "a = ReduceSum(x, last)\n b = ReduceMean(x, last)\n c = Mul(a, b)\n y = ReduceMax<keepdims = 0>(c, last)",
     "reduce all": "y = ReduceMin(x)",
     "no axes": "y = ReduceSum<noop_with_empty_axes = 1>(x)",
+    "a square of no axes": "y = ReduceSumSquare<noop_with_empty_axes = 1>(x)",
     "norms": "a = ReduceL1(x, last)\n b = ReduceL2(x, last)\n c = ReduceSumSquare(x, last)\n d = Add(a, b)\n y = Add(c, d)",
     "log_sum_exp": "y = ReduceLogSumExp<keepdims = 0>(x, last)",
     "moves": "a = Transpose(x)\n b = Reshape(a, keep)\n c = Unsqueeze(b, zero)\n y = Squeeze(c, zero)",
