@@ -99,9 +99,29 @@ def _sorted_experts(call: Call, experts: int) -> tuple[Tensor | None, int]:
 def _grouped_product(call: Call) -> Tensor:
     """Each row times the weight of its group: the rows of group e end at `offs[e]`; rows behind all groups are zero."""
     first, second = ("input", "weight") if "input" in call.arguments else ("self", "mat2")
+    return cast(_by_groups(call, call.tensor(first), call.tensor(second)), call.result.dtype)
+
+
+def _scaled_grouped_product(call: Call) -> Tensor:
+    """Rows of float8 times the weights of their groups in float32, times scales of rows, and of columns of each weight."""
+    call.require("scale_result", None)
+    call.ignore("use_fast_accum")  # of less exact sums
+    x, weights = (call.any_tensor(name) for name in ("self", "mat2"))
+    own, other = (call.tensor(name) for name in ("scale_a", "scale_b"))
+    if own.shape != x.shape[:1] or other.shape != (weights.shape[0], weights.shape[-1]):
+        raise UnsupportedError(
+            f"scales {list(own.shape)} and {list(other.shape)} of {list(x.shape)} and {list(weights.shape)}, wanted one for "
+            "each row, and for each column of each weight"
+        )
+    product = _by_groups(call, cast(x, "float32"), weights, other)
+    return cast(product * reshaped(own, (*own.shape, 1)), call.result.dtype)
+
+
+def _by_groups(call: Call, x: Tensor, weights: Tensor, scales: Tensor | None = None) -> Tensor:
+    """Rows times the weights of their groups, which are of the type of the rows or are cast to it, and times their scales."""
     call.require("bias", None)
     call.ignore("out_dtype")
-    x, weights, ends = call.tensor(first), call.tensor(second), call.integers("offs")
+    ends = call.integers("offs")
     if (len(x.shape), len(weights.shape)) != (2, 3):
         raise UnsupportedError(
             f"operands of {len(x.shape)} and {len(weights.shape)} dims, wanted rows and a weight for each group"
@@ -119,10 +139,10 @@ def _grouped_product(call: Call) -> Tensor:
         before = g.sum(g.less_equal(reshaped(ends, (1, experts)), places), dim=1)  # groups that end before a row
         own = g.clamp(reshaped(before, (rows,)), 0, experts - 1)
         behind = g.less_equal(g.slice(ends, 0, experts - 1, experts), reshaped(places, (rows,)))
-    product = reshaped(g.matmul(reshaped(x, (rows, 1, width)), g.gather(weights, own)), (rows, columns))
-    if behind is not None:
-        product = g.where(reshaped(cast(behind, "bool"), (rows, 1)), 0, product)
-    return cast(product, call.result.dtype)
+    product = reshaped(reshaped(x, (rows, 1, width)) @ cast(g.gather(weights, own), x.dtype), (rows, columns))
+    if scales is not None:
+        product = product * g.gather(scales, own)
+    return product if behind is None else g.where(reshaped(cast(behind, "bool"), (rows, 1)), 0, product)
 
 
 def _floor_divided(call: Call) -> Tensor:
@@ -147,6 +167,7 @@ HANDLERS: Mapping[str, Handler] = {
     _HISTOGRAM: _histogram,
     "transformers.grouped_mm_fallback.default": _grouped_product,
     **named("_grouped_mm.default", _grouped_product),
+    **named("_scaled_grouped_mm.default", _scaled_grouped_product),
     **named("floor_divide.default", _floor_divided),
     **named("empty_like.default new_empty.default", _unset),
 }

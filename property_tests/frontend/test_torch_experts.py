@@ -109,6 +109,20 @@ def test_groups_of_torch_are_those_of_transformers() -> None:
     torch.testing.assert_close(it.run(*arguments), grouped(*arguments), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("ends", [[2, 3, 3, 5], [0, 0, 1, 3]])
+def test_groups_of_float8_have_scales_of_rows_and_of_columns_of_each_weight(ends: list[int]) -> None:
+    def product(x: Any, w: Any, own: Any, other: Any, ends: Any) -> Any:
+        return torch._scaled_grouped_mm(x, w.transpose(1, 2), own, other, offs=ends, out_dtype=torch.bfloat16)
+
+    x, w = X.to(torch.float8_e4m3fn), torch.randn(EXPERTS, 32, WIDTH, generator=GENERATOR).to(torch.float8_e4m3fn)
+    own, other = torch.rand(TOKENS, generator=GENERATOR), torch.rand(EXPERTS, 32, generator=GENERATOR)
+    places = torch.tensor(ends, dtype=torch.int32)
+    it = imported(product, x, w, own, other, places)
+    assert it.outside == ()
+    wide = grouped(x.float() * own[:, None], w.float().transpose(1, 2) * other[:, None], places)
+    torch.testing.assert_close(it.run(x, w, own, other, places).float(), wide, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "reason"),
     [
