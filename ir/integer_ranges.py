@@ -13,7 +13,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
+from mirage_eg.ir.op.elementwise import CASTS, integer_range
 from mirage_eg.ir.op.record import Range, hull
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.result_dtypes import WRAPPING
@@ -115,10 +115,9 @@ def _of_type(dtype: DType) -> Range:
 
 
 def _range(item: Node, given: Sequence[Range], every: Range) -> Range:
-    row, record = OPS[item.op], PACKAGED.get(item.op)
-    if record is not None:
-        numbers = {name: value if name == "dtype" else int(value) for name, value in item.attributes}
-        return every if record.range is None else record.range(*given, **numbers)
+    row = OPS[item.op]
+    if row.kind is Kind.ELEMENTWISE:
+        return integer_range(item.op, item.mapping, *given) or every
     if row.kind is Kind.ACCUMULATOR and row.reduction == "sum" and every[1] < 2**8:
         return every[0] - 1, every[1] + 1
     if row.kind is Kind.REARRANGEMENT or "max" in (item.op, row.reduction):

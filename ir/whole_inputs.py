@@ -13,7 +13,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_zero
 from mirage_eg.ir.op.derived import SOFTMAXES
-from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS, EXTREMES, OF_BITS, PRODUCTS, ROOTS, SUMS
+from mirage_eg.ir.op.elementwise import CASTS, COMPARISONS, EXTREMES, OF_BITS, OF_INTEGERS, PRODUCTS, ROOTS, SUMS, integer_range
 from mirage_eg.ir.op.library import COUNTS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights
@@ -57,15 +57,18 @@ def counting_bounds(program: Graph) -> dict[int, int]:
 
 
 def _largest(program: Graph) -> dict[int, int]:
-    """The largest of 0, 1, 2, … below an extent, and of their rearrangements, casts and quotients by a number."""
+    """The largest of 0, 1, 2, … below an extent, and of their rearrangements, casts, quotients and bits."""
     largest: dict[int, int] = {}
     for item, values in program.numbered():
         if item.op in COUNTS:
             largest[values[0]] = item["extent"] - 1
-        elif item.op == "floor_divide" and item.operands[0] in largest:
-            largest[values[0]] = int(largest[item.operands[0]] // item["divisor"])
-        elif len(item.operands) == 1 and item.operands[0] in largest and (item.kind is Kind.REARRANGEMENT or item.op in CASTS):
+        elif len(item.operands) != 1 or item.operands[0] not in largest:
+            continue
+        elif item.kind is Kind.REARRANGEMENT or item.op in CASTS:
             largest[values[0]] = largest[item.operands[0]]
+        elif item.op in OF_INTEGERS:
+            found = integer_range(item.op, item.mapping, (0, largest[item.operands[0]]))
+            largest.update({values[0]: found[1]} if found is not None else {})
     return largest
 
 

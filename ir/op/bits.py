@@ -80,6 +80,7 @@ OPS = (
         torch=lambda x, divisor: f"torch.div({x}, {int(divisor)}, rounding_mode='floor')",
         noun="quotient",
         keeps_zero=True,
+        range=lambda x, divisor: (x[0] // divisor, x[1] // divisor),
     ),
     ElementwiseOp(
         name="wrap",

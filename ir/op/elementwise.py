@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from mirage_eg.ir.op import activations, arithmetic, bits, exponentials, roundings, selections
-from mirage_eg.ir.op.record import ElementwiseOp, Sign, holds
+from mirage_eg.ir.op.record import ElementwiseOp, Range, Sign, holds
 
 Row = TypeVar("Row")
 
@@ -19,6 +19,7 @@ def _is_never_negative(op: ElementwiseOp) -> bool:
 
 
 COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)
+OF_INTEGERS = frozenset(op.name for op in PACKAGED.values() if op.of_integers_alone)
 OF_BITS = frozenset(op.name for op in bits.SHIFTS_AND_MASKS)
 EXPONENTIALS = frozenset(op.name for op in PACKAGED.values() if op.of_sums)
 CASTS = frozenset(op.name for op in PACKAGED.values() if "dtype" in op.attributes)
@@ -87,6 +88,14 @@ def keeps_zero(op: str, attributes: Mapping[str, Any]) -> bool:
     """Whether an op's record says that zero in gives zero out; that of an op with a definition may not say it."""
     record = PACKAGED.get(op)
     return record is not None and record.keeps_zero is not None and holds(attributes, record.keeps_zero)
+
+
+def integer_range(op: str, attributes: Mapping[str, Any], *ranges: Range) -> Range | None:
+    """The range of results on integers, from those of the operands that are no conditions; None where the record has none."""
+    record = PACKAGED.get(op)
+    if record is None or record.range is None:
+        return None
+    return record.range(*ranges, **{name: value if name == "dtype" else int(value) for name, value in attributes.items()})
 
 
 def power_of(op: str, attributes: Mapping[str, Any]) -> Fraction | None:
