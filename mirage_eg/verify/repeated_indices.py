@@ -17,7 +17,7 @@ over all n do. Graphs that are equal on inputs of m + 1 elements, one of them at
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from math import isqrt, prod
+from math import ceil, isqrt, prod
 
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.dtypes import DType
@@ -32,6 +32,7 @@ from mirage_eg.verify.few_indices import distinguished
 MOST_TERMS = 64  # of a value: a longer sum of products is no candidate
 
 Term = tuple[object, ...]  # the factors: values, and sums of terms over other axes; none is 1
+Sum = tuple[Term, frozenset[int], frozenset[int]]  # of a term over J: the other axes that are summed at once, those left
 ONE = frozenset[Term]({()})
 _SMOOTH = frozenset(op.name for op in (*arithmetic.OPS, *exponentials.OPS, *activations.OPS)) | {*EXTREMES, *CLAMPS}
 """Continuous ops, differentiable but for single points: a step has no gradient."""
@@ -43,10 +44,13 @@ def repeated_axes(graph: Graph, axes: Axes, least: int) -> dict[int, int]:
     Together they keep at least `least` indices, if they have so many.
     """
     sizes, found = [*axes.sizes], dict[int, int]()
-    for group in reversed(_groups(graph, axes)):
-        wanted = max(_terms_over(graph, axes, sizes, group), least // prod(found.values()))
-        for axis, count in _divisors(axes, group, wanted).items():
+    groups = _groups(graph, axes)[::-1]
+    for group in groups:
+        for axis, count in _divisors(axes, group, _terms_over(graph, axes, sizes, group)).items():
             sizes[axis] = found[axis] = count
+    for group in groups[::-1]:  # the last one first: the numbers of the others depend on no later one
+        missing = ceil(least / prod(found.values()))
+        found |= _divisors(axes, group, missing * prod(found[axis] for axis in group))
     return {axis: count for axis, count in found.items() if count < axes.sizes[axis]}
 
 
@@ -118,7 +122,7 @@ class _Value:
 
     `terms`: it is a combination of these, or a sum of such combinations over those of J that it does not have; None if it is
     neither. `coefficients`: the axes with which the coefficients vary; `varying`: those of them that were summed meanwhile.
-    `sums`: it depends on sums over J.
+    `sums`: it depends on sums over J. `linear`: it is a combination of these sums, with the same coefficients.
     """
 
     along: frozenset[int]
@@ -126,30 +130,36 @@ class _Value:
     coefficients: frozenset[int] = frozenset()
     varying: frozenset[int] = frozenset()
     sums: bool = False
+    linear: frozenset[Sum] = frozenset()
 
 
 class _Sums:
-    """The sums over J of a graph: terms, the other axes that are summed at once, and the axes with which the sums vary.
+    """The sums over J on which a graph depends otherwise than by sums over other axes.
 
     Raises _NotTogetherError where an output is no function of such sums and of the inputs at one index.
     """
 
     def __init__(self, graph: Graph, axes: Axes, group: frozenset[int]) -> None:
         self._graph, self._axes, self._group = graph, axes, group
-        self.sums = set[tuple[Term, frozenset[int], frozenset[int]]]()
+        self.sums = set[Sum]()
         known = list[_Value]()
         for item, values in graph.numbered():
             read = [known[operand] for operand in item.operands]
             for value in values:
                 known.append(self._value(item, value, read))
-            if item.op == "output" and read[0].terms is not None and read[0].along and read[0].along != group:
-                raise _NotTogetherError(read[0].along)
+            if item.op == "output":
+                self.sums |= read[0].linear
+                if read[0].terms is not None and read[0].along and read[0].along != group:
+                    raise _NotTogetherError(read[0].along)
 
     def _value(self, item: Node, value: int, read: list[_Value]) -> _Value:
         along = self._axes.of(value) & self._group
         sums, steps = any(it.sums for it in read), self._has_steps(item, value)
+        linear = self._linear(item, value, read)
+        if linear is None:
+            self.sums.update(*(it.linear for it in read))
         if any(it.along - along for it in read):
-            return self._summed(item, value, read, along)
+            return self._summed(item, value, read, along, linear or frozenset())
         if item.op == "input" or (not along and not sums):
             own = frozenset({(value,)}) if along else ONE
             return _Value(along, None if along and (along != self._group or steps) else own)
@@ -158,7 +168,18 @@ class _Sums:
         made = _Value(along, None) if steps else self._combined(item, value, read, along, sums)
         if any(it.along and it.along != self._group and it.terms is not None for it in read) and made.terms is None:
             raise _NotTogetherError(next(it.along for it in read if it.along and it.along != self._group))
-        return made
+        if not linear:
+            return made
+        return replace(made, linear=linear, coefficients=frozenset[int]().union(*(it.coefficients for it in read)))
+
+    def _linear(self, item: Node, value: int, read: list[_Value]) -> frozenset[Sum] | None:
+        """The sums of which a value is a combination, as its operands are; None if it depends on them otherwise."""
+        if any(it.sums and not it.linear for it in read) or not any(it.linear for it in read):
+            return None if any(it.linear for it in read) else frozenset()
+        if item.op not in WHOLE_VIEWS | {"scale", "sum", "mean"} and not (item.op in TERMS and all(it.linear for it in read)):
+            return None
+        left = self._axes.of(value).union(*(it.coefficients for it in read))
+        return frozenset((term, once | (varying - left), varying & left) for it in read for term, once, varying in it.linear)
 
     def _has_steps(self, item: Node, value: int) -> bool:
         """Whether an op is not continuous, or gives whole numbers."""
@@ -208,7 +229,7 @@ class _Sums:
         """The axes that an op sums, but for those of J."""
         return frozenset[int]().union(*map(self._axes.of, item.operands)) - self._axes.of(value) - self._group
 
-    def _summed(self, item: Node, value: int, read: list[_Value], along: frozenset[int]) -> _Value:
+    def _summed(self, item: Node, value: int, read: list[_Value], along: frozenset[int], linear: frozenset[Sum]) -> _Value:
         """The value of an op that takes axes of J away."""
         gone = frozenset[int]().union(*(it.along for it in read)) - along
         is_sum = item.op in ("sum", "mean") or item.kind is Kind.MATMUL
@@ -223,8 +244,9 @@ class _Sums:
             raise _NotTogetherError(gone)
         coefficients, others = self._coefficients(item, read), self._others(item, value)
         varying = (others & coefficients).union(*(it.varying for it in read))
-        self.sums.update((term, others - coefficients, varying | self._axes.of(value) - self._group) for term in terms)
-        return _Value(along, terms, coefficients, varying, True) if along else _Value(along, ONE, sums=True)
+        left = varying | (self._axes.of(value) - self._group)
+        linear = linear or frozenset((term, others - coefficients, left) for term in terms)
+        return _Value(along, terms if along else ONE, coefficients, varying, True, linear)
 
 
 def _products(*factors: Collection[Term]) -> frozenset[Term]:
