@@ -60,8 +60,8 @@ class EqualPrograms:
 
 def search_equal_programs(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
     """Search the programs that are equal to that of a run, whose primitive form the partitioner has searched."""
-    rewritten = _search_rewritten(run, given, partitioner)
-    return rewritten.joined(_search_split_statistics(run, given, partitioner))
+    split = _search_split_statistics(run, given, partitioner)
+    return split.joined(_search_rewritten(run, given, partitioner, _best_us(split.candidates)))
 
 
 def _search_split_statistics(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
@@ -76,8 +76,8 @@ def _search_split_statistics(run: Run, given: ProgramSearch, partitioner: Partit
     return replace(found, notes=(*found.notes, note))
 
 
-def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
-    """Rewrite the program of a run, and search what may be faster than its µGraphs as written and the library form.
+def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner, other_us: float) -> EqualPrograms:
+    """Rewrite the program of a run, and search what may be faster than its µGraphs as written, the library form and `other_us`.
 
     The segments of the program as written have prices, and so have those of each rewritten program that is searched; this
     repeats until no other program is the cheapest.
@@ -93,7 +93,8 @@ def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner) 
         return result
     extraction = equal.extraction
     extraction.add(given.primitive, extraction.terms_of_given(), given.plans.partition.searched)
-    best_us = as_written_us = _best_us([*given.candidates, (_library(run, run.program),)])
+    as_written_us = _best_us([*given.candidates, (_library(run, run.program),)])
+    best_us = min(as_written_us, other_us)
     seen: list[Graph] = []
     while len(seen) < HEURISTICS.rewritten_programs:
         found = None if until.passed() else _cheapest(run, equal, until)

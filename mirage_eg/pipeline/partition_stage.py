@@ -34,6 +34,7 @@ from mirage_eg.search.partition.segment_search import (
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, few_kernels, partition
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
+from mirage_eg.transforms.split_statistics import with_split_statistics
 from mirage_eg.verify.subgraph_check import Subgraph
 
 
@@ -97,6 +98,8 @@ class Partitioner:
         self._task = task_of_parts(run)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs)
         most = options.max_kernels and options.max_kernels + shared_launches(primitive)
+        if with_split_statistics(primitive, HEURISTICS.search.longest_row) is not None:
+            self._task = replace(self._task, until=run.until.part(HEURISTICS.until_split))
         self._bounds = replace(HEURISTICS.partition, segments=segments, max_kernels=most, until=self._task.until)
         if run.on_gpu:
             self._task = replace(self._task, each=HEURISTICS.measured_each, keep=HEURISTICS.measured_kernels)
@@ -141,7 +144,7 @@ class Partitioner:
 
     def _progress(self, searched: int, best_us: float) -> bool:
         self._run.watch.observer("kernels", searched, None, f"segments searched, best {best_us:.1f} µs predicted")
-        return not self._task.until.passed()
+        return not self._bounds.until.passed()
 
     def plans(self) -> PlanSearch:
         """The cheapest plans, without block graphs that are avoided."""
@@ -150,6 +153,10 @@ class Partitioner:
             found = partition(self._primitive, finder.find, self._lower_bound, self._bounds, self._progress)
             searched = finder.found.values()
             unsaturated = sum(entry.unsaturated for entry in searched)
+            cut = self._task.until.passed()
+            self._task = replace(
+                self._task, until=task_of_parts(self._run).until
+            )  # prices of other programs are searched later
             text = f"{unsaturated} of {len(searched)} segments had an e-graph that reached a limit and may prune too much"
             candidates = tuple((candidate,) for candidate in self._candidates(found.plans))
             return PlanSearch(
@@ -162,7 +169,7 @@ class Partitioner:
                 tuple(self._known(found)),
                 {entry.graph: self._choices(entry.plan) for (entry,) in candidates if self._run.on_gpu and entry.plan},
                 (text,) if unsaturated and self._run.options.allow_cut else (),
-                self._task.until.passed(),
+                cut,
             )
 
     def _known(self, partition: Partition) -> Iterator[KnownSegment]:

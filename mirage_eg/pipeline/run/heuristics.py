@@ -43,6 +43,9 @@ class Heuristics:
     until_cuts: float = 0.1  # of the budget; then the choice of cuts between regions ends
     until_structures: float = 0.25  # of the budget of a region; then the search for structures of its program ends
     until_tiles: float = 0.35  # of that budget; then structures get no more tiles
+    until_split: float = (
+        0.3  # of that budget; then the search for plans as written ends where statistics of long rows are split
+    )
     until_plans: float = 0.5  # of that budget; then the search for plans of several kernels ends
     until_rewritten: float = 0.7  # of that budget; then rewritten programs are searched no more
     until_tuned: float = 0.85  # of that budget; then tuning that has no seconds of its own ends

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import cycle, islice
 from math import inf, prod
+from operator import le
 from typing import NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
@@ -92,16 +93,9 @@ class Choice:
     us: float
     tilings: tuple[Tiling, ...]
 
-    def holds(self, other: "Choice") -> bool:
-        """Whether no tile is smaller than that of another choice: where that one does not fit, this one does not either."""
-        return all(map(_holds, self.tilings, other.tilings))
 
-
-def _holds(larger: Tiling, smaller: Tiling) -> bool:
-    blocks = dict(smaller.grid)
-    if larger.cluster != smaller.cluster:
-        return False
-    return larger.loop <= smaller.loop and all(count <= blocks.get(group, 1) for group, count in larger.grid)
+def _clusters(choice: Choice) -> tuple[int, ...]:
+    return tuple(tiling.cluster for tiling in choice.tilings)
 
 
 def best_first(
@@ -177,7 +171,8 @@ class Instantiation:
         self._masks = frozenset(causal_inputs(program))
         self.built = 0  # µGraphs that fit
         self.waiting = 0  # choices that were not taken
-        self._too_large: list[Choice] = []
+        self._refused: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # counts of the smallest choices, by their clusters
+        self._groups: list[dict[tuple[int, ...], None]] = []  # the axes that the grids cut, of each kernel
         self._bounds: list[CostBound] = []  # of the kernels
         self._outlines: dict[tuple[object, ...], tuple[_KnownKernel, ...]] = {}  # of each form built: its kernels
 
@@ -209,6 +204,10 @@ class Instantiation:
         chained = len(self._kernels) > 1
         types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
         chosen = self.tilings()
+        self._groups = [
+            dict.fromkeys(group for each in {id(it): it for it in own}.values() for group, _ in each.grid)
+            for own in zip(*chosen, strict=True)
+        ]
         self._bounds = [
             CostBound(kernel.structure, kernel.shapes, *dtypes, device, kernel.split_axis, self._masks)
             for kernel, dtypes in zip(self._kernels, types, strict=True)
@@ -253,7 +252,7 @@ class Instantiation:
     def take(self, choice: Choice) -> Graph | None:
         """The µGraph of a choice, if it fits and is asked for; not built where a smaller one has not fitted."""
         self.waiting -= 1
-        if any(choice.holds(other) for other in self._too_large):
+        if self._holds_a_refused_one(choice):
             return None
         graph = None
         if not self._has_too_large_tiles(choice):
@@ -283,7 +282,25 @@ class Instantiation:
 
     def refuse(self, choice: Choice) -> None:
         """Take no choice any more whose tiles are at least as large."""
-        self._too_large.append(choice)
+        if not self._holds_a_refused_one(choice):
+            own, others = self._counts(choice), self._refused.get(_clusters(choice), [])
+            self._refused[_clusters(choice)] = [own, *(other for other in others if not all(map(le, other, own)))]
+
+    def _holds_a_refused_one(self, choice: Choice) -> bool:
+        """Whether no tile is smaller than that of a choice that does not fit: then this one does not either."""
+        others = self._refused.get(_clusters(choice))
+        if not others:
+            return False
+        own = self._counts(choice)
+        return any(all(map(le, own, other)) for other in others)
+
+    def _counts(self, choice: Choice) -> tuple[int, ...]:
+        """The iterations and blocks of each kernel: fewer of them have larger tiles."""
+        counts = list[int]()
+        for tiling, groups in zip(choice.tilings, self._groups, strict=True):
+            blocks = dict(tiling.grid)
+            counts += (tiling.loop, *(blocks.get(group, 1) for group in groups))
+        return tuple(counts)
 
     def _has_too_large_tiles(self, choice: Choice) -> bool:
         """Whether registers cannot hold the tiles, by a bound that builds no tile."""
