@@ -7,6 +7,7 @@ from typing import Any
 
 from egglog import bindings
 
+from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Signature
 
 OWN_RULESET = "equivalence"  # of a law without :ruleset
@@ -65,7 +66,8 @@ def hint(message: str, signatures: Mapping[str, Signature]) -> str:
     """A hint for an error of egglog."""
     if match := _UNBOUND.search(message):
         near = get_close_matches(match["name"], signatures, n=1)
-        if not near and any(it.output == "Tensor" for it in signatures.values()):
+        of_tensors = any(it.output == "Tensor" for it in signatures.values())
+        if of_tensors and (not near or op_of(match["name"]) is not None):  # an op of elements is misspelt no other one
             return " (rules/tensor/00_language.egg has the constructors of whole tensors)"
         listed = "docs/reference/rule_language.md has all constructors; one of your own is (constructor NAME (E) E)"
         return f" (did you mean {near[0]}?)" if near else f" ({listed})"

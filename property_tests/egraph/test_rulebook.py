@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from mirage_eg.egraph.laws import Signature
+from mirage_eg.egraph.rule_errors import hint
 from mirage_eg.egraph.rule_files import DOMAINS, header
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.errors import RuleError
@@ -73,3 +75,9 @@ def test_a_missing_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
 def test_a_header_names_the_domain_however_it_is_written(line: str) -> None:
     assert header(f"; laws of mine\n\n{line}\n(rewrite (Exp x) (Exp x))", "domain") == "abstract"
     assert header(f"(rewrite (Exp x) (Exp x))\n{line}", "domain") is None
+
+
+@pytest.mark.parametrize(("name", "words"), [("Scale", "00_language.egg"), ("Mtmul", "did you mean Matmul?")])
+def test_an_op_of_elements_in_a_law_of_tensors_is_no_misspelling(name: str, words: str) -> None:
+    tensors = {known: Signature("constructor", ("Tensor",), "Tensor") for known in ("Same", "Matmul")}
+    assert words in hint(f"Unbound function {name}", tensors)

@@ -63,6 +63,16 @@ def test_a_law_that_holds_for_some_parts_only_does_not_follow(tmp_path: Path) ->
     assert [it.law.name for it in minimize(path).derived] == ["varies"]
 
 
+def test_a_law_of_all_constants_does_not_follow_from_that_of_some(tmp_path: Path) -> None:
+    path = tmp_path / "scales.egg"
+    path.write_text(
+        "; domain: indexed\n"
+        '(rewrite (Max i (Scale c x)) (Scale c (Max i x)) :when ((> c (bigrat (bigint 0) (bigint 1)))) :name "some")\n'
+        '(rewrite (Max i (Scale c x)) (Scale c (Max i x)) :name "all")\n'
+    )
+    assert [it.law.name for it in minimize(path).derived] == ["some"]
+
+
 def test_packaged_laws_count_only_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "one.egg"
     path.write_text('(rewrite (Mul (Exp x) (Exp y)) (Exp (Add y x)) :name "mirrored")\n')

@@ -203,11 +203,10 @@ def _prover(rulebook: Rulebook, failed: frozenset[str]) -> Iterator[Callable[[Ch
     """A test whether the other laws derive a law's right side from its left; for a birewrite in both directions."""
 
     def jobs(checkable: CheckableLaw) -> list[tuple[Any, ...]]:
-        both = sides(checkable, rulebook.signatures)
-        if both is None:
-            return []
-        reverse = [replace(both, outputs=both.outputs[::-1])] if checkable.law.form == "birewrite" else []
-        return [(rulebook, pair, _PROOF_LIMITS, failed | {checkable.law.name}) for pair in (both, *reverse)]
+        pairs = sides(checkable, rulebook.signatures)
+        if checkable.law.form == "birewrite":
+            pairs += [replace(both, outputs=both.outputs[::-1]) for both in pairs]
+        return [(rulebook, pair, _PROOF_LIMITS, failed | {checkable.law.name}) for pair in pairs]
 
     def all_true(checkable: CheckableLaw, prove: Callable[[tuple[Any, ...]], bool]) -> bool:
         asked = jobs(checkable)

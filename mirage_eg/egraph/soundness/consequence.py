@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import cycle, islice
 from typing import Any
 
 from mirage_eg.egraph.equations import instance
@@ -22,12 +23,14 @@ def reaches(rulebook: Rulebook, both: Expression, limits: Limits, without: froze
     return oracle.class_of(both, right) == oracle.outputs[0]
 
 
-def sides(checkable: CheckableLaw, signatures: Mapping[str, Signature]) -> Expression | None:
-    """Both sides of a law as one expression with its variables as inputs; None if the law is no union or has conditions other
-    than guards on axes."""
+def sides(checkable: CheckableLaw, signatures: Mapping[str, Signature]) -> list[Expression]:
+    """Both sides of a law as one expression with its variables as inputs, for several constants, negative ones too.
+
+    Empty if the law is no union or has conditions other than guards on axes.
+    """
     action = checkable.law.actions[-1]
     if action.kind != "union" or len(checkable.law.actions) > 1 or uses_indices(checkable):
-        return None
+        return []
     names = dict(checkable.named)
     excluded: dict[str, set[str]] = {}
     for condition in checkable.conditions:
@@ -37,14 +40,18 @@ def sides(checkable: CheckableLaw, signatures: Mapping[str, Signature]) -> Expre
                     case Apply("axes", (Variable(x),)):
                         excluded.setdefault(x, set()).update({i} if kind == "set-not-contains" else ())
                     case _:
-                        return None
+                        return []
             case Equal() | Apply():
-                return None
+                return []
     strings = [name for name, sort in checkable.variables.items() if sort == "String"]
     values: dict[str, Any] = dict(zip(strings, strings, strict=True))
     values |= dict(zip((name for name, sort in checkable.variables.items() if sort == "i64"), primes(), strict=False))
     rationals = [name for name, sort in checkable.variables.items() if sort == "BigRat"]
-    values |= dict(zip(rationals, _CONSTANTS * len(rationals), strict=False))
     free = {name: frozenset(strings) - excluded.get(name, set()) for name, sort in checkable.variables.items() if sort == "E"}
     values |= {name: ("Var", name) for name in free}
-    return flatten([instance(inlined(side, names), values, signatures) for side in action.arguments], free)
+    found = []
+    for first in range(len(_CONSTANTS) if rationals else 1):
+        constants = islice(cycle(_CONSTANTS), first, None)
+        chosen = values | dict(zip(rationals, constants, strict=False))
+        found.append(flatten([instance(inlined(side, names), chosen, signatures) for side in action.arguments], free))
+    return found

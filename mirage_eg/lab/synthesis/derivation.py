@@ -95,16 +95,14 @@ def questions(law: Law, signatures: Mapping[str, Signature], domain: str, corner
         return None
     names = dict(checkable.named)
     names |= {str(action.arguments[0]): action.arguments[1] for action in law.actions if action.kind == "let"}
-    constants = _constants(checkable)
-    if constants is None:
-        return None
     found = []
     left, right = (inlined(side, names) for side in unions[0].arguments)
-    for facts in islice(_facts(checkable, names, constants, domain, corners), MOST_CORNERS if corners else 1):
+    for constants in _constants(checkable):
         sides = [_ground(side, constants) for side in (left, right)]
-        found += [Question(sides[0], sides[1], facts)]
-        found += [Question(sides[1], sides[0], facts)] if law.form == "birewrite" else []
-    return tuple(found)
+        for facts in islice(_facts(checkable, names, constants, domain, corners), MOST_CORNERS if corners else 1):
+            found += [Question(sides[0], sides[1], facts)]
+            found += [Question(sides[1], sides[0], facts)] if law.form == "birewrite" else []
+    return tuple(found) or None
 
 
 def asks_for_parts(laws: Iterable[Law]) -> bool:
@@ -112,8 +110,8 @@ def asks_for_parts(laws: Iterable[Law]) -> bool:
     return any(isinstance(it, Apply) and it.name == "set-contains" for law in laws for it in law.conditions)
 
 
-def _constants(checkable: CheckableLaw) -> dict[str, Constant] | None:
-    """Values for the variables of base sorts at which the conditions on them hold."""
+def _constants(checkable: CheckableLaw) -> list[dict[str, Constant]]:
+    """Values for the variables of base sorts at which the conditions on them hold; rational ones with all signs that do."""
     free = {name: sort for name, sort in checkable.variables.items() if sort != "E"}
     parts = iter("ijklmn")
     sizes = primes()
@@ -121,13 +119,15 @@ def _constants(checkable: CheckableLaw) -> dict[str, Constant] | None:
     chosen |= {name: next(sizes) for name, sort in free.items() if sort == "i64"}
     rationals = [name for name, sort in free.items() if sort == "BigRat"]
     names = dict(checkable.named)
+    found: dict[tuple[bool, ...], dict[str, Constant]] = {}  # by the signs
     for values in product(_RATIONALS, repeat=len(rationals)):
-        if len(set(values)) < len(values):
+        signs = tuple(value < 0 for value in values)
+        if signs in found or len(set(values)) < len(values):
             continue
         candidate = chosen | dict(zip(rationals, values, strict=True))
         if all(_holds(condition, candidate, names) for condition in checkable.conditions):
-            return candidate
-    return None
+            found[signs] = candidate
+    return [*found.values()]
 
 
 def _holds(condition: Equal | Apply, constants: Mapping[str, Constant], names: Mapping[str, Pattern]) -> bool:
