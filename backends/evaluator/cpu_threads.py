@@ -167,6 +167,16 @@ def raise_if_stopped() -> None:
         raise OverdueError
 
 
+def keep_step_with(xp: Any) -> None:
+    """Raise as `raise_if_stopped` does; where the work has an end, only after a GPU has done what it was given.
+
+    Functions of its array module return before they have computed, so that a clock would see launches alone.
+    """
+    if _until() != NEVER and hasattr(xp, "cuda"):
+        xp.cuda.get_current_stream().synchronize()
+    raise_if_stopped()
+
+
 def for_each_thread(items: Sequence[T]) -> list[Sequence[T]]:
     """The items in as many consecutive runs as there are threads, none empty."""
     count = min(threads(), len(items))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, raise_if_stopped
+from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, keep_step_with, raise_if_stopped
 
 CHUNK_ELEMENTS = 1 << 15  # the temporaries of a chunk stay in the cache
 _SMALL = 256  # two operands of so many elements give at most two chunks
@@ -105,6 +105,7 @@ def one_pass(xp: Any, name: str, function: Callable[..., Array], *operands: Arra
     """`function(*operands)`, or on CuPy the kernel `name` on operands and constants."""
     if xp is np:
         return in_chunks(function, *operands)
+    keep_step_with(xp)
     return kernel(xp, name)(*operands, *constants)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator import library_ops
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, raise_if_stopped
+from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, keep_step_with, raise_if_stopped
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
 from mirage_eg.backends.evaluator.matmul import product
 from mirage_eg.ir.definitions import by_definition, definition_of
@@ -49,7 +49,10 @@ class FloatAlgebra:
             with np.errstate(all="ignore"):  # threads do not inherit it
                 return ELEMENTWISE[op](self.xp, *map(self._wide, chunks), **attributes)
 
-        return in_chunks(compute, *operands, dtype=np.dtype(str(self.working))) if self.xp is np else compute(*operands)
+        if self.xp is np:
+            return in_chunks(compute, *operands, dtype=np.dtype(str(self.working)))
+        keep_step_with(self.xp)
+        return compute(*operands)
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
         """In working precision; float32 is summed in pairs along every axis, as kernels do about."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.batched_matmul import batched_matmul, with_rank
-from mirage_eg.backends.evaluator.cpu_threads import do_all, raise_if_stopped, threads
+from mirage_eg.backends.evaluator.cpu_threads import do_all, keep_step_with, raise_if_stopped, threads
 from mirage_eg.ir.shapes import broadcast
 
 CHUNK_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
@@ -23,6 +23,7 @@ SMALL_ELEMENTS = 1 << 13  # of operands for which merging costs more than it sav
 def product(xp: Any, x: Array, y: Array, dtype: Any, settle: Callable[[Array], Array] = lambda product: product) -> Array:
     """x @ y for batches of matrices, computed in `dtype`; `settle` is applied to each new array, before any view of it."""
     if xp is not np:
+        keep_step_with(xp)
         wide = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
         return batched_matmul(*wide, lambda x, y: settle(xp.matmul(x, y)), copies=True)
     if x.size + y.size <= SMALL_ELEMENTS:

@@ -13,7 +13,18 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from mirage_eg.backends.evaluator.cpu_threads import StoppedError, background_task, do_all, raise_if_stopped, with_own_threads
+from mirage_eg.backends.evaluator.cpu_threads import (
+    OverdueError,
+    StoppedError,
+    background_task,
+    do_all,
+    ending,
+    keep_step_with,
+    raise_if_stopped,
+    with_own_threads,
+)
+from mirage_eg.backends.evaluator.matmul import product
+from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
 from mirage_eg.pipeline.run.executors import Workers
@@ -39,6 +50,34 @@ def test_work_beside_is_done_by_one_other_thread() -> None:
     assert len(seen) == 50
     assert set(seen).isdisjoint({get_ident()})
     assert len(set(seen)) == 1
+
+
+class Device:
+    """An array module whose device has work to do until `seconds` have passed; its functions return before."""
+
+    def __init__(self, seconds: float) -> None:
+        self.done, self.seconds, self.cuda = Event(), seconds, self
+
+    def get_current_stream(self) -> "Device":
+        return self
+
+    def synchronize(self) -> None:
+        self.done.wait(self.seconds)
+        self.done.set()
+
+
+def test_a_deadline_counts_what_a_device_has_done() -> None:
+    device = Device(0.02)
+    with ending(after(0.01)), pytest.raises(OverdueError):
+        product(device, np.zeros((2, 2)), np.zeros((2, 2)), np.float64)
+    assert device.done.is_set()
+
+
+def test_without_a_deadline_nobody_waits_for_a_device() -> None:
+    device = Device(30)
+    with ending(NEVER):
+        keep_step_with(device)
+    assert not device.done.is_set()
 
 
 def test_work_that_is_waited_for_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
