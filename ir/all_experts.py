@@ -23,14 +23,14 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import with_direct_reshapes, without_dead_code
 from mirage_eg.ir.shapes import Shape
 
+MOST_TOKENS = 256  # of which products with the weights of all experts take the time of reading those
 _Lead = tuple[int, int]  # the first extents of D: of experts, or 1 for all; of tokens, or 1 for all
 
 
 def with_all_experts(program: Graph) -> Graph:
     """The program without products of chosen weights that at least as many rows choose; `program` itself if it has none."""
     copy = GraphCopy(program)
-    chosen = experts_of_rows(program)
-    found = [it for own, experts in chosen.items() if (it := _on_all(program, copy, own, experts)) is not None]
+    found = _found(program, copy)
     if not found:
         return program
     for item, values in copy:
@@ -42,7 +42,17 @@ def with_all_experts(program: Graph) -> Graph:
     return without_dead_code(with_direct_reshapes(copy.graph()))
 
 
-def experts_of_rows(program: Graph) -> dict[int, int]:
+def rows_of_all(program: Graph) -> frozenset[int]:
+    """The counts of rows whose products `with_all_experts` replaces."""
+    return frozenset(program.types[it.own].shape[0] for it in _found(program, GraphCopy(program)))
+
+
+def _found(program: Graph, copy: GraphCopy) -> "list[_OnAll]":
+    chosen = _experts_of_rows(program)
+    return [it for own, experts in chosen.items() if (it := _on_all(program, copy, own, experts)) is not None]
+
+
+def _experts_of_rows(program: Graph) -> dict[int, int]:
     """The vectors of the experts of at least as many rows that products read, with the count of the experts."""
     found: dict[int, int] = {}
     for item in program.nodes:
@@ -71,6 +81,8 @@ def _on_all(program: Graph, copy: GraphCopy, own: int, experts: int) -> "_OnAll 
     tokens = [index for index in chosen if index != own and program.types[index].shape == rows]
     for index in (*tokens, None):
         extent = rows[0] if index is None else program.types[chosen[index]].shape[0]
+        if type(extent) is not int or extent > MOST_TOKENS:
+            continue
         it = _OnAll(program, copy, own, index, (experts, extent))
         products = [values[0] for item, values in program.numbered() if it.is_product(item)]
         if products and all(it.lead(value) is not None for value in products):

@@ -8,7 +8,7 @@ f(x[p])[q] = f(x) for each f that works on rows. Import applies this law: it is 
 from dataclasses import dataclass, field, replace
 
 from mirage_eg.ir import write
-from mirage_eg.ir.all_experts import experts_of_rows
+from mirage_eg.ir.all_experts import rows_of_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node
@@ -54,7 +54,7 @@ def _inverted(program: Graph, value: int) -> int | None:
 
 def _lose_order(program: Graph, rows: int) -> bool:
     """Whether rows may be in any order: few, or so many that products of all experts take the place of theirs."""
-    return 1 < rows <= _MOST_ROWS or any(program.types[own].shape == (rows,) for own in experts_of_rows(program))
+    return 1 < rows and (rows <= _MOST_ROWS or rows in rows_of_all(program))
 
 
 def _is_iota(program: Graph, value: int, shape: tuple[int, ...]) -> bool:

@@ -7,7 +7,8 @@ import pytest
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.ir.all_experts import with_all_experts
+from mirage_eg.ir import all_experts
+from mirage_eg.ir.all_experts import rows_of_all, with_all_experts
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import index_bounds
@@ -87,6 +88,14 @@ def test_places_of_experts_stay_below_their_number(program: Graph) -> None:
 def test_fewer_rows_than_experts_read_those_of_their_own() -> None:
     program = layer(experts=ROWS + 1)
     assert with_all_experts(program) is program
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rows_of_too_many_tokens_read_those_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = PROGRAMS[name]()
+    assert rows_of_all(program) == {ROWS}
+    monkeypatch.setattr(all_experts, "MOST_TOKENS", TOKENS - 1)
+    assert with_all_experts(program) is program and not rows_of_all(program)
 
 
 WRONG: dict[str, Graph] = {
