@@ -99,6 +99,7 @@ def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[
     seconds = contest.called(OURS)
     compilation = Compilation(graph_records())
     segments = [segment for graph in compilation.graphs for segment in graph.segments]
+    whole = [graph.whole for graph in compilation.graphs]
     decisions = [f"{segment.ops} ops: {segment.decision}: {segment.reason}"[:300] for segment in segments]
     row = replace(
         row,
@@ -106,7 +107,7 @@ def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[
         call_seconds=seconds,
         segments=len(segments),
         used=compilation.used,
-        decisions=(*decisions, *(f"graph: {reason}"[:300] for reason in compilation.fallbacks)),
+        decisions=(*decisions, *(f"graph: {reason}"[:300] for reason in (*compilation.fallbacks, *whole) if reason)),
     )
     yield row
     row = replace(contest.with_baseline(row, "compile"), stage=Stage.COMPILE)
