@@ -87,8 +87,8 @@ def _scaled_by_recipe(call: Call) -> Tensor:
             scale = reshaped(scale, (count, 1) if side == "a" else (1, count))
         elif kind == _OF_BLOCKS:  # [groups, padded to a multiple of four; blocks]
             scale = g.slice(scale, 0, 0, terms // _BLOCK)
-        is_turned = kind == (_OF_BLOCKS if side == "a" else _OF_PARTS)
-        scales.append(g.transpose(scale, (1, 0)) if is_turned else scale)
+        is_transposed = kind == (_OF_BLOCKS if side == "a" else _OF_PARTS)
+        scales.append(g.transpose(scale, (1, 0)) if is_transposed else scale)
     return _scaled(call, *scales)
 
 

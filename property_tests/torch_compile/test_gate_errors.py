@@ -132,7 +132,7 @@ def test_whole_numbers_that_torch_mostly_misses_are_no_measure() -> None:
     assert isnan(compared(exact, most_wrong, exact, None, 2.0, is_large=False).allowed)
 
 
-def test_torchs_result_is_as_wrong_as_roundings_make_it_where_it_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_result_is_wrong_by_roundings_where_it_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_eg.torch_compile.gate_errors.PART", 3)
     exact = torch.linspace(-1, 1, 8)
     found = compared(exact * (1 + 3e-7), exact, exact, torch.float32, 2.0, is_large=False)
