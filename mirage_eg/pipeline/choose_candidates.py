@@ -9,6 +9,7 @@ from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.found import Found, Lowered, lower
 from mirage_eg.pipeline.kernel_summary import kernel_summary
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.stage_records import Run
 
 Groups = Sequence[Sequence[Found]]
@@ -26,7 +27,10 @@ def pool(structures: Groups, plans: Groups) -> Groups:
 
 def choose(mugraphs: Groups, library: Found, run: Run, most: int) -> list[Lowered]:
     """The µGraphs that are verified besides the library form, optimized; `most` of them."""
-    others = [[entry for entry in entries if entry.graph != library.graph] for entries in mugraphs]
+    most_us = HEURISTICS.hopeless * min((entry.predicted_us for entries in mugraphs for entry in entries), default=inf)
+    others = [
+        [entry for entry in entries if entry.graph != library.graph and entry.predicted_us <= most_us] for entries in mugraphs
+    ]
     with run.watch.stage("optimize"):
         chosen = diverse(others, most, run.options.prefer_few_kernels)
         return deduplicated([lower(entry, run.device) for entry in chosen], most)

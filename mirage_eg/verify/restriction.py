@@ -78,12 +78,18 @@ def restricted(primitive: Graph, candidate: Graph, sums: bool = False) -> Restri
         return None
     linear = linear_axes(joint.whole, joint.axes) if sums else frozenset[int]()
     found = (_restricted(joint, linear) if linear else None) or _restricted(joint, frozenset())
-    if _elements(found, joint) > ELEMENTS:
-        joint = JointAxes(primitive, expand(candidate))  # a derived op has the counts of its sums inside
+    expanded = expand(candidate)
+    hides_sums = _sums(expanded) != _sums(candidate)  # in derived ops, which floats compute in a form of their own
+    if _elements(found, joint) > ELEMENTS and (sums or not hides_sums):
+        joint = JointAxes(primitive, expanded) if hides_sums else joint
         repeated = repeated_axes(joint.whole, joint.axes, 1 if sums else FLOAT_TERMS)
         short = _restricted(joint, frozenset(), repeated) if repeated else None
         found = min(found, short, key=lambda it: _elements(it, joint))
     return found
+
+
+def _sums(graph: Graph) -> int:
+    return sum(item.op == "sum" or item.kind is Kind.MATMUL for item in graph.nodes)
 
 
 def _elements(found: Restricted | None, joint: "JointAxes") -> int:
