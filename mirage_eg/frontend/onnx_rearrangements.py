@@ -1,7 +1,7 @@
 """ONNX's reshapes, slices, concatenations, selections and casts as functions of torch."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -98,12 +98,33 @@ def _pad(x: Tensor, pads: Value, value: Value = None, axes: Value = None, *, mod
     match mode:
         case "constant":
             return torch.nn.functional.pad(x, flat, value=number)
-        case "reflect" | "edge":
-            return torch.nn.functional.pad(
-                x, flat[:-4] if x.ndim > 2 else flat, mode="reflect" if mode == "reflect" else "replicate"
-            )
+        case "reflect" | "edge" | "wrap":  # torch pads the last dims alone
+            for dim in filter(lambda dim: before[dim] or after[dim], range(x.ndim)):
+                x = x.index_select(dim, torch.from_numpy(_padded(x.shape[dim], before[dim], after[dim], mode)).to(x.device))
+            return x
         case _:
             raise UnsupportedError(f"mode = {mode!r} is not supported")
+
+
+def _padded(extent: int, before: int, after: int, mode: Literal["reflect", "edge", "wrap"]) -> Any:
+    """The place that each element along a dim comes from; negative pads remove elements first."""
+    kept = np.arange(max(-before, 0), extent - max(-after, 0))
+    return np.pad(kept, (max(before, 0), max(after, 0)), mode=mode)
+
+
+def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Any:
+    """Channels as blocks of pixels; they come before the channels that are left, or after them with `CRD`."""
+    n, channels, height, width = x.shape
+    if mode == "CRD":
+        return torch.nn.functional.pixel_shuffle(x, blocksize)
+    y = x.reshape(n, blocksize, blocksize, -1, height, width).permute(0, 3, 4, 1, 5, 2)
+    return y.reshape(n, channels // blocksize**2, height * blocksize, width * blocksize)
+
+
+def _space_to_depth(x: Tensor, *, blocksize: int) -> Any:
+    n, channels, height, width = x.shape
+    y = x.reshape(n, channels, height // blocksize, blocksize, width // blocksize, blocksize).permute(0, 3, 5, 1, 2, 4)
+    return y.reshape(n, channels * blocksize**2, height // blocksize, width // blocksize)
 
 
 def _where(condition: Value, x: Value, y: Value) -> Any:
@@ -152,6 +173,8 @@ OPERATORS: Mapping[str, Operator] = {
     "Expand": _expand,
     "Tile": _tile,
     "Pad": _pad,
+    "DepthToSpace": of_tensors(_depth_to_space),
+    "SpaceToDepth": of_tensors(_space_to_depth),
     "Where": _where,
     "Trilu": _trilu,
     "Cast": _cast,

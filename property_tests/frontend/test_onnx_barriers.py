@@ -19,7 +19,7 @@ IMAGE = (
     "int64[2] classes = {{2, 0}}> {{ a = Relu(x)\n {}\n c = Exp(b)\n y = Mul(c, c) }}"
 )
 NODES = {
-    "DepthToSpace": "b = DepthToSpace<blocksize = 2>(a)",
+    "GlobalLpPool": "b = GlobalLpPool<p = 3>(a)",
     "LpPool": "b = LpPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(a)",
 }
 

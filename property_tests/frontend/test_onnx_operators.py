@@ -56,6 +56,13 @@ NODES = {
     "shapes": "s = Shape(x)\n r = Gather(s, picks2)\n f = Concat<axis = 0>(r, minus)\n y = Reshape(x, f)",
     "a range": "n = Size(x)\n r = Range(i0, n, i1)\n c = Cast<to = 1>(r)\n q = Reshape(c, full)\n y = Mul(x, q)",
     "pad": "y = Pad(x, pads, half)",
+    "pad of neighbours": 'a = Pad<mode = "reflect">(x, pads)\n b = Pad<mode = "edge">(x, pads)\n y = Mul(a, b)',
+    "pad of the other end": 'y = Pad<mode = "wrap">(x, pads)',
+    **{
+        f"pixels, {mode}": "a = Unsqueeze(x, zero)\n b = Transpose<perm = [0, 2, 1, 3]>(a)\n "
+        f'c = DepthToSpace<blocksize = 2, mode = "{mode}">(b)\n d = Exp(c)\n y = SpaceToDepth<blocksize = 2>(d)'
+        for mode in ("DCR", "CRD")
+    },
     "tile": "y = Tile(x, repeats)",
     "where": "m = Less(x, z)\n n = Not(m)\n o = Or(m, n)\n a = And(o, m)\n y = Where(a, x, z)",
     "comparisons": "m = GreaterOrEqual(x, half)\n n = Equal(x, z)\n o = Or(m, n)\n y = Cast<to = 1>(o)",
