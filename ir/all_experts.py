@@ -9,7 +9,7 @@ No row reads the D of another expert, so a number that is none stays where it is
 tested in the field.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_eg.ir import write
@@ -34,7 +34,10 @@ def with_all_experts(program: Graph) -> Graph:
     if not found:
         return program
     for item, values in copy:
-        if not any(it.is_delayed(value) for it in found for value in values):
+        delays = [it for it in found if any(map(it.is_delayed, values))]
+        if delays:
+            delays[0].on_all(values[0])
+        else:
             for operand in item.operands:
                 if operand not in copy.position:
                     copy.position[operand] = next(it for it in found if it.is_delayed(operand)).rows(operand)
@@ -48,45 +51,52 @@ def rows_of_all(program: Graph) -> frozenset[int]:
 
 
 def _found(program: Graph, copy: GraphCopy) -> "list[_OnAll]":
-    chosen = _experts_of_rows(program)
-    return [it for own, experts in chosen.items() if (it := _on_all(program, copy, own, experts)) is not None]
+    products = _products(program)
+    chosen = {item.operands[1]: item.operands[0] for item in program.nodes if item.op in ROW_READS and item["dim"] == 0}
+    tokens = {index: rows for index, rows in chosen.items() if index not in products}
+    found = (_on_all(program, copy, own, values, tokens) for own, values in products.items())
+    return [it for it in found if it is not None]
 
 
-def _experts_of_rows(program: Graph) -> dict[int, int]:
-    """The vectors of the experts of at least as many rows that products read, with the count of the experts."""
-    found: dict[int, int] = {}
-    for item in program.nodes:
+def _products(program: Graph) -> dict[int, list[int]]:
+    """Products of rows with weights that they choose among at most as many, by the vector of their choices."""
+    found: dict[int, list[int]] = {}
+    for item, values in program.numbered():
         if item.kind is Kind.MATMUL and len(program.types[item.operands[1]].shape) == 3:
             for weights, own in _choices(program, item.operands[1]):
                 experts, rows = program.types[weights].shape[0], program.types[own].shape[0]
                 if all(type(extent) is int for extent in (experts, rows)) and 1 < experts <= rows:
-                    found[own] = experts
+                    found.setdefault(own, []).append(values[0])
     return found
 
 
 def _choices(program: Graph, value: int) -> Iterator[tuple[int, int]]:
     """The tensors and the vectors of places of which a value has slices, behind elementwise ops and views."""
-    item = program.node_of[value]
-    if item.op in ROW_READS and item["dim"] == 0 and len(program.types[item.operands[1]].shape) == 1:
-        yield item.operands[0], item.operands[1]
-    elif item.kind is Kind.ELEMENTWISE or item.op in RESHAPES | TRANSPOSES:
-        for operand in item.operands:
-            yield from _choices(program, operand)
+    seen, pending = {value}, [value]
+    while pending:
+        item = program.node_of[pending.pop()]
+        if item.op in ROW_READS and item["dim"] == 0 and len(program.types[item.operands[1]].shape) == 1:
+            yield item.operands[0], item.operands[1]
+        elif item.kind is Kind.ELEMENTWISE or item.op in RESHAPES | TRANSPOSES:
+            pending += [it for it in item.operands if it not in seen]
+            seen.update(item.operands)
 
 
-def _on_all(program: Graph, copy: GraphCopy, own: int, experts: int) -> "_OnAll | None":
-    """D of the rows of these experts: of tokens, if one vector has the token of each row, else of the rows themselves."""
+def _on_all(program: Graph, copy: GraphCopy, own: int, products: Sequence[int], chosen: Mapping[int, int]) -> "_OnAll | None":
+    """D of the rows of some products: of tokens, if one vector has the token of each row, else of the rows themselves.
+
+    `chosen` has a tensor for each vector of places that chooses rows of one.
+    """
+    weights = program.node_of[products[0]].operands[1]
+    experts = next(program.types[of_all].shape[0] for of_all, it in _choices(program, weights) if it == own)
     rows = program.types[own].shape
-    chosen = {item.operands[1]: item.operands[0] for item in program.nodes if item.op in ROW_READS and item["dim"] == 0}
-    tokens = [index for index in chosen if index != own and program.types[index].shape == rows]
-    for index in (*tokens, None):
+    tokens = [index for index in chosen if index < products[0] and program.types[index].shape == rows]
+    for index in (*reversed(tokens), None):  # of several layers the last before the product
         extent = rows[0] if index is None else program.types[chosen[index]].shape[0]
-        if type(extent) is not int or extent > MOST_TOKENS:
-            continue
-        it = _OnAll(program, copy, own, index, (experts, extent))
-        products = [values[0] for item, values in program.numbered() if it.is_product(item)]
-        if products and all(it.lead(value) is not None for value in products):
-            return it
+        if type(extent) is int and extent <= MOST_TOKENS:
+            it = _OnAll(program, copy, own, index, (experts, extent), [None] * min(own, own if index is None else index))
+            if all(it.lead(value) is not None for value in products):
+                return it
     return None
 
 
@@ -99,13 +109,9 @@ class _OnAll:
     own: int
     tokens: int | None
     extents: _Lead
-    leads: dict[int, _Lead | None] = field(default_factory=dict)
+    leads: list[_Lead | None] = field(default_factory=list)
     written: dict[int, int] = field(default_factory=dict)
     places: int | None = None
-
-    def is_product(self, item: Node) -> bool:
-        """Whether rows are multiplied with weights of their experts."""
-        return item.kind is Kind.MATMUL and any(own == self.own for _, own in _choices(self.program, item.operands[1]))
 
     def is_delayed(self, value: int) -> bool:
         """Whether a value is computed on D, and its rows only where another node reads them."""
@@ -113,8 +119,8 @@ class _OnAll:
 
     def lead(self, value: int) -> _Lead | None:
         """The first extents of the D of a value; None where the value is no slices of one."""
-        if value not in self.leads:
-            self.leads[value] = self._lead(value)
+        while len(self.leads) <= value:  # in order: of a deep program a call for each operand would be one too many
+            self.leads.append(self._lead(len(self.leads)))
         return self.leads[value]
 
     def _lead(self, value: int) -> _Lead | None:

@@ -98,6 +98,18 @@ def test_rows_of_too_many_tokens_read_those_of_their_own(name: str, monkeypatch:
     assert with_all_experts(program) is program and not rows_of_all(program)
 
 
+def test_a_deep_program_is_rewritten() -> None:
+    g = new_kernel_graph()
+    x, w = g.new_input((ROWS, 1, WIDTH), "float32"), g.new_input((EXPERTS, WIDTH, WIDTH), "float32")
+    for _ in range(10):
+        rows = x
+        for _ in range(150):
+            rows = rows * (2 - rows)
+        x = g.matmul(rows, g.gather(w, g.new_input((ROWS,), "int64"))) + x
+    g.mark_output(x)
+    assert len(_shapes(with_all_experts(g.graph()), "gather")) == 10
+
+
 WRONG: dict[str, Graph] = {
     "the next expert": layer(own=lambda g, x: g.op("low_bits", x + 1, bits=2)),
     "the expert of another row": layer(own=lambda g, x: g.op("flip", x, dims=(0,))),
