@@ -21,6 +21,7 @@ from mirage_eg.ir.op.library import ROW_READS
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import with_direct_reshapes, without_dead_code
+from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
 
 MOST_TOKENS = 256  # of which products with the weights of all experts take the time of reading those
@@ -45,6 +46,7 @@ def with_all_experts(program: Graph) -> Graph:
     return without_dead_code(with_direct_reshapes(copy.graph()))
 
 
+@once_per_graph
 def rows_of_all(program: Graph) -> frozenset[int]:
     """The counts of rows whose products `with_all_experts` replaces."""
     return frozenset(program.types[it.own].shape[0] for it in _found(program, GraphCopy(program)))

@@ -92,9 +92,9 @@ def test_fewer_rows_than_experts_read_those_of_their_own() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_rows_of_too_many_tokens_read_those_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = PROGRAMS[name]()
-    assert rows_of_all(program) == {ROWS}
+    assert rows_of_all(PROGRAMS[name]()) == {ROWS}
     monkeypatch.setattr(all_experts, "MOST_TOKENS", TOKENS - 1)
+    program = PROGRAMS[name]()
     assert with_all_experts(program) is program and not rows_of_all(program)
 
 
