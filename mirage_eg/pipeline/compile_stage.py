@@ -1,9 +1,10 @@
 """Emitting and compiling what a run has chosen, each µGraph once; a kernel that does not fit is written with fewer stages."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from mirage_eg.backends.cost.compiled_spills import spill_us
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
 from mirage_eg.backends.triton.bounded_compile import compile_within, compiler_process, not_compiled
@@ -108,7 +109,12 @@ class Compiler:
 
         common = self.run.program, self.run.device.target, self.process, self.run.until
         compiled = self.run.work.run(STAGE, _compile, common, items, progress)
-        self.memo.update(zip(new, compiled, strict=True))
+        self.memo.update(zip(new, (self._priced(graph, it) for (graph, _), it in zip(new, compiled, strict=True)), strict=True))
+
+    def _priced(self, graph: Graph, made: Compiled) -> Compiled:
+        """A µGraph that was compiled, with the time of what its kernels spill."""
+        us = spill_us(graph, [kernel.spills for kernel in made.record.kernels], self.run.device)
+        return replace(made, record=replace(made.record, spill_us=us))
 
 
 def _compile(

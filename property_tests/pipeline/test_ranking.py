@@ -58,6 +58,13 @@ def candidate(
     )
 
 
+def test_what_the_compiled_kernels_spill_counts_where_nothing_was_measured() -> None:
+    spilling, other = candidate(10.0), candidate(20.0)
+    spilling = replace(spilling, compile=replace(spilling.compile, spill_us=30.0))
+    assert ordered([spilling, other], Options()) == [other, spilling]
+    assert ordered([replace(spilling, measured_us=10.0), replace(other, measured_us=20.0)], Options())[0].measured_us == 10.0
+
+
 candidates = st.lists(
     st.builds(
         candidate,

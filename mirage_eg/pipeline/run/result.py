@@ -35,12 +35,14 @@ EVERYTHING = Wanted()
 class CompileRecord:
     """The compiler's figures for each kernel of a µGraph; for the whole, the largest counts and the first error.
 
-    `tried`: without a GPU a µGraph that cannot be the first of its run is written and not compiled.
+    `tried`: without a GPU a µGraph that cannot be the first of its run is written and not compiled. `spill_us`: what kernels
+    spill takes so many microseconds more than was predicted.
     """
 
     target: str
     kernels: tuple[KernelCompile, ...]
     tried: bool = True
+    spill_us: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -104,8 +106,8 @@ class Candidate:
 
     @property
     def us(self) -> float:
-        """Microseconds: measured where they were, else predicted."""
-        return self.predicted_us if self.measured_us is None else self.measured_us
+        """Microseconds: measured where they were, else predicted, with what the compiled kernels spill."""
+        return self.predicted_us + self.compile.spill_us if self.measured_us is None else self.measured_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from mirage_eg.backends.cost.compiled_spills import spill_us
 from mirage_eg.backends.cost.devices import find_device
 from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, threads_for
 from mirage_eg.backends.cost.roofline_model import block_work, predict_us
@@ -61,6 +62,14 @@ def test_products_that_spill_are_predicted_in_the_measured_order() -> None:
     (fastest, *_), *_, (slowest, *_) = rows
     assert [us for _, us in rows[:2]] == pytest.approx([us for us, _ in rows[:2]], rel=0.1)
     assert all(us > 10_000 for measured, us in rows[2:]) and slowest > 10 * fastest
+
+
+def test_spills_of_the_compiler_are_priced_beyond_those_predicted() -> None:
+    fitting, spilling = product("float32", (128, 128, 32), 256), product("float32", (128, 256, 16), 128)
+    [work] = (block_work(block) for block in spilling.blocks)
+    assert spill_us(fitting, [0], H200) == spill_us(fitting, [None], H200) == spill_us(fitting, [], H200) == 0
+    assert spill_us(spilling, [work.spilled // 128], H200) == 0
+    assert spill_us(spilling, [4_400], H200) > 10_000 < spill_us(fitting, [4_400], H200)
 
 
 @pytest.mark.parametrize("threads", [32, 128, 256, 512])
