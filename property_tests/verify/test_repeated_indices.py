@@ -175,3 +175,18 @@ def test_the_small_graphs_compute_the_large_ones_on_inputs_that_repeat(name: str
         [want] = evaluate(graph, [whole], FloatAlgebra(np))
         assert x.size < whole.size
         assert np.allclose(want, repeated(got, output).reshape(want.shape), rtol=1e-9)
+
+
+def test_floats_of_library_kernels_are_those_of_the_kernels() -> None:
+    """The library's softmax shifts its exponentials; scores beyond float16's range alone overflow in it as written out."""
+    program, library = (new_kernel_graph() for _ in range(2))
+    for graph in (program, library):
+        q, k = (graph.new_input(shape, "float16", name) for name, shape in (("Q", (8, 4, 128)), ("K", (8, 128, 4096))))
+        scores = graph.scale(graph.matmul(q, k), Fraction(1, 11))
+        if graph is library:
+            graph.mark_output(graph.softmax(scores, 2))
+        else:
+            shares = graph.exp(scores)
+            graph.mark_output(graph.div(shares, graph.sum(shares, 2)))
+    [check] = BlockReference(program.graph()).float_checks([library.graph()])
+    assert check.ok, check.problem

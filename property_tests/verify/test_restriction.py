@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
@@ -100,7 +100,7 @@ def test_a_restriction_computes_what_the_whole_computes_at_its_indices(name: str
                 np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(block=block_graphs(EVERY, attempts=8))
 def test_random_blocks_are_the_same_function_at_fewer_indices(block: Graph) -> None:
     mugraph = as_program(block)
