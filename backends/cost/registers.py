@@ -4,7 +4,7 @@ A product holds its result. One in float32 is six products in bfloat16: it holds
 number of its operands, while these are split into three parts. A thread has at most 255 registers, and a multiprocessor as many
 as 256 such threads.
 
-Compiled for sm_90 (Triton 3.6), tiles of 128 × 128 × 32 take 214 to 222 registers a thread on 8 warps, and on 4 they spill 500
+Compiled for sm_90 (Triton 3.9), tiles of 128 × 128 × 32 take 214 to 222 registers a thread on 8 warps, and on 4 they spill 500
 to 580 bytes; tiles of 256 × 128 × 16 spill 300 and 2,800, of 128 × 256 × 16 200 and 4,400. Those of 128 × 256 in float16 spill
 1,020 on 4 warps and none on 8.
 """
