@@ -27,13 +27,16 @@ def pool(structures: Groups, plans: Groups) -> Groups:
 
 def choose(mugraphs: Groups, library: Found, run: Run, most: int) -> list[Lowered]:
     """The µGraphs that are verified besides the library form, optimized; `most` of them."""
-    most_us = HEURISTICS.hopeless * min((entry.predicted_us for entries in mugraphs for entry in entries), default=inf)
-    others = [
-        [entry for entry in entries if entry.graph != library.graph and entry.predicted_us <= most_us] for entries in mugraphs
-    ]
+    others = [[entry for entry in entries if entry.graph != library.graph] for entries in with_hope(mugraphs)]
     with run.watch.stage("optimize"):
         chosen = diverse(others, most, run.options.prefer_few_kernels)
         return deduplicated([lower(entry, run.device) for entry in chosen], most)
+
+
+def with_hope(groups: Groups) -> Groups:
+    """Without µGraphs that take many times as long as the best one by prediction: their evaluation takes long, too."""
+    most_us = HEURISTICS.hopeless * min((entry.predicted_us for entries in groups for entry in entries), default=inf)
+    return [[entry for entry in entries if entry.predicted_us <= most_us] for entries in groups]
 
 
 def deduplicated(mugraphs: Sequence[Lowered], most: int) -> list[Lowered]:

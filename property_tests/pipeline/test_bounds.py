@@ -24,7 +24,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import as_given
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.choose_candidates import within_budget
+from mirage_eg.pipeline.choose_candidates import with_hope, within_budget
 from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.optimize import optimize, optimize_wanted
 from mirage_eg.pipeline.partition_stage import Partitioner
@@ -292,3 +292,11 @@ def test_the_abstract_domain_takes_any_number_of_reduced_axes() -> None:
     program.mark_output(x)
     parts = parts_of(infer_axes(program.graph()), Split(), "abstract")
     assert len({part.tile for part in parts.values()}) == 28
+
+
+def test_no_candidate_is_verified_that_takes_many_times_as_long_as_the_best() -> None:
+    program = mi.new_kernel_graph()
+    program.mark_output(program.exp(program.new_input((4, 4))))
+    graph = program.graph()
+    slow, best, close = (Found(graph, us, fused=True) for us in (10 * HEURISTICS.hopeless, 5.0, 5.0 * HEURISTICS.hopeless))
+    assert with_hope([[slow], [best, close], []]) == [[], [best, close], []]

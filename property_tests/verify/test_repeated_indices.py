@@ -110,6 +110,11 @@ def test_graphs_that_agree_on_two_elements_alone_are_not_equal() -> None:
     assert BlockReference(program).check(candidate).verdict is Equality.NOT_EQUAL
 
 
+def test_a_library_form_with_a_sum_inside_keeps_its_length_in_floats() -> None:
+    program = program_of(lambda graph, x: graph.softmax(x, 1))
+    assert kept(program, program, sums=False) == COLUMNS
+
+
 NOT_SHORTENED = {
     "step": lambda graph, x: graph.sum(graph.less(x, graph.scale(x, 2)), 1),
     "maximum": lambda graph, x: graph.max(graph.square(x), 1),
