@@ -69,8 +69,7 @@ def restricted(primitive: Graph, candidate: Graph, sums: bool = False) -> Restri
     """A program in primitive ops and its µGraph at few indices; None where all are kept.
 
     With `sums`, which are not those of floats, also at few indices of axes that are summed and in which all values are linear.
-    Where more than ELEMENTS are left, also at few indices of other summed axes (`repeated_indices`), of floats not too few.
-    If it is still large, also at few indices of other summed axes (`repeated_indices`): for floats so many that errors add up.
+    Where more than ELEMENTS are left, also at few indices of other summed axes (`repeated_indices`): of floats not too few.
     """
     try:
         joint = JointAxes(primitive, candidate)
