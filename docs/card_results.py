@@ -67,8 +67,8 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ("NVIDIA H200", "log_softmax", 1): "One block a row; looped and split rows were slower among 85 candidates.",
     ("NVIDIA H200", "cross_entropy", 1): "Three launches; the rows are split. 85 candidates.",
     ("NVIDIA H200", "group_norm", 1): (
-        "One launch of one thread block a group, whose tile of 65,536 has 40,960 elements; five launches and 24.8 µs before. 12 s "
-        "of tuning beside three other rows."
+        "One launch of one thread block a group, whose tile of 65,536 has 40,960 elements; five launches and 24.8 µs before. "
+        "12 s of tuning beside three other rows."
     ),
     ("NVIDIA H200", "add_rms_norm", 1): (
         "With a flushed cache ours is faster; the 67 MB nearly fit the L2 cache. Looped rows lost "

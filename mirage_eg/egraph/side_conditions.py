@@ -48,13 +48,13 @@ class SideConditions:
         if not conditions:
             yield dict(values)
             return
-        for position, condition in enumerate(conditions):
-            rest = [*conditions[:position], *conditions[position + 1 :]]
-            found = self._found(condition, values)
-            if found is not None:
-                for bound in found:
-                    yield from self.solutions(rest, bound)
-                return
+        for search in (self._found, self._in_context):  # a term of which nothing is known yet comes last
+            for position, condition in enumerate(conditions):
+                found = search(condition, values)
+                if found is not None:
+                    for bound in found:
+                        yield from self.solutions([*conditions[:position], *conditions[position + 1 :]], bound)
+                    return
 
     def axes(self, term: Tree) -> frozenset[str]:
         """The parts of axes that a term may vary with, as far as rules say."""
@@ -67,10 +67,9 @@ class SideConditions:
             for known, other in ((condition.left, condition.right), (condition.right, condition.left)):
                 if self._is_known(known, values):
                     return self._matched(known, other, values)
-            for pattern in (condition.left, condition.right):
-                if is_constructed(pattern, self.signatures) and any(name in values for name in variables(pattern)):
-                    return self._in_context(condition, values)
-            return None
+            sides = (condition.left, condition.right)
+            begun = any(name in values for side in sides if is_constructed(side, self.signatures) for name in variables(side))
+            return self._in_context(condition, values) if begun else None
         if not self._is_known(condition, values):
             return None
         arguments = [self._value(argument, values) for argument in condition.arguments]
@@ -90,8 +89,12 @@ class SideConditions:
             return [bound] if self._value(other, values) == value else []
         return [bound] if match_tree(other, value, bound, self.signatures) else []
 
-    def _in_context(self, condition: Equal, values: Mapping[str, Any]) -> list[_Bound]:
-        """Matches of an equation with the terms of the claim."""
+    def _in_context(self, condition: Condition, values: Mapping[str, Any]) -> list[_Bound] | None:
+        """Matches of an equation of terms with those of the claim; None of another condition."""
+        if not isinstance(condition, Equal) or not any(
+            is_constructed(it, self.signatures) for it in (condition.left, condition.right)
+        ):
+            return None
         found = []
         for term in self._context:
             bound = dict(values)

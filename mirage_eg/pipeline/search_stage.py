@@ -101,9 +101,8 @@ def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
     with run.watch.stage("instantiate"):
         until = run.until.part(HEURISTICS.until_tiles)
         task = replace(task, until=until)
-        if run.on_gpu or run.tracer:
-            each = HEURISTICS.sampled_graphs if run.on_gpu else options.top
-            structures = instantiate(run, replace(task, each=each), named, axes, search.all)
+        if run.on_gpu:
+            structures = instantiate(run, replace(task, each=HEURISTICS.sampled_graphs), named, axes, search.all)
         else:
             structures = _top_of_each(run, task, named, axes, search.all)
         candidates = tuple(
