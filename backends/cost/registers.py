@@ -11,7 +11,7 @@ to 580 bytes; tiles of 256 × 128 × 16 spill 300 and 2,800, of 128 × 256 × 16
 
 _FLOAT32 = 4  # bytes
 _REGISTERS = 232  # of a thread, for tiles; the others are for addresses
-MOST_THREADS = 256  # more have no more registers together
+MOST_THREADS = 256  # of a thread block with products: more threads share the same registers
 _LEVEL_1 = 96 << 10  # bytes: about the part of the first cache that shared memory leaves
 
 

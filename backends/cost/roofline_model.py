@@ -260,9 +260,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
-SHARED_LOOP_US = (
-    2.0  # a reduction over a shared loop's cluster, for each doubling: attention of one token in clusters on an H200
-)
+SHARED_LOOP_US = 2.0  # a reduction over the cluster of a shared loop, for each doubling: attention on an H200
 CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 64 rows, in clusters of 2 on an H200
 
 

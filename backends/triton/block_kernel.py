@@ -70,8 +70,10 @@ class Part:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The grid dims as they are launched: where there is no product, thread blocks that follow each other read or write
-        what follows each other in the largest tensor, as memory likes it."""
+        """The grid dims as they are launched, the fastest one first: as given, if there is a product.
+
+        Otherwise consecutive thread blocks read or write consecutive memory of the largest tensor.
+        """
         dims = range(len(self.graph.grid))
         if any(item.kind is Kind.MATMUL for item in self.graph.nodes):
             return tuple(dims)

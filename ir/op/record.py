@@ -180,7 +180,7 @@ def smaller(mp: Any, x: Any, y: Any) -> Any:
 
 
 def hull(*ranges: Range) -> Range:
-    """The range of what is in one of these ranges."""
+    """The smallest range that has all of these."""
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 

@@ -12,12 +12,12 @@ from mirage_eg.pipeline.run.option_fields import Option, check_fields
 from mirage_eg.pipeline.run.options import NOT_FINITE
 
 SEARCHES = ("offline", "once", "always")
-RESTS = ("inductor", "eager")
+EAGER = "eager"  # torch's own ops: of what is outside segments, or of a whole graph where they are faster than Inductor's code
+RESTS = ("inductor", EAGER)
 GATES = ("auto", "time", "cost", "off")
 EVIDENCE = ("tested", "proved")
 AUTO, AUTOTUNED = "auto", "max-autotune-no-cudagraphs"
 MODES = ("reduce-overhead", "max-autotune", AUTOTUNED, AUTO)
-EAGER = "eager"  # what a whole graph runs as where that is faster than Inductor's code in each mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class WholeTimes:
 
     def settings_without(self, settings: Settings) -> Settings:
         """Those of the graph without segments."""
-        return replace(settings, rest="eager") if EAGER in self.us else replace(settings, mode=self.mode)
+        return replace(settings, rest=EAGER) if EAGER in self.us else replace(settings, mode=self.mode)
 
     def check(self, record: GraphRecord, store: SegmentStore) -> None:
         """Hold the record of a graph against what was timed.
@@ -191,9 +191,10 @@ def compiled_whole(
     compiled = {mode: compile_one(copied(gm), replace(settings, mode=mode)) for mode in modes}
     eager, written = copied(gm).forward, _written(len(inputs))
     found = _times([*compiled.values(), eager], inputs, written)
-    if isinstance(found, str):
-        return WholeGraph(inputs, compiled, written, {})
-    us = dict(zip(compiled, found, strict=False))
+    if isinstance(found, str):  # torch's own ops may need too much memory: Inductor's modes are compared without them
+        alone = _times([*compiled.values()], inputs, written) if len(modes) > 1 else found
+        return WholeGraph(inputs, compiled, written, {} if isinstance(alone, str) else dict(zip(modes, alone, strict=True)))
+    us = dict(zip(modes, found, strict=False))
     whole = WholeGraph(inputs, compiled, written, us)
     if found[-1] < CLEARLY * us[whole.mode]:
         calls = _times([compiled[whole.mode], eager], inputs, written, graphs=False)

@@ -1,4 +1,4 @@
-"""Few indices of summed axes decide about all, where each stands for as many equal ones. Part of the trusted core.
+"""Few indices of a summed axis decide about all of them: each represents equally many equal ones. Part of the trusted core.
 
 Inputs that repeat k elements n / k times along an axis are inputs of the program: a sum over the axis is n / k times that over
 the k, a mean is that of the k. So both graphs are computed on such inputs at k indices, with their own constants and counts.

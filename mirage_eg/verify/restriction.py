@@ -158,7 +158,7 @@ class JointAxes:
         return sizes_that_fit(axes, [min(size, 2 + i % 2) for i, size in enumerate(axes.sizes)], axes.indexed, Counter())
 
     def at(self, sizes: Sequence[int], repeated: Collection[int] = ()) -> tuple[Graph, Graph]:
-        """Program and µGraph at other sizes of the axes; a kept index of a `repeated` one counts as often as it stands for.
+        """Program and µGraph at other sizes of the axes; a kept index of a `repeated` one has a factor for the equal ones.
 
         Raises:
             UnsupportedError: a grid dim splits dims whose sizes differ then.

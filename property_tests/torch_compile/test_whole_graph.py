@@ -158,6 +158,18 @@ def test_the_faster_mode_compiles_the_rest(clock: Clock, default: float, autotun
     assert record.whole.startswith(f"the whole graph, in the mode {mode} (default {default} µs, max-autotune-no-cudagraphs")
 
 
+def test_modes_are_compared_where_torchs_own_ops_have_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scarce(runs: Sequence[Callable[[], Any]], **_: Any) -> list[Timing]:
+        if len(runs) > 2:
+            raise RuntimeError("no memory")
+        return [Timing(us, 0.0, us, 0.0, "test", "cpu") for us in (6.0, 4.0)]
+
+    monkeypatch.setattr(whole_graph, "time_alternately", scarce)
+    module = torch.fx.symbolic_trace(torch.nn.ReLU())
+    whole = compiled_whole(module, [torch.ones(2)], Settings(mode="auto"), lambda it, _: it.forward)
+    assert whole.mode == whole.mode_of_rest == "max-autotune-no-cudagraphs"
+
+
 def test_what_is_written_and_random_numbers_are_as_in_one_call(clock: Clock) -> None:
     def step(cache: Any, x: Any, place: Any) -> Any:
         return projected(cache.index_copy_(0, place, cache[:1] + x + torch.rand_like(x)))
