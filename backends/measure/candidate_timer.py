@@ -26,6 +26,7 @@ TOLERANCE |= {"float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}  # two neighbours
 MOST_WRONG = 0.1  # of the largest element: a library form that is more wrong has overflown inside, and allows nothing
 FIXED_SHAPES: Sequence[Sequence[Shape]] = ((),)  # of a program that takes no sizes
 MOST_DIFFERENT = 1e-2  # of whole numbers, such as places in an order: roundings decide between numbers that are nearly equal
+PART = 1 << 26  # elements that are compared at once
 _QUICK_RUNS = 20  # in the CUDA graph of a first, rough measurement
 _NEAR_OVERFLOW = 0.9  # of the largest finite number: larger values may round to infinity
 
@@ -158,7 +159,7 @@ def _inputs(module: Any, kinds: Sequence[Kind], magnitude: float, seed: int) -> 
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
     tensors = [
-        magnitude * scale * torch.randn(shape, device="cuda", generator=generator)
+        torch.randn(shape, device="cuda", generator=generator).mul_(magnitude * scale)
         for scale, (shape, _, _) in zip(module.SCALES, kinds, strict=True)
     ]
     for position in getattr(module, "ROOTS", ()):
@@ -199,7 +200,8 @@ def errors_of_form(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], s
     errors = []
     for got, error in zip(results, largest_errors(results, wanted), strict=True):
         if got.is_floating_point():
-            errors.append(error if error <= MOST_WRONG and bool(got.double().isfinite().all()) else 0.0)
+            finite = all(bool(it.double().isfinite().all()) for it in in_parts(got))
+            errors.append(error if error <= MOST_WRONG and finite else 0.0)
         else:
             errors.append(error if error <= MOST_WRONG else inf)
     return errors
@@ -228,9 +230,17 @@ def largest_errors(results: Sequence[Any], wanted: Sequence[Any]) -> list[float]
         elif not got.is_floating_point():
             errors.append(float((got.double() != double).double().mean()))
         else:
-            limit = _NEAR_OVERFLOW * torch.finfo(got.dtype).max
-            have, want = got.double().clamp(-limit, limit), double.clamp(-limit, limit)
-            largest = want.abs().nan_to_num(0.0).max().clamp(min=1e-30)
-            error = (have - want).abs().masked_fill(have.isnan() & want.isnan(), 0.0).max() / largest
-            errors.append(float(error.nan_to_num(nan=inf)))
+            limit, largest, difference = _NEAR_OVERFLOW * torch.finfo(got.dtype).max, 1e-30, 0.0
+            for some, exact in zip(in_parts(got), in_parts(double), strict=True):
+                have, want = some.double().clamp(-limit, limit), exact.clamp(-limit, limit)
+                largest = max(largest, float(want.abs().nan_to_num(0.0).max()))
+                away = (have - want).abs().masked_fill(have.isnan() & want.isnan(), 0.0).max()
+                difference = max(difference, float(away.nan_to_num(nan=inf)))
+            errors.append(difference / largest)
     return errors
+
+
+def in_parts(tensor: Any) -> Sequence[Any]:
+    """The elements of a tensor, as many at once as are compared: float64 takes memory."""
+    parts: Sequence[Any] = tensor.reshape(-1).split(PART)
+    return parts

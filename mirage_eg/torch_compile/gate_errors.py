@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
-from mirage_eg.backends.measure.candidate_timer import MOST_WRONG
+from mirage_eg.backends.measure.candidate_timer import MOST_WRONG, in_parts
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
@@ -21,7 +21,6 @@ from mirage_eg.torch_compile.gate_inputs import DISTRIBUTIONS, GateInputs
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import GateErrors
 
-PART = 1 << 26  # elements
 ROUNDINGS = 4  # relative to the largest element: the error of torch's result where that is the reference
 
 
@@ -95,20 +94,14 @@ def compared(got: Any, plain: Any, exact: Any, coarsest: Any, max_error: float, 
     if not plain.is_floating_point():
         wrong = [(it.to(exact.dtype) != exact).sum().item() / exact.numel() for it in (got, plain)]
         return GateErrors(wrong[0], wrong[1], max_error * wrong[1] if wrong[1] <= MOST_WRONG else nan)
-    size = max(*(it.abs().nan_to_num(0.0, 0.0).max().item() for it in _parts(exact)), torch.finfo(got.dtype).tiny)
-    ours, torchs = (max(map(_difference, _parts(it), _parts(exact))) / size for it in (got, plain))
+    size = max(*(it.abs().nan_to_num(0.0, 0.0).max().item() for it in in_parts(exact)), torch.finfo(got.dtype).tiny)
+    ours, torchs = (max(map(_difference, in_parts(it), in_parts(exact))) / size for it in (got, plain))
     if exact.dtype is plain.dtype:  # of a program too large for float64: torch's own result, as wrong as roundings make it
         torchs = max(torchs, ROUNDINGS * _eps(coarsest))
     if not torchs <= (MOST_WRONG if is_large else _eps(coarsest) ** 0.5):
         return GateErrors(ours, torchs, nan)
     ulp = _eps(coarsest) * 2.0 ** floor(log2(size))
     return GateErrors(ours, torchs, max_error * torchs + ulp / size)
-
-
-def _parts(tensor: Any) -> Sequence[Any]:
-    """What is compared at once: float64 takes memory."""
-    parts: Sequence[Any] = tensor.reshape(-1).split(PART)
-    return parts
 
 
 def _difference(got: Any, exact: Any) -> float:
