@@ -4,7 +4,7 @@ In the field and in float64 integers do not wrap. `with_wraps` writes where they
 equal.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_eg.ir import write
@@ -14,6 +14,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import CASTS, integer_range
+from mirage_eg.ir.op.library import CHOICES, COUNTS, ORDERS
 from mirage_eg.ir.op.record import Range, hull
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.result_dtypes import WRAPPING
@@ -94,12 +95,10 @@ def _ranges(graph: Graph, given: Mapping[int, Range]) -> _Ranges:
             ranges.update((value, found) for value, found in zip(values, made, strict=True) if found is not None)
             continue
         for value in values:
-            if not (dtype := graph.types[value].dtype).is_integer:
+            if not _is_whole(graph, value):
                 continue
-            every = _of_type(dtype)
-            row = OPS[item.op]
-            data = [i for position, i in enumerate(item.operands) if position >= row.conditions and position != row.indices]
-            low, high = _range(item, [ranges.get(i, _of_type(graph.types[i].dtype)) for i in data], every)
+            every = _of_type(graph.types[value].dtype)
+            low, high = _range(graph, item, ranges, every)
             fits = every[0] <= low and high <= every[1]
             ranges[value] = (low, high) if fits else every
             if not fits:
@@ -107,22 +106,38 @@ def _ranges(graph: Graph, given: Mapping[int, Range]) -> _Ranges:
     return _Ranges(ranges, frozenset(wrapped), inside)
 
 
+def _is_whole(graph: Graph, value: int) -> bool:
+    dtype = graph.types[value].dtype
+    return dtype.is_integer or dtype is DType.bool
+
+
 def _of_type(dtype: DType) -> Range:
-    if not dtype.is_integer:
-        return (0, 1) if dtype is DType.bool else (0, 0)
+    """The range of a type of whole numbers."""
+    if dtype is DType.bool:
+        return (0, 1)
     bits = 8 * dtype.itemsize
     return (0, 2**bits - 1) if dtype is DType.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _range(item: Node, given: Sequence[Range], every: Range) -> Range:
+def _range(graph: Graph, item: Node, known: Mapping[int, Range], every: Range) -> Range:
     row = OPS[item.op]
+    places: object = item["extent"] if item.op in COUNTS else 0
+    if item.op in ORDERS:
+        places = graph.types[item.operands[0]].shape[item["dim"]]
+    if places:
+        return (0, places - 1) if isinstance(places, int) else every
+    data = [i for position, i in enumerate(item.operands) if position >= row.conditions and position != row.indices]
+    if not all(_is_whole(graph, i) for i in data):
+        return every
+    operands = [known.get(i, _of_type(graph.types[i].dtype)) for i in data]
     if row.kind is Kind.ELEMENTWISE:
-        return integer_range(item.op, item.mapping, *given) or every
+        found = integer_range(item.op, item.mapping, *operands) or every
+        return (int(found[0] > 0 or found[1] < 0), int(found != (0, 0))) if every == (0, 1) else found
     if row.kind is Kind.ACCUMULATOR and row.reduction == "sum" and every[1] < 2**8:
         return every[0] - 1, every[1] + 1
-    if row.kind is Kind.REARRANGEMENT or "max" in (item.op, row.reduction):
-        return hull(*given)
-    if row.rearrange is not None and given:  # what no element is moved to may be zero
+    if row.kind is Kind.REARRANGEMENT or item.op in CHOICES or "max" in (item.op, row.reduction):
+        return hull(*operands)
+    if row.rearrange is not None and operands:  # what no element is moved to may be zero
         value = int(item.get("value", 0))
-        return hull((0, 0), (value, value), *given)
+        return hull((0, 0), (value, value), *operands)
     return every

@@ -3,9 +3,10 @@
 An indicator is 1 where a comparison holds and 0 elsewhere; a condition is an indicator.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from mirage_eg.ir.op.record import FIRST, IDEMPOTENT, ElementwiseOp, FieldMeaning, Helper, hull, larger, like, smaller
+from mirage_eg.ir.op.record import FIRST, IDEMPOTENT, ElementwiseOp, FieldMeaning, Helper, Range, hull, larger, like, smaller
 
 # One instruction each from sm_80 on; Triton's own max and min give the other operand.
 NAN_MAX: Helper = (
@@ -41,7 +42,9 @@ def _where(xp: Any, condition: Any, x: Any, y: Any) -> Any:
     return xp.where(xp.abs(condition - 1) < _NEAR, x, xp.where(xp.abs(condition) < _NEAR, y, xp.nan))
 
 
-def _comparison(name: str, sign: str, onnx: str, compared: Any, field: Any, commutative: bool = False) -> ElementwiseOp:
+def _comparison(
+    name: str, sign: str, onnx: str, compared: Any, field: Any, range: Callable[..., Range], commutative: bool = False
+) -> ElementwiseOp:
     """No comparison with not-a-number holds."""
     return ElementwiseOp(
         name=name,
@@ -57,6 +60,7 @@ def _comparison(name: str, sign: str, onnx: str, compared: Any, field: Any, comm
         bounded=True,
         indicator=True,
         onnx=onnx,
+        range=range,
     )
 
 
@@ -79,7 +83,7 @@ OPS = (
         onnx="Max",
         extreme=1,
         sign=max,
-        range=hull,
+        range=lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
     ),
     ElementwiseOp(
         name="minimum",
@@ -99,11 +103,33 @@ OPS = (
         onnx="Min",
         extreme=-1,
         sign=min,
-        range=hull,
+        range=lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
     ),
-    _comparison("less", "<", "Less", lambda x, y: x < y, lambda f, x, y: f.less(x, y)),
-    _comparison("less_equal", "<=", "LessOrEqual", lambda x, y: x <= y, lambda f, x, y: f.less_equal(x, y)),
-    _comparison("equal", "==", "Equal", lambda x, y: x == y, lambda f, x, y: f.equal(x, y), commutative=True),
+    _comparison(
+        "less",
+        "<",
+        "Less",
+        lambda x, y: x < y,
+        lambda f, x, y: f.less(x, y),
+        range=lambda x, y: (int(x[1] < y[0]), int(x[0] < y[1])),
+    ),
+    _comparison(
+        "less_equal",
+        "<=",
+        "LessOrEqual",
+        lambda x, y: x <= y,
+        lambda f, x, y: f.less_equal(x, y),
+        range=lambda x, y: (int(x[1] <= y[0]), int(x[0] <= y[1])),
+    ),
+    _comparison(
+        "equal",
+        "==",
+        "Equal",
+        lambda x, y: x == y,
+        lambda f, x, y: f.equal(x, y),
+        range=lambda x, y: (int(x[0] == x[1] == y[0] == y[1]), int(x[0] <= y[1] and y[0] <= x[1])),
+        commutative=True,
+    ),
     ElementwiseOp(
         name="where",
         arity=3,

@@ -23,7 +23,9 @@ from mirage_eg.frontend.imported import AddedInput, Constant, Imported, Imported
 from mirage_eg.frontend.torch_definitions import defined_ops
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.all_experts import with_all_experts
+from mirage_eg.ir.decided_choices import without_decided_choices
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
+from mirage_eg.ir.op.record import Range
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.sorted_rows import with_rows_in_order
 from mirage_eg.ir.weights import with_weights
@@ -229,7 +231,8 @@ def segment_of(
         it.append(node)
     for node in outputs:
         it.graph.mark_output(it.values[node])
-    program = with_all_experts(with_rows_in_order(without_dead_code(it.graph.graph()))).keeping_undefined()
+    program = without_decided_choices(without_dead_code(it.graph.graph()), _ranges_of_numbers(it))
+    program = with_all_experts(with_rows_in_order(program)).keeping_undefined()
     kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}
     of_input = {node.name: kinds.get(found.place[node], InputKind.ACTIVATION) for node in it.inputs}
     kind = tuple(of_input.get(name, InputKind.CONSTANT) for name in program.input_names)
@@ -238,6 +241,18 @@ def segment_of(
     nbytes = sum(nbytes_of(node) for node in group if node not in found.views)
     names, ends = (tuple(node.name for node in nodes) for nodes in (group, outputs))
     return ImportedSegment(program, kind, names, views, nbytes, ends), it.lifted
+
+
+def _ranges_of_numbers(translation: Translation) -> dict[int, Range]:
+    """The ranges of the inputs that are one integer each, by position."""
+    program = translation.graph.graph()
+    kinds = zip(program.input_names, program.input_types, strict=True)
+    lifted = (
+        (place, translation.lifted.get(name))
+        for place, (name, kind) in enumerate(kinds)
+        if kind.dtype.is_integer and kind.shape == (1,)
+    )
+    return {place: (int(it.array()[0]),) * 2 for place, it in lifted if isinstance(it, Constant)}
 
 
 def _constant(node: Fx, state: Mapping[str, Any], same: Mapping[Fx, Fx]) -> Constant:
