@@ -45,9 +45,8 @@ _MISH: Helper = (
 def mish(x):
     """x · tanh(log(1 + exp(x)))."""
     n = tl.exp(-tl.abs(x))
-    positive = (1.0 + 2.0 * n) / (1.0 + 2.0 * n + 2.0 * n * n)
-    negative = (n * n + 2.0 * n) / (n * n + 2.0 * n + 2.0)
-    return x * tl.where(x > 0, positive, negative)
+    above = tl.where(x > 0, 1.0 + 2.0 * n, n * (n + 2.0))
+    return x * (above / (above + tl.where(x > 0, 2.0 * n * n, 2.0)))
 ''',
 )
 

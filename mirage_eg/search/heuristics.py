@@ -23,6 +23,8 @@ class SearchHeuristics:
     even_axis: int = 128  # and so is one of a multiple of this: tiles of powers of two divide it
     ragged_tiles: tuple[int, ...] = (16, 32, 64, 128, 256)  # of a parallel axis that they do not divide
     looped_tiles: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # to which a tile of a looped axis is padded
+    elements_of_thread: int = 32  # that an iteration without products loads: each may have an address in registers
+    most_threads_of_loop: int = 256  # of a block with such a loop, so that a multiprocessor holds several
     live_bytes_of_thread: int = 400  # 200 KiB on 512 threads, which have 128 registers each
     longest_cluster: int = 16  # thread blocks: an H100 takes no more, and more than 8 only where a kernel asks
     live_bytes_in_cluster: int = 80 * 1024  # of each: with 16,384 elements on 8 warps softmax was the fastest (H200)

@@ -219,7 +219,12 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
 
 
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
-    """A bound before lowering: no computed tile alone is larger than the registers, those of a cluster for a single row."""
+    """A bound before lowering: no computed tile alone is larger than the registers, those of a cluster for a single row.
+
+    The tiles of an iteration of a loop without products have no more elements than its threads take.
+    """
+    if tiling.loop > 1 and all(step.kind is not Kind.MATMUL for step in kernel.structure.steps):
+        return _loaded(kernel, tiling) <= SEARCH.elements_of_thread * SEARCH.most_threads_of_loop
     largest, capacity = 4 * _largest_tile(kernel, tiling), limits.capacity(rows=True)
     return largest <= capacity or (largest <= capacity * limits.cluster and _is_of_one_row(kernel, tiling))
 
@@ -229,6 +234,14 @@ def _is_of_one_row(kernel: TiledKernel, tiling: Tiling) -> bool:
     whole, _ = tiling.tiles(kernel.looped)
     plain = kernel.looped is None and all(step.kind is not Kind.MATMUL for step in kernel.structure.steps)
     return plain and all(whole[axis] == 1 for group in kernel.parallel for axis in group)
+
+
+def _loaded(kernel: TiledKernel, tiling: Tiling) -> int:
+    """Elements that an iteration loads."""
+    _, piece = tiling.tiles(kernel.looped)
+    return sum(
+        prod(piece[axis] for axis in shape.axes) for shape in kernel.shapes[: len(kernel.structure.loads)] if shape.piece
+    )
 
 
 def _largest_tile(kernel: TiledKernel, tiling: Tiling) -> int:

@@ -1,5 +1,7 @@
 """Long rows: one block with more threads, or blocks that share the row and read it again."""
 
+from math import prod
+
 import pytest
 
 from mirage_eg.backends.cost.devices import DEVICES
@@ -76,3 +78,13 @@ def test_blocks_that_share_a_row_read_it_again_in_tiles_that_fit(log_softmax: di
     first, last = log_softmax[2].blocks
     assert first.grid[1] > 1 and len(last.inputs) > 1
     assert live_bytes(last) <= 80 * 1024  # half of the registers
+
+
+@pytest.mark.parametrize("columns", [4_096, 4_095])
+def test_an_iteration_without_products_loads_few_elements_for_each_thread(columns: int) -> None:
+    program = new_kernel_graph()
+    program.mark_output(program.max(program.new_input((64, 4_096, columns), "float32", "X"), 1), name="O")
+    [block] = cheapest(program.graph())[1].blocks
+    loaded_elements = prod(block.types[0].shape)
+    assert block.loop > 1 and 128 <= block.threads <= 256
+    assert 8 * block.threads <= loaded_elements <= 32 * block.threads
