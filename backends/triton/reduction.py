@@ -19,10 +19,11 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.op.elementwise import TERMS
-from mirage_eg.ir.ops import OPS
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 
 _LATE = 32  # elements a thread of a tile that an accumulator with a reduction keeps whole, and reduces once, after the loop
+_LONG = 32  # iterations, above which the sum of a float32 accumulator keeps what its additions lose
 _INFINITY, _MINUS_INFINITY = 'float("inf")', 'float("-inf")'
 _LOG2_E = "1.4426950408889634"
 _FAR = "1.0e38"  # a score whose product with log2(e) may overflow; others differ from it by 0 or more than 1e30
@@ -97,13 +98,16 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
         times = f" * {as_float(graph.loop)}" if kind == "sum" and graph.loop > 1 else ""
         writer.say(Phase.EPILOGUE, f"{name} = {term}{times}{average}")
         return
-    _open_accumulator(writer, name, tile.physical if late else result.physical, kind, dtype)
     kept = " * ".join([name, *rescale])
+    shape = tile.physical if late else result.physical
+    _open_accumulator(writer, name, shape, kind, dtype)
     if kind == "max":
         writer.helpers.add(NAN_MAX)
         writer.say(Phase.LOOP, f"{name} = {NAN_MAX}({kept}, {term})")
-    else:
+    elif rescale or not _is_long(graph, value):
         writer.say(Phase.LOOP, f"{name} = {kept} + {term}" if rescale else f"{name} += {term}")
+    else:
+        _write_compensated_sum(writer, name, term, shape, dtype)
     if late:
         whole = replace(tile, name=name, dtype=dtype)
         writer.say(
@@ -117,6 +121,28 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
 def _open_accumulator(writer: Writer, name: str, shape: Shape, kind: str, dtype: DType) -> None:
     start = _MINUS_INFINITY if kind == "max" else "0.0"
     writer.say(Phase.PROLOGUE, f"{name} = tl.full({shape}, {start}, tl.{dtype})")
+
+
+def _is_long(graph: Graph, value: int) -> bool:
+    """Whether one addition an iteration loses digits: of products of half-precision numbers fewer than these lack."""
+    [operand] = graph.node_of[value].operands
+    source, kinds = graph.node_of[operand], graph.types
+    exact = source.kind is not Kind.MATMUL or all(kinds[i].dtype is DType.float32 for i in source.operands)
+    return graph.loop > _LONG and kinds[value].dtype is DType.float32 and exact
+
+
+def _write_compensated_sum(writer: Writer, name: str, term: str, shape: Shape, dtype: DType) -> None:
+    """A sum, with what its additions lose added at the end (Neumaier, 1974); infinite sums stay as they are."""
+    lost, total = (writer.new_name(f"{each}_{name}") for each in ("lost", "total"))
+    _open_accumulator(writer, lost, shape, "sum", dtype)
+    if not term.isidentifier():
+        added = writer.new_name(f"term_{name}")
+        writer.say(Phase.LOOP, f"{added} = {term}")
+        term = added
+    writer.say(Phase.LOOP, f"{total} = {name} + {term}")
+    writer.say(Phase.LOOP, f"{lost} += ({name} - {total}) + {term}")
+    writer.say(Phase.LOOP, f"{name} = {total}")
+    writer.say(Phase.EPILOGUE, f"{name} = tl.where(tl.abs({name}) < {_INFINITY}, {name} + {lost}, {name})")
 
 
 def _rescaling(writer: Writer, value: int) -> list[str]:

@@ -4,10 +4,21 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.ir.op.literals import factors, number
-from mirage_eg.ir.op.record import FIRST, ElementwiseOp, FieldMeaning, Sign, like, of_one_name, of_products, real
+from mirage_eg.ir.op.record import FIRST, ElementwiseOp, FieldMeaning, Helper, Sign, like, of_one_name, of_products, real
 from mirage_eg.ir.wide_factors import within_range
 
 _LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
+_NEAREST_ROOT: Helper = (
+    "nearest_root",
+    '''@triton.jit
+def nearest_root(x):
+    """The square root, rounded to nearest: that of tl.sqrt is off by a digit, and more often to one side."""
+    if x.dtype == tl.float32:
+        return tl.sqrt_rn(x)
+    else:
+        return tl.sqrt(x)
+''',
+)
 
 
 def _scaled(xp: Any, x: Any, factor: Fraction) -> Any:
@@ -137,6 +148,8 @@ OPS = (
     of_one_name(
         "sqrt",
         field=FieldMeaning(lambda f, x: f.root(x), "a root: √(x·y) = √x·√y holds, √(x²) is x or −x", unfaithful=True),
+        triton="nearest_root({x})",
+        helpers=(_NEAREST_ROOT,),
         noun="root",
         keeps_zero=True,
         costly=True,

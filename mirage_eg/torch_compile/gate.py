@@ -12,6 +12,7 @@ from math import isnan
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
+from mirage_eg.backends.measure import tf32
 from mirage_eg.backends.measure.timing import time_alternately
 from mirage_eg.frontend.imported import AddedInput
 from mirage_eg.frontend.symbolic_sizes import strides_at
@@ -96,7 +97,8 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
 
 def _kept(call: SegmentCall, contest: Contest, settings: Settings, store: SegmentStore) -> GateFindings:
     """What the gate found of these kernels earlier; else their errors, which are kept."""
-    key, source = call.found.key, sha256(call.source.encode()).hexdigest()
+    key, rounds = call.found.key, tf32.rounded_operands(contest.device)
+    source = sha256(f"{call.source}{sorted(rounds)}".encode()).hexdigest()
     kept = None if settings.search == "always" else store.findings(key)
     if kept is None or (kept.source, kept.max_error) != (source, settings.max_error):
         kept = GateFindings(source, settings.max_error, _errors(call, contest, settings))

@@ -1,8 +1,9 @@
 """How wrong a segment's kernels are, and torch's own ops, against the program in float64.
 
 Kernels may be `max_error` times as wrong as torch, plus one unit in the last place of the largest element, in the coarsest
-type to which the program rounds before the result. Where torch itself is far from the program, at a sort of equal
-scores, say, it is no measure: then nothing is said about the kernels.
+type to which the program rounds before the result. Torch's error is that with TF32 where its settings allow it, whether or not
+cuDNN takes it for these tensors. Where torch itself is far from the program, at a sort of equal scores, say, it is no measure:
+then nothing is said about the kernels.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
+from mirage_eg.backends.measure import tf32
 from mirage_eg.backends.measure.candidate_timer import MOST_WRONG, in_parts
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -32,13 +34,20 @@ def largest_errors(
     `nodes` computes the same by torch, of `layout(tensors)`. Inputs are as large as torch's own ops take them.
     """
     call, coarsest, stable = inputs.call, coarsest_types(inputs.call.found.program), with_stable_sorts(nodes)
+    operands = tf32.rounded_operands(inputs.device)
+    may_round = tf32.has_rounded_operands(call.found.program, operands)
 
     def errors(magnitude: float, seed: int, distribution: str) -> GateErrors:
         raise_if_stopped()
         tensors = inputs.draw(magnitude, seed, distribution)
-        results = zip(
-            call.as_function(tensors), stable(*layout(tensors)), call.module.reference(*tensors), coarsest, strict=True
-        )
+        given, ours = layout(tensors), call.as_function(tensors)
+        torchs = [stable(*given)]
+        if may_round:
+            with tf32.RoundedOperands(operands):
+                torchs.append(stable(*given))
+        with tf32.without_tf32():
+            exact = call.module.reference(*tensors)
+        results = zip(ours, zip(*torchs, strict=True), exact, coarsest, strict=True)
         return max((compared(*each, max_error, is_large=magnitude > 1) for each in results), key=_severity)
 
     with torch.no_grad():
@@ -83,22 +92,25 @@ def _eps(dtype: Any) -> float:
     return float(torch.finfo(dtype).eps)
 
 
-def compared(got: Any, plain: Any, exact: Any, coarsest: Any, max_error: float, *, is_large: bool) -> GateErrors:
+def compared(got: Any, plain: Sequence[Any], exact: Any, coarsest: Any, max_error: float, *, is_large: bool) -> GateErrors:
     """The errors of one output; of whole numbers and bools, the share of elements that differ.
 
-    Nothing (NaN) is allowed where torch is no measure. On large inputs the roundings of scores decide a softmax, and torch
-    itself may be wrong by several hundredths.
+    `plain` has torch's own result, and a second one with TF32 where that is allowed. Nothing (NaN) is allowed where torch is no
+    measure. On large inputs the roundings of scores decide a softmax, and torch itself may be wrong by several hundredths.
     """
     if not exact.numel():
         return GateErrors(0.0, 0.0, 0.0)
-    if not plain.is_floating_point():
-        wrong = [(it.to(exact.dtype) != exact).sum().item() / exact.numel() for it in (got, plain)]
-        return GateErrors(wrong[0], wrong[1], max_error * wrong[1] if wrong[1] <= MOST_WRONG else nan)
+    if not got.is_floating_point():
+        ours, *others = ((it.to(exact.dtype) != exact).sum().item() / exact.numel() for it in (got, *plain))
+        torchs = max(others)
+        return GateErrors(ours, torchs, max_error * torchs if torchs <= MOST_WRONG else nan)
     size = max(*(it.abs().nan_to_num(0.0, 0.0).max().item() for it in in_parts(exact)), torch.finfo(got.dtype).tiny)
-    ours, torchs = (max(map(_difference, in_parts(it), in_parts(exact))) / size for it in (got, plain))
-    if exact.dtype is plain.dtype:  # of a program too large for float64: torch's own result, as wrong as roundings make it
+    ours, *others = (max(map(_difference, in_parts(it), in_parts(exact))) / size for it in (got, *plain))
+    torchs = max(others)
+    if exact.dtype is got.dtype:  # of a program too large for float64: torch's own result, as wrong as roundings make it
         torchs = max(torchs, ROUNDINGS * _eps(coarsest))
-    if not torchs <= (MOST_WRONG if is_large else _eps(coarsest) ** 0.5):
+    digits = max(_eps(coarsest), tf32.EPS) if len(plain) > 1 else _eps(coarsest)
+    if not torchs <= (MOST_WRONG if is_large else digits**0.5):
         return GateErrors(ours, torchs, nan)
     ulp = _eps(coarsest) * 2.0 ** floor(log2(size))
     return GateErrors(ours, torchs, max_error * torchs + ulp / size)
@@ -114,6 +126,7 @@ def _difference(got: Any, exact: Any) -> float:
 def times_allowed(call: SegmentCall, like: Sequence[Any]) -> float:
     """The largest error on the masks of `like` and random other inputs, of three square roots of the precision."""
     program, generator = call.found.program, torch.Generator().manual_seed(0)
+    rounds = tf32.has_rounded_operands(program, tf32.rounded_operands(like[0].device))
     whole, roots = whole_inputs(program), root_inputs(expand(program))
     inputs = []
     for place, tensor in enumerate(like):
@@ -130,7 +143,8 @@ def times_allowed(call: SegmentCall, like: Sequence[Any]) -> float:
     ):
         size = max(wanted.abs().max().item(), 1e-30)
         error = (got.to(wanted.dtype) - wanted).abs().max().item() / size
-        allowed = 3 * _eps(coarsest or got.dtype) ** 0.5 if got.is_floating_point() else 0.5 / size
+        precision = max(_eps(coarsest or got.dtype), tf32.EPS if rounds else 0.0) if got.is_floating_point() else 0.0
+        allowed = 3 * precision**0.5 or 0.5 / size
         errors.append(error / allowed if error == error else inf)
     return max(errors)
 

@@ -113,7 +113,8 @@ class GateErrors:
 class GateFindings:
     """What the gate found of a segment's kernels: errors for a `max_error` of the settings, and times where it measured them.
 
-    `source` is the hash of the program that it ran, `mode` that of Inductor when it was timed.
+    `source` is the hash of the program that it ran and of what torch's settings rounded, `mode` that of Inductor when it was
+    timed.
     """
 
     source: str

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mirage_eg.backends.measure import tf32
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.torch_compile import compile_graph
 from mirage_eg.torch_compile.backend import backend
@@ -116,32 +117,79 @@ def test_where_torch_is_far_from_float64_the_kernel_is_not_blamed() -> None:
 def test_torch_may_be_wrong_by_hundredths_on_large_inputs_only() -> None:
     exact = torch.tensor([1.0, 0.5]).double()
     plain, ours = (exact + torch.tensor([0.0, error]) for error in (0.04, 0.06))
-    results = ours.half(), plain.half(), exact, torch.float16
+    results = ours.half(), [plain.half()], exact, torch.float16
     assert isnan(compared(*results, 2.0, is_large=False).allowed)  # the program is not that of the nodes
     large = compared(*results, 2.0, is_large=True)
     assert large.ours < large.allowed < 0.1
-    overflown = compared(ours.half(), torch.full((2,), float("inf")).half(), exact, torch.float16, 2.0, is_large=True)
+    overflown = compared(ours.half(), [torch.full((2,), float("inf")).half()], exact, torch.float16, 2.0, is_large=True)
     assert isnan(overflown.allowed)
+
+
+class Activated(nn.Module):
+    """A convolution whose results an activation brings near one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(64, 8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(functional.mish(self.convolution(x)))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "rounds", "decision"),
+    [
+        (False, None, Decision.USED),
+        (False, tf32.rounded, Decision.WRONG),
+        (True, None, Decision.USED),
+        (True, tf32.rounded, Decision.USED),
+        (True, lambda it: it.bfloat16().float(), Decision.WRONG),
+        (True, lambda it: it * 1.01, Decision.WRONG),
+    ],
+    ids=["exact", "tf32 refused", "exact of two", "tf32", "bfloat16", "mutant"],
+)
+def test_kernels_may_round_as_torchs_settings_allow(
+    allowed: bool, rounds: Callable[[Any], Any] | None, decision: Decision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = SegmentCall.__call__
+    operands = tf32.rounded_operands(torch.device("cuda"))
+    assert "convolution" in operands and "mm" not in operands  # torch's defaults
+    monkeypatch.setattr(tf32, "rounded_operands", lambda device: operands if allowed else {})
+    if rounds is not None:
+        monkeypatch.setattr(SegmentCall, "__call__", lambda self, tensors: call(self, [rounds(it) for it in tensors]))
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    [segment] = decided(Activated().eval(), torch.randn(2, 64, 6, 6))
+    assert segment.decision is decision, segment.reason
+
+
+def test_torch_is_a_measure_with_tf32_where_that_is_allowed() -> None:
+    exact = torch.tensor([1.0, 0.5]).double()
+    plain, ours = ((exact + torch.tensor([0.0, error])).float() for error in (4.5e-4, 7e-4))
+    assert isnan(compared(ours, [plain], exact, torch.float32, 2.0, is_large=False).allowed)
+    found = compared(ours, [plain, plain], exact, torch.float32, 2.0, is_large=False)
+    assert found.ours < found.allowed < 1e-3
+    assert isnan(compared(ours, [plain, plain + 0.1], exact, torch.float32, 2.0, is_large=False).allowed)
 
 
 def test_whole_numbers_that_torch_mostly_misses_are_no_measure() -> None:
     exact = torch.arange(100)
     few_wrong, most_wrong = exact.clone(), exact + 1
     few_wrong[:5] += 1
-    assert compared(exact, few_wrong, exact, None, 2.0, is_large=False).allowed == 0.1
-    assert isnan(compared(exact, most_wrong, exact, None, 2.0, is_large=False).allowed)
+    assert compared(exact, [few_wrong], exact, None, 2.0, is_large=False).allowed == 0.1
+    assert isnan(compared(exact, [most_wrong], exact, None, 2.0, is_large=False).allowed)
 
 
 def test_torchs_result_is_wrong_by_roundings_where_it_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_eg.backends.measure.candidate_timer.PART", 3)
     exact = torch.linspace(-1, 1, 8)
-    found = compared(exact * (1 + 3e-7), exact, exact, torch.float32, 2.0, is_large=False)
+    found = compared(exact * (1 + 3e-7), [exact], exact, torch.float32, 2.0, is_large=False)
     assert 2e-7 < found.ours < found.allowed < 2e-6 and found.torch < 1e-6
     wrong = exact.clone()
     wrong[-1] += 1e-5
-    found = compared(wrong, exact, exact, torch.float32, 2.0, is_large=False)
+    found = compared(wrong, [exact], exact, torch.float32, 2.0, is_large=False)
     assert found.ours > 9e-6 > found.allowed
-    assert compared(exact, exact, exact.double(), torch.float32, 2.0, is_large=False).torch == 0
+    assert compared(exact, [exact], exact.double(), torch.float32, 2.0, is_large=False).torch == 0
 
 
 def test_the_coarsest_type_is_that_of_computed_values_before_a_result() -> None:

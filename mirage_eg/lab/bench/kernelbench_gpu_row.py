@@ -4,7 +4,8 @@
 
 As KernelBench does: seeds, models in train mode, its test (5 random inputs, absolute and relative tolerance) and its times (one
 call at a time, with the L2 cache flushed). Inputs are drawn on the GPU, integers keep their type, and times are medians of
-alternating rounds. Besides, errors are relative to the size of the result, on their inputs and on normal ones.
+alternating rounds. Besides, errors are relative to the size of the result, on their inputs and on normal ones; torch's own is
+with TF32 where its settings allow it, as Inductor's layouts of convolutions have it and eager's may not.
 """
 
 import json
@@ -23,6 +24,7 @@ import torch
 import triton
 
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
+from mirage_eg.backends.measure.tf32 import RoundedOperands, rounded_operands
 from mirage_eg.backends.measure.timing import captured, gpu_available, timing_stream
 from mirage_eg.lab.bench.gpu_row_records import append
 from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, float64_copy, is_float
@@ -223,6 +225,7 @@ def with_errors(row: GpuRow, contest: Contestants, reference: Call, plain: Call,
     Inputs of which torch's own result is not finite, or has no digit of the reference, say nothing.
     """
     least = max(TOLERANCE, 2 * torch.finfo(contest.loaded.dtype).eps)
+    operands = rounded_operands(torch.device(contest.loaded.device))
     found = replace(row, reference=NO_REFERENCE, error=None, torch_error=None, allowed=None)
     for normal in (False, True):
         inputs = contest.loaded.inputs(SEED)
@@ -231,6 +234,9 @@ def with_errors(row: GpuRow, contest: Contestants, reference: Call, plain: Call,
         with torch.no_grad():
             wanted = tensors_of(reference(*inputs))
             torchs, ours = (largest_error(tensors_of(run(*inputs)), wanted) for run in (plain, contest.runs[OURS]))
+            if operands:
+                with RoundedOperands(operands):
+                    torchs = max(torchs, largest_error(tensors_of(contest.runs[EAGER](*inputs)), wanted))
         if not torchs <= MOST_OF_TORCH:  # the logarithm of a negative number, or what cancels but for roundings
             continue
         allowed = max(least, 4 * torchs)

@@ -35,6 +35,16 @@ def test_kernel_and_evaluator_have_all_digits_of_the_function(
         np.testing.assert_allclose(got.astype(np.longdouble), wanted, rtol=4 * float(np.finfo(dtype).eps))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_roots_are_rounded_to_nearest(run_program: RunProgram, dtype: str) -> None:
+    """A GPU's fast root is off by a digit, often to one side: a mean of differences of distances shows it."""
+    graph, array = of("sqrt", [*np.linspace(0.1, 4.0, 64)], dtype)
+    source = emit(graph)
+    [got] = run_program(source, [array])
+    np.testing.assert_array_equal(got, np.sqrt(array))
+    assert "return tl.sqrt_rn(x)" in source and source.count("tl.sqrt(") == 1  # of float64
+
+
 @pytest.mark.parametrize("op", ["log1p", "expm1", "log2", "log10"])
 def test_infinite_and_undefined_operands_give_what_numpy_gives(run_program: RunProgram, op: str) -> None:
     graph, array = of(op, UNUSUAL, "float32")

@@ -4,9 +4,11 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mirage_eg.backends.measure import tf32
 from mirage_eg.backends.measure.timing import gpu_available
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.bench.gpu_processes import End, run_on_gpus
@@ -110,6 +112,26 @@ def test_results_that_vanish_in_their_tolerance_are_wrong_by_ours() -> None:
     assert row.theirs and not row.ours_right and row.error == 1.0
     row = kernelbench_gpu_row.with_checks(ROW, Contestants(loaded, {EAGER: model, OURS: model}))
     assert row.right and row.reference == "float64"
+
+
+def test_convolutions_in_tf32_are_right_where_torch_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Conv2d(32, 8, 3)
+    loaded = Loaded(
+        model, lambda seed: [torch.rand(1, 32, 8, 8, generator=torch.Generator().manual_seed(seed))], torch.float32, "cpu"
+    )
+    operands = tf32.rounded_operands(torch.device("cuda"))
+
+    def in_tf32(x: "torch.Tensor") -> "torch.Tensor":
+        with tf32.RoundedOperands(operands):
+            return model(x)
+
+    def row(ours: Any) -> GpuRow:
+        return kernelbench_gpu_row.with_checks(ROW, Contestants(loaded, {EAGER: model, OURS: ours}))
+
+    assert not row(in_tf32).ours_right
+    monkeypatch.setattr(kernelbench_gpu_row, "rounded_operands", lambda device: operands)
+    assert row(in_tf32).ours_right and row(model).ours_right
+    assert not row(lambda x: model(x.bfloat16().float())).ours_right and not row(lambda x: 1.01 * model(x)).ours_right
 
 
 def test_what_cancels_but_for_roundings_is_no_measure() -> None:
