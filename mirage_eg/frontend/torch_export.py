@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import lru_cache
 from operator import getitem
 from pathlib import Path
@@ -16,6 +17,7 @@ from zlib import error as ZlibError
 
 from mirage_eg.frontend.aten_ops import HANDLERS
 from mirage_eg.frontend.coverage import Coverage, coverage
+from mirage_eg.frontend.fx_complex import has_complex, write_pairs
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, constants_of, escaping, segments
 from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of, is_mutable, nbytes_of, numpy_of, read_of
@@ -64,7 +66,11 @@ def import_program(program: Any) -> Imported:
         if target not in mutated:
             roles[name] = Place.PARAMETER if _is_packed(state[name]) else Place.CONSTANT
     names = signature.inputs_to_parameters | {it: name for it, name in others.items() if roles.get(it) is Place.PARAMETER}
-    return _imported(program.graph, roles, state, names, Running.of_export(program, state))
+    graph = program.graph
+    if has_complex(graph):  # of the user's program
+        graph = torch.fx.GraphModule(program.graph_module, deepcopy(graph)).graph
+        write_pairs(graph)
+    return _imported(graph, roles, state, names, Running(graph, state, program))
 
 
 def _is_packed(buffer: Any) -> bool:
@@ -89,6 +95,9 @@ def import_graph(
         ProgramError: torch is not installed, or a node changes an operand in place.
     """
     torch = torch_module()
+    if has_complex(module.graph):
+        module = torch.fx.GraphModule(module, deepcopy(module.graph))
+        write_pairs(module.graph)
     roles = dict.fromkeys(parameters, Place.PARAMETER) | dict.fromkeys(constants, Place.CONSTANT)
     state = {**parameters, **constants}
     names = {name: name for name in parameters}

@@ -21,7 +21,10 @@ from mirage_eg.ir.graph import Graph
 
 
 class Running:
-    """The steps of an imported model; calling it computes the model's results on CPU tensors."""
+    """The steps of an imported model; calling it computes the model's results on CPU tensors.
+
+    With the exported `program` of the graph it takes and returns what the model does.
+    """
 
     def __init__(self, graph: Any, state: Mapping[str, Any], program: Any = None) -> None:
         self.graph, self.state, self.program = graph, state, program
@@ -29,11 +32,6 @@ class Running:
         self.computing: Fx | None = None  # by torch: the node that an error is of
         self.found = Analysis()
         self.constants: Mapping[str, Constant] = {}
-
-    @classmethod
-    def of_export(cls, program: Any, state: Mapping[str, Any]) -> "Running":
-        """The steps of an exported program, which takes and returns what the model does."""
-        return cls(program.graph, state, program)
 
     def schedule(
         self, found: Analysis, groups: Sequence[list[Fx]], parts: Sequence[ImportedSegment], constants: Mapping[str, Constant]

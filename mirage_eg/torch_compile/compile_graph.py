@@ -9,6 +9,7 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.measure.timing import gpu_available
+from mirage_eg.frontend.fx_complex import write_pairs
 from mirage_eg.frontend.fx_partition import Place
 from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, Outside
@@ -63,6 +64,7 @@ def compile_graph(
     fake, until = _fake_mode(module), after(call.left)
     try:
         with _disable_current_modes():  # values of constants are numbers
+            write_pairs(module.graph)
             name_dims(module.graph)
             excluded = _excluded(settings, module.graph, in_place)
             found = fx_regions(module, [*parameters], excluded, settings.constant_weights, in_place)

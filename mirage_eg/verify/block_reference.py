@@ -80,12 +80,17 @@ class BlockReference:
         return results
 
     def _composed_floats(self, candidate: Graph) -> FloatCheck:
+        """By parts; as a whole where a part is refused, unless so many elements would take longer than all else."""
         whole, pairs = Pair(self.program, candidate), self._cut(candidate)
-        small = None if pairs else self._part(self.program).restricted(candidate, sums=False)
-        if not pairs and element_count(self.program if small is None else small.program) > FEW:
+        if not pairs and self._count(candidate) > FEW:
             return FloatCheck(True, 0.0, 0.0, None, compared=False, uncompared="the kernels are the ops of the program")
         composed = compose_float_checks([self._float_check(pair) for pair in pairs or (whole,)])
-        return composed if composed.ok else self._float_check(whole)
+        return composed if composed.ok or self._count(candidate) > FEW else self._float_check(whole)
+
+    def _count(self, candidate: Graph) -> int:
+        """The elements of the whole program at the indices that decide about a candidate in floats."""
+        small = self._part(self.program).restricted(candidate, sums=False)
+        return element_count(self.program if small is None else small.program)
 
     @property
     def computed_on(self) -> str:

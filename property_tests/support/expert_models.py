@@ -26,6 +26,8 @@ EXPERTS: Mapping[str, ModelCase] = {
     "phimoe": ModelCase("Phimoe", GROUPED | SPECIAL | _LOCAL),
     "qwen2_moe": ModelCase("Qwen2Moe", GROUPED | _EXPERTS | {"shared_expert_intermediate_size": 24}),
     "glm4_moe": ModelCase("Glm4Moe", HEADS | SPECIAL | _ROUTED),
+    "deepseek_v2": ModelCase("DeepseekV2", TEXT | LATENT | _ROUTED | {"num_key_value_heads": 4}),
+    "llama4": ModelCase("Llama4Text", HEADS | SPECIAL | _LOCAL | {"intermediate_size_mlp": 48, "attention_chunk_size": 8}),
     "minimax_m2": ModelCase("MiniMaxM2", HEADS | SPECIAL | _LOCAL | {"rotary_dim": 8}),
 }
 """Models beside those of the zoo."""
