@@ -18,6 +18,7 @@ from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
+from mirage_eg.backends.launches.pooling import Pooling, poolings
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
@@ -64,7 +65,8 @@ class Cost:
 class KernelWork:
     """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel.
 
-    `op` is "copy" for several concatenations in one launch. `steps`: of the loop of a library convolution, sequential.
+    `op` is "copy" for several concatenations in one launch, "pool" for a generated pooling.
+    `steps`: of the loop of a library convolution, sequential.
     `functions`: exponentials of a library attention, half of which overlap with its products.
     """
 
@@ -93,6 +95,8 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
             return _attention_work(attention, dram)
         case Launch(kind=LaunchKind.CONCATENATION):
             return KernelWork("copy", sum(_copied_bytes(graph, graph.nodes[position]) for position in launch.nodes))
+        case Launch(kind=LaunchKind.POOLING):
+            return KernelWork("pool", dram, _pooled_elements(poolings(graph)[launch.nodes[0]]))
         case Launch(kind=LaunchKind.BLOCK):
             block: Graph = item["graph"]
             key = block, live_share(graph, item)
@@ -112,6 +116,15 @@ def _copied_bytes(graph: Graph, item: Node) -> int:
     """The bytes that a copy reads and writes: of rows in place the rows and their indices."""
     sizes = [graph.types[value].nbytes for value in item.operands]
     return sizes[1] + 2 * sizes[2] if item.op in ROW_WRITES else 2 * sum(sizes)
+
+
+def _pooled_elements(pooling: Pooling) -> int:
+    """Elements that a pooling loads; of a row of which every second one is loaded, the others too."""
+    return prod(pooling.result) // pooling.rows * pooling.loads * min(pooling.strides[-1], _CACHE_LINE)
+
+
+_CACHE_LINE = 8  # elements of a row that are loaded together at least
+_POOLED = 10  # arithmetic operations in the time of the load of an element that is in the first cache: its address and bounds
 
 
 def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
@@ -160,6 +173,8 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
         times["matrix units"] += kernel.functions / 2 / device.function_rate
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
+    if kernel.op == "pool":
+        times["arithmetic"] = _POOLED * kernel.flops / device.arithmetic_rate
     return _cost(times, kernel.dram, kernel.flops, device.launch_us * _launches(kernel.op, device))
 
 
@@ -169,7 +184,7 @@ def _launches(op: str, device: Device) -> float:
         return device.library_product
     if op == "attention":
         return device.library_attention
-    if op == "copy":  # a generated kernel
+    if op in ("copy", "pool"):  # a generated kernel
         return 1.0
     match OPS[op].kind:
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:

@@ -13,6 +13,7 @@ from mirage_eg.backends.launches.attention import LibraryAttention, library_atte
 from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order
 from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
 from mirage_eg.backends.launches.placement import placement_of
+from mirage_eg.backends.launches.pooling import poolings
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.library import ROW_READS
@@ -30,6 +31,7 @@ class LaunchKind(Enum):
     ATTENTION = "a library kernel of an attention"
     CONVOLUTION = "a library kernel of a convolution and the ops behind it up to a relu"
     CONCATENATION = "a generated kernel of several concatenations, and of rows that are written in place"
+    POOLING = "a generated kernel of a pooling"
     PREPARED = "library kernels before the first call, of weights alone"
     VIEW = "no kernel: readers read its operand, or the makers of its operands write it"
 
@@ -95,7 +97,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
     steps = {position: step for step, position in enumerate(order)}
     launches = [*_of_concatenations(graph, joint, steps), *_of_library_calls(graph, steps)]
     grouped = {position for launch in launches for position in launch.nodes}
-    prepared = prepared_values(graph)
+    prepared, pooled = prepared_values(graph), poolings(graph)
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
     ops = {item.op for item in graph.nodes}
     if ops & ROW_READS:
@@ -111,6 +113,8 @@ def launches_of(graph: Graph) -> LaunchGraph:
             kind = LaunchKind.PREPARED
         elif item.op in VIEWS_IN_ORDER or position in in_place or (item.op in JOINS and position not in copying):
             kind = LaunchKind.VIEW
+        elif position in pooled:
+            kind = LaunchKind.POOLING
         else:
             kind = LaunchKind.LIBRARY
         operands = tuple(dict.fromkeys(item.operands))

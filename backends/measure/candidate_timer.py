@@ -10,7 +10,15 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from mirage_eg.backends.measure.kernel_events import EventDriver
-from mirage_eg.backends.measure.timing import Timing, captured, causal_mask, event_us, time_in_turn, timing_stream
+from mirage_eg.backends.measure.timing import (
+    Timing,
+    captured,
+    causal_mask,
+    event_us,
+    free_cached_memory,
+    time_in_turn,
+    timing_stream,
+)
 from mirage_eg.backends.runtime.cuda_driver import cuda_driver
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
@@ -72,8 +80,9 @@ class CandidateTimer:
             for case in self._cases:
                 for magnitude in module.MAGNITUDES:
                     case.tensors.append(_inputs(module, case.kinds, magnitude, seed))
-                    case.wanted.append([wanted.double() for wanted in module.reference(*case.tensors[-1])])
+                    case.wanted.append([*module.reference(*case.tensors[-1])])
                     case.own_errors.append(errors_of_form(module, case.tensors[-1], case.wanted[-1], case.shapes))
+        free_cached_memory()
 
     def quick(self, source: str) -> Outcome:
         """Check on small and large inputs, then time roughly."""
@@ -224,15 +233,15 @@ def largest_errors(results: Sequence[Any], wanted: Sequence[Any]) -> list[float]
     import torch
 
     errors = []
-    for got, double in zip(results, wanted, strict=True):
+    for got, exact_values in zip(results, wanted, strict=True):
         if not got.numel():
             errors.append(0.0)
         elif not got.is_floating_point():
-            errors.append(float((got.double() != double).double().mean()))
+            errors.append(float((got.double() != exact_values.double()).double().mean()))
         else:
             limit, largest, difference = _NEAR_OVERFLOW * torch.finfo(got.dtype).max, 1e-30, 0.0
-            for some, exact in zip(in_parts(got), in_parts(double), strict=True):
-                have, want = some.double().clamp(-limit, limit), exact.clamp(-limit, limit)
+            for some, exact in zip(in_parts(got), in_parts(exact_values), strict=True):
+                have, want = (it.double().clamp(-limit, limit) for it in (some, exact))
                 largest = max(largest, float(want.abs().nan_to_num(0.0).max()))
                 away = (have - want).abs().masked_fill(have.isnan() & want.isnan(), 0.0).max()
                 difference = max(difference, float(away.nan_to_num(nan=inf)))

@@ -87,6 +87,14 @@ def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0, shapes:
             return time_launches(program.repeated(tensors, torch_library()), repeats)
 
 
+def free_cached_memory() -> None:
+    """Give the memory back that torch keeps for later tensors: other processes of this GPU may need it."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 @contextmanager
 def memory_errors_reported() -> Iterator[None]:
     """Report a GPU with too little memory as bad input.

@@ -22,6 +22,7 @@ from mirage_eg.backends.triton.joint_concat import write_conversions, write_join
 from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
+from mirage_eg.backends.triton.pooling import write_pooling
 from mirage_eg.backends.triton.prepared_weights import (
     NAMES,
     preparation_functions,
@@ -276,6 +277,8 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
             write_kernel(file, launch)
         case Launch(kind=LaunchKind.CONCATENATION):
             write_joint_concat(file, launch)
+        case Launch(kind=LaunchKind.POOLING):
+            write_pooling(file, launch)
         case Launch(call=LibraryAttention() as attention):
             write_attention(file, attention, *launch.results)
         case Launch(call=FusedConvolution() as convolution):

@@ -50,7 +50,7 @@ class Lowered:
 
     @property
     def fused(self) -> bool:
-        """Whether it has kernels of the search, or is the library form of a program that computes less than the given one."""
+        """Whether it has kernels of the search or of poolings, or is the library form of a lesser program."""
         return self.found.fused
 
 

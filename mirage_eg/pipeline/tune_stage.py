@@ -135,8 +135,10 @@ def open_database(run: Run) -> TuningDatabase | None:
 
 def open_timer(run: Run, stack: ExitStack, ranges: Ranges) -> Timer:
     """A timer on all visible GPUs of one kind, each in a process of its own: a kernel that ends the GPU context ends no run."""
+    from mirage_eg.backends.measure.timing import free_cached_memory
     from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
 
+    free_cached_memory()
     source = emit_for_sizes(run.program, ranges, program=run.program)
     shapes = timed_shapes(run.program, ranges) if ranges else FIXED_SHAPES
     return stack.enter_context(multi_gpu_timer(gpus_of_first_kind(), source, run.options.seed, shapes))

@@ -1,0 +1,83 @@
+"""Poolings that a generated kernel computes: of images in row-major order, whose windows have few elements."""
+
+from dataclasses import dataclass
+from math import prod
+
+from mirage_eg.backends.launches.placement import placement_of
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.remembered import once_per_graph
+from mirage_eg.ir.shapes import Shape, row_major
+from mirage_eg.ir.weights import prepared_values
+from mirage_eg.ir.windows import AVG_POOLS, MAX_POOLS, sides
+
+_TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
+_MOST_LOADS = 256  # of one program: each is a line of the kernel
+_ROWS = (4, 2, 1)  # of the result, that a program may compute
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """The windows of a pooling over the last dims of x, and how many rows of the result a program computes.
+
+    `needed`: the rows of x that these rows have, from the first one's start. Each is read once for all windows that have it.
+    """
+
+    op: str
+    x: Shape
+    result: Shape
+    window: Shape
+    strides: Shape
+    dilations: Shape
+    before: Shape
+    counts_pads: bool
+    rows: int
+
+    @property
+    def is_max(self) -> bool:
+        """Whether it takes maxima."""
+        return self.op in MAX_POOLS
+
+    @property
+    def needed(self) -> tuple[int, ...]:
+        """The rows of x of all windows of a program, in order."""
+        return tuple(sorted({self.row_of(row, place) for row in range(self.rows) for place in range(self.window[-2])}))
+
+    def row_of(self, row: int, place: int) -> int:
+        """The row of x at a place of the window of a row of the result."""
+        return row * self.strides[-2] + place * self.dilations[-2]
+
+    @property
+    def loads(self) -> int:
+        """Loads of one program."""
+        return len(self.needed) * prod(self.window) // self.window[-2]
+
+
+@once_per_graph
+def poolings(graph: Graph) -> dict[int, Pooling]:
+    """The poolings that generated kernels compute, by the positions of their nodes."""
+    if graph.depends_on_sizes or not any(item.op in (*MAX_POOLS, *AVG_POOLS) for item in graph.nodes):
+        return {}
+    strides, prepared, found = placement_of(graph).strides, prepared_values(graph), dict[int, Pooling]()
+    for position, (item, values) in enumerate(graph.numbered()):
+        if item.op not in (*MAX_POOLS, *AVG_POOLS) or graph.types[values[0]].dtype not in _TYPES:
+            continue
+        plain = all(strides[value] == row_major(graph.types[value].shape) for value in (item.operands[0], values[0]))
+        if plain and values[0] not in prepared and (pooling := _pooling(graph, item, values[0])) is not None:
+            found[position] = pooling
+    return found
+
+
+def _pooling(graph: Graph, item: Node, value: int) -> Pooling | None:
+    """The pooling with the most rows that its loads allow; None where one row has too many."""
+    shapes = graph.types[item.operands[0]].shape, graph.types[value].shape
+    dilations = item.get("dilations") or (1,) * len(item["window"])
+    windows = item["window"], item["strides"], dilations, sides(item.mapping)[0]
+    forms = (Pooling(item.op, *shapes, *windows, bool(item.get("count_include_pad")), rows) for rows in _ROWS)
+    return next((it for it in forms if it.loads <= _MOST_LOADS and (it.rows == 1 or _reuses(it))), None)
+
+
+def _reuses(pooling: Pooling) -> bool:
+    """Whether rows share elements of x, and the result has so many."""
+    return pooling.result[-2] >= pooling.rows and len(pooling.needed) < pooling.rows * pooling.window[-2]

@@ -1,0 +1,132 @@
+"""The kernel of a pooling: a program computes a few rows of the result, for many positions along its other dims.
+
+Nothing here is trusted: emitted kernels are checked against float64.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+
+from mirage_eg.backends.launches.launch_graph import Launch
+from mirage_eg.backends.launches.pooling import Pooling, poolings
+from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
+from mirage_eg.backends.triton.block_kernel import BlockKernel
+from mirage_eg.backends.triton.copied_block import STAGES, WARPS, kernel_source
+from mirage_eg.backends.triton.op_table import NAN_MAX
+from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
+from mirage_eg.ir.shapes import row_major
+
+_ELEMENTS = 512  # of each row of one program
+
+
+def write_pooling(file: ProgramFile, launch: Launch) -> None:
+    """Write the kernel of a pooling, and its launch."""
+    [position], [x], [value] = launch.nodes, launch.operands, launch.results
+    pooling = poolings(file.graph)[position]
+    file.name_written(value)
+    if (buffer := file.write(value)) not in file.buffers:
+        file.buffers.append(buffer)
+    name = file.new_name(f"{file.names[value]}_kernel")
+    wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in (x, value))
+    offsets = (file.lowered.placement.offsets.get(it, 0) for it in (x, value))
+    arguments = ("x_ptr", "y_ptr")
+    source = kernel_source(name, arguments, [*_body(pooling, wide, *offsets)])
+    kernel = BlockKernel(name, source, arguments, (), frozenset({NAN_MAX} if pooling.is_max else ()))
+    signature = tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in (x, value))
+    file.add_kernel(kernel, signature, {"num_warps": WARPS, "num_stages": STAGES, "enable_fp_fusion": True}, of_block=False)
+    programs = _groups(pooling) * -(-_positions(pooling) // _ELEMENTS)
+    file.body.append(f'    {name}[({programs}, 1, 1)]({file.names[x]}, {file.names[value]}, **OPTIONS["{name}"])')
+
+
+def _groups(pooling: Pooling) -> int:
+    """Programs along the rows of the result."""
+    return -(-pooling.result[-2] // pooling.rows)
+
+
+def _positions(pooling: Pooling) -> int:
+    """Positions along the other dims."""
+    return prod(pooling.result) // pooling.result[-2]
+
+
+def _body(pooling: Pooling, wide: bool, x_offset: int, y_offset: int) -> Iterator[str]:
+    """The lines of the kernel: h is the first row of x, d and w the first plane and column of a window."""
+    names = ("n", "c", "d", "h", "w") if len(pooling.x) == 5 else ("n", "c", "h", "w")
+    x_steps, y_steps = (dict(zip(names, row_major(shape), strict=True)) for shape in (pooling.x, pooling.result))
+    place = {name: dim - len(names) for dim, name in enumerate(names)}  # from the end, as windows have it
+    yield f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
+    yield f"i = program // {_groups(pooling)} * {_ELEMENTS} + tl.arange(0, {_ELEMENTS})"
+    yield f"inside = i < {_positions(pooling)}"
+    yield f"row = program % {_groups(pooling)} * {pooling.rows} + tl.zeros_like(i)"  # the interpreter spreads no condition
+    step = 1
+    for name in [it for it in reversed(names) if it != "h"]:
+        extent = pooling.result[place[name]]
+        yield f"{name} = i // {step}" + ("" if name == "n" else f" % {extent}")
+        step *= extent
+    into = " + ".join(f"{name} * {y_steps[name]}" for name in names if name != "h")
+    yield f"into = {into} + row * {y_steps['h']}" + (f" + {y_offset}" if y_offset else "")
+    for name in names[2:]:
+        dim = place[name]
+        yield f"{name} = {'row' if name == 'h' else name} * {pooling.strides[dim]} - {pooling.before[dim]}"
+    yield f"at = x_ptr + {' + '.join(f'{name} * {x_steps[name]}' for name in names)}" + (f" + {x_offset}" if x_offset else "")
+    yield from _sums(pooling, names[2:-2], x_steps)
+    for row in range(pooling.rows):
+        mask = "inside" if pooling.result[-2] % pooling.rows == 0 else f"inside & (row + {row} < {pooling.result[-2]})"
+        yield f"tl.store(y_ptr + into + {row * y_steps['h']}, {_result(pooling, names[2:], row)}, mask={mask})"
+
+
+def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> Iterator[str]:
+    """The maxima or sums of the elements of each row of x, and of these for each row of the result."""
+    begun = set[int]()
+    users = {
+        needed: [row for row in range(pooling.rows) for at in range(pooling.window[-2]) if pooling.row_of(row, at) == needed]
+        for needed in pooling.needed
+    }
+    other = 'float("-inf")' if pooling.is_max else "0.0"
+    for planes in product(*(range(pooling.window[dim]) for dim in range(-2 - len(outer), -2))):
+        moved = {name: at * pooling.dilations[-3] for name, at in zip(outer, planes, strict=True)}
+        for needed, rows in users.items():
+            moved["h"] = needed
+            parts = []
+            for column in range(pooling.window[-1]):
+                moved["w"] = column * pooling.dilations[-1]
+                step = sum(more * steps[name] for name, more in moved.items())
+                bounds = [bound for name, more in moved.items() for bound in _bounds(pooling, name, more)]
+                fill = f", other={other}" if bounds else ""  # else only what is not stored lacks a value
+                parts.append(f"tl.load(at + {step}, mask={' & '.join(['inside', *bounds])}{fill}).to(tl.float32)")
+            yield f"line = {parts[0]}"
+            yield from (f"line = {_joined(pooling, 'line', part)}" for part in parts[1:])
+            for row in rows:
+                yield f"sum{row} = " + (_joined(pooling, f"sum{row}", "line") if row in begun else "line")
+                begun.add(row)
+
+
+_DIM = {"d": -3, "h": -2, "w": -1}
+
+
+def _bounds(pooling: Pooling, name: str, more: int) -> Iterator[str]:
+    """The conditions under which an element exists, so many after the first of its window: those that may fail."""
+    dim = _DIM[name]
+    before, stride = pooling.before[dim], pooling.strides[dim]
+    last = (_groups(pooling) - 1) * pooling.rows if name == "h" else pooling.result[dim] - 1
+    if more < before:
+        yield f"({name} + {more} >= 0)"
+    if last * stride - before + more >= pooling.x[dim]:
+        yield f"({name} + {more} < {pooling.x[dim]})"
+
+
+def _joined(pooling: Pooling, one: str, other: str) -> str:
+    return f"{NAN_MAX}({one}, {other})" if pooling.is_max else f"{one} + {other}"
+
+
+def _result(pooling: Pooling, names: tuple[str, ...], row: int) -> str:
+    """A row of the result: a maximum, or a mean of the elements that count."""
+    if pooling.is_max:
+        return f"sum{row}"
+    if pooling.counts_pads:
+        return f"sum{row} / {float(prod(pooling.window))}"
+    counts = []
+    for name in names:
+        start = f"{name} + {row * pooling.strides[-2]}" if name == "h" else name
+        extent, window = pooling.x[_DIM[name]], pooling.window[_DIM[name]]
+        counts.append(f"(tl.minimum({start} + {window}, {extent}) - tl.maximum({start}, 0))")
+    return f"sum{row} / ({' * '.join(counts)}).to(tl.float32)"

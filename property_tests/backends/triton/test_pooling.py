@@ -1,0 +1,97 @@
+"""Poolings of images in row-major order are generated kernels."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
+from mirage_eg.backends.launches.pooling import poolings
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph
+from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+@st.composite
+def pooled(draw: st.DrawFn) -> Graph:
+    """A pooling of images or volumes with any windows, pads, strides and dilations, between elementwise ops or alone."""
+    dims = draw(st.sampled_from([2, 2, 3]))
+
+    def numbers(least: int, most: int, count: int = dims) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(least, most), min_size=count, max_size=count)))
+
+    op = draw(st.sampled_from(["max", "avg"]))
+    p = new_kernel_graph()
+    x = p.new_input((*numbers(1, 3, 2), *numbers(1, 9)), "float32", "x")
+    x = p.exp(x) if draw(st.booleans()) else x
+    windows = {"window": numbers(1, 4), "strides": numbers(1, 3), "pads": numbers(0, 2, 2 * dims)}
+    own = {"dilations": numbers(1, 2)} if op == "max" else {"count_include_pad": draw(st.booleans())}
+    p.mark_output(getattr(p, f"{op}_pool{dims}d")(x, **windows, **own))
+    return p.graph()
+
+
+def is_right(run: RunProgram, program: Graph) -> bool:
+    arrays = inputs_of(program)
+    return worst(run(emit(program), arrays), evaluate(program, arrays, FloatAlgebra())) < ROUNDING["float32"]
+
+
+def test_poolings_of_images_and_volumes_compute_their_windows(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    image, volume = p.new_input((2, 3, 9, 7), "float32", "x"), p.new_input((1, 2, 5, 6, 4), "float32", "y")
+    p.mark_output(p.max_pool2d(p.exp(image), window=(3, 2), strides=(1, 2), pads=(1, 1, 1, 0), dilations=(2, 1)))
+    p.mark_output(p.avg_pool3d(volume, window=(3, 2, 3), strides=(2, 1, 1), pads=(1, 0, 1, 1, 1, 1), count_include_pad=False))
+    p.mark_output(p.avg_pool2d(image, window=(2, 2), strides=(1, 1), pads=1))
+    assert len([*launches_of(p.graph()).of_kind(LaunchKind.POOLING)]) == 3
+    assert is_right(run, p.graph())
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+def test_a_pooling_computes_its_windows(run: RunProgram, data: st.DataObject) -> None:
+    try:
+        program = data.draw(pooled())
+    except GraphError:  # a window without an element
+        return
+    assert [*launches_of(program).of_kind(LaunchKind.POOLING)]
+    assert is_right(run, program)
+
+
+def images(**windows: object) -> Graph:
+    p = new_kernel_graph()
+    p.mark_output(p.max_pool2d(p.new_input((16, 64, 128, 128), "float32", "x"), **windows))  # type: ignore[arg-type]
+    return p.graph()
+
+
+def test_rows_that_windows_share_are_read_once() -> None:
+    [shared] = poolings(images(window=(4, 4), strides=(1, 1))).values()
+    [apart] = poolings(images(window=(2, 2), strides=(2, 2))).values()
+    assert (shared.rows, shared.loads) == (4, 7 * 4)
+    assert (apart.rows, apart.loads) == (1, 4)
+
+
+def test_a_large_window_and_an_image_channels_last_are_left_to_the_library() -> None:
+    assert not poolings(images(window=(20, 20), strides=(1, 1)))
+    p = new_kernel_graph()
+    x = p.new_input((16, 64, 32, 32), "float32", "x", strides=(65536, 1, 2048, 64))
+    p.mark_output(p.avg_pool2d(x, window=(2, 2), strides=(1, 1)))
+    assert not poolings(p.graph())
+
+
+def test_more_loads_cost_more() -> None:
+    few, many = (predict_us(images(window=(size, size), strides=(1, 1)), DEVICES["H200"]) for size in (2, 11))
+    assert few < many
