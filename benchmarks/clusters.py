@@ -262,9 +262,9 @@ def time_program(folder: Path, places: list[int], cold: bool) -> int:
     return 0
 
 
-def _asked(*arguments: object) -> tuple[Any, str]:
-    """What a process of this script prints; None and the last line of its error if it fails."""
-    command = [sys.executable, __file__, *map(str, arguments)]
+def asked(script: str, *arguments: object) -> tuple[Any, str]:
+    """What a process of a script prints; None and the last line of its error if it fails."""
+    command = [sys.executable, script, *map(str, arguments)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -283,12 +283,14 @@ def measure(folder: Path, names: list[str], cold: bool, path: Path | None) -> in
     forms, device = _read(folder), gpu_name()
     places = [place for place, form in enumerate(forms) if form.program in names]
     with ThreadPoolExecutor(PROCESSES) as pool:
-        errors = dict(zip(places, pool.map(lambda place: _asked("check", folder, place), places), strict=True))
+        errors = dict(zip(places, pool.map(lambda place: asked(__file__, "check", folder, place), places), strict=True))
     lines = []
     for name in dict.fromkeys(forms[place].program for place in places):
         own = [place for place in places if forms[place].program == name]
         right = [place for place in own if errors[place][0] is not None and errors[place][0] < 1e-2]
-        timed, problem = _asked("time", folder, *right, *(["--cold"] if cold else [])) if right else (None, "no form is right")
+        timed, problem = (
+            asked(__file__, "time", folder, *right, *(["--cold"] if cold else [])) if right else (None, "no form is right")
+        )
         times: dict[int | str, Any] = dict(zip(("a copy", "torch", *right), timed or [], strict=False))
         rows: list[int | str] = ["a copy", "torch", *own]
         for place in rows:

@@ -126,22 +126,24 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     return [_compile(name, text, device, resources) for name, text in texts.items()]
 
 
-def carried_kernels(source: str | Path, target: str) -> list[CarriedKernel]:
-    """The kernels of an emitted program, to be written to a file and loaded on another machine.
+def carried_kernels(source: str | Path, target: str, *, all_kernels: bool = True) -> list[CarriedKernel]:
+    """The kernels of an emitted program, or only those in clusters, to be written to a file and loaded on another machine.
 
     Raises:
         OptionError: an unknown target.
         MirageError: a kernel that does not compile.
     """
+    kernels = []
     with loaded(source) as module:
-        texts, kernels = compiled_texts(module, target), []
-        for record, kernel in compile_module(module, target):
-            if not record.ok:
-                raise MirageError(f"{record.kernel}: {record.error}")
-            text, metadata = texts[record.kernel], {name: getattr(kernel.metadata, name) for name in RESOURCES}
-            key = key_of(text.source, text.options, target)
-            kernels.append(CarriedKernel(key, metadata, record.registers, record.spills, kernel.asm["cubin"]))
-        return kernels
+        for name, text in compiled_texts(module, target).items():
+            if all_kernels or text.options.get("num_ctas", 1) > 1:
+                record, kernel = _compile(name, text, target_of(target), resources=True)
+                if not record.ok:
+                    raise MirageError(f"{record.kernel}: {record.error}")
+                metadata = {name: getattr(kernel.metadata, name) for name in RESOURCES}
+                key = key_of(text.source, text.options, target)
+                kernels.append(CarriedKernel(key, metadata, record.registers, record.spills, kernel.asm["cubin"]))
+    return kernels
 
 
 def compile_kernel(source: str, name: str, target: str | Target, resources: bool = False) -> KernelCompile:

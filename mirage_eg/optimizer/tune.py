@@ -47,7 +47,8 @@ from mirage_eg.optimizer.variant_compiler import Map, VariantCompiler
 _LOGGER = logging.getLogger(__name__)
 
 
-def _map_here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[tuple[int, Any]]:
+def map_here(function: Callable[[Any], Any], items: Sequence[Any], until: Callable[[], float]) -> Iterator[tuple[int, Any]]:
+    """Map in this process (`variant_compiler.Map`)."""
     return ((place, function(item)) for place, item in enumerate(items) if perf_counter() <= until())
 
 
@@ -142,7 +143,7 @@ def tune(
     tuning: Tuning | None = None,
     *,
     warps: Sequence[int] | None = None,
-    parallel: Map = _map_here,
+    parallel: Map = map_here,
 ) -> list[Tuned]:
     """The µGraphs that are right, fastest first; those of the final round come before all others.
 

@@ -11,9 +11,10 @@ from mirage_eg.backends.triton.compile import carried_kernels, compile_module, c
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.targets import why_no_clusters
 from mirage_eg.ir.errors import MirageError, OptionError
+from mirage_eg.ir.serialize import to_json
 from mirage_eg.pipeline.run.cache_lookup import versions
 from mirage_eg.search.partition.segment_search import tile_limits
-from property_tests.backends.triton.test_clusters import in_clusters
+from property_tests.backends.triton.test_clusters import in_clusters, softmax
 
 SOURCE = emit(in_clusters(4, 8192, 4))
 
@@ -67,9 +68,12 @@ def test_what_is_no_file_of_kernels_is_refused(tmp_path: Path, monkeypatch: pyte
 def test_the_example_of_the_page_writes_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Path(__file__).parents[3] / "docs" / "how_to" / "runtime.md"
     [example] = re.findall(r"```python\n((?:(?!```).)*write_kernels\(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "results" / "softmax").mkdir(parents=True)
-    (tmp_path / "results" / "softmax" / "best.py").write_text(SOURCE, encoding="utf-8")
+    (folder := tmp_path / "results" / "softmax" / "candidates").mkdir(parents=True)
+    (folder / "01.json").write_text(to_json(in_clusters(4, 1024, 2)), encoding="utf-8")
+    (tmp_path / "softmax.json").write_text(to_json(softmax(4, 1024)), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    for changes in ("schedules", "details"):  # of the first schedule: many kernels
+        monkeypatch.setattr(f"mirage_eg.optimizer.carried_schedules.{changes}", lambda *_: ())
     exec(example, {})
     monkeypatch.setenv(VARIABLE, "kernels.jsonl")
     assert carries_clusters()
