@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -39,6 +40,8 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.search.heuristics import SEARCH
+from mirage_eg.search.instantiate import tiling_space
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.structure import SplitReduction, Structure
@@ -178,7 +181,9 @@ def _forms(program: Program) -> Iterator[tuple[str, Graph]]:
                 yield f"{name}, {warps} warps", _with_cluster(graph, cluster, warps)
     if program.row == 1:
         for cluster in CLUSTERS:
-            if (graph := _graph(simple, TileLimits(cluster=cluster), 1, cluster)) is not None:
+            with patch.object(tiling_space, "SEARCH", replace(SEARCH, longest_shared_loop=cluster)):  # the search has pairs
+                graph = _graph(simple, TileLimits(cluster=cluster), 1, cluster)
+            if graph is not None:
                 for factor in (1, 2):
                     warps = graph.blocks[0].threads * factor // 32
                     yield f"cluster of {cluster}, {warps} warps, loop {graph.blocks[0].loop}", with_warps(graph, warps)

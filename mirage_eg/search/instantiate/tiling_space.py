@@ -79,12 +79,12 @@ def _in_clusters(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> Ite
 
     Loops of exponentials alone, as in attention: of others two launches were timed, and clusters were not.
     """
-    blocks, cluster = prod(blocks for _, blocks in tiling.grid), 2
+    blocks, cluster, most = prod(blocks for _, blocks in tiling.grid), 2, min(limits.cluster, SEARCH.longest_shared_loop)
     steps, varies = kernel.structure.steps, in_loop(kernel.structure)[len(kernel.structure.loads) :]
     sliced = any(step.op in EXPONENTIALS and moved for step, moved in zip(steps, varies, strict=True))
     sliced &= all(moved for step, moved in zip(steps, varies, strict=True) if step.kind is Kind.MATMUL)
     sliced &= all(shape.piece or kernel.looped not in shape.axes for shape in kernel.shapes)
-    while kernel.looped is not None and sliced and cluster <= limits.cluster and blocks * cluster <= limits.multiprocessors:
+    while kernel.looped is not None and sliced and cluster <= most and blocks * cluster <= limits.multiprocessors:
         if (clustered := tiling.in_cluster(kernel.looped, cluster)) is not None:
             yield clustered
         cluster *= 2

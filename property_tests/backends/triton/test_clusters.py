@@ -33,6 +33,7 @@ from mirage_eg.ir.node import node
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.report.draw import to_svg
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.whole_loops import with_whole_loops
@@ -76,8 +77,11 @@ def attention(heads: tuple[int, ...] = (2,)) -> Graph:
 
 @cache
 def in_shared_loop(cluster: int) -> Graph:
-    """The cheapest attention in one launch whose keys the thread blocks of a cluster share out."""
-    return next(graph for graph in found(attention(), 8, pairs=False) if [block.cluster for block in graph.blocks] == [cluster])
+    """The cheapest attention in one launch whose keys a cluster shares out, also one larger than the search has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mirage_eg.search.instantiate.tiling_space.SEARCH", replace(SEARCH, longest_shared_loop=cluster))
+        graphs = found(attention(), 8, pairs=False)
+        return next(graph for graph in graphs if [block.cluster for block in graph.blocks] == [cluster])
 
 
 def found(program: Graph, cluster: int, *, pairs: bool = True) -> Iterator[Graph]:
@@ -192,6 +196,11 @@ def test_the_search_shares_out_the_loop_of_attention(cluster: int) -> None:
     assert block.loop >= 2 and sum(item.op == "sum" and item["dim"] == 0 for item in block.nodes) == 2
     assert len(launches_of(graph).kernels) == 1
     assert verify(attention(), graph).verdict is Equality.EQUAL
+
+
+def test_the_search_shares_out_a_loop_to_pairs_alone() -> None:
+    clusters = {tiling.cluster for space in spaces(attention(), 8, pairs=False) for [tiling] in space.tilings()}
+    assert clusters == {1, SEARCH.longest_shared_loop} == {1, 2}
 
 
 def test_dims_of_one_entry_do_not_matter() -> None:
