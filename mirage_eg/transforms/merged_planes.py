@@ -1,7 +1,8 @@
-"""Merged planes: rows and columns of images as one dim, where all ops treat them alike and some op has them as one.
+"""Merged planes: rows and columns of images, and planes of volumes, as one dim, where all ops treat them alike.
 
 A 1×1 convolution is a product over all H·W positions, but biases and activations of its image have H and W as dims of their
-own. The search would tile both, and pad each; a plane of 7×7 in tiles of 8×16 is 2.6 times its size. A µGraph of the program
+own. The search would tile both, and pad each; a plane of 7×7 in tiles of 8×16 is 2.6 times its size, and its rows are not
+aligned. So planes are merged that some op has as one dim, and those of programs without products. A µGraph of the program
 with merged planes becomes one of the given program by reshapes of its inputs and outputs, which are views.
 """
 
@@ -21,6 +22,7 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
 
+_RANKS = (4, 5)  # of images and volumes
 Groups = tuple[tuple[int, ...], ...]  # the dims of a value; those of one group become one dim
 
 
@@ -65,7 +67,7 @@ def _groups(program: Graph) -> list[Groups] | None:
         axes = infer_axes(program)
     except UnsupportedError:
         return None
-    pairs = _planes(axes)
+    pairs = _planes(axes, all(item.kind in _POINTWISE for item in program.nodes))
     if not pairs:
         return None
     groups = []
@@ -80,11 +82,21 @@ def _groups(program: Graph) -> list[Groups] | None:
     return groups if any(len(group) > 1 for own in groups for group in own) else None
 
 
-def _planes(axes: Axes) -> set[tuple[int, int]]:
-    """The axes of rows and columns of images that are one dim somewhere, and adjacent in every value with one of them."""
-    images = {(dims[2][0], dims[3][0]) for dims in axes.dims if len(dims) == 4 and len(dims[2]) == len(dims[3]) == 1}
-    as_one = {pair for dims in axes.dims for dim in dims for pair in pairwise(dim)}
-    pairs = images & as_one
+_POINTWISE = frozenset({Kind.BOUNDARY, Kind.ELEMENTWISE, Kind.REDUCTION, Kind.REARRANGEMENT})
+
+
+def _planes(axes: Axes, pointwise: bool) -> set[tuple[int, int]]:
+    """The axes of rows and columns of images, and of planes of volumes, that are adjacent in every value with one of them, and
+    one dim somewhere unless all ops are `pointwise`."""
+    pairs = {
+        (one[0], other[0])
+        for dims in axes.dims
+        if len(dims) in _RANKS
+        for one, other in pairwise(dims[2:])
+        if len(one) == len(other) == 1
+    }
+    if not pointwise:
+        pairs &= {pair for dims in axes.dims for dim in dims for pair in pairwise(dim)}
     for dims in axes.dims:
         order = [axis for dim in dims for axis in dim]
         near = {*pairwise(order)}

@@ -1,5 +1,7 @@
 """Rows and columns of images are one dim where every op treats them alike."""
 
+from math import prod
+
 import pytest
 
 from mirage_eg import new_kernel_graph
@@ -60,17 +62,33 @@ def transposed(p: KernelGraph, x: Tensor) -> Tensor:
     return p.transpose(x, (0, 1, 3, 2))
 
 
-def of_channels(p: KernelGraph, x: Tensor) -> Tensor:
-    return p.relu(x)  # no op has rows and columns as one
-
-
-@pytest.mark.parametrize("body", [by_rows, with_columns, transposed, of_channels])
+@pytest.mark.parametrize("body", [by_rows, with_columns, transposed])
 def test_planes_whose_rows_an_op_has_alone_are_left(body: object) -> None:
     p = new_kernel_graph()
     x = p.new_input((2, 4, 6, 5), "float32", "x")
     p.mark_output(body(p, x))  # type: ignore[operator]
-    if body is not of_channels:
-        p.mark_output(p.relu(p.reshape(x, (2, 4, 30))))
+    p.mark_output(p.relu(p.reshape(x, (2, 4, 30))))
+    assert merged_planes(p.graph()) is None
+
+
+@pytest.mark.parametrize("plane", [(6, 5), (3, 6, 5)])
+def test_what_is_elementwise_along_planes_has_them_as_one_dim(plane: tuple[int, ...]) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((2, 4, *plane), "float32", "x")
+    bias = p.reshape(p.new_input((4,), "float32", "b"), (4, *(1 for _ in plane)))
+    p.mark_output(p.max(p.relu(x + bias), 1))
+    merged = merged_planes(p.graph())
+    assert merged is not None and merged.program.input_types[0].shape == (2, 4, prod(plane))
+    arrays = inputs_of(p.graph())
+    assert (
+        worst(evaluate(merged.joined(merged.program), arrays, FloatAlgebra()), evaluate(p.graph(), arrays, FloatAlgebra())) == 0
+    )
+
+
+def test_convolutions_keep_their_planes() -> None:
+    p = new_kernel_graph()
+    x = p.new_input((2, 4, 6, 5), "float32", "x")
+    p.mark_output(p.relu(p.conv2d(x, p.new_input((4, 4, 3, 3), "float32", "W", weight=True))))
     assert merged_planes(p.graph()) is None
 
 
