@@ -97,6 +97,8 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
             return KernelWork("copy", sum(_copied_bytes(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.POOLING):
             return KernelWork("pool", dram, _pooled_elements(poolings(graph)[launch.nodes[0]]))
+        case Launch(kind=LaunchKind.SCAN):
+            return KernelWork("scan", dram)
         case Launch(kind=LaunchKind.BLOCK):
             block: Graph = item["graph"]
             key = block, live_share(graph, item)
@@ -184,7 +186,7 @@ def _launches(op: str, device: Device) -> float:
         return device.library_product
     if op == "attention":
         return device.library_attention
-    if op in ("copy", "pool"):  # a generated kernel
+    if op in ("copy", "pool", "scan"):  # a generated kernel
         return 1.0
     match OPS[op].kind:
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:

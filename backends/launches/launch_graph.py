@@ -14,6 +14,7 @@ from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes
 from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.pooling import poolings
+from mirage_eg.backends.launches.scans import scans
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.library import ROW_READS
@@ -32,6 +33,7 @@ class LaunchKind(Enum):
     CONVOLUTION = "a library kernel of a convolution and the ops behind it up to a relu"
     CONCATENATION = "a generated kernel of several concatenations, and of rows that are written in place"
     POOLING = "a generated kernel of a pooling"
+    SCAN = "a generated kernel of a cumulative sum, and of the reversals around it"
     PREPARED = "library kernels before the first call, of weights alone"
     VIEW = "no kernel: readers read its operand, or the makers of its operands write it"
 
@@ -95,7 +97,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
     joint = joint_concats(graph, copying)
     order = launch_order(graph, joint)
     steps = {position: step for step, position in enumerate(order)}
-    launches = [*_of_concatenations(graph, joint, steps), *_of_library_calls(graph, steps)]
+    launches = [*_of_concatenations(graph, joint, steps), *_of_library_calls(graph, steps), *_of_scans(graph, steps)]
     grouped = {position for launch in launches for position in launch.nodes}
     prepared, pooled = prepared_values(graph), poolings(graph)
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
@@ -130,6 +132,11 @@ def _of_concatenations(graph: Graph, joint: Sequence[JointConcat], steps: Mappin
         yield Launch(LaunchKind.CONCATENATION, steps[it.members[0]], it.members, tuple(operands), results)
 
 
+def _of_scans(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
+    for it in scans(graph):
+        yield Launch(LaunchKind.SCAN, steps[it.nodes[-1]], it.nodes, (it.x,), (it.value,))
+
+
 def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
     calls: list[LibraryAttention | FusedConvolution] = [*library_attentions(graph), *fused_convolutions(graph)]
     for it in calls:
@@ -137,3 +144,8 @@ def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch
         views = it.views if isinstance(it, LibraryAttention) else ()
         nodes, shown = (tuple(map(graph.makers.__getitem__, values)) for values in (it.values, views))
         yield Launch(kind, steps[nodes[-1]], nodes, tuple(dict.fromkeys(it.read)), it.values[-1:], it, shown)
+
+
+def generates_kernels(graph: Graph) -> bool:
+    """Whether poolings or cumulative sums among its ops are generated kernels."""
+    return bool(poolings(graph) or scans(graph))

@@ -30,6 +30,7 @@ from mirage_eg.backends.triton.prepared_weights import (
     weights_read,
 )
 from mirage_eg.backends.triton.program_file import LoweredProgram, ProgramFile
+from mirage_eg.backends.triton.scan import write_scan
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
 from mirage_eg.backends.triton.tiles import names_used
@@ -279,6 +280,8 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
             write_joint_concat(file, launch)
         case Launch(kind=LaunchKind.POOLING):
             write_pooling(file, launch)
+        case Launch(kind=LaunchKind.SCAN):
+            write_scan(file, launch)
         case Launch(call=LibraryAttention() as attention):
             write_attention(file, attention, *launch.results)
         case Launch(call=FusedConvolution() as convolution):

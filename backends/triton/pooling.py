@@ -9,11 +9,9 @@ from math import prod
 
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.launches.pooling import Pooling, poolings
-from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
-from mirage_eg.backends.triton.block_kernel import BlockKernel
-from mirage_eg.backends.triton.copied_block import STAGES, WARPS, kernel_source
+from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import NAN_MAX
-from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
+from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.shapes import row_major
 
 _ELEMENTS = 512  # of each row of one program
@@ -21,21 +19,13 @@ _ELEMENTS = 512  # of each row of one program
 
 def write_pooling(file: ProgramFile, launch: Launch) -> None:
     """Write the kernel of a pooling, and its launch."""
-    [position], [x], [value] = launch.nodes, launch.operands, launch.results
-    pooling = poolings(file.graph)[position]
-    file.name_written(value)
-    if (buffer := file.write(value)) not in file.buffers:
-        file.buffers.append(buffer)
-    name = file.new_name(f"{file.names[value]}_kernel")
-    wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in (x, value))
-    offsets = (file.lowered.placement.offsets.get(it, 0) for it in (x, value))
-    arguments = ("x_ptr", "y_ptr")
-    source = kernel_source(name, arguments, [*_body(pooling, wide, *offsets)])
-    kernel = BlockKernel(name, source, arguments, (), frozenset({NAN_MAX} if pooling.is_max else ()))
-    signature = tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in (x, value))
-    file.add_kernel(kernel, signature, {"num_warps": WARPS, "num_stages": STAGES, "enable_fp_fusion": True}, of_block=False)
+    pooling = poolings(file.graph)[launch.nodes[0]]
+
+    def body(program: str, x: str, y: str) -> list[str]:
+        return [*_body(pooling, program, x, y)]
+
     programs = _groups(pooling) * -(-_positions(pooling) // _ELEMENTS)
-    file.body.append(f'    {name}[({programs}, 1, 1)]({file.names[x]}, {file.names[value]}, **OPTIONS["{name}"])')
+    write_generated_kernel(file, launch, programs, body, [NAN_MAX] if pooling.is_max else [])
 
 
 def _groups(pooling: Pooling) -> int:
@@ -48,12 +38,12 @@ def _positions(pooling: Pooling) -> int:
     return prod(pooling.result) // pooling.result[-2]
 
 
-def _body(pooling: Pooling, wide: bool, x_offset: int, y_offset: int) -> Iterator[str]:
+def _body(pooling: Pooling, number: str, x: str, y: str) -> Iterator[str]:
     """The lines of the kernel: h is the first row of x, d and w the first plane and column of a window."""
     names = ("n", "c", "d", "h", "w") if len(pooling.x) == 5 else ("n", "c", "h", "w")
     x_steps, y_steps = (dict(zip(names, row_major(shape), strict=True)) for shape in (pooling.x, pooling.result))
     place = {name: dim - len(names) for dim, name in enumerate(names)}  # from the end, as windows have it
-    yield f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
+    yield f"program = {number}"
     yield f"i = program // {_groups(pooling)} * {_ELEMENTS} + tl.arange(0, {_ELEMENTS})"
     yield f"inside = i < {_positions(pooling)}"
     yield f"row = program % {_groups(pooling)} * {pooling.rows} + tl.zeros_like(i)"  # the interpreter spreads no condition
@@ -63,15 +53,15 @@ def _body(pooling: Pooling, wide: bool, x_offset: int, y_offset: int) -> Iterato
         yield f"{name} = i // {step}" + ("" if name == "n" else f" % {extent}")
         step *= extent
     into = " + ".join(f"{name} * {y_steps[name]}" for name in names if name != "h")
-    yield f"into = {into} + row * {y_steps['h']}" + (f" + {y_offset}" if y_offset else "")
+    yield f"into = {into} + row * {y_steps['h']}"
     for name in names[2:]:
         dim = place[name]
         yield f"{name} = {'row' if name == 'h' else name} * {pooling.strides[dim]} - {pooling.before[dim]}"
-    yield f"at = x_ptr + {' + '.join(f'{name} * {x_steps[name]}' for name in names)}" + (f" + {x_offset}" if x_offset else "")
+    yield f"at = {x} + {' + '.join(f'{name} * {x_steps[name]}' for name in names)}"
     yield from _sums(pooling, names[2:-2], x_steps)
     for row in range(pooling.rows):
         mask = "inside" if pooling.result[-2] % pooling.rows == 0 else f"inside & (row + {row} < {pooling.result[-2]})"
-        yield f"tl.store(y_ptr + into + {row * y_steps['h']}, {_result(pooling, names[2:], row)}, mask={mask})"
+        yield f"tl.store({y} + into + {row * y_steps['h']}, {_result(pooling, names[2:], row)}, mask={mask})"
 
 
 def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> Iterator[str]:

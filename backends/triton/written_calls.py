@@ -61,11 +61,14 @@ def _shows(file: ProgramFile, source: int, value: int) -> bool:
     return strides is not None and runs_in_memory(shape, strides) == runs_in_memory(shape, file.strides[value])
 
 
+_GENERATED = (LaunchKind.BLOCK, LaunchKind.CONCATENATION, LaunchKind.POOLING, LaunchKind.SCAN)
+
+
 def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
     """Whether a generated kernel reads a value or a view of it."""
     family = (value, *(view for view, it in file.lowered.placement.views.items() if value in it.read))
     readers = (file.lowered.launches.at.get(reader) for member in family for reader in file.graph.readers[member])
-    return any(it is not None and it.kind in (LaunchKind.BLOCK, LaunchKind.CONCATENATION, LaunchKind.POOLING) for it in readers)
+    return any(it is not None and it.kind in _GENERATED for it in readers)
 
 
 def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: int) -> None:

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, background_task, ending
-from mirage_eg.backends.launches.pooling import poolings
+from mirage_eg.backends.launches.launch_graph import generates_kernels
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
@@ -50,7 +50,7 @@ def find_finalists(
     run: Run, search: ProgramSearch, partitioner: Partitioner, equal: EqualPrograms, started: StartedTuning
 ) -> Finalists:
     """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of all kernels compile."""
-    generated = run.given is not None or bool(poolings(run.program))
+    generated = run.given is not None or generates_kernels(run.program)
     library = Found(run.program, predict_us(run.program, run.device), generated, proved_by_search=True)
     reference = BlockReference(run.program, run.options.trials, run.options.seed)
     most = run.options.top

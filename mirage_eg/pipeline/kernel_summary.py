@@ -22,8 +22,8 @@ def kernel_summary(graph: Graph) -> str:
         match launch.kind:
             case LaunchKind.BLOCK:
                 parts.append(_block_summary(graph.nodes[launch.nodes[0]]["graph"]))
-            case LaunchKind.POOLING:
-                parts.append(*ops)
+            case LaunchKind.POOLING | LaunchKind.SCAN:
+                parts.append(" + ".join(ops))
             case LaunchKind.ATTENTION:
                 library["attention"] += 1
             case LaunchKind.CONVOLUTION | LaunchKind.LIBRARY:

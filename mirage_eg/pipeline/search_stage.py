@@ -11,7 +11,7 @@ from math import inf
 from time import perf_counter
 
 from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.backends.launches.pooling import poolings
+from mirage_eg.backends.launches.launch_graph import generates_kernels
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.rulebook import Rulebook
@@ -75,7 +75,7 @@ def mugraph_of(run: Run, primitive: Graph, plan: KernelPlan) -> Found:
     graph, warps = compose(primitive, plan.parts), run.options.warps_untuned
     proved = all(part.kernels.proved for part in plan.parts)
     graph = graph if warps is None else with_warps(graph, warps)
-    return Found(graph, predict_us(graph, run.device), is_fused(primitive, plan) or bool(poolings(graph)), proved, plan)
+    return Found(graph, predict_us(graph, run.device), is_fused(primitive, plan) or generates_kernels(graph), proved, plan)
 
 
 def is_fused(primitive: Graph, plan: KernelPlan) -> bool:

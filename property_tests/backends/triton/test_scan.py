@@ -1,0 +1,55 @@
+"""Cumulative sums of rows are generated kernels, and so are those from the end of each row."""
+
+import pytest
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import interpreter
+from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.graph import Graph
+from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+
+
+def program(reverse: bool = False, dim: int = 1) -> Graph:
+    p = new_kernel_graph()
+    x = p.new_input((3, 5000), "float32", "x")
+    sums = from_the_end(p, x, dim) if reverse else p.cumsum(p.exp(x), dim)
+    p.mark_output(sums)
+    return p.graph()
+
+
+def from_the_end(p: KernelGraph, x: Tensor, dim: int) -> Tensor:
+    return p.op("flip", p.cumsum(p.op("flip", x, dims=(1,)), dim), dims=(1,))
+
+
+def scanned(graph: Graph) -> list[int]:
+    """The numbers of ops in the launches of scans."""
+    return [len(launch.nodes) for launch in launches_of(graph).of_kind(LaunchKind.SCAN)]
+
+
+def test_sums_from_either_end_are_right() -> None:
+    with interpreter() as run:
+        for graph in (program(), program(reverse=True)):
+            arrays = inputs_of(graph)
+            assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float32"]
+
+
+def test_reversals_around_a_cumulative_sum_are_one_launch_with_it() -> None:
+    assert scanned(program()) == [1]
+    assert scanned(program(reverse=True)) == [3]
+
+
+@pytest.mark.parametrize("graph", [program(dim=0), program(reverse=True, dim=0)])
+def test_a_cumulative_sum_along_another_dim_is_left_to_the_library(graph: Graph) -> None:
+    assert scanned(graph) == []
+
+
+def test_a_reversal_that_others_read_is_no_part_of_a_scan() -> None:
+    p = new_kernel_graph()
+    x = p.op("flip", p.new_input((4, 64), "float32", "x"), dims=(1,))
+    p.mark_output(p.op("flip", p.cumsum(x, 1), dims=(1,)))
+    p.mark_output(x)
+    assert scanned(p.graph()) == [1]
