@@ -32,6 +32,8 @@ def all_kinds() -> Graph:
     p.mark_output(p.softmax(scores, 2) @ values, name="attended")
     convolved = p.conv2d(image, filters, pads=(1, 1, 1, 1)) + p.reshape(p.exp(bias), (8, 1, 1))
     p.mark_output(p.exp(p.relu(convolved)), name="convolved")
+    p.mark_output(p.avg_pool2d(image, window=(2, 2)), name="pooled")
+    p.mark_output(p.cumsum(w, 2), name="summed")
     return p.graph()
 
 
@@ -69,7 +71,8 @@ def test_a_program_has_launches_of_all_kinds() -> None:
     graph = all_kinds()
     launches = launches_of(graph)
     assert {launch.kind for launch in launches.launches} == {*LaunchKind} - {LaunchKind.BLOCK}
-    kernels = [LaunchKind.CONCATENATION, LaunchKind.ATTENTION, LaunchKind.CONVOLUTION, LaunchKind.LIBRARY]
+    torch_kernels = [LaunchKind.ATTENTION, LaunchKind.CONVOLUTION, LaunchKind.LIBRARY]
+    kernels = [LaunchKind.CONCATENATION, *torch_kernels, LaunchKind.POOLING, LaunchKind.SCAN]
     assert [launch.kind for launch in launches.kernels] == kernels
     prepared = [value for launch in launches.of_kind(LaunchKind.PREPARED) for value in launch.results]
     assert {*prepared} == prepared_values(graph)
