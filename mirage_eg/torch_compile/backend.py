@@ -131,6 +131,8 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
     records = graph_records()[before:]
     if ours is None or not records:  # nothing of it is ours
         change_records(before, lambda record: replace(record, whole=whole.reason()))
+        if records and records[-1].is_final:
+            keep_graph(name, KeptGraph(whole.alone(), "", graph_records()[-1]), store)
         return whole.compiled[whole.mode]
     times = whole.against(ours, segments_of(records[-1], store))
     _note(times, before, settings)
@@ -153,14 +155,14 @@ def _as_timed(
     for each in calls:
         op_of(each.found.program)  # registered before torch loads code that calls it
     try:
-        if calls and times.ours_us >= times.other_us:
+        if (calls or not times.segments) and times.ours_us >= times.other_us:
             raise NoSegmentUsedError
         entry = kept.entry if calls else ""
         compiled = _with_inductor(
             copied(gm), example_inputs, chosen, call, lambda record: times.check(record, store), entry=entry
         )
     except NoSegmentUsedError:
-        compiled = _whole(gm, example_inputs, times.settings_without(settings))
+        compiled = _whole(copied(gm), example_inputs, times.settings_without(settings))  # a copy: torch's caches know that
     if len(graph_records()) > before:
         _note(times, before, settings)
     else:  # nothing was imported

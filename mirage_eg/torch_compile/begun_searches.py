@@ -1,17 +1,18 @@
 """Searches of several segments at once: each whole, in a worker process, while this process searches another one.
 
-A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find. A search
-that tunes needs the GPU of this process: a worker searches its segments, and the search here finds them in its memory.
+A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find. While this
+process does something else, such as Inductor's compilation, workers search all segments: a thread here would take the
+interpreter from it. A search that tunes needs the GPU of this process: a worker searches its segments, and the search here
+finds them in its memory.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from mirage_eg.backends.evaluator.cpu_threads import OverdueError, background_task
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
@@ -27,23 +28,24 @@ Search = tuple[str, Graph, Options, Wanted]  # with the name of its run
 class BegunSearches:
     """Searches by their names: of the first one here, and of others by workers; half of these stay with the search here.
 
-    Where the search `tunes`, workers do the rest of it.
+    `apart` from this process, which does something else meanwhile, workers search the first one, too: all but one of them, in
+    equal parts. Where the search `tunes`, workers do the rest of it. `names`: of the searches that programs wait for.
     """
 
-    def __init__(self, workers: Workers, searches: dict[str, Search], tunes: bool = False) -> None:
-        self._workers, self._most, self._tunes = workers, may_begin(workers), tunes
-        self._first, self._waiting = [*searches.values()][:1], dict([*searches.items()][1:])
-        self._names = {program: name for name, (_, program, *_) in searches.items()}
+    def __init__(
+        self,
+        workers: Workers,
+        searches: Mapping[str, Search],
+        names: Mapping[Graph, str],
+        tunes: bool = False,
+        apart: bool = False,
+    ) -> None:
+        self._workers, self._tunes = workers, tunes
+        self._most = max(1, workers.count - 1) if apart else may_begin(workers)
+        self._jobs = max(1, self._most // max(1, len(searches))) if apart else 1
+        self._waiting, self._names = dict([*searches.items()][0 if apart else 1 :]) if self._most else {}, names
         self._running: dict[str, Future[list[Any]]] = {}  # the result, or the memory of a search that tunes
         self._continue()
-
-    @contextmanager
-    def searching_first(self) -> Iterator[None]:
-        """Search the segments of the first one while the body does something else; the search here finds them in its memory."""
-        context = copy_context()
-        with background_task(lambda: context.run(_search_here, self._first)) as end:
-            yield
-            end()
 
     def next_of(self, programs: Sequence[Graph], until: Deadline) -> Graph:
         """The program whose segment is next: one whose search is done, else the first that no worker searches.
@@ -82,7 +84,9 @@ class BegunSearches:
             name = next(iter(self._waiting))
             try:
                 function = _searched_ahead if self._tunes else _searched
-                self._running[name] = self._workers.submit(function, None, self._waiting.pop(name))
+                title, program, options, wanted = self._waiting.pop(name)
+                search = title, program, replace(options, jobs=self._jobs), wanted
+                self._running[name] = self._workers.submit(function, None, search)
             except BrokenExecutor:
                 self._waiting.clear()
 
@@ -104,35 +108,30 @@ def searches_of(
     until: Deadline,
     other_sizes: bool,
     may_have: Callable[[Key, str], bool],
-) -> dict[str, Search]:
+) -> tuple[dict[str, Search], dict[Graph, str]]:
     """The searches that programs need, by the names of their keys; not those that may be there, of which `may_have` knows.
 
-    Each program has the numbers of its weights. Programs of one form need one search. All end `until`.
+    Each program has the numbers of its weights. Programs of one form need one search, whose name each of them has. All end
+    `until`.
     """
     found: dict[str, Search] = {}
-    forms = set[str]()
+    forms, names = dict[str, str](), dict[Graph, str]()
     for program, weights in asked if settings.search != "offline" else ():
         with suppress(MirageError):  # which the search here will say
             options, _, key, searched = request_for(program, settings, until)
             form = form_of_key(key, program, weights)
-            if form in forms or (settings.search != "always" and may_have(key, form)):
+            if settings.search != "always" and may_have(key, form):
                 continue
-            forms.add(form)
+            if form in forms:
+                names[program] = forms[form]
+                continue
             longer = longer_of(searched, settings, weights) if other_sizes else None
             if longer is not None:
                 searched = longer
                 options, _, key, _ = request_for(longer, settings, until)
-            found[hash_of(key)] = title_of(hash_of(key)), searched, options, wanted_by(settings)
-    return found
-
-
-def _search_here(searches: Sequence[Search]) -> None:
-    from mirage_eg.pipeline.optimize import request_of
-    from mirage_eg.pipeline.stages import search_ahead
-
-    for name, program, options, _ in searches:
-        with suppress(MirageError, OverdueError):  # which the search to come says
-            search_ahead(request_of(name, program, options))
+            name = names[program] = forms[form] = hash_of(key)
+            found[name] = title_of(name), searched, options, wanted_by(settings)
+    return found, names
 
 
 def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
@@ -142,16 +141,16 @@ def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
 
 
 def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[Memory]:
-    """What searches that tune find for their segments, each by one process."""
+    """What searches that tune find for their segments."""
     from mirage_eg.pipeline.optimize import search_ahead
 
     for name, program, options, _ in searches:
-        yield search_ahead(name, program, replace(options, jobs=1), on_gpu=True)
+        yield search_ahead(name, program, options, on_gpu=True)
 
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:
-    """The results of searches, each by one process."""
+    """The results of searches."""
     from mirage_eg.pipeline.optimize import optimize_wanted
 
     for name, program, options, wanted in searches:
-        yield optimize_wanted(name, program, replace(options, jobs=1), wanted)
+        yield optimize_wanted(name, program, options, wanted)

@@ -104,7 +104,7 @@ def gated_records(
 
     Each of the different regions has at most twice its share of what is left of the budget, by its ops, and leaves half of
     theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
-    worker; what they have done comes first. First of all this process calls `meanwhile`, while they search.
+    worker; what they have done comes first. Where there is a `meanwhile`, this process calls it while workers search all.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -119,17 +119,17 @@ def gated_records(
             for (_, device), region in in_order
             if _left_to_torch(region, settings, device) is None
         ]
-        searches = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
+        searches, names = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
         tunes = settings.tune > 0 and gpu_available()
         gpus = gpus_of_first_kind() if searches and tunes else ()
         with shared_processes(), shared_timing_processes(gpus), Workers() as workers:
-            if searches and may_begin(workers):
+            apart = meanwhile is not None
+            if searches and (apart or may_begin(workers)):
                 start(workers)
-            store.begun = searching = BegunSearches(workers, searches if may_begin(workers) else {}, tunes)
+            store.begun = searching = BegunSearches(workers, searches, names, tunes, apart)
             if meanwhile is not None:
                 half = until.left() / 2
-                with searching.searching_first():
-                    settings = meanwhile()
+                settings = meanwhile()
                 until = until.later(max(0.0, half - until.left()))
             pending = dict(in_order)
             while pending:

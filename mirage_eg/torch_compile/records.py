@@ -31,6 +31,9 @@ class Decision(StrEnum):
     NO_GPU = "no GPU"  # and the gate compares times
 
 
+_NOT_FINAL = (Decision.BUDGET, Decision.FAILED, Decision.ERROR, Decision.NOT_SEARCHED)
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
     """One segment of a graph; `ours_us` and `other_us` are predicted, or `measured` against Inductor, then also cold.
@@ -75,6 +78,11 @@ class GraphRecord:
     other_us: float | None = None
 
     @property
+    def is_final(self) -> bool:
+        """Whether another run would decide likewise: no budget and no error ended a search."""
+        return self.fallback is None and not any(it.decision in _NOT_FINAL for it in self.segments)
+
+    @property
     def used(self) -> int:
         """The segments that run our kernels."""
         return sum(it.decision is Decision.USED and it.key not in _FAILED_CALLS for it in self.segments)
@@ -108,6 +116,11 @@ class Compilation:
     def fallbacks(self) -> tuple[str, ...]:
         """The reasons of graphs that Inductor compiled whole."""
         return tuple(graph.fallback for graph in self.graphs if graph.fallback is not None)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether another run would decide likewise: no budget and no error ended a search."""
+        return self.fallback is None and not any(it.decision in _NOT_FINAL for it in self.segments)
 
     @property
     def used(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from hashlib import sha256
+from math import inf
 from typing import Any
 
 from mirage_eg.backends.measure.timing import time_alternately
@@ -119,6 +120,10 @@ class WholeGraph:
         if isinstance(found, str):
             return found
         return WholeTimes(self.mode_of_rest, self._by_name(), found[0], found[1], segments)
+
+    def alone(self) -> WholeTimes:
+        """The times of the graph where no segment is used."""
+        return WholeTimes(self.mode_of_rest, self._by_name(), inf, min(self.us.values(), default=inf), ())
 
     def reason(self) -> str:
         """Why torch's own ops are taken; nothing if they are not."""

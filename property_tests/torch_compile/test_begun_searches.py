@@ -1,4 +1,4 @@
-"""Segments of one graph are searched at once: the largest here, others by workers, with the same results."""
+"""Segments of one graph are searched at once, the largest here or all by workers, with the same results."""
 
 import pickle
 import threading
@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
-from mirage_eg.pipeline import partition_stage, stages
+from mirage_eg.pipeline import partition_stage
 from mirage_eg.pipeline.optimize import optimize, search_ahead
 from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.options import Options
@@ -30,10 +29,12 @@ class FakeWorkers:
         self.count = count
         self.begun: dict[str, Future[list[Any]]] = {}
         self.functions: list[str] = []
+        self.jobs: list[int | None] = []
         self.remembered: list[Any] = []
 
     def submit(self, function: Any, common: Any, search: Search) -> "Future[list[Any]]":
         self.functions.append(function.__name__)
+        self.jobs.append(search[2].jobs)
         future = self.begun[search[0]] = Future()
         return future
 
@@ -49,7 +50,7 @@ def searches(names: str) -> dict[str, Search]:
 
 def test_half_of_the_workers_begin_the_others_in_turn() -> None:
     workers: Any = FakeWorkers(6)
-    begun = BegunSearches(workers, searches("abcde"))
+    begun = BegunSearches(workers, searches("abcde"), {})
     assert [*workers.begun] == ["b", "c"]
     assert begun.result("a") is None  # it is searched here
     workers.begun["c"].set_result(["of c"])
@@ -67,7 +68,8 @@ def test_what_is_done_comes_first_and_what_workers_search_last() -> None:
         graph.mark_output(graph.exp(graph.new_input((8, 8), name=name)))
         programs.append(graph.graph())
     given = {name: (name, program, Options(), Wanted()) for name, program in zip("abcd", programs, strict=True)}
-    begun, (a, b, c, d) = BegunSearches(workers, given), programs
+    names = {program: name for name, program in zip("abcd", programs, strict=True)}
+    begun, (a, b, c, d) = BegunSearches(workers, given, names), programs
     assert begun.next_of(programs, NEVER) is a  # workers search b and c
     workers.begun["c"].set_result(["of c"])
     assert begun.next_of([b, c, d], NEVER) is c and begun.next_of([b, d], NEVER) is d
@@ -78,7 +80,7 @@ def test_what_is_done_comes_first_and_what_workers_search_last() -> None:
 
 def test_of_searches_that_tune_workers_do_the_rest() -> None:
     workers: Any = FakeWorkers(6)
-    begun = BegunSearches(workers, searches("abc"), tunes=True)
+    begun = BegunSearches(workers, searches("abc"), {}, tunes=True)
     workers.begun["b"].set_result(["segments of b"])
     assert begun.result("b") is None and workers.remembered == ["segments of b"]
     workers.begun["c"].set_exception(BrokenExecutor())
@@ -102,37 +104,18 @@ def test_what_was_searched_ahead_is_not_searched_again(monkeypatch: pytest.Monke
     assert [it.graph for it in found.candidates] == wanted and not searched
 
 
-@pytest.mark.slow
-def test_the_first_is_searched_while_something_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = new_kernel_graph()
-    graph.mark_output(graph.silu(graph.new_input((16, 640), name="x") @ graph.new_input((640, 640), name="w")))
-    options = Options(device="cpu", jobs=1, top=2, cache=False)
-    workers: Any = FakeWorkers(6)
-    searched = list[Any]()
-    with executors.shared_processes():
-        with BegunSearches(workers, {"p": ("p", graph.graph(), options, Wanted())}).searching_first():
-            pass
-        monkeypatch.setattr(partition_stage, "find_kernels", lambda task, programs: searched.extend(programs) or iter(()))
-        assert optimize("p", graph.graph(), options).candidates and not searched
-
-
-def test_the_budget_ends_the_first_search_not_what_is_done_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers: Any = FakeWorkers(6)
-    done = list[str]()
-
-    def overdue(request: Any) -> None:
-        done.append(request.name)
-        raise OverdueError
-
-    monkeypatch.setattr(stages, "search_ahead", overdue)
-    with BegunSearches(workers, searches("ab")).searching_first():
-        done.append("the body")
-    assert sorted(done) == ["a", "the body"]
+@pytest.mark.parametrize(("count", "jobs"), [(2, [1]), (7, [2, 2, 2]), (16, [5, 5, 5])])
+def test_apart_from_this_process_workers_search_all_in_equal_parts(count: int, jobs: list[int]) -> None:
+    workers: Any = FakeWorkers(count)
+    begun = BegunSearches(workers, searches("abc"), {}, apart=True)
+    assert [*workers.begun] == [*"abc"][: len(jobs)] and workers.jobs == jobs
+    workers.begun["a"].set_result(["of a"])
+    assert begun.result("a") == "of a"
 
 
 def test_two_cores_begin_nothing() -> None:
     workers: Any = FakeWorkers(2)
-    assert BegunSearches(workers, searches("ab")).result("b") is None and not workers.begun
+    assert BegunSearches(workers, searches("ab"), {}).result("b") is None and not workers.begun
 
 
 def test_programs_of_one_form_and_those_that_are_there_need_one_search() -> None:
@@ -142,9 +125,14 @@ def test_programs_of_one_form_and_those_that_are_there_need_one_search() -> None
         return graph.graph()
 
     asked = [(product(rows), [1]) for rows in (32, 64)]
-    assert len(searches_of(asked, Settings(), NEVER, False, lambda key, form: False)) == 1
-    assert searches_of(asked, Settings(), NEVER, False, lambda key, form: True) == {}
-    assert searches_of(asked, Settings(search="offline"), NEVER, False, lambda key, form: False) == {}
+    searched, names = searches_of(asked, Settings(), NEVER, False, lambda key, form: False)
+    [name] = searched
+    assert names == {program: name for program, _ in asked}
+    workers: Any = FakeWorkers(2)
+    begun, programs = BegunSearches(workers, searched, names, apart=True), [*names]
+    assert begun.next_of(programs, after(0.0)) is programs[0]  # both wait for the search
+    assert searches_of(asked, Settings(), NEVER, False, lambda key, form: True) == ({}, {})
+    assert searches_of(asked, Settings(search="offline"), NEVER, False, lambda key, form: False) == ({}, {})
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.torch_compile import compile_graph, gate, whole_graph
@@ -83,16 +84,29 @@ def test_a_second_process_compiles_the_graph_once(
     assert compiled(projected, x, cache=str(tmp_path))[1].used == 0 and not clock
 
 
+def test_a_second_process_takes_the_whole_graph_from_torchs_cache(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = counted_imports(monkeypatch)
+    x = torch.randn(8, WIDTH)
+    clock.append(PLAIN)
+    monkeypatch.setattr(gate, "time_alternately", slower_alone)
+    records = []
+    for _ in range(2):
+        counters.clear()
+        forget()
+        records.append(compiled(projected, x, cache=str(tmp_path), gate="time")[1])
+    assert len(imported) == 1 and not clock
+    assert (counters["aot_autograd"]["autograd_cache_hit"], counters["aot_autograd"]["autograd_cache_miss"]) == (1, 0)
+    assert [it.decision for record in records for it in record.segments] == [Decision.SLOWER] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ours", [5.0, 6.5])
 def test_a_second_process_imports_nothing(clock: Clock, ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock += [PLAIN, (ours, 6.0)]
-    x, imported = torch.randn(8, WIDTH), list[Any]()
+    x, imported = torch.randn(8, WIDTH), counted_imports(monkeypatch)
     options = {"cache": str(tmp_path), "budget": 600.0}
-    monkeypatch.setattr(
-        "mirage_eg.torch_compile.backend.compile_graph",
-        lambda *given, **keywords: imported.append(given) or compile_graph.compile_graph(*given, **keywords),
-    )
     got = []
     for _ in range(2):
         forget()
@@ -105,6 +119,21 @@ def test_a_second_process_imports_nothing(clock: Clock, ours: float, tmp_path: P
     first, second = graph_records()[-2:]
     assert second.rows()[1:] == [(f"graph {second.number}", *row[1:]) for row in first.rows()[1:]]
     assert all(it.from_cache for it in second.segments) and second.number == first.number + 1
+
+
+def counted_imports(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that are searched for segments from here on."""
+    imported = list[Any]()
+    monkeypatch.setattr(
+        "mirage_eg.torch_compile.backend.compile_graph",
+        lambda *given, **keywords: imported.append(given) or compile_graph.compile_graph(*given, **keywords),
+    )
+    return imported
+
+
+def slower_alone(runs: Sequence[Callable[[], Any]], **_: Any) -> list[Timing]:
+    """The times of a segment that loses at the gate."""
+    return [Timing(us, 0.0, us, 0.0, "test", "cpu") for us in (9.0, 1.0)]
 
 
 def counted_compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
