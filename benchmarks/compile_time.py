@@ -46,6 +46,8 @@ MARKS = (  # of stages: the first of which a frame is on the stack, by the end o
     ("waiting", "torch_compile/begun_searches.py", "next_of"),
     ("waiting", "torch_compile/begun_searches.py", "result"),
     ("waiting", "evaluator/processes.py", "end_processes"),
+    ("gate", "torch_compile/whole_graph.py", "_times"),
+    ("whole graph's Inductor", "torch_compile/whole_graph.py", "compiled_whole"),  # which workers search beside
     ("gate's Inductor", "torch_compile/gate.py", "inductor_code"),
     ("gate", "torch_compile/gate.py", ""),
     ("tuning", "pipeline/tune_stage.py", ""),
