@@ -118,11 +118,6 @@ class Compilation:
         return tuple(graph.fallback for graph in self.graphs if graph.fallback is not None)
 
     @property
-    def is_final(self) -> bool:
-        """Whether another run would decide likewise: no budget and no error ended a search."""
-        return self.fallback is None and not any(it.decision in _NOT_FINAL for it in self.segments)
-
-    @property
     def used(self) -> int:
         """The segments that run our kernels."""
         return sum(graph.used for graph in self.graphs)
