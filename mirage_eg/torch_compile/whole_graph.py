@@ -16,6 +16,7 @@ from hashlib import sha256
 from math import inf
 from typing import Any
 
+from mirage_eg.backends.measure import tf32
 from mirage_eg.backends.measure.timing import time_alternately
 from mirage_eg.frontend.imported import Outside
 from mirage_eg.ir.errors import MirageError
@@ -147,7 +148,8 @@ def name_of(gm: Any, inputs: Sequence[Any], settings: Settings) -> str:
     tensors = [(list(it.shape), list(it.stride()), str(it.dtype), str(it.device)) for it in inputs]
     cards = sorted({torch.cuda.get_device_name(it.device) for it in inputs if it.device.type == "cuda"})
     versions = [code_hash(), *map(installed_version, ("torch", "triton"))]
-    return sha256(json.dumps([gm.code, own, tensors, cards, versions]).encode()).hexdigest()
+    rounds = [sorted(tf32.rounded_operands(device)) for device in {it.device for it in inputs}]
+    return sha256(json.dumps([gm.code, own, tensors, cards, sorted(rounds), versions]).encode()).hexdigest()
 
 
 def kept_graph(name: str, store: SegmentStore) -> KeptGraph | None:
