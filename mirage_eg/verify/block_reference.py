@@ -22,6 +22,7 @@ from mirage_eg.verify.restriction import Restricted, restricted
 from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
+SHOWN = 1 << 22  # elements of a program whose own ops get a float check, to show their error
 _KEPT = 1 << 24  # elements of a program whose random inputs stay in memory
 
 Timed = tuple[Verdict, float]  # a verdict, and the seconds that it took
@@ -82,7 +83,7 @@ class BlockReference:
     def _composed_floats(self, candidate: Graph) -> FloatCheck:
         """By parts; as a whole where a part is refused, unless so many elements would take longer than all else."""
         whole, pairs = Pair(self.program, candidate), self._cut(candidate)
-        if not pairs and self._count(candidate) > FEW:
+        if not pairs and self._count(candidate) > SHOWN:
             return FloatCheck(True, 0.0, 0.0, None, compared=False, uncompared="the kernels are the ops of the program")
         composed = compose_float_checks([self._float_check(pair) for pair in pairs or (whole,)])
         return composed if composed.ok or self._count(candidate) > FEW else self._float_check(whole)

@@ -16,8 +16,9 @@ from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
-from mirage_eg.ir.node import node
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.restriction import JointAxes
 
@@ -33,8 +34,13 @@ class Pair:
 
 
 def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
-    """The pairs whose composition are program and µGraph; one pair where no value between is known to both."""
+    """The pairs whose composition are program and µGraph; one pair where no value between is known to both.
+
+    What a µGraph computes by the program's own ops makes no pair: a derived op is its primitive ops, by definition.
+    """
     primitive = expand(program)
+    if expand(candidate) == primitive:
+        return ()
     same = _same_values(primitive, candidate, seed)
     parts = _Parts(cache(partial(part_of, primitive)), cache(partial(part_of, candidate)))
     while same:
@@ -73,12 +79,16 @@ def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
 
 def _exponents(program: Graph) -> set[int]:
     """Values from which an exponent is computed element by element: a mask that absorbs scores is wrong where it is added, and
-    behind a cut nobody would know."""
+    behind a cut nobody would know. Nothing was added to a product itself."""
     found = set[int]()
     for item, values in reversed([*program.numbered()]):
         if item.op == "exp" or (found.intersection(values) and item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
             found.update(item.operands)
-    return found
+    return found - {value for item, values in program.numbered() if _is_product(item) for value in values}
+
+
+def _is_product(item: Node) -> bool:
+    return item.kind is Kind.MATMUL or item.op in CONVOLUTIONS + TRANSPOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,7 @@ def _cut(program: Graph, candidate: Graph, same: dict[int, int], parts: _Parts) 
         if own is None or kernels is None or own.output_types != kernels.output_types:
             return next(value for value in (*reads, *makes, *same) if value in same)
         left += reads
-        if own != kernels:
+        if own != kernels and own != expand(kernels):
             pairs.append(Pair(own, kernels))
     return tuple(pairs)
 

@@ -1,11 +1,16 @@
 """The library form of a large program needs no float check: its kernels are the ops of the program."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import mirage_eg as mi
 from mirage_eg.ir.expand import expand
+from mirage_eg.ir.graph import Graph
 from mirage_eg.verify import block_reference
 from mirage_eg.verify.block_reference import BlockReference
+from mirage_eg.verify.cuts import pairs_of
 
 
 def test_no_numbers_are_drawn_for_the_ops_of_a_large_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,8 +20,28 @@ def test_no_numbers_are_drawn_for_the_ops_of_a_large_program(monkeypatch: pytest
     program = expand(p.graph())
     [small] = BlockReference(program, 2, 0).float_checks([program])
     assert small.ok and small.compared
-    monkeypatch.setattr(block_reference, "FEW", 1 << 8)
+    monkeypatch.setattr(block_reference, "SHOWN", 1 << 8)
     monkeypatch.setattr(block_reference, "float_checks", lambda *_: pytest.fail("numbers were drawn"))
     reference = BlockReference(program, 2, 0)
     [large] = reference.float_checks([program])
     assert large.ok and not large.compared and large.problem is None
+
+
+def test_a_derived_op_is_its_primitive_ops_and_needs_no_check() -> None:
+    p = mi.new_kernel_graph()
+    p.mark_output(p.softmax(p.new_input((4, 64)) @ p.new_input((64, 128)), 1))
+    assert pairs_of(expand(p.graph()), p.graph(), seed=0) == ()
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_product_before_an_exponent_is_a_cut(factor: int) -> None:
+    def attention(double: Callable[[Any, Any], Any]) -> Graph:
+        p = mi.new_kernel_graph()
+        x, w, mask = p.new_input((4, 64)), p.new_input((64, 128)), p.new_input((4, 128))
+        p.mark_output(p.exp(x @ w + double(p, mask)))
+        return p.graph()
+
+    program, kernels = attention(lambda p, x: x + x), attention(lambda p, x: p.scale(x, factor))
+    assert [[item.op for item in pair.program.ops] for pair in pairs_of(program, kernels, seed=0)] == [["add", "add", "exp"]]
+    reference = BlockReference(program, 2, 0)
+    assert reference.check(kernels).equal is (factor == 2)
