@@ -5,6 +5,7 @@ HYPOTHESIS_PROFILE chooses. Tests marked `slow` are selected nightly, and where 
 """
 
 import ctypes.util
+import gc
 import os
 import tempfile
 from collections.abc import Generator, Hashable, Iterator, Sequence
@@ -95,6 +96,20 @@ def _once(run: RunProgram) -> RunProgram:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config.option, "loadscopereorder"):  # xdist's: those with the most tests first
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What collection makes lives as long as the process: the garbage collector looks for none there, then or later."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def _no_gpu() -> str:

@@ -1,4 +1,4 @@
-"""One op and module of ten of PyTorch's databases (by default of two hundred) is right inside or outside, or refused."""
+"""One op and module of ten of PyTorch's databases (by default of four hundred) is right inside or outside, or refused."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from property_tests.support.op_samples import KINDS, Sample, check, differs, ranks, samples_of, subjects, tenth, tied_dim
 from property_tests.support.parameters import few
 
-PARTS = 20
+PARTS = 40
 
 
 @pytest.mark.parametrize("part", few(range(PARTS), 1))

@@ -59,7 +59,7 @@ def verdict(rulebook: Rulebook, law: Law) -> Finding:
         assert not [name for name in names if is_foreign(name, rulebook.signatures) or name == "positive"]
     meant = tuple((form.conditions, form.actions) for form in forms)
     if meant not in KNOWN:
-        KNOWN[meant] = check_law(law, "indexed", rulebook.signatures, 200, forms=forms)
+        KNOWN[meant] = check_law(law, "indexed", rulebook.signatures, 100, forms=forms)
     return KNOWN[meant]
 
 
