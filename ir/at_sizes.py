@@ -16,7 +16,7 @@ from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES, VIEWS_OF_A_P
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.shapes import Shape, text
-from mirage_eg.ir.sizes import Dim, SizeExpression, most, parts_of, ratio, read_dims
+from mirage_eg.ir.sizes import LEAST_HINT, Dim, SizeExpression, most, parts_of, ratio, read_dims
 
 
 def dims_of(graph: Graph) -> dict[str, Dim]:
@@ -147,7 +147,7 @@ class _Resizing:
         self._dims.append(tuple(dims))
 
     def _with_extents(self, item: Node, values: range) -> Node:
-        """The node with its extents at the new sizes; one that no operand has is that of a named dim as long."""
+        """The node with its extents at the new sizes; one that no operand has is a multiple of named dims."""
         attributes = item.mapping
         if item.op in BROADCASTS:
             operand, rank = self._dims[item.operands[0]], len(item["shape"])
@@ -183,8 +183,10 @@ class _Resizing:
         return bounds
 
     def _extent(self, extent: int) -> int:
-        named = [name for name, present in self._present.items() if present == extent and present > 1]
-        return self._sizes[named[0]] if named else extent
+        for name, present in self._present.items():
+            if extent == present > 1 or (present >= LEAST_HINT and extent % present == 0):
+                return self._extent(extent // present) * self._sizes[name]
+        return extent
 
 
 def _preferred(item: Node, operands: Sequence[tuple[Factors, ...]], result: int, dim: int, rank: int) -> list[Factors]:

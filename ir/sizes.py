@@ -29,6 +29,7 @@ _HINTS = (
     113,
     127,
 )  # primes: no extent of a program agrees with them by accident
+LEAST_HINT = min(_HINTS)  # of which a multiple is one of the dim, too
 _SMALL_HINTS = (61, 59, 53, 47, 43, 41, 37, 31, 29, 23, 19, 17, 13, 11)  # of dims below those: largest sizes are extents, too
 _LARGEST = 1 << 20  # of a dim without a `max`
 

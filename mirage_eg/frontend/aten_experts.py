@@ -14,6 +14,7 @@ from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.all_experts import MOST_TOKENS
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.sizes import Dim, SizeExpression
 
 MOST_CHOSEN = 1 << 28  # elements of the weights that all rows choose, where each row reads its own
 _CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"))
@@ -36,11 +37,9 @@ def _uncast(node: Any) -> Any:
     return node
 
 
-def _counted(node: Any) -> int | None:
-    """The most that an element can be, if it counts the elements of another tensor by whole numbers."""
-    if str(node.target) != _HISTOGRAM or _dtype(_uncast(node.args[0])) not in INTEGERS:
-        return None
-    return int(prod(node.args[0].meta["val"].shape))
+def _counts(node: Any) -> bool:
+    """Whether a node counts the elements of another tensor by whole numbers."""
+    return str(node.target) == _HISTOGRAM and _dtype(_uncast(node.args[0])) in INTEGERS
 
 
 def _spread(call: Call, x: Tensor, bins: int) -> Tensor:
@@ -59,16 +58,18 @@ def _histogram(call: Call) -> Tensor:
 
 
 def running_count(call: Call) -> Tensor | None:
-    """A running sum of counts in an integer type, of which each is compared with 1, 2, …; None of other operands."""
-    most = _counted(call.take("self"))
-    x = call.any_tensor("self")
-    if most is None or call.result.dtype not in INTEGERS or len(x.shape) != 1:
+    """A running sum of counts in an integer type: how many numbers are at most 0, 1, …; None of other operands."""
+    counts, dtype = call.take("self"), call.result.dtype
+    if not _counts(counts) or dtype not in INTEGERS or len(call.result.shape) != 1:
         return None
-    g, _ = call.graph, call.dim("dim", 1)
-    steps = reshaped(cast(g.iota(most + 1), x.dtype), (1, most + 1))
-    reached = g.op("less", steps, reshaped(g.cumsum(x, 0), (*x.shape, 1)))
-    one, zero = (g.full((1,), number, call.result.dtype) for number in (1, 0))
-    return cast(reshaped(g.op("sum", g.where(reached, one, zero), dim=1), x.shape), call.result.dtype)
+    numbers = _uncast(counts.args[0])
+    if not (call.has(numbers) or numbers.op == "placeholder"):
+        return None
+    g, x, _ = call.graph, call.tensor_of(numbers), call.dim("dim", 1)
+    column = cast(reshaped(x, (prod(x.shape), 1)), dtype)
+    row = reshaped(cast(g.iota(call.result.shape[0]), dtype), (1, *call.result.shape))
+    is_counted = g.less_equal(column, row) * g.less_equal(row * 0, column)  # no bin has a number below 0
+    return cast(reshaped(g.op("sum", is_counted, dim=0), call.result.shape), dtype)
 
 
 def _chosen_of(node: Any, experts: int) -> int:
@@ -76,8 +77,8 @@ def _chosen_of(node: Any, experts: int) -> int:
     node = behind(node, SAME_ELEMENTS | _CASTS)
     if getattr(node.target, "__name__", "") != "getitem" or node.args[1] != 1 or str(node.args[0].target) != _TOPK:
         return 0
-    scores = node.args[0].args[0].meta["val"]
-    return int(_argument(node.args[0], 1, "k")) if scores.shape[_argument(node.args[0], 2, "dim", -1)] <= experts else 0
+    places = node.args[0].args[0].meta["val"].shape[_argument(node.args[0], 2, "dim", -1)]
+    return int(_argument(node.args[0], 1, "k")) if type(places) is int and places <= experts else 0
 
 
 def _sorted_experts(call: Call, experts: int) -> tuple[Tensor | None, int]:
@@ -86,7 +87,7 @@ def _sorted_experts(call: Call, experts: int) -> tuple[Tensor | None, int]:
     With the count of the experts of a token.
     """
     node = call.arguments["offs"]
-    if str(node.target) != "aten.cumsum.default" or _counted(node.args[0]) is None:
+    if str(node.target) != "aten.cumsum.default" or not _counts(node.args[0]):
         return None, 1
     ids = _uncast(node.args[0].args[0])
     if getattr(ids.target, "__name__", "") != "getitem" or ids.args[1] != 0 or str(ids.args[0].target) not in _SORT:
@@ -156,11 +157,20 @@ def _floor_divided(call: Call) -> Tensor:
 
 def _unset(call: Call) -> Tensor:
     """A tensor whose elements torch leaves open: zeros."""
-    import numpy as np
-
     call.ignore("self", "size", "dtype", "layout", "device", "pin_memory", "memory_format")
-    shape, dtype = call.result.shape, call.result.dtype
-    return call.lift(f"unset_{dtype}_{'_'.join(map(str, shape))}", shape, dtype, lambda: np.zeros(shape))
+    zero = call.constant(0, call.result.dtype)
+    return call.graph.broadcast(zero, call.result.shape) if call.result.shape else zero
+
+
+def _places(call: Call) -> Tensor:
+    """0, 1, … below a multiple of a size: torch computes what an input can be."""
+    call.require("start", None, 0)
+    call.require("step", None, 1)
+    call.ignore("end", "dtype", "layout", "device", "pin_memory")
+    [extent] = call.result.shape
+    if isinstance(extent, Dim) or not isinstance(extent, SizeExpression):
+        raise UnsupportedError(f"{extent} numbers, wanted a multiple of a size")
+    return cast(call.graph.iota(extent), call.result.dtype)
 
 
 HANDLERS: Mapping[str, Handler] = {
@@ -169,5 +179,6 @@ HANDLERS: Mapping[str, Handler] = {
     **named("_grouped_mm.default", _grouped_product),
     **named("_scaled_grouped_mm.default", _scaled_grouped_product),
     **named("floor_divide.default", _floor_divided),
+    **named("arange.default arange.start arange.start_step", _places),
     **named("empty_like.default new_empty.default", _unset),
 }

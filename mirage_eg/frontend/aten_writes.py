@@ -16,6 +16,7 @@ from mirage_eg.frontend.aten_call import Call, Handler, Lift, named
 from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.shapes import broadcast
 
 _MOST = 64  # sums for one element, each a gather
 
@@ -26,7 +27,7 @@ def _index_put(call: Call) -> Tensor:
     if not given or given != list(range(given[0], given[-1] + 1)) or any(call.is_indicator(f"indices.{dim}") for dim in given):
         raise UnsupportedError(f"indices for the dims {given}, wanted whole numbers for neighbours")
     dim, behind = given[0], given[-1] + 1
-    common = np.broadcast_shapes(*(call.types[f"indices.{one}"].shape for one in given))
+    common = broadcast([call.types[f"indices.{one}"].shape for one in given], {})
     shape = (*x.shape[:dim], *common, *x.shape[behind:])
     array = call.known_array("values")
     if array is not None and x.dtype == "int64" and array.shape == shape == x.shape and array.tolist() == [*range(array.size)]:

@@ -171,7 +171,8 @@ def _collect_constants(graph: Any, found: Analysis) -> None:
     for node in reversed(graph.nodes):
         if node in found.of_parameters:
             unused = not any(found.place.get(user) is Place.SEGMENT for user in users_of(node, found))
-            if found.place[node] is Place.OUTSIDE or node in found.library or unused:
+            is_library = node in found.library and has_fixed_sizes(node)
+            if found.place[node] is Place.OUTSIDE or is_library or unused:
                 found.place[node] = Place.CONSTANT
 
 
