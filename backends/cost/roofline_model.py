@@ -11,7 +11,9 @@ from functools import lru_cache
 from math import ceil, log2, prod
 from typing import Any, NamedTuple
 
+from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes, row_major_results
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.live_iterations import causal_share, live_share
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
 from mirage_eg.backends.cost.user_cost import PricedDevice
@@ -20,16 +22,14 @@ from mirage_eg.backends.launches.image_layouts import is_channels_last_convoluti
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
 from mirage_eg.backends.launches.pooling import Pooling, poolings
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
-from mirage_eg.backends.triton.skipped_iterations import skipped_iterations
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import REPLICATED, Node, Phase
+from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
-from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -65,9 +65,9 @@ class Cost:
 class KernelWork:
     """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel.
 
-    `op` is "copy" for several concatenations in one launch, "pool" for a generated pooling.
-    `steps`: of the loop of a library convolution, sequential.
-    `functions`: exponentials of a library attention, half of which overlap with its products.
+    `op` is "copy" for several concatenations in one launch, "pool" for a generated pooling. `steps`: of the loop of a library
+    convolution, sequential. `functions`: exponentials of a library attention, half of which overlap with its products.
+    `copied`: bytes that a copy of a library kernel's result moves.
     """
 
     op: str
@@ -79,29 +79,31 @@ class KernelWork:
     loop: int = 1
     steps: float = 0
     functions: int = 0
+    copied: int = 0
 
 
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
-    works: dict[tuple[Graph, float], BlockWork] = {}  # of each different block graph
-    return tuple(_kernel_work(graph, launch, works) for launch in launches_of(graph).kernels)
+    works: dict[tuple[Graph, float, bool], BlockWork] = {}  # of each different block graph
+    kernels = [(launch, _kernel_work(graph, launch, works)) for launch in launches_of(graph).kernels]
+    return tuple(replace(it, copied=copied) if (copied := reordered_bytes(graph, launch)) else it for launch, it in kernels)
 
 
-def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], "BlockWork"]) -> KernelWork:
+def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, bool], "BlockWork"]) -> KernelWork:
     item, result = graph.nodes[launch.nodes[0]], launch.results[-1]
     dram = sum(graph.types[value].nbytes for value in (*launch.operands, *launch.results))
     match launch:
         case Launch(call=LibraryAttention() as attention):
             return _attention_work(attention, dram)
         case Launch(kind=LaunchKind.CONCATENATION):
-            return KernelWork("copy", sum(_copied_bytes(graph, graph.nodes[position]) for position in launch.nodes))
+            return KernelWork("copy", sum(bytes_of_copies(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.POOLING):
             return KernelWork("pool", dram, _pooled_elements(poolings(graph)[launch.nodes[0]]))
         case Launch(kind=LaunchKind.SCAN):
             return KernelWork("scan", dram)
         case Launch(kind=LaunchKind.BLOCK):
             block: Graph = item["graph"]
-            key = block, live_share(graph, item)
+            key = block, live_share(graph, item), not row_major_results(graph).isdisjoint(launch.results)
             if key not in works:
                 works[key] = block_work(*key)
             return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid) * busy_blocks(block), loop=block.loop)
@@ -112,12 +114,6 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float], 
     if item.op in SOFTMAXES and graph.types[result].shape[item["dim"]] * graph.types[result].dtype.itemsize > LONG_ROW:
         dram += 2 * graph.types[result].nbytes
     return KernelWork(item.op, dram)
-
-
-def _copied_bytes(graph: Graph, item: Node) -> int:
-    """The bytes that a copy reads and writes: of rows in place the rows and their indices."""
-    sizes = [graph.types[value].nbytes for value in item.operands]
-    return sizes[1] + 2 * sizes[2] if item.op in ROW_WRITES else 2 * sum(sizes)
 
 
 def _pooled_elements(pooling: Pooling) -> int:
@@ -177,7 +173,9 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
     if kernel.op == "pool":
         times["arithmetic"] = _POOLED * kernel.flops / device.arithmetic_rate
-    return _cost(times, kernel.dram, kernel.flops, device.launch_us * _launches(kernel.op, device))
+    copy_us = kernel.copied / device.memory_bandwidth * 1e6 + device.launch_us * device.library_elementwise
+    overhead = device.launch_us * _launches(kernel.op, device) + (copy_us if kernel.copied else 0.0)
+    return _cost(times, kernel.dram + kernel.copied, kernel.flops, overhead)
 
 
 def _launches(op: str, device: Device) -> float:
@@ -283,8 +281,8 @@ CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 
 
 @dataclass(frozen=True, slots=True)
 class BlockWork:
-    """The work of one block over all iterations: bytes loaded, bytes wasted where rows of a tile are shorter than a memory
-    sector, matrix operations, elementwise operations, functions.
+    """The work of one block over all iterations: bytes loaded, bytes wasted where rows of a loaded or stored tile are shorter
+    than a memory sector, matrix operations, elementwise operations, functions.
 
     `steps`: sequential steps of an iteration, each a load and a reduction; `once`: those outside the loop; `ahead`: loads are
     prefetched; `staged`: bytes of operands of tl.dot that go through registers, computed ones and those of a batch; `live`: the
@@ -307,47 +305,13 @@ class BlockWork:
     spilled: int = 0
 
 
-def causal_share(rows: int, columns: int) -> float:
-    """The share of tiles that a causal mask leaves, of `rows` times `columns`: exact where one divides the other."""
-    return (1 + 1 / min(rows, columns)) / 2
+def block_work(block: Graph, live: float = 1.0, stores: bool = False) -> BlockWork:
+    """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run.
 
-
-def live_share(graph: Graph, item: Node) -> float:
-    """The share of the iterations of a block graph, a node of a kernel graph, that run, if constant masks are causal."""
-    block: Graph = item["graph"]
-    shares = [1.0]
-    for position in skipping_masks(graph, item):
-        mask = block.inputs[position]
-        split = [(target, count) for target, count in zip(mask["imap"], block.grid, strict=True) if target != REPLICATED]
-        rows = prod(count for target, count in split if target != mask["fmap"])
-        shares.append(causal_share(rows, block.loop * prod(count for target, count in split if target == mask["fmap"])))
-    return min(shares)
-
-
-def skipping_masks(graph: Graph, item: Node) -> tuple[int, ...]:
-    """The positions of the inputs of a block graph that are constant masks for which its kernel skips iterations.
-
-    They are of bool; a float that is added may be −∞ nowhere.
+    With `stores` the rows that it stores count, too: those of a row-major result. An intermediate may lie in another order.
     """
-    block: Graph = item["graph"]
-    constants = prepared_values(graph) | marked_weights(graph)
-    masks = [
-        position
-        for position, (operand, given) in enumerate(zip(item.operands, block.inputs, strict=True))
-        if operand in constants and given["dtype"] == str(DType.bool) and given.get("fmap", REPLICATED) != REPLICATED
-    ]
-    if not masks or block.loop == 1:
-        return ()
-    known = [position for position, operand in enumerate(item.operands) if operand in constants]
-    skipped = skipped_iterations(expanded(block), known)
-    cases = () if skipped is None else skipped.cases
-    return tuple(position for position in masks if any(tile.position == position for case in cases for tile in case))
-
-
-def block_work(block: Graph, live: float = 1.0) -> BlockWork:
-    """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run."""
     block = expanded(block)
-    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads)
+    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads, stores)
     work = shared(work, busy_blocks(block)) if block.loop == 1 else work
     return replace(work, combining_us=_combining_us(block)) if block.cluster > 1 else work
 
@@ -385,7 +349,12 @@ def shared(work: BlockWork, blocks: int) -> BlockWork:
 
 
 def work_of_tiles(
-    block: Graph, shapes: Sequence[tuple[int, ...]], loop: int, live: float = 1.0, threads: int = MOST_THREADS
+    block: Graph,
+    shapes: Sequence[tuple[int, ...]],
+    loop: int,
+    live: float = 1.0,
+    threads: int = MOST_THREADS,
+    stores: bool = False,
 ) -> BlockWork:
     """The work of a block graph of primitive ops, with these shapes of its tiles and this many iterations, of which a share is
     `live`, on so many threads."""
@@ -396,15 +365,19 @@ def work_of_tiles(
     staged = 0.0
     results = besides = 0  # bytes of registers: of all results, and the most that one product takes besides its own
     for item in _tile_ops(block):
+        if item.is_stored and not stores:
+            continue
         shape = shapes[item.value]
         times = iterations if item.looped else 1
         match item.kind:
             case Kind.BOUNDARY:
                 moved = prod(shape) * item.size * times
-                loaded += moved
                 row = shape[-1] * item.size if shape else SECTOR
                 if row < (least := min(SECTOR, item.tensor_row)):
                     wasted += int(moved * (least / row - 1))
+                if item.is_stored:
+                    continue
+                loaded += moved
                 if row < item.tensor_row:
                     wasted += moved * SHORT_ROW * min(1.0, SECTOR / row) ** 2
             case Kind.MATMUL:
@@ -462,7 +435,8 @@ class _TileOp(NamedTuple):
     looped: bool
     operands: Sequence[int]
     is_function: bool = False
-    tensor_row: int = 0  # bytes, of an input
+    tensor_row: int = 0  # bytes, of an input or output
+    is_stored: bool = False
     product: DType = DType.float32  # the type in which a product is computed
     staged: Sequence[_Staged] = ()
 
@@ -471,9 +445,14 @@ class _TileOp(NamedTuple):
 def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
     """The ops of a block graph of primitive ops; a search asks for the work of few, at many tile shapes."""
     op_of = {value: item.op for item, values in block.numbered() for value in values}
-    found = []
+    found, stores = [], iter(block.output_types)
     for item, values in block.numbered():
         if item.op == "output":
+            [value], stored = item.operands, next(stores)
+            row = stored.shape[-1] * stored.dtype.itemsize if stored.shape else SECTOR
+            found.append(
+                _TileOp(item.kind, value, stored.dtype.itemsize, looped=False, operands=(), tensor_row=row, is_stored=True)
+            )
             continue
         kind, value = item.kind, values[0]
         dtype = block.types[value].dtype

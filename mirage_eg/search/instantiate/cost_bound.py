@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.live_iterations import causal_share
 from mirage_eg.backends.cost.roofline_model import (
     BlockWork,
     block_cost,
-    causal_share,
     is_function,
     shared,
     shared_loop_us,
@@ -123,7 +123,7 @@ class CostBound:
                     self._counted.append(_Counted(tiles[place], loops, function=is_function(step.op, constants)))
 
     def live(self, tiling: Tiling) -> float:
-        """The least share of its iterations that constant masks leave, as `roofline_model.live_share` has it."""
+        """The least share of its iterations that constant masks leave, as `live_iterations.live_share` has it."""
         shares = [1.0]
         for axes in self._masks if tiling.loop > 1 else ():
             counts = [(self._looped in group, count) for group, count in tiling.grid if not axes.isdisjoint(group)]

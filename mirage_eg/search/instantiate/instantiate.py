@@ -11,9 +11,11 @@ from math import inf, prod
 from operator import le
 from typing import NamedTuple
 
+from mirage_eg.backends.cost.copies import row_major_results
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.live_iterations import skipping_masks
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
-from mirage_eg.backends.cost.roofline_model import predict_us, skipping_masks, work_of_tiles
+from mirage_eg.backends.cost.roofline_model import predict_us, work_of_tiles
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
@@ -144,12 +146,14 @@ def best_first(
 
 
 class _KnownKernel(NamedTuple):
-    """A kernel of a form that was built; masks may skip its iterations, and its ops may all be primitive."""
+    """A kernel of a form that was built; masks may skip its iterations, its ops may all be primitive, and it may store results
+    of the program."""
 
     outline: Outline
     live: LiveTiles
     is_masked: bool
     is_primitive: bool
+    stores: bool
 
 
 class Instantiation:
@@ -238,7 +242,11 @@ class Instantiation:
         return sum(
             bound.us_of(
                 work_of_tiles(
-                    it.outline.block, it.outline.shapes(tiling), tiling.loop, bound.live(tiling) if it.is_masked else 1.0
+                    it.outline.block,
+                    it.outline.shapes(tiling),
+                    tiling.loop,
+                    bound.live(tiling) if it.is_masked else 1.0,
+                    stores=it.stores,
                 ),
                 tiling,
                 tiling.cluster,
@@ -258,15 +266,17 @@ class Instantiation:
         if not self._has_too_large_tiles(choice):
             graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.tilings)
             if (form := self._form(choice)) not in self._outlines:
-                blocks = [item for item in graph.nodes if item.op == "block"]
+                results = row_major_results(graph)
+                blocks = [(item, not results.isdisjoint(values)) for item, values in graph.numbered() if item.op == "block"]
                 self._outlines[form] = tuple(
                     _KnownKernel(
                         outline,
                         live_tiles(outline.block),
                         bool(skipping_masks(graph, item)),
                         expanded(outline.block) is outline.block,
+                        stores,
                     )
-                    for outline, item in zip(outlines, blocks, strict=True)
+                    for outline, (item, stores) in zip(outlines, blocks, strict=True)
                 )
         if graph is None or not self.fits(graph):
             self.refuse(choice)

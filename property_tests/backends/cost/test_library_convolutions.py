@@ -1,4 +1,4 @@
-"""Library convolutions cost the steps of their sums where products and bytes are few."""
+"""Library convolutions cost the steps of their sums where products and bytes are few; images in another order cost copies."""
 
 import pytest
 
@@ -6,6 +6,9 @@ from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import Cost, predict
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
+from mirage_eg.ir.windows import channels_last
 
 
 def convolution(
@@ -67,3 +70,38 @@ def test_predictions_of_measured_convolutions(channels: int, extent: int, images
 def test_a_filter_that_is_no_weight_is_converted_in_each_call() -> None:
     given, kept = (cost(convolution(512, 56, 8, weight=weight)).dram_bytes for weight in (False, True))
     assert given - kept == 2 * 512 * 512 * 9 * 2
+
+
+def ending(in_order: bool, ops: int) -> Graph:
+    """A convolution and elementwise ops, whose result the caller wants channels last or row-major."""
+    p = new_kernel_graph()
+    shape = (32, 64, 56, 56)
+    result = p.conv2d(p.new_input(shape, "float16", "x"), p.new_input((64, 64, 1, 1), "float16", "w", weight=True))
+    for _ in range(ops):
+        result = p.tanh(result)
+    p.mark_output(result)
+    return with_output_marks(p.graph(), [{"strides": channels_last(shape)} if in_order else {}])
+
+
+@pytest.mark.parametrize("ops", [0, 1, 2])
+def test_a_row_major_result_of_library_kernels_is_copied_once(ops: int) -> None:
+    costs = [predict(ending(in_order, ops), DEVICES["H200"]) for in_order in (True, False)]
+    kept, copied = (sum(it.dram_bytes for it in each) for each in costs)
+    assert copied - kept == 2 * 2 * 32 * 64 * 56 * 56
+    assert [it.us for it in costs[0][:-1]] == [it.us for it in costs[1][:-1]] and costs[0][-1].us + 5 < costs[1][-1].us
+
+
+def transposing(pixels: int) -> Graph:
+    """A kernel that stores tiles of so many pixels of each channel, from an image channels last."""
+    p = new_kernel_graph()
+    x = p.new_input((8, 4096, 64), "float32", "x")
+    block = new_threadblock_graph((8, 4096 // pixels))
+    tile = block.tanh(block.new_input(x, (0, 1)))
+    block.new_output(block.transpose(tile, (0, 2, 1)), (0, 2))
+    p.customized([x], block)
+    return p.graph()
+
+
+def test_a_kernel_that_stores_single_elements_of_rows_is_slow() -> None:
+    single, several = (cost(transposing(pixels)).us for pixels in (1, 16))
+    assert single > 3 * several

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mirage_eg.backends.cost.devices import DEVICES, device_for
-from mirage_eg.backends.cost.roofline_model import causal_share, predict, predict_us
+from mirage_eg.backends.cost.live_iterations import causal_share
+from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.egraph.rulebook import load_rules
