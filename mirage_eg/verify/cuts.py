@@ -22,6 +22,7 @@ from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.restriction import JointAxes
 
+AVERAGES = frozenset(("sum", "mean"))
 MOST_ELEMENTS = 1 << 26  # of inputs and outputs, where an axis has no smaller size: a guess costs more than it saves
 
 
@@ -79,12 +80,14 @@ def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
 
 def _exponents(program: Graph) -> set[int]:
     """Values from which an exponent is computed element by element: a mask that absorbs scores is wrong where it is added, and
-    behind a cut nobody would know. Nothing was added to a product itself."""
+    behind a cut nobody would know. Nothing was added to a product itself, and scores with a mask are not what is averaged."""
     found = set[int]()
     for item, values in reversed([*program.numbered()]):
         if item.op == "exp" or (found.intersection(values) and item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
             found.update(item.operands)
-    return found - {value for item, values in program.numbered() if _is_product(item) for value in values}
+    for item, values in program.numbered():
+        found.difference_update(values if _is_product(item) else item.operands if item.op in AVERAGES else ())
+    return found
 
 
 def _is_product(item: Node) -> bool:

@@ -45,3 +45,14 @@ def test_a_product_before_an_exponent_is_a_cut(factor: int) -> None:
     assert [[item.op for item in pair.program.ops] for pair in pairs_of(program, kernels, seed=0)] == [["add", "add", "exp"]]
     reference = BlockReference(program, 2, 0)
     assert reference.check(kernels).equal is (factor == 2)
+
+
+def test_what_is_averaged_before_an_exponent_is_a_cut() -> None:
+    p = mi.new_kernel_graph()
+    hidden = p.new_input((4, 64)) @ p.new_input((64, 128)) + p.new_input((128,))
+    p.mark_output(p.exp(p.scale(hidden - p.mean(hidden, 0), 2)))
+    q = mi.new_kernel_graph()
+    hidden = q.new_input((4, 64)) @ q.new_input((64, 128)) + q.new_input((128,))
+    q.mark_output(q.exp(q.scale(hidden, 2) - q.scale(q.mean(hidden, 0), 2)))
+    [pair] = pairs_of(p.graph(), q.graph(), seed=0)
+    assert [item.op for item in pair.program.ops] == ["mean", "sub", "scale", "exp"]
