@@ -13,8 +13,9 @@ from uuid import uuid4
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.compile_graph import compile_graph
+from mirage_eg.torch_compile.direct_calls import DirectCall, function_of, is_direct
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
-from mirage_eg.torch_compile.operator import call_directly, op_of
+from mirage_eg.torch_compile.operator import op_of
 from mirage_eg.torch_compile.records import (
     GraphRecord,
     add_record,
@@ -102,7 +103,9 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
     from torch._inductor.compile_fx import compile_fx
 
     eager = settings.rest == "eager"
-    compiled: Callable[..., Any] = gm.forward if eager else compile_fx(gm, example_inputs, config_patches=settings.inductor)
+    compiled: Callable[..., Any] = (
+        function_of(gm) if eager else compile_fx(gm, example_inputs, config_patches=settings.inductor)
+    )
     return compiled
 
 
@@ -196,13 +199,14 @@ def _with_inductor(
     """Our kernels for segments, Inductor's code for the rest, unless `check` raises an error for the record of the graph.
 
     While workers search, `compile_whole` compiles the graph without segments and says in which mode the rest is compiled.
-    AOTAutograd's cache keeps the code as this `entry`, and loads it without a new record of the graph.
+    AOTAutograd's cache keeps the code as this `entry`, and loads it without a new record of the graph; segments
+    alone have no code.
     """
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    chosen = settings
+    chosen, direct = settings, DirectCall(example_inputs)
 
     def meanwhile() -> Settings:
         nonlocal chosen
@@ -216,14 +220,17 @@ def _with_inductor(
             weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
             record = compile_graph(module, weights, settings, _sizes_may_change(), call=call, meanwhile=meanwhile)
             check(record)
+            with inductor.patch(chosen.inductor):
+                if is_direct(module):
+                    return direct.compile(module)
         keywords.pop("get_decomp_fn", None)  # our table, for which Inductor's cache has no key; the graph needs it no longer
         with _constants_have_values(inputs), inductor.patch(chosen.inductor):
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
 
     table, cached = _decompositions(), functorch.enable_autograd_cache
     with _kept_as(entry, cached and bool(entry)):
-        result: Callable[..., Any] = compile_fx(gm, example_inputs, inner, settings.inductor, table)
-    return result
+        wrapped: Callable[..., Any] = compile_fx(gm, example_inputs, inner, settings.inductor, table)
+    return direct.function or wrapped
 
 
 @contextmanager
@@ -252,20 +259,20 @@ def _kept_as(entry: str, cached: bool) -> Iterator[None]:
 def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
     """Our kernels for segments, torch's own ops for the rest, which have no modes."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.aot_autograd import make_boxed_func
 
     from mirage_eg.frontend.torch_definitions import defined_ops
+
+    direct = DirectCall(example_inputs)
 
     def inner(module: Any, inputs: Sequence[Any]) -> Any:
         weights = _weights_of(module, _static_inputs(), example_inputs)
         compile_graph(module, weights, settings, _sizes_may_change(), call=call)
-        call_directly(module)
-        return make_boxed_func(module.forward)
+        return direct.compile(module)
 
-    compiled: Callable[..., Any] = aot_autograd(
+    wrapped: Callable[..., Any] = aot_autograd(
         fw_compiler=inner, inference_compiler=inner, decompositions=defined_ops(), keep_inference_input_mutations=True
     )(gm, example_inputs)
-    return compiled
+    return direct.function or wrapped
 
 
 def _sizes_may_change() -> bool:

@@ -120,14 +120,3 @@ def _spare_dispatch(name: str, run: Callable[..., Any]) -> None:
         writeline(f"{node.get_name()} = {run.__name__}({', '.join(node.codegen_args())})")
 
     CUSTOM_EXTERN_KERNEL_CODEGEN[f"torch.ops.mirage_eg.{name}.default"] = CustomCodegen(python=write)
-
-
-def call_directly(module: Any) -> None:
-    """Let a graph module that runs without autograd call the kernels, not the op."""
-    for node in module.graph.nodes:
-        if node.target is segment_op():
-            node.target = run_segment
-        elif is_writing(node.target):
-            is_one = node.target is writing_segment_op(1)
-            node.target = run_writing_segment_of_one if is_one else run_writing_segment
-    module.recompile()

@@ -38,7 +38,7 @@ def compiled(model: nn.Module, x: Any, **options: Any) -> tuple[Any, list[Segmen
         graphs.append(module)
 
     with torch.no_grad(), library_segments(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mirage_eg.torch_compile.backend.call_directly", kept)
+        patch.setattr("mirage_eg.torch_compile.direct_calls.call_directly", kept)
         result = torch.compile(model, backend=backend, options=OPTIONS | {"rest": "eager"} | options)(x)
     calls = [segment_call(it.key) for it in graph_records()[-1].segments]
     assert calls and Compilation(graph_records()).used == len(calls) and not Compilation(graph_records()).unexpected

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import mirage_eg as mi
-from mirage_eg.torch_compile import backend as backend_module
-from mirage_eg.torch_compile import segment_store
+from mirage_eg.torch_compile import direct_calls, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import forget_calls, segment_call
 from mirage_eg.torch_compile.operator import segment_op
@@ -109,7 +108,7 @@ def attends_often(x: Any, longer: Any) -> Any:
 
 def test_a_graph_computes_each_causal_mask_once_at_the_size_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[str] = []
-    monkeypatch.setattr(backend_module, "call_directly", lambda it: masks.extend(str(node.target) for node in it.graph.nodes))
+    monkeypatch.setattr(direct_calls, "call_directly", lambda it: masks.extend(str(node.target) for node in it.graph.nodes))
     with library_segments(), torch.no_grad():
         fast = compiled(attends_often, gate="off", cache="off")
         for rows, keys in ((8, 19), (21, 9), (3, 30)):
