@@ -21,6 +21,11 @@ def projected(x: Any) -> Any:
     return norm(x) @ WEIGHT
 
 
+def with_an_op_outside(x: Any) -> Any:
+    """The program, and an op that is left to torch."""
+    return torch.special.bessel_j0(projected(x))
+
+
 class WrittenCache(nn.Module):
     """Writes rows of a buffer by index, and reads the buffer."""
 

@@ -17,7 +17,7 @@ from mirage_eg.torch_compile.records import Decision, graph_records
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.parameters import AMPLE
-from property_tests.support.torch_cases import WIDTH, norm, projected
+from property_tests.support.torch_cases import WIDTH, norm, projected, with_an_op_outside
 
 QUICK = {"budget": AMPLE, "rest": "eager", "gate": "cost"}
 
@@ -203,10 +203,6 @@ def test_offline_never_searches_and_takes_what_the_cache_has() -> None:
     assert graph_records()[-1].segments[0].decision is Decision.USED
     assert graph_records()[-1].segments[0].from_cache
     assert store_of(Settings()).searches == 0
-
-
-def with_an_op_outside(x: Any) -> Any:
-    return torch.special.bessel_j0(projected(x))
 
 
 def test_inductors_cache_has_a_key_for_a_graph_with_segments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.direct_calls import needs_no_wrapper
 from mirage_eg.torch_compile.records import graph_records
 from property_tests.support.library_segments import library_segments
-from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected
+from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected, with_an_op_outside
 
 Case = Callable[[Any, Any], Any]
 PLACE = torch.tensor([3])
@@ -94,7 +94,7 @@ def test_inductor_compiles_nothing_of_segments_alone_and_all_of_a_graph_with_ano
     with watched() as direct:
         torch.testing.assert_close(compiled(projected)(x), projected(x), atol=1e-5, rtol=1e-5)
         assert direct == [True] and not kept
-        compiled(lambda x: torch.special.bessel_j0(projected(x)))(x)
+        compiled(with_an_op_outside)(x)
         assert direct == [True] and kept
         compiled(projected, mode="reduce-overhead")(x)  # Inductor records the CUDA graph
         assert direct == [True] and len(kept) == 2
