@@ -1,7 +1,7 @@
 """The segments of one functional graph: found, gated, replaced."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -18,6 +18,7 @@ from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.ir.plurals import counted
+from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, shared_timing_processes
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
@@ -210,10 +211,23 @@ def _why_none(segment: FoundSegment) -> str:
     """Why no µGraph of a search may be used."""
     fused = [entry for entry in segment.result.candidates if entry.fused]
     if not fused:
-        return "the search found library kernels only"
+        return _why_not_timed(segment.result.measurements)
     first = fused[0]
     why = first.compile.error or first.float_check.problem or "it was not compiled, or has no proof"
     return f"{counted(len(fused), 'fused µGraph')}, none to be used; the first: {why}"
+
+
+def _why_not_timed(measurements: Sequence[Measurement]) -> str:
+    """Why tuning left no fused µGraph; `grid` has an entry for each generated kernel."""
+    fused = [it for it in measurements if it.grid]
+    us = [it.us for it in fused if it.us is not None]
+    library = [it.us for it in measurements if not it.grid and it.us is not None]
+    if not fused:
+        return "the search found library kernels only"
+    if us and library:
+        return f"library kernels took {min(library):.1f} µs, the best of {counted(len(fused), 'fused variant')} {min(us):.1f}"
+    problem = next((it.outcome.problem for it in fused if it.outcome.problem), "too few seconds of tuning")
+    return f"{counted(len(fused), 'fused variant')}, none to be used; the first: {problem}"
 
 
 def _tuning_since(begun: float, settings: Settings, device: Any) -> float:

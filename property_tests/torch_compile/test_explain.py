@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import torch
 from torch import nn
 
 import mirage_eg as mi
+from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.triton.compile import KernelCompile
-from mirage_eg.pipeline.run.result import CompileRecord
+from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.pipeline.run.result import CompileRecord, Result
+from mirage_eg.torch_compile import segment_store
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.records import graph_records
+from mirage_eg.torch_compile.records import Decision, graph_records
 from property_tests.support.library_segments import library_segments
 from property_tests.support.torch_cases import WIDTH, breaks, norm, projected
 
@@ -87,6 +91,40 @@ def test_a_segment_whose_kernels_do_not_compile_says_why() -> None:
         )
     [segment] = graph_records()[-1].segments
     assert segment.reason == "1 fused µGraph, none to be used; the first: ptxas was slow"
+
+
+def timed(us: float | None, *grid: tuple[int, ...], problem: str | None = None) -> Measurement:
+    """What tuning measured of a µGraph with these block graphs."""
+    return Measurement("extents", 0, grid, (1,) * len(grid), (), "", Outcome(us, 0.0, problem), "")
+
+
+@pytest.mark.parametrize(
+    ("measurements", "reason"),
+    [
+        ((), "the search found library kernels only"),
+        ((timed(5.0),), "the search found library kernels only"),
+        ((timed(5.0), timed(9.5, (4,)), timed(7.25, (8,))), "library kernels took 5.0 µs, the best of 2 fused variants 7.2"),
+        (
+            (timed(5.0), timed(None, (4,), problem="out of memory")),
+            "1 fused variant, none to be used; the first: out of memory",
+        ),
+    ],
+    ids=["no search", "library alone", "slower", "failed"],
+)
+def test_a_segment_without_a_fused_kernel_says_what_was_timed(
+    measurements: tuple[Measurement, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with library_segments(), torch.no_grad():
+        search = segment_store.search_segment
+
+        def searched(*args: Any) -> Result:
+            found = search(*args)
+            return replace(found, candidates=(replace(found.candidates[0], fused=False),), measurements=measurements)
+
+        monkeypatch.setattr(segment_store, "search_segment", searched)
+        torch.compile(projected, backend=backend, options=OPTIONS)(torch.randn(8, WIDTH))
+    [segment] = graph_records()[-1].segments
+    assert (segment.decision, segment.reason) == (Decision.NOT_FUSED, reason)
 
 
 SCRIPT = """
