@@ -128,7 +128,7 @@ def _result_types(checker: Checker, item: Node, operands: Sequence[TensorType]) 
         case _:
             shape = OPS[item.op].shape([operand.shape for operand in operands], item.mapping)
             dtype = result_dtype(item, [operand.dtype for operand in operands])
-            if checker.level is not Level.KERNEL and dtype.is_integer and dtype.itemsize == 1 and item.op in WRAPPING:
+            if checker.level is not Level.KERNEL and dtype.is_integer and dtype.itemsize < 4 and item.op in WRAPPING:
                 raise ElementTypeError(f"got {dtype}, in which kernels do not wrap; cast the operands to int32")
             return [TensorType(shape, dtype)]
 

@@ -15,6 +15,7 @@ class DType(StrEnum):
     bool = "bool"  # an indicator: 0 or 1
     int8 = "int8"
     uint8 = "uint8"
+    int16 = "int16"
     int32 = "int32"
     int64 = "int64"
     float8_e4m3fn = "float8_e4m3fn"  # 3 bits of mantissa, no infinity
@@ -60,7 +61,7 @@ class DType(StrEnum):
         return _LARGEST[self]
 
 
-_INTEGERS = (DType.int8, DType.uint8, DType.int32, DType.int64)
+_INTEGERS = (DType.int8, DType.uint8, DType.int16, DType.int32, DType.int64)
 _ITEMSIZE = {
     DType.float16: 2,
     DType.bfloat16: 2,
@@ -69,6 +70,7 @@ _ITEMSIZE = {
     DType.bool: 1,
     DType.int8: 1,
     DType.uint8: 1,
+    DType.int16: 2,
     DType.int32: 4,
     DType.int64: 8,
     DType.float8_e4m3fn: 1,
@@ -77,10 +79,11 @@ _ITEMSIZE = {
 _FLOAT8 = (DType.float8_e4m3fn, DType.float8_e5m2)
 _BYTES = (DType.bool, DType.int8, DType.uint8)
 _KEPT = {
-    **dict.fromkeys((DType.int32, DType.int64), _BYTES),
+    DType.int16: _BYTES,
+    **dict.fromkeys((DType.int32, DType.int64), (*_BYTES, DType.int16)),
     **dict.fromkeys((DType.float16, DType.bfloat16), (*_BYTES, *_FLOAT8)),
-    DType.float32: (*_BYTES, *_FLOAT8, DType.float16, DType.bfloat16),
-    DType.float64: (*_BYTES, *_FLOAT8, DType.float16, DType.bfloat16, DType.float32, DType.int32),
+    DType.float32: (*_BYTES, *_FLOAT8, DType.int16, DType.float16, DType.bfloat16),
+    DType.float64: (*_BYTES, *_FLOAT8, DType.int16, DType.float16, DType.bfloat16, DType.float32, DType.int32),
 }
 _UNIT_ROUNDOFF = {
     DType.float16: 2.0**-11,
@@ -99,6 +102,7 @@ _LARGEST = {
     DType.bool: 1.0,
     DType.int8: 2.0**7 - 1,
     DType.uint8: 2.0**8 - 1,
+    DType.int16: 2.0**15 - 1,
     DType.int32: 2.0**31 - 1,
     DType.int64: 2.0**63,
     DType.float8_e4m3fn: 448.0,

@@ -121,7 +121,7 @@ def whole_inputs(program: Graph) -> dict[int, int]:
     """
     terms = _bounds(program, {}, sums=True)
     integers = [place for place, kind in enumerate(program.input_types) if kind.dtype.is_integer]
-    most = {place: 2**8 if program.input_types[place].dtype.itemsize == 1 else _FREE for place in integers}
+    most = {place: 2**8 if program.input_types[place].dtype.itemsize < 4 else _FREE for place in integers}
     free = {place: min(most[place], terms.get(place, most[place])) for place in integers}
     return free | counting_bounds(program) | dict.fromkeys(indicator_inputs(program), 2)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mirage_eg.report.draw import picture
     from mirage_eg.verify.tensor_laws import equal_for_all_shapes
 
-    float16, bfloat16, float32, float64, _, int8, uint8, int32, int64, float8_e4m3fn, float8_e5m2 = DType
+    float16, bfloat16, float32, float64, _, int8, uint8, int16, int32, int64, float8_e4m3fn, float8_e5m2 = DType
 
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
     "egraph_api": ("EGraph", "egraph"),
@@ -56,7 +56,19 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
 }
 _MODULES = {"onnx": "onnx", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
-_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "float64", "int8", "uint8", "int32", "int64")
+_DTYPES = (
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+)
 
 
 class _CallablePackage(ModuleType):
@@ -122,6 +134,7 @@ __all__ = [
     "float64",
     "from_json",
     "int8",
+    "int16",
     "int32",
     "int64",
     "minimize",

@@ -99,7 +99,7 @@ class FloatAlgebra:
                     return self._wide(_round_to_bfloat16(self.xp, x.astype(self.xp.float32, copy=False)))
                 case DType.bool:
                     return self._wide(self.xp.where(x != 0, 1, 0))
-                case DType.int8 | DType.uint8:  # wraps
+                case DType.int8 | DType.uint8 | DType.int16:  # wraps
                     return self._wide(x.astype(self.xp.int64).astype(self.xp.dtype(str(dtype))))
                 case _ if dtype.is_float8:
                     return self._wide(ELEMENTWISE[f"to_{dtype}"](self.xp, self._wide(x)))

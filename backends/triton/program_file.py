@@ -27,6 +27,7 @@ TRITON_TYPES = {
     DType.bool: "i1",
     DType.int8: "i8",
     DType.uint8: "u8",
+    DType.int16: "i16",
     DType.int32: "i32",
     DType.int64: "i64",
     DType.float8_e4m3fn: "fp8e4nv",

@@ -59,6 +59,13 @@ def gptq_by_index(x: Any, weight: Any, zeros: Any, scales: Any) -> Any:
     return x @ (scales[groups] * (w - z[groups]).to(scales.dtype))
 
 
+def gptq_of_bytes(x: Any, weight: Any, scales: Any) -> Any:
+    """Words of four numbers, which GPTQ unpacks in sixteen bits; the group of each term by an index."""
+    bits = torch.arange(0, 32, 8, dtype=torch.int32)
+    w = torch.bitwise_and(torch.bitwise_right_shift(weight[:, None, :], bits[None, :, None]).to(torch.int16), 255)
+    return x @ (scales[torch.arange(K).flip(0) // GROUP] * (w.reshape(K, N) - 128))
+
+
 def awq(x: Any, weight: Any, zeros: Any, scales: Any) -> Any:
     """Words along the columns, in an order of their own."""
     bits, order = torch.arange(0, 32, 4), torch.arange(N).view(-1, 8)[:, [0, 4, 1, 5, 2, 6, 3, 7]].reshape(-1)
@@ -107,6 +114,7 @@ def per_group(x: Any, w: Any, scales: Any, zeros: Any) -> Any:
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "gptq": (gptq, GPTQ),
     "gptq by index": (gptq_by_index, GPTQ),
+    "gptq of bytes": (gptq_of_bytes, (X, _words(K // 4, N), SCALES)),
     "awq": (awq, (X, _words(K, N // 8), _words(K // GROUP, N // 8), SCALES)),
     "int4 in groups": (int4_groups, (X, _whole(0, 256, (N, K // 2), torch.uint8), SCALES.T, _whole(0, 16, (N, 2), X.dtype))),
     "nf4": (nf4, (X, _whole(0, 256, (N * K // 2,), torch.uint8), _numbers(N * K // GROUP).abs(), torch.linspace(-1, 1, 16))),

@@ -43,6 +43,7 @@ PAIRS: dict[str, tuple[str, Write, Write]] = {
     "a narrowing": ("int32", lambda g, x, y: g.cast(x * 40, "int8"), lambda g, x, y: x * 40),
     "the other sign": ("uint8", lambda g, x, y: g.cast(x, "int8"), lambda g, x, y: x),
     RARE: ("int8", lambda g, x, y: g.abs(x), lambda g, x, y: g.abs(g.cast(x, "float32"))),
+    "16 bits": ("int16", lambda g, x, y: x * y * 256, lambda g, x, y: g.cast(x, "int32") * g.cast(y, "int32") * 256),
     WIDE: ("int32", lambda g, x, y: x * y, lambda g, x, y: g.cast(x, "int64") * g.cast(y, "int64")),
 }
 

@@ -286,9 +286,9 @@ class _BlockWriter:
         return x
 
     def widened(self, value: int) -> int:
-        """An integer of 8 bits in 32: a product written as a multiplication and a sum is exact."""
+        """An integer of fewer bits in 32: a product written as a multiplication and a sum is exact."""
         dtype = self.checker.types[value].dtype
-        if not dtype.is_integer or dtype.itemsize > 1:
+        if not dtype.is_integer or dtype.itemsize >= 4:
             return value
         return self.append(write.cast(value, DType.int32), self.layouts[value])
 
