@@ -103,7 +103,7 @@ def test_a_weight_of_bytes_stays_one_in_the_imported_program() -> None:
     [
         (lambda x, i: x.gather(1, (x * 2).long().clamp(0, 3)), "float32"),
         (lambda x, i: x * (i < 2.5), "whole number"),
-        (lambda x, i: x * (i.to(torch.int16) >> 1), "int16"),
+        (lambda x, i: x * (i.to(torch.uint16).float()), "uint16"),
     ],
 )
 def test_what_rounds_to_integers_stays_outside(function: Callable[..., Any], reason: str) -> None:

@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "two numbers": (lambda x, g: g.maximum(1, 2), "wanted at least one tensor"),
     "where of no tensor": (lambda x, g: g.where(True, x, x), "where: got True as operand 0"),
     "a dtype that nobody has": (lambda x, g: g.new_input((2,), "x"), "got dtype 'x', wanted one of float16, bfloat16"),
-    "a dtype of another size": (lambda x, g: g.new_input((2,), np.int16), "wanted one of float16, bfloat16"),
+    "a dtype of another size": (lambda x, g: g.new_input((2,), np.uint16), "wanted one of float16, bfloat16"),
     "a dim that is no whole number": (lambda x, g: g.new_input((2, 1.5)), "got 1.5 in dims, wanted whole numbers"),
     "dims that are a number": (lambda x, g: g.new_input(2.5), "got 2.5 in dims, wanted whole numbers"),
     "two names for one output": (
@@ -162,10 +162,10 @@ def test_numpy_types_name_element_types_and_whole_numbers() -> None:
 def test_torch_types_name_element_types() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     graph = mi.new_kernel_graph()
-    for name in ("float16", "bfloat16", "float32", "float64", "int8", "uint8"):
+    for name in ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16"):
         assert graph.new_input((2,), getattr(torch, name)).dtype == name
-    with pytest.raises(GraphError, match=r"got dtype torch.int16, wanted one of float16"):
-        graph.new_input((2,), torch.int16)
+    with pytest.raises(GraphError, match=r"got dtype torch.uint16, wanted one of float16"):
+        graph.new_input((2,), torch.uint16)
     with pytest.raises(GraphError, match="make it an input"):
         torch.ones(2) + graph.new_input((2,))
 
