@@ -3,9 +3,9 @@
     python benchmarks/skinny_clusters.py build FOLDER                    Triton 3.9, no GPU
     python benchmarks/skinny_clusters.py measure FOLDER [--json FILE]    torch and a GPU, any Triton
 
-`build` compiles the kernels of `skinny_kernels.py` for sm_90. `measure` launches them by the CUDA driver. Each form is compared
-with float64 in a process of its own. Then the right forms of a program are timed in turn, in CUDA graphs, with warm caches and
-with a flushed L2 cache. The weight has one row for each element of a result; RMSNorm has no weight of its own.
+`build` compiles the kernels of `skinny_kernels.py` for sm_90. `measure` launches them by the CUDA driver, in a process for each
+program. Each form is compared with float64. Then the right forms are timed in turn, in CUDA graphs, with warm caches and with a
+flushed L2 cache. The weight has one row for each element of a result; RMSNorm has no weight of its own.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from clusters import PROCESSES, asked
+from clusters import asked
 
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, time_alternately, timing_stream
 from mirage_eg.backends.runtime.cuda_driver import Function, cuda_driver
@@ -162,29 +161,26 @@ def _torch(form: Form, x: Any, weight: Any) -> Any:
     return torch.nn.functional.linear(torch.nn.functional.rms_norm(x, (K,), eps=0.0) if form.norm else x, weight)
 
 
-def check(folder: Path, place: int) -> int:
-    """Print the largest error of a form, relative to the wanted element plus the mean of all."""
+def check_and_time(folder: Path, places: list[int]) -> int:
+    """Print the error of each form at these places, and microseconds, warm, spread and cold, of torch and of the right forms.
+
+    An error is the largest of an element, relative to the wanted element plus the mean of all.
+    """
     import torch
 
-    form = [*forms()][place]
-    with timing_stream():
-        run, out, inputs = prepared(folder, form)
-        run()
-        torch.cuda.synchronize()
-        wanted = _torch(form, inputs["x"].double(), inputs["weight"].double())
-    print(json.dumps(float(((out - wanted).abs() / (wanted.abs() + wanted.abs().mean())).nan_to_num(torch.inf).max())))
-    return 0
-
-
-def time_program(folder: Path, places: list[int]) -> int:
-    """Print microseconds, warm, spread and cold, of torch and of the forms at these places."""
-    chosen = [[*forms()][place] for place in places]
+    chosen, errors = [[*forms()][place] for place in places], []
     with timing_stream():
         ready = [prepared(folder, form) for form in chosen]
-    inputs = ready[0][2]
+        inputs = ready[0][2]
+        wanted = _torch(chosen[0], inputs["x"].double(), inputs["weight"].double())
+        for run, out, _ in ready:
+            run()
+            torch.cuda.synchronize()
+            differences = (out - wanted).abs() / (wanted.abs() + wanted.abs().mean())
+            errors.append(float(differences.nan_to_num(torch.inf).max()))
     runs: list[Callable[[], object]] = [lambda: _torch(chosen[0], inputs["x"], inputs["weight"])]
-    timed = time_alternately([*runs, *(run for run, _, _ in ready)], 20)
-    print(json.dumps([[it.warm_us, it.warm_spread_us, it.cold_us] for it in timed]))
+    runs += [run for (run, _, _), error in zip(ready, errors, strict=True) if error < WRONG]
+    print(json.dumps([errors, [[it.warm_us, it.warm_spread_us, it.cold_us] for it in time_alternately(runs, 20)]]))
     return 0
 
 
@@ -194,33 +190,29 @@ def measure(folder: Path, path: Path | None) -> int:
         print("skinny_clusters: no CUDA GPU is usable here; run it on a machine with one", file=sys.stderr)
         return 2
     every, device, lines = [*forms()], gpu_name(), []
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        errors = [*pool.map(lambda place: asked(__file__, "check", folder, place), range(len(every)))]
     for program, group in groupby(range(len(every)), lambda place: every[place].program):
         places = [*group]
-        right = [place for place in places if errors[place][0] is not None and errors[place][0] < WRONG]
-        timed, problem = asked(__file__, "time", folder, *right) if right else (None, "no form is right")
-        times: dict[int | None, Any] = dict(zip((None, *right), timed or [], strict=False))
-        for place in (None, *places):
-            error, why = errors[place] if place is not None else (None, "")
-            warm, spread, cold = times.get(place, (None, None, None))
-            name = "torch" if place is None else every[place].name
+        found, problem = asked(__file__, "time", folder, *places)
+        errors, timed = found or ([None] * len(places), [])
+        times = iter(timed)
+        rows = [("torch", 0.0), *((every[place].name, error) for place, error in zip(places, errors, strict=True))]
+        for name, error in rows:
+            right = error is not None and error < WRONG
+            warm, spread, cold = next(times, (None, None, None)) if right else (None, None, None)
             line = {"program": program, "form": name, "us": warm, "spread_us": spread, "cold_us": cold, "error": error}
-            lines.append(line | {"problem": why or problem or None, "device": device})
+            lines.append(line | {"problem": problem or None, "device": device})
             shown = f"{'-':>9}" if warm is None else f"{warm:9.2f} ± {spread:5.2f}, cold {cold:9.2f}"
-            print(
-                f"{program:38} {name:52} {shown} µs  {why or problem or ('' if error is None else f'error {error:.0e}')}",
-                flush=True,
-            )
+            verdict = problem or ("" if name == "torch" else f"{'' if right else 'WRONG, '}error {error:.0e}")
+            print(f"{program:38} {name:42} {shown} µs  {verdict}", flush=True)
     if path:
         path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return 0 if all(error is not None and error < WRONG for error, _ in errors) else 1
+    return 0 if all(line["us"] is not None for line in lines) else 1
 
 
 def main() -> int:
     """Build or measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["build", "measure", "check", "time"])
+    parser.add_argument("step", choices=["build", "measure", "time"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("places", nargs="*", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
@@ -228,10 +220,8 @@ def main() -> int:
     match given.step:
         case "build":
             return build(given.folder)
-        case "check":
-            return check(given.folder, given.places[0])
         case "time":
-            return time_program(given.folder, given.places)
+            return check_and_time(given.folder, given.places)
     return measure(given.folder, given.json)
 
 
