@@ -24,6 +24,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.all_sizes import Ranges
 from mirage_eg.backends.triton.bounded_ptxas import SECONDS
 from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.optimizer.heuristics import EFFORT, Effort
@@ -67,7 +68,8 @@ class Tuning:
     """How a run is tuned: its effort, a listener, and a wrapper of its timer.
 
     `find` gives the outcome of a source that was measured before, on the same card. With `ranges` the source of a candidate
-    serves all these sizes, and its time is the geometric mean over several of them (`timed_sizes`).
+    serves all these sizes, and its time is the geometric mean over several of them (`timed_sizes`). It ends at `until`, however
+    long it waited for the GPU.
     """
 
     effort: Effort = EFFORT
@@ -75,6 +77,7 @@ class Tuning:
     wrap: Callable[[Timer], Timer] = lambda timer: timer
     find: Callable[[str], Outcome | None] = lambda source: None
     ranges: Ranges = field(default_factory=dict)
+    until: Deadline = NEVER
 
     def of(self, seconds: float) -> "Tuning":
         """The same in so many seconds."""
@@ -330,7 +333,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
                 fresh.append(variant)
         asked = perf_counter()
         with gpu_turn():
-            run.deadline += perf_counter() - asked  # time spent waiting for others is not this run's
+            _excuse_waiting(run, asked)
             if not run.right:  # compiled late: the first round takes some of the seconds of later ones
                 reserved = min(reserved, max(0.0, run.deadline - perf_counter() - least))
             outcomes = _outcomes(run, [variant.source for variant in fresh], reserved)
@@ -343,6 +346,12 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
                     run.learn(variant, outcome)
         if perf_counter() > run.deadline - reserved:
             break
+
+
+def _excuse_waiting(run: _Run, asked: float) -> None:
+    """Move the deadline by the time spent waiting for others since `asked`, which is not this run's, to `until` at most."""
+    now = perf_counter()
+    run.deadline = min(run.deadline + now - asked, now + run.tuning.until.left())
 
 
 def _outcomes(run: _Run, sources: Sequence[str], reserved: float) -> Iterator[Outcome | None]:
@@ -370,7 +379,7 @@ def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
     timed: list[tuple[Timing, Tuned]] = []
     asked = perf_counter()
     with gpu_turn():
-        run.deadline += perf_counter() - asked
+        _excuse_waiting(run, asked)
         for tuned in chosen:
             if timed and perf_counter() > run.deadline:
                 break

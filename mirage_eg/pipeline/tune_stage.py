@@ -90,8 +90,8 @@ def tune_candidates(
     options, tuning, timer = run.options, started.tuning, started.timer
     assert timer is not None  # only what is on a GPU is tuned
     if not started.own_seconds:
-        left = run.until.part(HEURISTICS.until_tuned).left()
-        tuning = tuning.of(min(tuning.effort.seconds, left))
+        until = run.until.part(HEURISTICS.until_tuned)
+        tuning = replace(tuning.of(min(tuning.effort.seconds, until.left())), until=until)
 
     database = open_database(run)
 

@@ -4,6 +4,7 @@ import hashlib
 import re
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, log2
 from typing import Any
@@ -18,6 +19,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.all_sizes import Ranges
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.kernel_times import Family, PartChoice
@@ -224,6 +226,25 @@ def test_nothing_is_timed_behind_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
     tune(program, families, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0)))
     assert len(clock.seen) in (3, 4)  # they began after 0, 0.5 and 1 s; a detail of the fastest after 1.5 s, if it has one
+
+
+@pytest.mark.parametrize(("until", "timed"), [(NEVER, (3, 4)), (after(0.0), (1,))])
+def test_waiting_for_the_gpu_is_excused_within_the_budget(
+    until: Deadline, timed: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled_everything(monkeypatch)
+    program, families = pool()
+    clock = Clock(seconds=0.5)
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        clock.now += 60.0
+        yield
+
+    monkeypatch.setattr("mirage_eg.optimizer.tune.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("mirage_eg.optimizer.tune.gpu_turn", turn)
+    tune(program, families, DEVICES["H100"], clock, Tuning(Effort(seconds=2.0), until=until))
+    assert len(clock.seen) in timed
 
 
 @pytest.mark.parametrize(("compiling", "timed"), [(0.0, (3, 4)), (1.0, (2,)), (60.0, (1,))])
