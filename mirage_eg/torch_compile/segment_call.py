@@ -50,7 +50,6 @@ class Results:
         self.written = dict(written_inputs(program))
         self.returned = tuple(place for place in range(len(self.dtypes)) if place not in self.written)
         self.strides = [item.get("strides") for item in program.outputs]
-        self.returned_strides = [self.strides[place] for place in self.returned]
         self._given_strides = [item.get("strides") for item in program.inputs]
 
     def joined(self, inputs: Sequence[Any], written: Sequence[Any]) -> list[Any]:
@@ -103,7 +102,7 @@ class SegmentCall:
         self.dtypes = self.results.dtypes
         self._torchs = torchs
         self._wanted: dict[Sizes, list[tuple[Any, Shape]]] = {}
-        self._running: dict[Sizes, tuple[RunningProgram, bool]] = {}
+        self._running: dict[Sizes, tuple[RunningProgram, bool, list[Shape]]] = {}
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results that are not written into inputs.
@@ -141,8 +140,8 @@ class SegmentCall:
         sizes = self.results.sizes_of(tensors) if self.results.names else ()
         if sizes not in self._running:
             _forget_oldest(self._running)
-            self._running[sizes] = self.started([tensor.shape for tensor in tensors])
-        running, are_own = self._running[sizes]
+            self._running[sizes] = self.started(tensors)
+        running, are_own, strides = self._running[sizes]
         given = tensors
         try:
             results = running(given, torch_library())  # it checks shapes, types, strides and alignment
@@ -150,17 +149,16 @@ class SegmentCall:
             given = self.results.laid_out(tensors)
             results = running(given, torch_library())
         returned = self.results.written_back(tensors, results)
-        return returned if are_own else own_results(given, returned, self.results.returned_strides)
+        return returned if are_own else own_results(given, returned, strides)
 
-    def started(self, shapes: Sequence[Shape]) -> tuple[RunningProgram, bool]:
-        """The program, and whether its kernels write the results that are returned to new arrays of their strides: torch's ops
-        may return any."""
-        running = RunningProgram(self.module, self.found.program.input_names, shapes=shapes)
-        returned = self.results.returned
-        return running, running.has_own(returned) and all(
-            running.outputs[place].strides == (self.results.strides[place] or row_major(running.outputs[place].shape))
-            for place in returned
-        )
+    def started(self, tensors: Sequence[Any]) -> tuple[RunningProgram, bool, list[Shape]]:
+        """The program, whether its kernels write the results that are returned to new arrays of their strides, and these
+        strides: torch's ops may return any."""
+        running = RunningProgram(self.module, self.found.program.input_names, shapes=[tensor.shape for tensor in tensors])
+        returned, shapes = self.results.returned, self.results.shapes_for(tensors)
+        strides = [self.results.strides[place] or row_major(shapes[place]) for place in returned]
+        are_own = running.has_own(returned) and [running.outputs[place].strides for place in returned] == strides
+        return running, are_own, strides
 
     def run_on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
         """All results, by Triton's interpreter."""
@@ -193,14 +191,17 @@ def dense(tensor: Any, strides: Shape | None = None) -> Any:
 
 def own_results(inputs: Sequence[Any], results: Sequence[Any], strides: Sequence[Shape | None]) -> list[Any]:
     """Tensors of the same values with these strides, row-major without, each with memory of its own."""
-    own = [_as_said(dense(*each), each[1]) for each in zip(results, strides, strict=True)]
+    own = list(map(_as_said, results, strides))
     for place in _sharing(inputs, own):
         own[place] = own[place].clone()
     return own
 
 
 def _as_said(tensor: Any, strides: Shape | None) -> Any:
-    """The same elements with these strides at dims of extent 1, too, which may have any."""
+    """The same elements with these strides at all dims, also those of extent 1, which may have any."""
+    if tensor.stride() == strides and not (tensor.is_cuda and tensor.data_ptr() % ALIGNMENT):  # at most calls
+        return tensor.detach() if tensor.requires_grad or tensor._is_view() else tensor
+    tensor = dense(tensor, strides)
     if strides is not None:
         return tensor.as_strided(tensor.shape, strides, tensor.storage_offset())
     return tensor.flatten().view(tensor.shape) if 1 in tensor.shape else tensor

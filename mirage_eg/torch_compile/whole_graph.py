@@ -43,7 +43,7 @@ class OtherSegmentsError(Exception):
 class WholeTimes:
     """The microseconds of a graph with `segments`, by their keys and the hashes of their sources, and without.
 
-    `mode` is that of the rest, the faster one where `us` has several; torch's own ops are in `us` where they beat both.
+    `mode` is that of the rest, the faster one where `us` has several; torch's own ops are in `us` where they are taken.
     """
 
     mode: str | None
@@ -97,7 +97,7 @@ class KeptGraph:
 class WholeGraph:
     """A graph of Dynamo with the tensors of its first call, compiled without segments in each mode that may be chosen.
 
-    `us` are the microseconds of a call by mode, if they were measured; torch's own ops are among the modes where they win.
+    `us` are the microseconds of a call by mode, if they were measured; torch's own ops are among these where they are taken.
     """
 
     inputs: Sequence[Any]
@@ -107,8 +107,8 @@ class WholeGraph:
 
     @property
     def mode(self) -> str | None:
-        """The fastest mode."""
-        return min(self.us, key=self.us.__getitem__) if self.us else next(iter(self.compiled))
+        """The fastest mode; torch's own ops where they are taken."""
+        return EAGER if EAGER in self.us else min(self.us, key=self.us.__getitem__) if self.us else next(iter(self.compiled))
 
     @property
     def mode_of_rest(self) -> str | None:
@@ -128,7 +128,10 @@ class WholeGraph:
 
     def reason(self) -> str:
         """Why torch's own ops are taken; nothing if they are not."""
-        return f"torch's own ops are faster than Inductor's code ({_listed(self._by_name())})" if self.mode == EAGER else ""
+        if self.mode != EAGER:
+            return ""
+        faster = self.us[EAGER] < self.us[self.mode_of_rest]
+        return f"torch's own ops are {'faster than' if faster else 'as fast as'} Inductor's code ({_listed(self._by_name())})"
 
     def _by_name(self) -> dict[str, float]:
         return {mode or "default": time for mode, time in self.us.items()} if len(self.us) > 1 else {}
@@ -203,14 +206,16 @@ def compiled_whole(
         return WholeGraph(inputs, compiled, written, {} if isinstance(alone, str) else dict(zip(modes, alone, strict=True)))
     us = dict(zip(modes, found, strict=False))
     whole = WholeGraph(inputs, compiled, written, us)
-    if found[-1] < CLEARLY * us[whole.mode]:
+    most = CLEARLY if sum(node.op.startswith("call") for node in gm.graph.nodes) > 1 else EVENLY
+    if found[-1] < most * us[whole.mode]:
         calls = _times([compiled[whole.mode], eager], inputs, written, graphs=False)
-        if not isinstance(calls, str) and calls[1] < calls[0]:
+        if not isinstance(calls, str) and calls[1] < max(1.0, most) * calls[0]:
             return WholeGraph(inputs, {**compiled, EAGER: eager}, written, {**us, EAGER: found[-1]})
     return whole
 
 
 CLEARLY = 0.95  # of Inductor's time that torch's own ops take at most, if they are taken: they need more memory
+EVENLY = 1.01  # the same of a graph of one op, which needs no more: the host calls it with less code around it
 
 
 def copied(gm: Any) -> Any:

@@ -256,6 +256,19 @@ def test_a_graph_without_segments_says_that_torchs_own_ops_are_faster(clock: Clo
     assert record.whole == "torch's own ops are faster than Inductor's code (default 6.0 µs, eager 4.0 µs)"
 
 
+@pytest.mark.parametrize(("eager", "call", "taken"), [(6.05, 9.05, True), (6.2, 9.0, False), (6.05, 9.5, False)])
+def test_torchs_own_op_is_taken_where_a_graph_is_one_op_and_it_is_as_fast(
+    clock: Clock, eager: float, call: float, taken: bool
+) -> None:
+    x = torch.randn(8, WIDTH)
+    clock += [(6.0, eager)] + [(9.0, call)] * (eager < 6.1)
+    got, record = compiled(torch.neg, x)
+    assert torch.equal(got, -x) and not clock
+    assert (record.whole == f"torch's own ops are as fast as Inductor's code (default 6.0 µs, eager {eager:.1f} µs)") is taken
+    clock += [(6.0, 6.05)]  # of two ops, whose results lie in memory between them: not asked again
+    assert not compiled(lambda x: torch.neg(x).sin(), x)[1].whole and not clock
+
+
 def test_a_graph_without_segments_of_ours_is_compiled_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     clock += [PLAIN]
     compilations = counted_compilations(monkeypatch)
