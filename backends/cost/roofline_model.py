@@ -16,11 +16,12 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
+from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
-from mirage_eg.backends.launches.pooling import Pooling, poolings
+from mirage_eg.backends.launches.pooling import poolings
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
@@ -43,12 +44,6 @@ def is_function(op: str, attributes: Mapping[str, Any]) -> bool:
 
 
 LONG_ROW = 48 << 10  # bytes: a longer row is read three times by the library's softmax, which has it in shared memory else
-SECTOR = 64  # bytes in a row below which a load fetches more than it uses
-SHORT_ROW = 0.16
-"""The share of the bytes of tiles with rows of a sector that memory takes longer for; it falls with the square of the length.
-
-On an H200 a kernel that copies floats at 4.25 TB/s took 1.16, 1.06 and 1.01 times as long by rows of 64, 128 and 256 bytes.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class KernelWork:
 
     `op` is "copy" for several concatenations in one launch, "pool" for a generated pooling. `steps`: of the loop of a library
     convolution, sequential. `functions`: exponentials of a library attention, half of which overlap with its products.
-    `copied`: bytes that a copy of a library kernel's result moves.
+    `copied`: bytes that a copy of a library kernel's result moves. `loads`: elements that a pooling loads.
     """
 
     op: str
@@ -80,6 +75,7 @@ class KernelWork:
     steps: float = 0
     functions: int = 0
     copied: int = 0
+    loads: int = 0
 
 
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
@@ -98,7 +94,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
         case Launch(kind=LaunchKind.CONCATENATION):
             return KernelWork("copy", sum(bytes_of_copies(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.POOLING):
-            return KernelWork("pool", dram, _pooled_elements(poolings(graph)[launch.nodes[0]]))
+            return KernelWork("pool", dram, loads=poolings(graph)[launch.nodes[0]].elements)
         case Launch(kind=LaunchKind.SCAN):
             return KernelWork("scan", dram)
         case Launch(kind=LaunchKind.BLOCK):
@@ -116,12 +112,6 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
     return KernelWork(item.op, dram)
 
 
-def _pooled_elements(pooling: Pooling) -> int:
-    """Elements that a pooling loads; of a row of which every second one is loaded, the others too."""
-    return prod(pooling.result) // pooling.rows * pooling.loads * min(pooling.strides[-1], _CACHE_LINE)
-
-
-_CACHE_LINE = 8  # elements of a row that are loaded together at least
 _POOLED = 10  # arithmetic operations in the time of the load of an element that is in the first cache: its address and bounds
 
 
@@ -172,7 +162,7 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["matrix units"] += kernel.functions / 2 / device.function_rate
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
     if kernel.op == "pool":
-        times["arithmetic"] = _POOLED * kernel.flops / device.arithmetic_rate
+        times["arithmetic"] = _POOLED * kernel.loads / device.arithmetic_rate
     copy_us = kernel.copied / device.memory_bandwidth * 1e6 + device.launch_us * device.library_elementwise
     overhead = device.launch_us * _launches(kernel.op, device) + (copy_us if kernel.copied else 0.0)
     return _cost(times, kernel.dram + kernel.copied, kernel.flops, overhead)
@@ -372,14 +362,8 @@ def work_of_tiles(
         match item.kind:
             case Kind.BOUNDARY:
                 moved = prod(shape) * item.size * times
-                row = shape[-1] * item.size if shape else SECTOR
-                if row < (least := min(SECTOR, item.tensor_row)):
-                    wasted += int(moved * (least / row - 1))
-                if item.is_stored:
-                    continue
-                loaded += moved
-                if row < item.tensor_row:
-                    wasted += moved * SHORT_ROW * min(1.0, SECTOR / row) ** 2
+                loaded += 0 if item.is_stored else moved
+                wasted += moved * wasted_share(shape, item.tensor, item.size, item.is_stored)
             case Kind.MATMUL:
                 left, right = (shapes[i] for i in item.operands)
                 *batch, m, k = left
@@ -435,7 +419,7 @@ class _TileOp(NamedTuple):
     looped: bool
     operands: Sequence[int]
     is_function: bool = False
-    tensor_row: int = 0  # bytes, of an input or output
+    tensor: Shape = ()  # of an input or output
     is_stored: bool = False
     product: DType = DType.float32  # the type in which a product is computed
     staged: Sequence[_Staged] = ()
@@ -449,9 +433,8 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
     for item, values in block.numbered():
         if item.op == "output":
             [value], stored = item.operands, next(stores)
-            row = stored.shape[-1] * stored.dtype.itemsize if stored.shape else SECTOR
             found.append(
-                _TileOp(item.kind, value, stored.dtype.itemsize, looped=False, operands=(), tensor_row=row, is_stored=True)
+                _TileOp(item.kind, value, stored.dtype.itemsize, looped=False, operands=(), tensor=stored.shape, is_stored=True)
             )
             continue
         kind, value = item.kind, values[0]
@@ -459,7 +442,7 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
         looped = max((block.phases[i] for i in item.operands), default=block.phases[value]) is Phase.LOOP
         tile_op = _TileOp(kind, value, dtype.itemsize, looped, item.operands)
         if kind is Kind.BOUNDARY:
-            tile_op = tile_op._replace(tensor_row=item["shape"][-1] * dtype.itemsize if item["shape"] else SECTOR)
+            tile_op = tile_op._replace(tensor=tuple(item["shape"]))
         elif kind is Kind.MATMUL:
             product = product_dtype(block, item, dtype)
             staged = [

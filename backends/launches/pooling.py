@@ -14,6 +14,7 @@ from mirage_eg.ir.windows import AVG_POOLS, MAX_POOLS, sides
 
 _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
 _MOST_LOADS = 256  # of one program: each is a line of the kernel
+_TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
 
 
@@ -52,6 +53,11 @@ class Pooling:
     def loads(self) -> int:
         """Loads of one program."""
         return len(self.needed) * prod(self.window) // self.window[-2]
+
+    @property
+    def elements(self) -> int:
+        """Elements that all programs load; of a row of which every second one is loaded, the others too."""
+        return prod(self.result) // self.rows * self.loads * min(self.strides[-1], _TOGETHER)
 
 
 @once_per_graph

@@ -102,8 +102,15 @@ def schedules(variant: Variant, allowed: Sequence[int] | None) -> Iterator[Job]:
     for number, block in enumerate(variant.graph.blocks):
         least = written_warps(block, "block") // 4
         for warps in allowed or ((least, 2 * least, 4 * least, 8 * least) if block.loop == 1 else (2, 4, 8)):
-            for stages in (2, 3, 4, 5, 6) if block.loop > 1 else (1,):
+            for stages in _stages(block):
                 yield _changed(variant, number, num_warps=warps, num_stages=stages)
+
+
+def _stages(block: Graph) -> Sequence[int]:
+    """Stages of a loop; without products one stage loads into registers, and other blocks hide its latency."""
+    if block.loop == 1:
+        return (1,)
+    return (2, 3, 4, 5, 6) if any(item.kind is Kind.MATMUL for item in block.nodes) else (1, 2, 3, 4)
 
 
 def _changed(variant: Variant, number: int, **changes: Any) -> Job:

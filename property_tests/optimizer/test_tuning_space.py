@@ -12,6 +12,7 @@ import triton
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_eg import new_kernel_graph, new_threadblock_graph
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, changed
@@ -68,6 +69,17 @@ def test_a_choice_is_offered_where_it_is_one(choice: str, where: set[str]) -> No
     variants = {name: started(graph) for name, graph in GRAPHS.items()}
     offered = {name for name, variant in variants.items() if any(choice in changes(variant, job) for job in details(variant))}
     assert offered == where
+
+
+def test_one_stage_is_tried_in_loops_without_products_alone() -> None:
+    p, b = new_kernel_graph(), new_threadblock_graph((8,), forloop_range=16)
+    x = p.new_input((64, 4096), "float32", "x")
+    b.new_output(b.forloop_accum(b.new_input(x, (0,), 1), "sum", 1), (0,))
+    p.mark_output(p.customized([x], b)[0])
+    summed, products = (
+        {job.schedule[0].num_stages for job in schedules(started(graph), None)} for graph in (p.graph(), GRAPHS["products"])
+    )
+    assert (min(summed), min(products)) == (1, 2)
 
 
 def test_powers_of_two_and_reciprocals_are_tried_from_the_start() -> None:
