@@ -112,7 +112,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
     return KernelWork(item.op, dram)
 
 
-_POOLED = 10  # arithmetic operations in the time of the load of an element that is in the first cache: its address and bounds
+_POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 
 
 def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:

@@ -7,6 +7,7 @@ from math import inf, log2
 from typing import Any, TypeVar
 
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, changed
+from mirage_eg.backends.triton.stages import usual_stages
 from mirage_eg.backends.triton.targets import DEPENDENT_LAUNCHES
 from mirage_eg.backends.triton.tiles import flatten, is_skinny
 from mirage_eg.backends.triton.warps import written_warps
@@ -71,7 +72,7 @@ def _standard(block: Graph) -> Schedule:
     """Powers of two and reciprocals from the start: tl.exp and divisions compile to several more instructions an element."""
     return Schedule(
         num_warps=written_warps(block, "block"),
-        num_stages=4 if block.loop > 1 else 1,
+        num_stages=usual_stages(block, 4) if block.loop > 1 else 1,
         exp2=_has(block, EXPONENTIALS),
         use_reciprocal=_has(block, QUOTIENTS),
     )

@@ -11,6 +11,7 @@ from mirage_eg.backends.triton.bounded_compile import compile_within, compiler_p
 from mirage_eg.backends.triton.compile import cache_folder
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, fewer_stages, per_kernel
+from mirage_eg.backends.triton.stages import usual_schedules
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -87,7 +88,7 @@ class Compiler:
         return [self.memo[entry.graph, entry.tuned] for entry in mugraphs]
 
     def _untried(self, graph: Graph) -> Compiled:
-        schedules = per_kernel(_DEFAULT, len(graph.blocks))
+        schedules = usual_schedules(graph)
         source = emit(graph, program=self.run.program, schedule=schedules)
         return Compiled(source, schedules, CompileRecord(self.run.device.target, (), tried=False))
 
@@ -128,9 +129,6 @@ def _compile(
             yield _or_not_written(partial(fitting, program, graph, target, process, until), graph, target)
 
 
-_DEFAULT = Schedule()
-
-
 def _or_not_written(made: Callable[[], Compiled], graph: Graph, target: str) -> Compiled:
     """A program, or the reason why Triton has no words for its kernels."""
     try:
@@ -151,7 +149,7 @@ def fitting(
     target: str,
     process: Worker | None = None,
     until: Deadline = NEVER,
-    schedule: Schedule | Schedules = _DEFAULT,
+    schedule: Schedule | Schedules | None = None,
     ranges: Ranges | None = None,
 ) -> Compiled:
     """`graph` as a Triton program, for all sizes in `ranges` of its named dims, with as many stages of `schedule` as fit.
@@ -159,7 +157,7 @@ def fitting(
     Raises:
         UnsupportedError: it cannot be written.
     """
-    schedules = per_kernel(schedule, len(graph.blocks))
+    schedules = usual_schedules(graph) if schedule is None else per_kernel(schedule, len(graph.blocks))
     while True:
         if ranges is None:
             source = emit(graph, program=program, schedule=schedules)

@@ -14,14 +14,13 @@ from mirage_eg.backends.cost.liveness import is_of_rows, live_bytes
 from mirage_eg.backends.cost.registers import threads_for
 from mirage_eg.backends.cost.roofline_model import block_work
 from mirage_eg.backends.triton.clusters import is_of_one_row
-from mirage_eg.backends.triton.tiles import padded_elements
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, Dim, Dims
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, node
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.result_dtypes import WRAPPING
 from mirage_eg.search.heuristics import SEARCH
@@ -152,28 +151,19 @@ class _KernelGraphWriter:
 
 
 def _with_threads(block: Graph) -> Graph:
-    """A block with threads enough for its products, tiles or rows, in a cluster where one block cannot hold one row."""
-    has_products = any(item.kind is Kind.MATMUL for item in block.nodes)
+    """A block with threads enough for its products or rows, in a cluster of thread blocks where one cannot hold one row."""
     if not is_of_rows(block):
-        threads = threads_for(block_work(block).held, block.threads) if has_products else _threads_of_loop(block)
+        threads = threads_for(block_work(block).held, block.threads)
         return block if threads == block.threads else replace(block, threads=threads)
     if is_of_one_row(block) and live_bytes(block) > TileLimits().capacity(rows=True):
         clusters = [replace(block, cluster=1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
+    has_products = any(item.kind is Kind.MATMUL for item in block.nodes)
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     threads = block.threads
     while threads < WARP * MOST_WARPS and live_bytes(block) > threads * most:
         threads *= 2
     return block if threads == block.threads else replace(block, threads=threads)
-
-
-def _threads_of_loop(block: Graph) -> int:
-    """Threads of a loop without products: as many as the tiles of an iteration ask for."""
-    tiles = (block.types[value].shape for value in block.input_values if block.phases[value] is Phase.LOOP)
-    elements, threads = sum(map(padded_elements, tiles)), block.threads
-    while threads < SEARCH.most_threads_of_loop and elements > threads * SEARCH.elements_of_thread:
-        threads *= 2
-    return threads
 
 
 def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:

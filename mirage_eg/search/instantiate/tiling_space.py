@@ -221,10 +221,10 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
     """A bound before lowering: no computed tile alone is larger than the registers, those of a cluster for a single row.
 
-    The tiles of an iteration of a loop without products have no more elements than its threads take.
+    An iteration without products loads few elements, so that a multiprocessor holds many blocks.
     """
     if tiling.loop > 1 and all(step.kind is not Kind.MATMUL for step in kernel.structure.steps):
-        return _loaded(kernel, tiling) <= SEARCH.elements_of_thread * SEARCH.most_threads_of_loop
+        return _loaded(kernel, tiling) <= SEARCH.looped_elements
     largest, capacity = 4 * _largest_tile(kernel, tiling), limits.capacity(rows=True)
     return largest <= capacity or (largest <= capacity * limits.cluster and _is_of_one_row(kernel, tiling))
 

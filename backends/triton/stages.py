@@ -1,0 +1,30 @@
+"""The stages of the software pipeline with which kernels are tried first."""
+
+from mirage_eg.backends.triton.schedule import Schedule, Schedules
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Phase
+from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.sizes import divisor
+
+_VECTOR = 16  # bytes of an asynchronous copy into shared memory; of rows that are not aligned each element is a copy
+
+
+def usual_schedules(graph: Graph) -> Schedules:
+    """A schedule for each block graph, without measurements."""
+    return tuple(Schedule(num_stages=usual_stages(block, Schedule().num_stages)) for block in graph.blocks)
+
+
+def usual_stages(block: Graph, most: int) -> int:
+    """One stage for a loop without products over rows that are not aligned, else `most`.
+
+    The minimum over the second dim of 128 × 4,096 × 4,095 floats took 2.2 to 3.1 ms with one stage on an H200, in tiles of up
+    to 4,096 elements and 256 columns, and 2.2 to 17.4 with more.
+    """
+    if any(item.kind is Kind.MATMUL for item in block.nodes):
+        return most
+    looped = [
+        (divisor(item["shape"][-1]) * block.types[values[0]].dtype.itemsize)
+        for item, values in block.numbered()
+        if item.op == "input" and block.phases[values[0]] is Phase.LOOP
+    ]
+    return most if all(row % _VECTOR == 0 for row in looped) else 1
