@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
@@ -92,6 +92,6 @@ def test_a_large_window_and_an_image_channels_last_are_left_to_the_library() -> 
     assert not poolings(p.graph())
 
 
-def test_more_loads_cost_more() -> None:
-    few, many = (predict_us(images(window=(size, size), strides=(1, 1)), DEVICES["H200"]) for size in (2, 11))
-    assert few < many
+def test_more_loads_cost_more_and_are_no_operations_of_matrix_units() -> None:
+    (few,), (many,) = (predict(images(window=(size, size), strides=(1, 1)), DEVICES["H200"]) for size in (2, 11))
+    assert few.us < many.us and few.flops == many.flops == 0
