@@ -61,10 +61,10 @@ def verify(
 ) -> Verified:
     """µGraphs in random fields, with what the indexed laws prove of them, and a float check of each that is equal.
 
-    `reference` has the program at full size. The kernels of plans are checked where they are in `primitive`, the program in
-    primitive ops. `compiled` waits for the programs of the µGraphs.
+    `reference` has the program at full size. For the report the kernels of plans are checked where they are in `primitive`, the
+    program in primitive ops. `compiled` waits for the programs of the µGraphs.
     """
-    parts = parts_to_check(mugraphs, run.device)
+    parts = parts_to_check(mugraphs, run.device) if run.wanted.diagnosis else {}
     item = (tuple((entry.graph, entry.found.proved_by_search) for entry in mugraphs), primitive, tuple(parts.values()))
     wanted = tuple[list[Checked], list[Verdict], str]
     with run.watch.stage(STAGE):

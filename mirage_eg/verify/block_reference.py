@@ -60,13 +60,13 @@ class BlockReference:
 
     def check_parts(self, primitive: Graph, subgraphs: Sequence[Subgraph]) -> list[Verdict]:
         """The verdict on µGraphs of parts of the program in primitive ops; those that random inputs of their own do not
-        call equal are checked on the program's values."""
+        call equal are checked on the program's values, if these are few."""
         if not subgraphs:
             return []
         inside = SubgraphCheck(primitive, subgraphs)
         verdicts = {part: self._verdict(Pair(inside.standalone(part), part.graph))[0] for part in subgraphs}
         left = [part for part, verdict in verdicts.items() if not verdict.equal]
-        if left and self._too_large(self.program) is None:
+        if left and element_count(self.program) <= FEW:
             reference = Reference(self.program, self._trials, self._seed, array_module(self.program))
             again = reference.check_all([], subgraphs=SubgraphCheck(primitive, left))
             verdicts |= {part: verdict for part, (verdict, _) in zip(left, again, strict=True)}

@@ -5,6 +5,8 @@ import pytest
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
+from mirage_eg.verify import block_reference
+from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.subgraph_check import Subgraph, SubgraphCheck
 from mirage_eg.verify.verdict import Verdict
@@ -59,3 +61,13 @@ def test_a_wrong_kernel_in_front_does_not_spoil_what_stands_behind_it() -> None:
     _, (front, behind) = verdicts(program(), wrong, Subgraph(single("silu", (8, 6)), (FIRST,), (SECOND,)))
     assert not front.equal
     assert behind.equal
+
+
+def test_a_kernel_of_a_large_program_is_refused_without_the_programs_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    astray = Subgraph(single("square", (8, 6)), (FIRST,), (SECOND,))
+    monkeypatch.setattr(SubgraphCheck, "field", lambda *_: pytest.fail("the program was evaluated"))
+    with pytest.raises(pytest.fail.Exception):
+        BlockReference(program("exp")).check_parts(program("exp"), [astray])
+    monkeypatch.setattr(block_reference, "FEW", 1)
+    [verdict] = BlockReference(program("exp")).check_parts(program("exp"), [astray])
+    assert not verdict.equal

@@ -19,7 +19,8 @@ NOT_WRITTEN = "# not written"  # how the source of a µGraph begins that Triton 
 class Wanted:
     """What the caller of a run shows besides the kernels.
 
-    `diagnosis`: why no kernel is fused. `proofs`: of all candidates; else only where tests leave open whether one is equal.
+    `diagnosis`: why no kernel is fused, and a verdict on each kernel. `proofs`: of all candidates; else only where tests leave
+    open whether one is equal.
     `others`: candidates behind the first; else those that are slower are not verified on a GPU.
     """
 
