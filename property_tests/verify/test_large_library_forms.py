@@ -1,6 +1,6 @@
 """The library form of a large program needs no float check: its kernels are the ops of the program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verify import block_reference
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.cuts import pairs_of
+from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.verdict import FloatCheck
 
 
 def test_no_numbers_are_drawn_for_the_ops_of_a_large_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +58,26 @@ def test_what_is_averaged_before_an_exponent_is_a_cut() -> None:
     q.mark_output(q.exp(q.scale(hidden, 2) - q.scale(q.mean(hidden, 0), 2)))
     [pair] = pairs_of(p.graph(), q.graph(), seed=0)
     assert [item.op for item in pair.program.ops] == ["mean", "sub", "scale", "exp"]
+
+
+@pytest.mark.parametrize(("few", "checks"), [(1 << 20, 2), (1, 1)])
+def test_a_part_that_floats_refuse_decides_about_a_large_program(
+    few: int, checks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def product(double: Callable[[Any, Any], Any]) -> Graph:
+        p = mi.new_kernel_graph()
+        x, w, mask = p.new_input((4, 64)), p.new_input((64, 128)), p.new_input((4, 128))
+        p.mark_output(p.exp(x @ w + double(p, mask)))
+        return p.graph()
+
+    checked = list[Graph]()
+
+    def refused(reference: Reference, candidates: Sequence[Graph]) -> list[FloatCheck]:
+        checked.append(reference.program)
+        return [FloatCheck(False, 0.0, 0.0, None) for _ in candidates]
+
+    monkeypatch.setattr(block_reference, "FEW", few)
+    monkeypatch.setattr(block_reference, "float_checks", refused)
+    reference = BlockReference(product(lambda p, x: x + x))
+    [check] = reference.float_checks([product(lambda p, x: p.scale(x, 2))])
+    assert not check.ok and len(checked) == checks
