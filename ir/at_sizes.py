@@ -15,6 +15,7 @@ from mirage_eg.ir.node import REPLICATED, Node, Phase
 from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import LOOP
+from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import LEAST_HINT, Dim, SizeExpression, most, parts_of, ratio, read_dims
 
@@ -60,11 +61,22 @@ def at_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         TiedToSizeError: an op whose meaning is tied to the present size, as a slice along the dim; dims whose extents agree at
             the present sizes only; a block that holds less.
     """
-    resizing = _Resizing(graph, sizes)
     try:
-        return resizing.graph()
+        return _Resizing(graph, sizes, _least_divisor(graph)).graph()
     except GraphError as error:  # of the shapes at these sizes
         raise TiedToSizeError(str(error)) from error
+
+
+@once_per_graph
+def _least_divisor(graph: Graph) -> int:
+    """The least size of which ops make multiples: LEAST_HINT unless shapes agree at small sizes alone without them."""
+    if not any(item.get("extent") is not None or item.op in BROADCASTS or item.op == "full" for item in graph.nodes):
+        return LEAST_HINT
+    try:
+        _Resizing(graph, {name: dim.hint for name, dim in dims_of(graph).items()}, LEAST_HINT).graph()
+    except GraphError:
+        return 2
+    return LEAST_HINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +108,13 @@ def _is_fixed(factors: Factors) -> bool:
 
 
 class _Resizing:
-    """The nodes of the new kernel graph, and the factors of each dim of its values."""
+    """The nodes of the new kernel graph, and the factors of each dim of its values.
 
-    def __init__(self, graph: Graph, sizes: Mapping[str, int]) -> None:
-        self._old, self._sizes = graph, sizes
+    The extents that ops make, as of 0, 1, 2, …, are multiples of a size of at least `least` that divides them.
+    """
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], least: int) -> None:
+        self._old, self._sizes, self._least = graph, sizes, least
         self._present = sizes_of(graph)
         self._checker = Checker(Level.KERNEL)
         self._dims: list[tuple[Factors, ...]] = []
@@ -184,7 +199,7 @@ class _Resizing:
 
     def _extent(self, extent: int) -> int:
         for name, present in self._present.items():
-            if extent == present > 1 or (present >= LEAST_HINT and extent % present == 0):
+            if extent == present > 1 or (present >= self._least and extent % present == 0):
                 return self._extent(extent // present) * self._sizes[name]
         return extent
 

@@ -204,3 +204,15 @@ def test_a_program_without_meaning_at_a_size_is_tied_to_its_own() -> None:
         at_sizes(graph.graph(), {"n": 7})
     with pytest.raises(KeyError):  # a mistake of the caller is no property of the program
         at_sizes(graph.graph(), {"m": 7})
+
+
+@pytest.mark.parametrize("first", [16, 67])
+@pytest.mark.parametrize("second", [15, 16, 4])
+def test_extents_that_ops_make_are_multiples_of_a_size_where_shapes_need_it(first: int, second: int) -> None:
+    graph, n = new_kernel_graph(), Dim("n", max=128)
+    x, table = graph.new_input((n, 4), "float32"), graph.new_input((32, 4), "float32")
+    rows = graph.gather(x, graph.op("floor_divide", graph.iota(2 * n), divisor=2))
+    graph.mark_output(graph.reshape(rows, (n, 2, 4)) + 1)
+    graph.mark_output(graph.gather(table, graph.iota(8)) + graph.slice(table, 0, 0, 8))
+    written = at_sizes(at_sizes(graph.graph(), {"n": first}), {"n": SizeExpression(second, "n", 128, 1)})
+    assert [str(item["extent"]) for item in written.nodes if item.op == "iota"] == ["n * 2", "8"]
