@@ -44,7 +44,7 @@ def searched(program: Graph, **options: Any) -> Result:
 
 def unfusable() -> Graph:
     program = mi.new_kernel_graph()
-    sums = program.cumsum(program.new_input((8, 32), name="x"), 1)
+    sums = program.cumsum(program.new_input((8, 32), name="x"), 0)
     program.relu(program.matmul(sums, program.new_input((32, 16), name="w")))
     return program.graph()
 
