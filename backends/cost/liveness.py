@@ -137,15 +137,14 @@ def kernels_problem(graph: Graph) -> tuple[OrderProblem, list[int]]:
 
 def phase_problems(block: Graph) -> list[tuple[OrderProblem, list[int]]]:
     """A problem for each phase, with the positions of its nodes."""
-    sizes = tile_bytes(block)
-    phase_of: list[Phase] = []  # of every node: where it is written; outputs are written after all values
-    for item, values in block.numbered():
-        phase_of.append(_written_in(block, item, values))
+    sizes, made = tile_bytes(block), [values for _, values in block.numbered()]
+    # of every node: where it is written; outputs are written after all values
+    phase_of = [_written_in(block, item, values) for item, values in zip(block.nodes, made, strict=True)]
     users: dict[int, list[int]] = {}
     for position, item in enumerate(block.nodes):
         for operand in item.operands:
             users.setdefault(operand, []).append(position)
-    maker = {value: position for position, (_, values) in enumerate(block.numbered()) for value in values}
+    maker = {value: position for position, values in enumerate(made) for value in values}
     sums = [value for value, position in maker.items() if OPS[block.nodes[position].op].kind is Kind.ACCUMULATOR]
     problems = []
     for phase in Phase:
@@ -170,7 +169,7 @@ def phase_problems(block: Graph) -> list[tuple[OrderProblem, list[int]]]:
             if item.op == "output":
                 after |= set() if last_output is None else {last_output}
                 last_output = number[position]
-            makes = tuple((value, sizes[value]) for value in maker if maker[value] == position and value not in live_before)
+            makes = tuple((value, sizes[value]) for value in made[position] if value not in live_before)
             tasks.append(OrderTask(frozenset(after), frozenset(item.operands), makes))
         problems.append((OrderProblem(tuple(tasks), tuple(live_before.items()), frozenset(live_after)), nodes))
     return problems

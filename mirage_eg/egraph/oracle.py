@@ -447,9 +447,12 @@ def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Valu
     return table, numbers, sorts
 
 
-def _names_a_part(law: Law) -> bool:
+def _name_a_part(rulebook: Rulebook) -> bool:
     """Whether a law says the name of a part of a loop or grid."""
-    constants = (it for pattern in patterns(law) for call in applications(pattern) for it in call.arguments)
+    if not any(end in theory.text for theory in rulebook.theories for end in ('.g"', '.l"')):
+        return False  # at once: this is asked for each segment
+    calls = (call for law in rulebook.laws for pattern in patterns(law) for call in applications(pattern))
+    constants = (it for call in calls for it in call.arguments)
     return any(isinstance(it, Literal) and str(it.value).endswith((".g", ".l")) for it in constants)
 
 
@@ -458,7 +461,7 @@ def share_renamed(build: BuildOracle, rulebook: Rulebook) -> BuildOracle:
 
     A reduced axis that is split over the grid has the same laws as one that is looped.
     """
-    if rulebook.domain != "indexed" or any(map(_names_a_part, rulebook.laws)):
+    if rulebook.domain != "indexed" or _name_a_part(rulebook):
         return build  # parts of the abstract domain are sizes
     memo: dict[Expression, Oracle] = {}
 
