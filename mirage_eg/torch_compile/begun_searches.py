@@ -29,7 +29,8 @@ class BegunSearches:
     """Searches by their names: of the first one here, and of others by workers; half of these stay with the search here.
 
     `apart` from this process, which does something else meanwhile, workers search the first one, too: all but one of them, in
-    equal parts. Where the search `tunes`, workers do the rest of it. `names`: of the searches that programs wait for.
+    parts by the ops of the programs. Where the search `tunes`, workers do the rest of it. `names`: of the searches that
+    programs wait for.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class BegunSearches:
     ) -> None:
         self._workers, self._tunes = workers, tunes
         self._most = max(1, workers.count - 1) if apart else may_begin(workers)
-        self._jobs = max(1, self._most // max(1, len(searches))) if apart else 1
+        self._ops = sum(len(program.ops) for _, program, *_ in searches.values()) if apart else 0
         self._waiting, self._names = dict([*searches.items()][0 if apart else 1 :]) if self._most else {}, names
         self._running: dict[str, Future[list[Any]]] = {}  # the result, or the memory of a search that tunes
         self._continue()
@@ -85,7 +86,8 @@ class BegunSearches:
             try:
                 function = _searched_ahead if self._tunes else _searched
                 title, program, options, wanted = self._waiting.pop(name)
-                search = title, program, replace(options, jobs=self._jobs), wanted
+                jobs = self._most * len(program.ops) // self._ops if self._ops else 1
+                search = title, program, replace(options, jobs=max(1, jobs)), wanted
                 self._running[name] = self._workers.submit(function, None, search)
             except BrokenExecutor:
                 self._waiting.clear()

@@ -97,11 +97,11 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
 
 def _kept(call: SegmentCall, contest: Contest, settings: Settings, store: SegmentStore) -> GateFindings:
     """What the gate found of these kernels earlier; else their errors, which are kept."""
-    key, rounds = call.found.key, tf32.rounded_operands(contest.device)
-    source = sha256(f"{call.source}{sorted(rounds)}".encode()).hexdigest()
+    key, source = call.found.key, sha256(call.source.encode()).hexdigest()
+    rounds = ", ".join(sorted(tf32.rounded_operands(contest.device)))
     kept = None if settings.search == "always" else store.findings(key)
-    if kept is None or (kept.source, kept.max_error) != (source, settings.max_error):
-        kept = GateFindings(source, settings.max_error, _errors(call, contest, settings))
+    if kept is None or (kept.source, kept.max_error, kept.rounds) != (source, settings.max_error, rounds):
+        kept = GateFindings(source, settings.max_error, _errors(call, contest, settings), rounds=rounds)
         store.keep_findings(key, kept)
     return kept
 

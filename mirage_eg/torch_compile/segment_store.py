@@ -113,8 +113,8 @@ class GateErrors:
 class GateFindings:
     """What the gate found of a segment's kernels: errors for a `max_error` of the settings, and times where it measured them.
 
-    `source` is the hash of the program that it ran and of what torch's settings rounded, `mode` that of Inductor when it was
-    timed.
+    `source` is the hash of the program that it ran, `rounds` the ops that torch's settings let round to TF32, `mode` that of
+    Inductor when it was timed.
     """
 
     source: str
@@ -122,6 +122,7 @@ class GateFindings:
     errors: GateErrors
     times: GateTimes | None = None
     mode: str = ""
+    rounds: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +372,8 @@ class SegmentStore:
             kept = parse_json(path.read_text(), infinities=True)
             times = kept["times"] and GateTimes(**{field.name: float(kept["times"][field.name]) for field in fields(GateTimes)})
             errors = GateErrors(**{field.name: float(kept["errors"][field.name]) for field in fields(GateErrors)})
-            return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times, str(kept.get("mode", "")))
+            mode, rounds = str(kept.get("mode", "")), str(kept.get("rounds", ""))
+            return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times, mode, rounds)
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOGGER.warning("gate: %s ignored: %s", path, error)
             return None

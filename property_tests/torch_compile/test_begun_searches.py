@@ -105,7 +105,7 @@ def test_what_was_searched_ahead_is_not_searched_again(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("count", "jobs"), [(2, [1]), (7, [2, 2, 2]), (16, [5, 5, 5])])
-def test_apart_from_this_process_workers_search_all_in_equal_parts(count: int, jobs: list[int]) -> None:
+def test_apart_from_this_process_workers_search_all_in_parts(count: int, jobs: list[int]) -> None:
     workers: Any = FakeWorkers(count)
     begun = BegunSearches(workers, searches("abc"), {}, apart=True)
     assert [*workers.begun] == [*"abc"][: len(jobs)] and workers.jobs == jobs
