@@ -112,6 +112,11 @@ KEPT: dict[str, Callable[[KernelGraph, Tensor], Tensor]] = {
 }
 
 
+def test_the_logarithm_of_the_sum_of_one_exponential_has_no_exponential() -> None:
+    program = written(lambda p, x: p.log(p.sum(p.exp(p.sum(x, 1)), 1)))  # exp overflows float16 above 11
+    assert [item.op for item in simplify(program).after.nodes] == ["input", "sum", "output"]
+
+
 @pytest.mark.parametrize("name", CLEANED)
 def test_clean_up_takes_out_what_is_in_vain(name: str) -> None:
     write, wanted = CLEANED[name]
