@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any
 
 from mirage_eg.frontend.imported import Outside
+from mirage_eg.ir.plurals import counted
 
 LOGGER = logging.getLogger("mirage_eg.torch")
 
@@ -161,7 +162,9 @@ def add_record(record: GraphRecord) -> None:
     _GRAPHS.append(record)
     reasons = [record.fallback] if record.fallback else []
     reasons += [it.reason for it in record.segments if it.decision is Decision.NO_GPU]
-    reasons += [f"a segment of {it.ops} ops: {it.reason}" for it in record.segments if it.decision in _LOGGED_DECISIONS]
+    reasons += [
+        f"a segment of {counted(it.ops, 'op')}: {it.reason}" for it in record.segments if it.decision in _LOGGED_DECISIONS
+    ]
     for reason in reasons:
         if reason not in _LOGGED:
             _LOGGED.add(reason)
@@ -175,7 +178,7 @@ def add_bucket(key: str, span: str, record: SegmentRecord) -> None:
     """Keep the record of one bucket of sizes of a segment."""
     _BUCKETS.setdefault(key, {})[span] = record
     if record.decision in _LOGGED_DECISIONS:
-        LOGGER.warning("left to torch: a segment of %d ops, %s: %s", record.ops, span, record.reason)
+        LOGGER.warning("left to torch: a segment of %s, %s: %s", counted(record.ops, "op"), span, record.reason)
 
 
 def buckets_of(key: str) -> dict[str, SegmentRecord]:

@@ -1,5 +1,6 @@
 """`explain`: the graphs of the model that is asked for, also of models whose results hold caches; the log stays short."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline.run.result import CompileRecord, Result
 from mirage_eg.torch_compile import segment_store
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.records import Decision, graph_records
+from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, add_record, graph_records
 from property_tests.support.library_segments import library_segments
 from property_tests.support.torch_cases import WIDTH, breaks, norm, projected
 
@@ -147,3 +148,11 @@ def test_at_level_info_no_rules_are_logged_unless_asked_for(asked: bool, tmp_pat
     )
     assert done.returncode == 0, done.stderr
     assert ("INFO:egglog" in done.stderr) is asked
+
+
+@pytest.mark.parametrize(("ops", "words"), [(1, "a segment of 1 op: "), (2, "a segment of 2 ops: ")])
+def test_the_log_counts_the_ops_of_a_segment(ops: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    failed = SegmentRecord("", ops, Decision.FAILED, f"test of {ops}")
+    with caplog.at_level(logging.WARNING, "mirage_eg.torch"):
+        add_record(GraphRecord(0, ops, (failed,)))
+    assert caplog.messages == [f"left to Inductor: {words}test of {ops}"]
