@@ -86,14 +86,15 @@ def _closest(found: FailedRun, rulebook: Rulebook, options: Options, device: Dev
         return "tile limits", *_closest_of_limits(found, found.axes, options, device)
     if found.compile_errors:
         return "compile", f"a verified µGraph does not compile: {found.compile_errors[0]}", "smaller tiles, or another --target"
-    first = found.rejected[0] if found.rejected else None
-    if first is not None and first.verdict is Equality.UNDECIDED and first.unproved_because is not None:
+    if not found.rejected:
+        return "verification", "a µGraph that was not verified: the budget was spent", "a larger --budget"
+    first = found.rejected[0]
+    if first.verdict is Equality.UNDECIDED and first.unproved_because is not None:
         change = "a law that passes mirage-eg rules check, or one that the field knows too"
         return "verification", f"a µGraph that is undecided at full size: {first.unproved_because}", change
-    difference = first.difference if first is not None else None
     return (
         "verification",
-        f"a µGraph that is right on a small instance differs at full size: {difference}",
+        f"a µGraph that is right on a small instance differs at full size: {first.difference}",
         "this is a mistake in mirage_eg or in a law: mirage-eg rules check tests the laws",
     )
 

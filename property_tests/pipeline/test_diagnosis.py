@@ -37,6 +37,13 @@ def test_a_fused_result_needs_no_explanation() -> None:
     assert explained(attention()) is None
 
 
+def test_what_was_not_verified_is_called_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_eg.pipeline.finalists.within_budget", lambda until, chosen: ())
+    explanation = explained(attention(), cache=False)
+    assert explanation["closest_candidate"] == "a µGraph that was not verified: the budget was spent"
+    assert explanation["change"] == "a larger --budget"
+
+
 def test_the_limit_of_ops_that_is_named_is_enough() -> None:
     explanation = explained(rms_linear(), max_block_ops=3)
     assert explanation["stage"] in ("search", "limits")
