@@ -13,7 +13,7 @@ from uuid import uuid4
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.compile_graph import compile_graph
-from mirage_eg.torch_compile.direct_calls import DirectCall, function_of, is_direct
+from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
 from mirage_eg.torch_compile.operator import op_of
 from mirage_eg.torch_compile.records import (
@@ -103,10 +103,7 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
     from torch._inductor.compile_fx import compile_fx
 
     eager = settings.rest == "eager"
-    compiled: Callable[..., Any] = (
-        function_of(gm) if eager else compile_fx(gm, example_inputs, config_patches=settings.inductor)
-    )
-    return compiled
+    return function_of(gm) if eager else enabled(compile_fx(gm, example_inputs, config_patches=settings.inductor))
 
 
 def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
@@ -230,7 +227,7 @@ def _with_inductor(
     table, cached = _decompositions(), functorch.enable_autograd_cache
     with _kept_as(entry, cached and bool(entry)):
         wrapped: Callable[..., Any] = compile_fx(gm, example_inputs, inner, settings.inductor, table)
-    return direct.function or wrapped
+    return direct.function or enabled(wrapped)
 
 
 @contextmanager
@@ -272,7 +269,7 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call
     wrapped: Callable[..., Any] = aot_autograd(
         fw_compiler=inner, inference_compiler=inner, decompositions=defined_ops(), keep_inference_input_mutations=True
     )(gm, example_inputs)
-    return direct.function or wrapped
+    return direct.function or enabled(wrapped)
 
 
 def _sizes_may_change() -> bool:

@@ -29,6 +29,12 @@ def function_of(module: Any) -> Callable[..., Any]:
     return function
 
 
+def enabled(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled function without the wrapper that hides it from Dynamo, which puts its own around ours."""
+    function: Callable[..., Any] = getattr(compiled, "_torchdynamo_orig_callable", compiled)
+    return function
+
+
 def is_direct(module: Any) -> bool:
     """Whether a graph has no op besides segments and views, and no CUDA graph or cache wants code of Inductor."""
     from torch._functorch import config as functorch

@@ -10,7 +10,7 @@ import torch
 
 from mirage_eg.torch_compile import direct_calls
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.direct_calls import needs_no_wrapper
+from mirage_eg.torch_compile.direct_calls import enabled, needs_no_wrapper
 from mirage_eg.torch_compile.records import graph_records
 from property_tests.support.library_segments import library_segments
 from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected, with_an_op_outside
@@ -98,6 +98,22 @@ def test_inductor_compiles_nothing_of_segments_alone_and_all_of_a_graph_with_ano
         assert direct == [True] and kept
         compiled(projected, mode="reduce-overhead")(x)  # Inductor records the CUDA graph
         assert direct == [True] and len(kept) == 2
+
+
+def test_dynamo_hides_compiled_code_from_itself_once() -> None:
+    assert enabled(torch._dynamo.disable(projected)) is projected is enabled(projected)
+    hidden: list[Any] = []
+
+    def noted(gm: Any, inputs: Any) -> Any:
+        function = backend(gm, inputs, options={"search": "offline", "cache": "off"})
+        while function is not None:
+            hidden.append(hasattr(function, "_torchdynamo_orig_callable"))
+            function = getattr(function, "__wrapped__", None)
+        return gm.forward
+
+    with torch.no_grad():
+        torch.compile(with_an_op_outside, backend=noted)(tensors()[0])
+    assert len(hidden) > 2 and not any(hidden[:3])  # the notes of calls, then Inductor's code
 
 
 def test_autocast_and_its_end_give_what_eager_gives() -> None:
