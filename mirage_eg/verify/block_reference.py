@@ -82,16 +82,17 @@ class BlockReference:
 
     def _composed_floats(self, candidate: Graph) -> FloatCheck:
         """By parts; as a whole where a part is refused, unless so many elements would take longer than all else."""
-        whole, pairs = Pair(self.program, candidate), self._cut(candidate)
-        if not pairs and self._count(candidate) > SHOWN:
+        whole = Pair(self.program, candidate)
+        pairs = [pair for pair in self._cut(candidate) if not pair.by_definition or self._count(pair) <= SHOWN]
+        if not pairs and self._count(whole) > SHOWN:
             return FloatCheck(True, 0.0, 0.0, None, compared=False, uncompared="the kernels are the ops of the program")
         composed = compose_float_checks([self._float_check(pair) for pair in pairs or (whole,)])
-        return composed if composed.ok or self._count(candidate) > FEW else self._float_check(whole)
+        return composed if composed.ok or self._count(whole) > FEW else self._float_check(whole)
 
-    def _count(self, candidate: Graph) -> int:
-        """The elements of the whole program at the indices that decide about a candidate in floats."""
-        small = self._part(self.program).restricted(candidate, sums=False)
-        return element_count(self.program if small is None else small.program)
+    def _count(self, pair: Pair) -> int:
+        """The elements of a part of the program at the indices that decide about its kernels in floats."""
+        small = self._part(pair.program).restricted(pair.kernels, sums=False)
+        return element_count(pair.program if small is None else small.program)
 
     @property
     def computed_on(self) -> str:
@@ -113,6 +114,8 @@ class BlockReference:
         whole = Pair(self.program, candidate)
         timed = list[Timed]()
         for pair in self._cut(candidate):
+            if pair.by_definition:
+                continue
             timed.append(self._verdict(pair))
             if not timed[-1][0].equal:
                 return self._verdict(whole)

@@ -8,7 +8,7 @@ nothing here is trusted but the composition itself.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from math import prod
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
@@ -26,22 +26,22 @@ AVERAGES = frozenset(("sum", "mean"))
 MOST_ELEMENTS = 1 << 26  # of inputs and outputs, where an axis has no smaller size: a guess costs more than it saves
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pair:
     """A part of a program, and the kernels that compute it from the same inputs."""
 
     program: Graph
     kernels: Graph
 
+    @cached_property
+    def by_definition(self) -> bool:
+        """Whether the kernels are the ops of the program: a derived op is its primitive ops."""
+        return expand(self.kernels) == expand(self.program)
+
 
 def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
-    """The pairs whose composition are program and µGraph; one pair where no value between is known to both.
-
-    What a µGraph computes by the program's own ops makes no pair: a derived op is its primitive ops, by definition.
-    """
+    """The pairs whose composition are program and µGraph; one pair where no value between is known to both."""
     primitive = expand(program)
-    if expand(candidate) == primitive:
-        return ()
     same = _same_values(primitive, candidate, seed)
     parts = _Parts(cache(partial(part_of, primitive)), cache(partial(part_of, candidate)))
     while same:
@@ -124,7 +124,7 @@ def _cut(program: Graph, candidate: Graph, same: dict[int, int], parts: _Parts) 
         if own is None or kernels is None or own.output_types != kernels.output_types:
             return next(value for value in (*reads, *makes, *same) if value in same)
         left += reads
-        if own != kernels and own != expand(kernels):
+        if own != kernels:
             pairs.append(Pair(own, kernels))
     return tuple(pairs)
 

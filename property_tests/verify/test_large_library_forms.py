@@ -29,10 +29,13 @@ def test_no_numbers_are_drawn_for_the_ops_of_a_large_program(monkeypatch: pytest
     assert large.ok and not large.compared and large.problem is None
 
 
-def test_a_derived_op_is_its_primitive_ops_and_needs_no_check() -> None:
+def test_a_derived_op_is_its_primitive_ops_and_needs_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
     p = mi.new_kernel_graph()
     p.mark_output(p.softmax(p.new_input((4, 64)) @ p.new_input((64, 128)), 1))
-    assert pairs_of(expand(p.graph()), p.graph(), seed=0) == ()
+    [pair] = pairs_of(expand(p.graph()), p.graph(), seed=0)
+    assert pair.by_definition
+    monkeypatch.setattr(block_reference._Part, "reference", lambda *_: pytest.fail("inputs were drawn"))
+    assert BlockReference(p.graph(), 2, 0).check(p.graph()).equal
 
 
 @pytest.mark.parametrize("factor", [2, 3])
