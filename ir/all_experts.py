@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_eg.ir import write
+from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
@@ -53,7 +54,7 @@ def rows_of_all(program: Graph) -> frozenset[int]:
 
 
 def _found(program: Graph, copy: GraphCopy) -> "list[_OnAll]":
-    products = _products(program)
+    products = {} if dims_of(program) else _products(program)  # places in D count its tokens
     chosen = {item.operands[1]: item.operands[0] for item in program.nodes if item.op in ROW_READS and item["dim"] == 0}
     tokens = {index: rows for index, rows in chosen.items() if index not in products}
     found = (_on_all(program, copy, own, values, tokens) for own, values in products.items())

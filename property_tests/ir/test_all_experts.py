@@ -11,6 +11,7 @@ from mirage_eg.ir import all_experts
 from mirage_eg.ir.all_experts import rows_of_all, with_all_experts
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.whole_inputs import index_bounds
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
@@ -108,6 +109,14 @@ def test_a_deep_program_is_rewritten() -> None:
         x = g.matmul(rows, g.gather(w, g.new_input((ROWS,), "int64"))) + x
     g.mark_output(x)
     assert len(_shapes(with_all_experts(g.graph()), "gather")) == 10
+
+
+def test_rows_of_a_number_of_tokens_that_is_chosen_later_read_those_of_their_own() -> None:
+    g, n = new_kernel_graph(), Dim("n", max=64)
+    x, w = g.new_input((n, 1, WIDTH), "float32"), g.new_input((EXPERTS, WIDTH, INNER), "float32")
+    g.mark_output(g.matmul(x, g.gather(w, g.new_input((n,), "int64"))))
+    program = g.graph()
+    assert with_all_experts(program) is program and not rows_of_all(program)
 
 
 WRONG: dict[str, Graph] = {
