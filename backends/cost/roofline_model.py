@@ -16,12 +16,11 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
-from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.attention import LibraryAttention
+from mirage_eg.backends.launches.generated_ops import poolings
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
-from mirage_eg.backends.launches.pooling import poolings
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
@@ -44,6 +43,32 @@ def is_function(op: str, attributes: Mapping[str, Any]) -> bool:
 
 
 LONG_ROW = 48 << 10  # bytes: a longer row is read three times by the library's softmax, which has it in shared memory else
+
+
+SECTOR = 64  # bytes of a row below which a load or a store moves more than it uses
+SHORT_ROW = 0.16
+"""The share of the bytes of loaded tiles with rows of a sector that memory takes longer for; it falls with the square of the
+length.
+
+On an H200 a kernel that copies floats at 4.25 TB/s took 1.16, 1.06 and 1.01 times as long by rows of 64, 128 and 256 bytes.
+"""
+
+
+@lru_cache(maxsize=1 << 16)  # a search asks for few shapes, millions of times
+def wasted_share(tile: Shape, tensor: Shape, size: int, is_stored: bool) -> float:
+    """Bytes that are moved besides those of a tile of a tensor, over those of the tile; `size`: bytes of an element.
+
+    A row is what follows in memory without a gap: the last dim, and dims before it where the tile has the last ones whole.
+    """
+    row, first = size, len(tile) > 1  # the first dim of several may be that of partial results, of any number
+    for extent, whole in zip(reversed(tile[first:]), reversed(tensor), strict=False):
+        row *= extent
+        if extent != whole:
+            break
+    else:
+        return 0.0
+    share = max(0.0, SECTOR / row - 1)
+    return share if is_stored else share + SHORT_ROW * min(1.0, SECTOR / row) ** 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +374,9 @@ def work_of_tiles(
     """The work of a block graph of primitive ops, with these shapes of its tiles and this many iterations, of which a share is
     `live`, on so many threads."""
     iterations = loop if live == 1 else loop * live
-    loaded = wasted = flops = arithmetic = functions = 0.0
+    loaded = wasted = flops = arithmetic = functions = staged = 0.0
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = False
-    staged = 0.0
     results = besides = 0  # bytes of registers: of all results, and the most that one product takes besides its own
     for item in _tile_ops(block):
         if item.is_stored and not stores:

@@ -12,9 +12,8 @@ from functools import cached_property
 from mirage_eg.backends.launches.attention import LibraryAttention, library_attentions
 from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order
 from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
+from mirage_eg.backends.launches.generated_ops import poolings, scans
 from mirage_eg.backends.launches.placement import placement_of
-from mirage_eg.backends.launches.pooling import poolings
-from mirage_eg.backends.launches.scans import scans
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.library import ROW_READS

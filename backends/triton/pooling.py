@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
+from mirage_eg.backends.launches.generated_ops import Pooling, poolings
 from mirage_eg.backends.launches.launch_graph import Launch
-from mirage_eg.backends.launches.pooling import Pooling, poolings
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.backends.triton.program_file import ProgramFile

@@ -6,8 +6,8 @@ Nothing here is trusted: emitted kernels are checked against float64.
 from collections.abc import Iterator
 from math import prod
 
+from mirage_eg.backends.launches.generated_ops import scans
 from mirage_eg.backends.launches.launch_graph import Launch
-from mirage_eg.backends.launches.scans import scans
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.tiles import power_of_two

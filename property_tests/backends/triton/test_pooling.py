@@ -11,8 +11,8 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.generated_ops import poolings
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
-from mirage_eg.backends.launches.pooling import poolings
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.errors import GraphError
