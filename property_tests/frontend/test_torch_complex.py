@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.records import graph_records
-from property_tests.support.library_segments import library_segments
 from property_tests.support.torch_import import exported, imported, relative_error
 
 GENERATOR = torch.Generator().manual_seed(5)
@@ -85,12 +82,3 @@ def test_the_program_of_a_user_stays_as_it_was() -> None:
     before = str(program.graph)
     import_program(program)
     assert str(program.graph) == before
-
-
-def test_a_compiled_rotation_is_one_segment() -> None:
-    with library_segments(), torch.no_grad():
-        options = {"gate": "off", "cache": "off", "rest": "eager"}
-        got = torch.compile(llama4, backend=backend, options=options, dynamic=False)(X, ANGLES)
-    assert relative_error(got, llama4(X, ANGLES)) <= 1e-6
-    [record] = graph_records()
-    assert not record.outside and len(record.segments) == 1

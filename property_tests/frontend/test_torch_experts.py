@@ -10,8 +10,6 @@ pytest.importorskip("transformers")
 import transformers.integrations.moe  # noqa: E402, F401  (it registers the op)
 
 from mirage_eg.ir import sorted_rows  # noqa: E402
-from mirage_eg.torch_compile.backend import backend  # noqa: E402
-from mirage_eg.torch_compile.records import Decision, graph_records  # noqa: E402
 from property_tests.support.torch_import import imported  # noqa: E402
 
 TOKENS, CHOSEN, EXPERTS, WIDTH, COLUMNS = 5, 2, 4, 16, 8
@@ -137,13 +135,3 @@ def test_groups_of_float8_have_scales_of_rows_and_of_columns_of_each_weight(ends
 def test_other_counts_quotients_and_large_groups_stay_outside(function: Any, arguments: Any, reason: str) -> None:
     it = imported(function, *arguments)
     assert any(reason in node.reason for node in it.outside), it.outside
-
-
-def test_a_compiled_layer_serves_any_number_of_tokens() -> None:
-    options = {"gate": "off", "cache": "off", "rest": "eager", "min_ops": 1000}
-    compiled = torch.compile(layer, backend=backend, options=options, dynamic=True)
-    for tokens in (TOKENS, TOKENS + 3):
-        x, scores = X.repeat(2, 1)[:tokens], SCORES.repeat(2, 1)[:tokens]
-        torch.testing.assert_close(compiled(x, scores, W), layer(x, scores, W), rtol=1e-5, atol=1e-5)
-    [record] = graph_records()
-    assert not record.outside and {it.decision for it in record.segments} == {Decision.SMALL}
