@@ -30,7 +30,7 @@ def write_pairs(graph: Any) -> None:
         elif _is_complex(node) and name in _COMPLEX:
             pair = _COMPLEX[name](it, *node.args, **node.kwargs)
             if pair is not None:
-                it.known[node] = pair
+                it.known[node] = it.in_type_of(node, pair)
                 it.replaced.add(node)
     for node in reversed([*graph.nodes]):
         if node in it.replaced and not node.users:
@@ -76,6 +76,11 @@ class _Pairs:
             self.known[node] = self.call("view_as_real", node)
         return self.known[node]
 
+    def in_type_of(self, node: Fx, pair: Fx) -> Fx:
+        """The pair in the precision of a complex node, on which the precision of a tensor without dims has no influence."""
+        real = node.meta["val"].dtype.to_real()
+        return pair if pair.meta["val"].dtype is real else self.call("to.dtype", pair, real)
+
     def parts(self, value: Any) -> tuple[Any, Any]:
         """The real and the imaginary part of a complex node or number."""
         if isinstance(value, complex):
@@ -91,6 +96,12 @@ def _copied(it: _Pairs, x: Any, *args: Any, **given: Any) -> Fx | None:
     """In the same type and on the same device; a layout has no influence on the values."""
     one, other = (node.meta["val"] for node in (x, it.place))
     return it.of(x) if one.dtype is other.dtype and one.device == other.device else None
+
+
+def _complex(it: _Pairs, real: Fx, imaginary: Fx) -> Fx | None:
+    """Of parts of one shape; torch's op broadcasts others."""
+    one, other = (part.meta["val"].shape for part in (real, imaginary))
+    return it.joined(real, imaginary) if one == other else None
 
 
 def _polar(it: _Pairs, radius: Fx, angle: Fx) -> Fx:
@@ -136,7 +147,7 @@ def _along(name: str, new: int = 0) -> Callable[..., Fx]:
     """An op along dims counted from 0; `new` dims more than the operand has."""
 
     def along(it: _Pairs, x: Fx, *args: Any) -> Fx:
-        rank = x.meta["val"].dim() + new
+        rank = max(x.meta["val"].dim() + new, 1)  # without dims, dim 0 is the one that an op may name
         count = 2 if name == "transpose.int" else 1
         return it.call(name, it.of(x), *(dim % rank for dim in args[:count]), *args[count:])
 
@@ -150,14 +161,15 @@ def _permuted(it: _Pairs, x: Fx, dims: list[int]) -> Fx:
 
 _COMPLEX: Mapping[str, Callable[..., Fx | None]] = {
     "aten.view_as_complex.default": lambda it, x: x,
-    "aten.complex.default": lambda it, real, imaginary: it.joined(real, imaginary),
+    "aten.complex.default": _complex,
     "aten.polar.default": _polar,
     "aten.exp.default": _exponential,
     "aten.mul.Tensor": _product,
     "aten.add.Tensor": _sum("add.Tensor"),
     "aten.sub.Tensor": _sum("sub.Tensor"),
     **dict.fromkeys(("aten._conj.default", "aten.conj_physical.default", "aten._conj_physical.default"), _conjugate),
-    **{f"aten.{name}.default": _in_shape(name) for name in ("view", "reshape", "_unsafe_view", "expand")},
+    **{f"aten.{name}.default": _in_shape("reshape") for name in ("view", "reshape", "_unsafe_view")},
+    "aten.expand.default": _in_shape("expand"),
     **{f"aten.{name}": _along(name) for name in ("select.int", "slice.Tensor", "transpose.int", "squeeze.dim")},
     "aten.unsqueeze.default": _along("unsqueeze", new=1),
     "aten.permute.default": _permuted,
