@@ -119,6 +119,12 @@ def _of_type(dtype: DType) -> Range:
     return (0, 2**bits - 1) if dtype is DType.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
+def wrapped_number(number: int, dtype: DType) -> int:
+    """The number of a type of whole numbers that has the same low bits."""
+    low, high = _of_type(dtype)
+    return (number - low) % (high - low + 1) + low
+
+
 def _range(graph: Graph, item: Node, known: Mapping[int, Range], every: Range) -> Range:
     row = OPS[item.op]
     places: object = item["extent"] if item.op in COUNTS else 0

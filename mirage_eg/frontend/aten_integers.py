@@ -9,6 +9,7 @@ from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.integer_ranges import wrapped_number
 from mirage_eg.ir.op.elementwise import PACKAGED
 
 INTEGERS = tuple(str(dtype) for dtype in DType if dtype.is_integer)
@@ -21,7 +22,7 @@ def has_integers(call: Call) -> bool:
 
 
 def _constant(call: Call, value: Fraction, dtype: str) -> Tensor:
-    return call.constant(int(value) if dtype in INTEGERS else float(value), dtype)
+    return call.constant(wrapped_number(int(value), DType(dtype)) if dtype in INTEGERS else float(value), dtype)
 
 
 def _operand(call: Call, name: str, dtype: str) -> Operand:
@@ -47,10 +48,18 @@ def _tensor(call: Call, name: str, dtype: str) -> Tensor:
 
 
 def _common(call: Call) -> str:
-    """The type in which two operands are compared: that of floats if there are some, else the wider of integers."""
-    kinds = [kind.dtype for kind in call.types.values()]
-    floats = [kind for kind in kinds if kind in FLOATING]
-    return floats[0] if floats else max((kind for kind in kinds if kind in INTEGERS), default="int64")
+    """The type in which torch compares two operands: that of floats if there are some, else one that holds all integers.
+
+    A tensor without dims has the type of one with dims.
+    """
+    floats = [kind.dtype for kind in call.types.values() if kind.dtype in FLOATING]
+    if floats:
+        return floats[0]
+    integers = [kind for kind in call.types.values() if kind.dtype in INTEGERS]
+    found = {DType(kind.dtype) for kind in [kind for kind in integers if kind.shape] or integers}
+    if found == {DType.int8, DType.uint8}:
+        return DType.int16
+    return max(found, key=lambda dtype: dtype.itemsize, default=DType.int64)
 
 
 def _compared(
@@ -198,9 +207,9 @@ def _by_mask(compute: Callable[[Tensor, Tensor, int], Tensor]) -> Handler:
 
 def _whole_quotient(call: Call, mode: str, is_rest: bool) -> Tensor:
     """The quotient by a number above 0, rounded down (`floor`) or towards 0 (`trunc`), or the remainder."""
-    divisor, dtype = _known(call, "other"), call.result.dtype
-    if divisor <= 0 or dtype not in INTEGERS:
-        raise UnsupportedError(f"a division of {dtype} by {divisor}, wanted integers and a number above 0")
+    number, dtype = _known(call, "other"), call.result.dtype
+    if dtype not in INTEGERS or (divisor := wrapped_number(number, DType(dtype))) <= 0:
+        raise UnsupportedError(f"a division of {dtype} by {number}, wanted integers and a number above 0")
     x = _tensor(call, "self", dtype)
     up = x if mode == "floor" else call.graph.where(cast(call.graph.op("less", x, x * 0), "bool"), x + (divisor - 1), x)
     quotient = up // divisor if divisor > 1 else x

@@ -53,3 +53,26 @@ def test_a_cast_to_fewer_bits_drops_the_upper_ones() -> None:
 def test_an_argmax_compares_whole_numbers_exactly() -> None:
     x = torch.tensor([2**53, 2**53 + 1])
     assert imported(lambda x: torch.argmax(x, 0) * 2, x).run(x) == 2
+
+
+NARROW, WIDE = torch.tensor([-3, 5, -128, 44, 0]), torch.tensor([253, 261, 128, 300, -32768])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_integers_of_two_types_are_compared_in_one_that_holds_both(dtype: torch.dtype) -> None:
+    def compared(x: Any, y: Any) -> Any:
+        return torch.stack([x < y, x <= y, x == y, x > y, x >= y, x != y])
+
+    x, y = NARROW.to(torch.int8), WIDE.to(dtype)
+    for pair in ((x, y), (y, x)):
+        it = imported(compared, *pair)
+        assert it.outside == () and torch.equal(it.run(*pair), compared(*pair))
+
+
+def test_a_number_beyond_the_type_of_a_tensor_is_that_with_its_low_bits() -> None:
+    def compared(x: Any) -> Any:
+        return torch.stack([x == torch.tensor(261), x < 300, x % 300 == 3, torch.div(x, 261, rounding_mode="floor") == 1])
+
+    x = NARROW.to(torch.int8)
+    it = imported(compared, x)
+    assert it.outside == () and torch.equal(it.run(x), compared(x))
