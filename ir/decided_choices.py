@@ -31,7 +31,7 @@ def without_decided_choices(program: Graph, given: Mapping[int, Range]) -> Graph
 
 
 def _chosen(item: Node, ranges: Mapping[int, Range]) -> int | None:
-    """The operand that the result is, whatever the integers are."""
+    """The operand that the result is for all values of the integers."""
     if item.op == "where":
         condition, x, y = item.operands
         return {(1, 1): x, (0, 0): y}.get(ranges.get(condition, (0, 1)))

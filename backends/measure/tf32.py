@@ -33,7 +33,7 @@ Operands = Mapping[str, Sequence[int]]
 def _settings() -> tuple[list[Any], str, Any]:
     """Torch's settings of convolutions and products: their owners, their name, and the value without TF32.
 
-    Torch 2.9 has newer ones, beside which the older may not be read.
+    Torch 2.9 has newer ones; where they are used, the older may not be read.
     """
     convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
     if hasattr(convolutions, "conv"):

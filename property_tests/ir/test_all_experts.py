@@ -111,7 +111,7 @@ def test_a_deep_program_is_rewritten() -> None:
     assert len(_shapes(with_all_experts(g.graph()), "gather")) == 10
 
 
-def test_rows_of_a_number_of_tokens_that_is_chosen_later_read_those_of_their_own() -> None:
+def test_rows_of_a_number_of_tokens_chosen_later_read_those_of_their_own() -> None:
     g, n = new_kernel_graph(), Dim("n", max=64)
     x, w = g.new_input((n, 1, WIDTH), "float32"), g.new_input((EXPERTS, WIDTH, INNER), "float32")
     g.mark_output(g.matmul(x, g.gather(w, g.new_input((n,), "int64"))))

@@ -81,7 +81,7 @@ def test_results_their_memory_and_what_is_written_are_those_of_eager(name: str) 
     assert direct and set(direct) == {name in ALONE} and not any(it.fallback for it in graph_records())
 
 
-def test_inductor_compiles_nothing_of_segments_alone_and_all_of_a_graph_with_another_op(
+def test_inductor_compiles_graphs_that_have_an_op_besides_segments_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from torch._inductor import compile_fx
