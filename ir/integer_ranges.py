@@ -46,7 +46,7 @@ def value_ranges(graph: Graph, given: Mapping[int, Range]) -> Mapping[int, Range
 
 
 def with_wraps(graph: Graph, given: Mapping[int, Range]) -> Graph:
-    """The graph with an op `wrap` behind each integer of 8 or 32 bits that may have wrapped, in graphs inside, too.
+    """The graph with an op `wrap` behind each integer of 8, 16 or 32 bits that may have wrapped, in graphs inside, too.
 
     `given`: ranges of inputs by position. Places of elements are within their extents and do not wrap.
     """
@@ -139,7 +139,7 @@ def _range(graph: Graph, item: Node, known: Mapping[int, Range], every: Range) -
     if row.kind is Kind.ELEMENTWISE:
         found = integer_range(item.op, item.mapping, *operands) or every
         return (int(found[0] > 0 or found[1] < 0), int(found != (0, 0))) if every == (0, 1) else found
-    if row.kind is Kind.ACCUMULATOR and row.reduction == "sum" and every[1] < 2**8:
+    if row.kind is Kind.ACCUMULATOR and row.reduction == "sum" and every[1] < 2**16:
         return every[0] - 1, every[1] + 1
     if row.kind is Kind.REARRANGEMENT or item.op in CHOICES or "max" in (item.op, row.reduction):
         return hull(*operands)

@@ -81,6 +81,22 @@ def test_a_cast_in_a_kernel_wraps() -> None:
     assert Reference(kernel(True)).check(kernel(True)).verdict is Equality.EQUAL
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_a_sum_over_a_loop_wraps(dtype: str) -> None:
+    def kernel(wide: bool) -> Graph:
+        kernel, block = new_kernel_graph(), new_threadblock_graph((1,), forloop_range=4)
+        x = kernel.new_input(SHAPE, dtype)
+        tile = block.new_input(x, (REPLICATED,), 1)
+        total = block.forloop_accum(block.cast(tile, "int32") if wide else tile)
+        block.new_output(block.cast(total, "float32"), (REPLICATED,))
+        [result] = kernel.customized([x], block)
+        kernel.mark_output(result)
+        return kernel.graph()
+
+    assert Reference(kernel(True)).check(kernel(False)).verdict is not Equality.EQUAL
+    assert Reference(kernel(False)).check(kernel(False)).verdict is Equality.EQUAL
+
+
 @st.composite
 def _steps(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     ops = st.sampled_from(["add", "sub", "mul", "shift", "scale", "cast", "maximum", "low_bits", "right_shift"])
