@@ -132,8 +132,10 @@ def _is_long(graph: Graph, value: int) -> bool:
 
 
 def _write_compensated_sum(writer: Writer, name: str, term: str, shape: Shape, dtype: DType) -> None:
-    """A sum, with what its additions lose added at the end (Kahan and Babuška; Dekker's fast two-sum, 1971, which is exact where
-    a term is no larger than the sum); infinite sums stay as they are."""
+    """A sum, with what its additions lose added at the end; infinite sums stay as they are.
+
+    What one loses is exact where the term is no larger than the sum (Dekker, 1971; Kahan and Babuška).
+    """
     lost, total = (writer.new_name(f"{each}_{name}") for each in ("lost", "total"))
     _open_accumulator(writer, lost, shape, "sum", dtype)
     if not term.isidentifier():
