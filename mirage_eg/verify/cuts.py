@@ -42,7 +42,7 @@ class Pair:
 def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
     """The pairs whose composition are program and µGraph; one pair where no value between is known to both."""
     primitive = expand(program)
-    same = _same_values(primitive, candidate, seed)
+    same = _same_values(primitive, candidate, seed) if _ends_are_apart(primitive, candidate) else {}
     parts = _Parts(cache(partial(part_of, primitive)), cache(partial(part_of, candidate)))
     while same:
         found = _cut(primitive, candidate, same, parts)
@@ -127,6 +127,13 @@ def _cut(program: Graph, candidate: Graph, same: dict[int, int], parts: _Parts) 
         if own != kernels:
             pairs.append(Pair(own, kernels))
     return tuple(pairs)
+
+
+def _ends_are_apart(program: Graph, candidate: Graph) -> bool:
+    """Whether each output of the µGraph is one of the program, and of inputs the same input: no part would make another."""
+    given = dict(zip(candidate.input_values, program.input_values, strict=True))
+    ends = set(zip(_ends(candidate), _ends(program), strict=True))
+    return len(ends) == len({value for value, _ in ends}) and all(given.get(value, other) == other for value, other in ends)
 
 
 def _ends(graph: Graph) -> list[int]:

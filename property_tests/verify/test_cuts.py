@@ -1,0 +1,48 @@
+"""Outputs that no part would make: inputs, and one value for two outputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mirage_eg as mi
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
+from mirage_eg.verify.block_reference import BlockReference
+from mirage_eg.verify.cuts import pairs_of
+from property_tests.verify.test_kernel_mutants import kernel_mutants
+
+
+def of_two_inputs(outputs: Callable[..., Any]) -> Graph:
+    p = mi.new_kernel_graph()
+    for value in outputs(p, p.new_input((8, 8)), p.new_input((8, 8))):
+        p.mark_output(value)
+    return p.graph()
+
+
+def with_outputs(graph: Graph, *values: int) -> Graph:
+    return Graph((*(item for item in graph.nodes if item.op != "output"), *(node("output", value) for value in values)))
+
+
+def test_no_mutant_whose_output_is_an_input_is_equal() -> None:
+    program = of_two_inputs(lambda p, x, y: (p.softmax(x @ y, 1) @ y, p.exp(x - p.mean(x, 1))))
+    parts = BlockReference(program)
+    inputs = [it for it in kernel_mutants(program) if any(item.operands[0] in it.input_values for item in it.outputs)]
+    assert len(inputs) > 2 and not any(parts.check(it).equal for it in inputs)
+
+
+@pytest.mark.parametrize("values", [(2, 2), (3, 3), (3, 2), (0, 3), (2, 1)])
+def test_outputs_stand_for_those_of_the_program_in_order(values: tuple[int, int]) -> None:
+    program = of_two_inputs(lambda p, x, y: ((z := x @ y), p.exp(z)))
+    assert [it.op for it in program.nodes if it.op != "output"] == ["input", "input", "matmul", "exp"]
+    assert not BlockReference(program).check(with_outputs(program, *values)).equal
+    assert BlockReference(program).check(with_outputs(program, 2, 3)).equal
+
+
+def test_an_input_that_is_an_output_of_both_needs_no_part() -> None:
+    def program(double: Callable[..., Any]) -> Graph:
+        return of_two_inputs(lambda p, x, y: (x, p.exp(double(p, x @ y))))
+
+    one, other = program(lambda p, z: z + z), program(lambda p, z: p.scale(z, 2))
+    assert BlockReference(one).check(other).equal
+    assert [[item.op for item in pair.program.ops] for pair in pairs_of(one, other, seed=0)] == [["add", "exp"]]
