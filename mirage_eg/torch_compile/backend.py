@@ -13,7 +13,7 @@ from uuid import uuid4
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.compile_graph import compile_graph
-from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct
+from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct, unchecked
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
 from mirage_eg.torch_compile.operator import op_of
 from mirage_eg.torch_compile.records import (
@@ -65,7 +65,7 @@ def backend(
         with_segments = _with_eager if settings.rest == "eager" else _with_inductor
         with_segments = _fastest if may_compare(settings, example_inputs) else with_segments
         call = call_of(settings)
-        compiled = call.noting(with_segments(gm, example_inputs, settings, call))
+        compiled = unchecked(call.noting(with_segments(gm, example_inputs, settings, call)), example_inputs)
         return noting_calls(compiled, graph_records()[before:])
     except OptionError:
         raise

@@ -35,6 +35,26 @@ def enabled(compiled: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def unchecked(compiled: Callable[..., Any], example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A compiled function; for subclasses of Tensor without torch's check of custom ops, under which no op takes these."""
+    import torch
+    from torch._functorch import config as functorch
+    from torch._subclasses import FakeTensor
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # AOTAutograd takes these apart before the check
+
+    plain = {torch.Tensor, torch.nn.Parameter, FakeTensor}
+    others = [it for it in example_inputs if isinstance(it, torch.Tensor) and type(it) not in plain]
+    checked = not all(map(is_traceable_wrapper_subclass, others)) and hasattr(functorch, "check_custom_op_aliasing")
+    if not checked:
+        return compiled
+
+    def run(*arguments: Any) -> Any:
+        with functorch.patch(check_custom_op_aliasing=False):
+            return compiled(*arguments)
+
+    return run
+
+
 def is_direct(module: Any) -> bool:
     """Whether a graph has no op besides segments and views, and no CUDA graph or cache wants code of Inductor."""
     from torch._functorch import config as functorch

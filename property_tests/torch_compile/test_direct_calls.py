@@ -171,3 +171,20 @@ def test_threads_share_a_compiled_function() -> None:
             each.join()
     for got, given in zip(results, inputs, strict=True):
         torch.testing.assert_close(got, projected(given), atol=1e-5, rtol=1e-5)
+
+
+class Plain(torch.Tensor):
+    """A subclass without a meaning of its own."""
+
+
+@pytest.mark.parametrize("rest", ["inductor", "eager"])
+@pytest.mark.parametrize("function", [projected, with_an_op_outside])
+def test_a_subclass_of_tensor_is_what_it_is_in_eager(function: Callable[[Any], Any], rest: str) -> None:
+    x, _ = tensors()
+    with watched():
+        fast = compiled(function, rest=rest)
+        for given in (x.as_subclass(Plain), x, x.as_subclass(Plain)):  # type: ignore[no-untyped-call]
+            got, wanted = fast(given), function(given)
+            assert type(got) is type(wanted) is type(given)
+            torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+    assert all(it.used and not it.fallback for it in graph_records())
