@@ -16,6 +16,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
 
 EPS = 2.0**-10  # from 1 to the next number of TF32
+_ON = ("tf32", True)  # what torch's settings say where TF32 is allowed
 _DROPPED = 13  # binary digits of float32 that TF32 lacks
 _CONVOLUTIONS = {"convolution": (0, 1)}
 _PRODUCTS = {
@@ -46,22 +47,27 @@ def rounded_operands(device: Any) -> Operands:
     if device is None or device.type != "cuda":
         return {}
     owners, name, _ = _settings()
-    convolutions, products = (getattr(owner, name) in ("tf32", True) for owner in owners)
+    convolutions, products = (getattr(owner, name) in _ON for owner in owners)
     return (_CONVOLUTIONS if convolutions else {}) | (_PRODUCTS if products else {})
 
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Within it torch's ops on a GPU round no float32 operand to TF32."""
+    """Within it torch's ops on a GPU round no float32 operand to TF32.
+
+    Afterwards settings follow torch's common one, `torch.backends.fp32_precision`, where that gives them the same value.
+    """
     owners, name, off = _settings()
-    before = [getattr(owner, name) for owner in owners]
+    before = [(owner, value) for owner in owners if (value := getattr(owner, name)) in _ON]
     try:
-        for owner in owners:
+        for owner, _ in before:
             setattr(owner, name, off)
         yield
     finally:
-        for owner, value in zip(owners, before, strict=True):
-            setattr(owner, name, value)
+        for owner, value in before:
+            setattr(owner, name, "none" if name == "fp32_precision" else value)
+            if getattr(owner, name) != value:
+                setattr(owner, name, value)
 
 
 def has_rounded_operands(program: Graph, operands: Operands) -> bool:

@@ -7,6 +7,7 @@ then nothing is said about the kernels.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from math import floor, inf, isnan, log2, nan
 from typing import Any
 
@@ -45,7 +46,7 @@ def largest_errors(
         if may_round:
             with tf32.RoundedOperands(operands):
                 torchs.append(stable(*given))
-        with tf32.without_tf32():
+        with tf32.without_tf32() if may_round else nullcontext():
             exact = call.module.reference(*tensors)
         results = zip(ours, zip(*torchs, strict=True), exact, coarsest, strict=True)
         return max((compared(*each, max_error, is_large=magnitude > 1) for each in results), key=_severity)

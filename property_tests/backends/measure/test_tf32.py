@@ -43,6 +43,20 @@ def test_the_settings_say_which_ops_may_round(convolutions: bool, products: bool
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (convolutions, products)
 
 
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch before 2.9 has no common setting")
+def test_settings_follow_the_common_one_afterwards() -> None:
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    try:
+        for value in ("tf32", "ieee"):
+            torch.backends.fp32_precision = value
+            assert ("mm" in tf32.rounded_operands(GPU)) == (value == "tf32")
+            with tf32.without_tf32():
+                assert tf32.rounded_operands(GPU) == {}
+            assert ("mm" in tf32.rounded_operands(GPU)) == (value == "tf32")
+    finally:
+        torch.backends.fp32_precision = "none"
+
+
 def test_convolutions_and_products_have_rounded_operands() -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.Linear(6, 6))
     x = torch.randn(2, 8, 8, 8, generator=torch.Generator().manual_seed(0))
