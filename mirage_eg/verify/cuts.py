@@ -74,8 +74,8 @@ def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
                 known.setdefault(key, value)
             elif key in known:
                 found[value] = known[key]
-    ends, exponents = _ends(candidate), _exponents(program)
-    return {value: other for value, other in found.items() if value not in ends and other not in exponents}
+    ends, hidden = _ends(candidate), _exponents(program) | _unnormalized(program)
+    return {value: other for value, other in found.items() if value not in ends and other not in hidden}
 
 
 def _exponents(program: Graph) -> set[int]:
@@ -88,6 +88,23 @@ def _exponents(program: Graph) -> set[int]:
     for item, values in program.numbered():
         found.difference_update(values if _is_product(item) else item.operands if item.op in AVERAGES else ())
     return found
+
+
+def _unnormalized(program: Graph) -> set[int]:
+    """Exponentials, and values computed from them, up to a quotient of two or a logarithm: they overflow where this does not.
+    At a cut behind them nobody would know that, since inputs are only so large that no value of a part overflows."""
+    large, found = set[int](), set[int]()
+    for item, values in program.numbered():
+        if item.op == "exp" or (large.intersection(item.operands) and item.op != "sqrt" and not _normalizes(item, large)):
+            large.update(values)
+    for item, values in reversed([*program.numbered()]):
+        if _normalizes(item, large) or found.intersection(values):
+            found.update(large.intersection(item.operands))
+    return found
+
+
+def _normalizes(item: Node, large: Collection[int]) -> bool:
+    return (item.op == "div" and item.operands[1] in large) or (item.op.startswith("log") and item.operands[0] in large)
 
 
 def _is_product(item: Node) -> bool:

@@ -46,3 +46,44 @@ def test_an_input_that_is_an_output_of_both_needs_no_part() -> None:
     one, other = program(lambda p, z: z + z), program(lambda p, z: p.scale(z, 2))
     assert BlockReference(one).check(other).equal
     assert [[item.op for item in pair.program.ops] for pair in pairs_of(one, other, seed=0)] == [["add", "exp"]]
+
+
+SCORES: dict[str, Callable[..., Any]] = {
+    "one exponential": lambda p, s, mask: p.exp(s + mask),
+    "a product of two": lambda p, s, mask: p.exp(s) * p.exp(mask),
+}
+
+
+@pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_exponentials_that_overflow_in_memory_are_refused_behind_a_cut(scores: Callable[..., Any], dtype: str) -> None:
+    def attention(weights: Callable[..., Any]) -> Graph:
+        p = mi.new_kernel_graph()
+        q, k, v, mask = (p.new_input(shape, dtype) for shape in ((32, 16), (16, 32), (32, 16), (32, 32)))
+        p.mark_output(weights(p, p.scale(q @ k, 1), mask) @ v)
+        return p.graph()
+
+    def normalized(p: Any, s: Any, mask: Any) -> Any:
+        e = scores(p, s, mask)
+        return e / p.sum(e, 1)
+
+    def shifted(p: Any, s: Any, mask: Any) -> Any:
+        e = p.exp((scaled := s + mask) - p.max(scaled, 1))
+        return e / p.sum(e, 1)
+
+    reference = BlockReference(attention(lambda p, s, mask: p.softmax(s + mask, 1)))
+    wrong, right = attention(normalized), attention(shifted)
+    assert reference.check(wrong).equal and reference.check(right).equal
+    assert [check.ok for check in reference.float_checks([wrong, right])] == [False, True]
+
+
+def test_nothing_between_an_exponential_and_its_logarithm_is_a_cut() -> None:
+    def program(first: int, second: int) -> Graph:
+        def outputs(p: Any, x: Any, y: Any) -> Any:
+            s = p.scale(p.scale(x @ y, first), second)
+            return (p.log(p.sum(p.exp(s), 1)),)
+
+        return of_two_inputs(outputs)
+
+    [pair] = pairs_of(program(2, 3), program(3, 2), seed=0)
+    assert [item.op for item in pair.program.ops] == ["scale", "scale", "exp", "sum", "log"]
