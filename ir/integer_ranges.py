@@ -127,11 +127,9 @@ def wrapped_number(number: int, dtype: DType) -> int:
 
 def _range(graph: Graph, item: Node, known: Mapping[int, Range], every: Range) -> Range:
     row = OPS[item.op]
-    places: object = item["extent"] if item.op in COUNTS else 0
-    if item.op in ORDERS:
-        places = graph.types[item.operands[0]].shape[item["dim"]]
-    if places:
-        return (0, places - 1) if isinstance(places, int) else every
+    if item.op in COUNTS or item.op in ORDERS:
+        places = item["extent"] if item.op in COUNTS else graph.types[item.operands[0]].shape[item["dim"]]
+        return (0, max(0, places - 1)) if type(places) is int else every  # a size that is chosen later may be any
     data = [i for position, i in enumerate(item.operands) if position >= row.conditions and position != row.indices]
     if not all(_is_whole(graph, i) for i in data):
         return every

@@ -17,6 +17,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.elementwise import DIVISIONS, QUOTIENTS, ROOTS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 from mirage_eg.verify.random_inputs import RandomInputs
@@ -95,7 +96,9 @@ def _unnormalized(program: Graph) -> set[int]:
     At a cut behind them nobody would know that, since inputs are only so large that no value of a part overflows."""
     large, found = set[int](), set[int]()
     for item, values in program.numbered():
-        if item.op == "exp" or (large.intersection(item.operands) and item.op != "sqrt" and not _normalizes(item, large)):
+        if item.op == "exp" or (
+            large.intersection(item.operands) and item.op not in ROOTS - DIVISIONS and not _normalizes(item, large)
+        ):
             large.update(values)
     for item, values in reversed([*program.numbered()]):
         if _normalizes(item, large) or found.intersection(values):
@@ -104,7 +107,7 @@ def _unnormalized(program: Graph) -> set[int]:
 
 
 def _normalizes(item: Node, large: Collection[int]) -> bool:
-    return (item.op == "div" and item.operands[1] in large) or (item.op.startswith("log") and item.operands[0] in large)
+    return (item.op in QUOTIENTS and item.operands[1] in large) or (item.op.startswith("log") and item.operands[0] in large)
 
 
 def _is_product(item: Node) -> bool:
