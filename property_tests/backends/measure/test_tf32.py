@@ -53,13 +53,13 @@ def test_settings_follow_the_common_one_afterwards() -> None:
     torch.backends.cuda.matmul.fp32_precision = "none"
     try:
         for value in ("tf32", "ieee"):
-            torch.backends.fp32_precision = value
+            torch._C._set_fp32_precision_setter("generic", "all", value)
             assert ("mm" in tf32.rounded_operands(GPU)) == (value == "tf32")
             with tf32.without_tf32():
                 assert tf32.rounded_operands(GPU) == {}
             assert ("mm" in tf32.rounded_operands(GPU)) == (value == "tf32")
     finally:
-        torch.backends.fp32_precision = "none"
+        torch._C._set_fp32_precision_setter("generic", "all", "none")
 
 
 def test_convolutions_and_products_have_rounded_operands() -> None:
