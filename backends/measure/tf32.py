@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 EPS = 2.0**-10  # from 1 to the next number of TF32
 _ON = ("tf32", True)  # what torch's settings say where TF32 is allowed
@@ -75,7 +76,7 @@ def has_rounded_operands(program: Graph, operands: Operands) -> bool:
     return any(
         ("mm" if item.kind is Kind.MATMUL else "convolution") in operands
         for item in program.nodes
-        if item.kind is Kind.MATMUL or item.op.startswith("conv")
+        if item.kind is Kind.MATMUL or item.op in (*CONVOLUTIONS, *TRANSPOSED)
         if program.types[item.operands[0]].dtype is DType.float32
     )
 

@@ -81,7 +81,9 @@ def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> It
                 moved["w"] = column * pooling.dilations[-1]
                 step = sum(more * steps[name] for name, more in moved.items())
                 bounds = [bound for name, more in moved.items() for bound in _bounds(pooling, name, more)]
-                fill = f", other={other}" if bounds else ""  # else only what is not stored lacks a value
+                fill = (
+                    f", other={other}" if bounds else ""
+                )  # without bounds only positions beyond the image lack a value; these have no store
                 parts.append(f"tl.load(at + {step}, mask={' & '.join(['inside', *bounds])}{fill}).to(tl.float32)")
             yield f"line = {parts[0]}"
             yield from (f"line = {_joined(pooling, 'line', part)}" for part in parts[1:])
@@ -94,7 +96,7 @@ _DIM = {"d": -3, "h": -2, "w": -1}
 
 
 def _bounds(pooling: Pooling, name: str, more: int) -> Iterator[str]:
-    """The conditions under which an element exists, so many after the first of its window: those that may fail."""
+    """The conditions that x has the element `more` indices behind the first one of a window: those that may fail."""
     dim = _DIM[name]
     before, stride = pooling.before[dim], pooling.strides[dim]
     last = (_groups(pooling) - 1) * pooling.rows if name == "h" else pooling.result[dim] - 1

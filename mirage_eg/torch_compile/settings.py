@@ -12,7 +12,7 @@ from mirage_eg.pipeline.run.option_fields import Option, check_fields
 from mirage_eg.pipeline.run.options import NOT_FINITE
 
 SEARCHES = ("offline", "once", "always")
-EAGER = "eager"  # torch's own ops: of what is outside segments, or of a whole graph where they are faster than Inductor's code
+EAGER = "eager"  # torch's own ops: for nodes outside segments, or for a whole graph where they are faster than Inductor's code
 RESTS = ("inductor", EAGER)
 GATES = ("auto", "time", "cost", "off")
 EVIDENCE = ("tested", "proved")

@@ -80,8 +80,11 @@ def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
 
 
 def _exponents(program: Graph) -> set[int]:
-    """Values from which an exponent is computed element by element: a mask that absorbs scores is wrong where it is added, and
-    behind a cut nobody would know. Nothing was added to a product itself, and scores with a mask are not what is averaged."""
+    """Values from which an exponent is computed element by element.
+
+    A mask that absorbs scores is wrong where it is added, and the part behind a cut would not show it. The result of a product
+    has no mask yet; values that are averaged are taken to have none.
+    """
     found = set[int]()
     for item, values in reversed([*program.numbered()]):
         if item.op == "exp" or (found.intersection(values) and item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
