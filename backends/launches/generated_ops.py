@@ -5,10 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
 from mirage_eg.backends.launches.placement import placement_of
+from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.library import RUNNING_SUMS
+from mirage_eg.ir.op.moves import JOINS, REVERSALS, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape, row_major
@@ -94,22 +98,29 @@ def _reuses(pooling: Pooling) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The positions of a cumulative sum along the last dim of `x`, and of the reversals around it, if it is from the end."""
+    """The positions of a cumulative sum along the last dim, and of what is around it: reversals if it is from the end; or a cut
+    of its operand and a concatenation, such as of an exclusive sum.
+
+    It reads the rows of `x` from `start` on; `first` stands before the sums in the rows of the result.
+    """
 
     nodes: tuple[int, ...]
     x: int
     value: int
+    is_reversed: bool = False
+    start: int = 0
+    first: int | None = None
 
     @property
-    def is_reversed(self) -> bool:
-        """Whether it is from the end of each row."""
-        return len(self.nodes) > 1
+    def operands(self) -> tuple[int, ...]:
+        """The values that it reads."""
+        return (self.x,) if self.first is None else (self.x, self.first)
 
 
 @once_per_graph
 def scans(graph: Graph) -> tuple[Scan, ...]:
     """The cumulative sums that generated kernels compute."""
-    if graph.depends_on_sizes or all(item.op != "cumsum" for item in graph.nodes):
+    if graph.depends_on_sizes or all(item.op not in RUNNING_SUMS for item in graph.nodes):
         return ()
     return tuple(_scans(graph))
 
@@ -118,21 +129,46 @@ def _scans(graph: Graph) -> Iterator[Scan]:
     strides, prepared = placement_of(graph).strides, prepared_values(graph)
     for position, (item, values) in enumerate(graph.numbered()):
         last = len(graph.types[values[0]].shape) - 1 if values else -1
-        if item.op != "cumsum" or item["dim"] != last or graph.types[values[0]].dtype not in _TYPES:
+        if item.op not in RUNNING_SUMS or item["dim"] != last or graph.types[values[0]].dtype not in _TYPES:
             continue
-        scan = _from_the_end(graph, position, item, values[0]) or Scan((position,), item.operands[0], values[0])
-        plain = all(strides[value] == row_major(graph.types[value].shape) for value in (scan.x, scan.value))
-        if plain and scan.value not in prepared and graph.node_of[scan.x].kind is not Kind.REARRANGEMENT:
+        alone = Scan((position,), item.operands[0], values[0])
+        scan = _from_the_end(graph, alone, last) or _behind_others(graph, alone, last) or alone
+        plain = all(strides[value] == row_major(graph.types[value].shape) for value in (*scan.operands, scan.value))
+        moved = any(graph.node_of[value].kind is Kind.REARRANGEMENT for value in scan.operands)
+        if plain and scan.value not in prepared and not moved:
             yield scan
 
 
-def _from_the_end(graph: Graph, position: int, item: Node, value: int) -> Scan | None:
-    """The scan of a reversed operand whose result is reversed, too, where nothing else reads either."""
-    [x], readers = item.operands, graph.readers[value]
-    before, after = graph.node_of[x], [graph.nodes[reader] for reader in readers]
-    if len(after) != 1 or {before.op, after[0].op} != {"flip"} or len(graph.readers[x]) != 1:
+def _around(graph: Graph, scan: Scan) -> tuple[Node, Node, tuple[int, ...], int] | None:
+    """The maker of its operand and what reads its result, where nothing else reads either: with the positions, and a value."""
+    maker, readers = graph.makers[scan.x], graph.readers[scan.value]
+    if len(readers) != 1 or len(graph.readers[scan.x]) != 1 or (after := graph.nodes[readers[0]]).kind is Kind.BOUNDARY:
         return None
-    if any([*it["dims"]] != [item["dim"]] for it in (before, after[0])):
+    [value] = next(values for place, (_, values) in enumerate(graph.numbered()) if place == readers[0])
+    return graph.nodes[maker], after, (maker, *scan.nodes, readers[0]), value
+
+
+def _from_the_end(graph: Graph, scan: Scan, last: int) -> Scan | None:
+    """The scan of a reversed operand whose result is reversed, too."""
+    if (around := _around(graph, scan)) is None:
         return None
-    result = next(values[0] for place, (_, values) in enumerate(graph.numbered()) if place == readers[0])
-    return Scan((graph.makers[x], position, readers[0]), before.operands[0], result)
+    before, after, nodes, value = around
+    if not {before.op, after.op} <= REVERSALS or any([*it["dims"]] != [last] for it in (before, after)):
+        return None
+    return Scan(nodes, before.operands[0], value, is_reversed=True)
+
+
+def _behind_others(graph: Graph, scan: Scan, last: int) -> Scan | None:
+    """The scan of a part of each row whose result is joined behind other elements."""
+    if (around := _around(graph, scan)) is None:
+        return None
+    before, after, nodes, value = around
+    if before.op not in VIEWS_OF_A_PART or after.op not in JOINS or {before["dim"], after["dim"]} != {last}:
+        return None
+    if any(nodes[-1] in joint.members for joint in joint_concats(graph, copying_nodes(graph))):
+        return None
+    shape = graph.types[before.operands[0]].shape
+    shown = shown_at(before, shape, row_major(shape))
+    if len(after.operands) != 2 or after.operands[1] != scan.value or shown is None or shown[0] != row_major(shape):
+        return None
+    return Scan(nodes, before.operands[0], value, start=shown[1], first=after.operands[0])

@@ -32,7 +32,7 @@ class LaunchKind(Enum):
     CONVOLUTION = "a library kernel of a convolution and the ops behind it up to a relu"
     CONCATENATION = "a generated kernel of several concatenations, and of rows that are written in place"
     POOLING = "a generated kernel of a pooling"
-    SCAN = "a generated kernel of a cumulative sum, and of the reversals around it"
+    SCAN = "a generated kernel of a cumulative sum, and of the moves around it"
     PREPARED = "library kernels before the first call, of weights alone"
     VIEW = "no kernel: readers read its operand, or the makers of its operands write it"
 
@@ -133,7 +133,7 @@ def _of_concatenations(graph: Graph, joint: Sequence[JointConcat], steps: Mappin
 
 def _of_scans(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
     for it in scans(graph):
-        yield Launch(LaunchKind.SCAN, steps[it.nodes[-1]], it.nodes, (it.x,), (it.value,))
+        yield Launch(LaunchKind.SCAN, steps[it.nodes[-1]], it.nodes, it.operands, (it.value,))
 
 
 def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:

@@ -1,4 +1,4 @@
-"""A generated kernel of library ops that reads one tensor and writes another, in the file of an emitted program."""
+"""A generated kernel of library ops that reads tensors and writes another, in the file of an emitted program."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,28 +8,31 @@ from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import STAGES, WARPS, kernel_source
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 
+_POINTERS = ("x_ptr", "first_ptr")  # of the operands
+
 
 def write_generated_kernel(
     file: ProgramFile,
     launch: Launch,
     programs: int,
-    body: Callable[[str, str, str], Sequence[str]],
+    body: Callable[..., Sequence[str]],
     helpers: Sequence[str] = (),
 ) -> None:
     """Write a kernel of so many programs, and its launch.
 
-    `body` gives the lines of the kernel for the number of a program and the pointers of both tensors.
+    `body` gives the lines of the kernel for the number of a program and the pointers of the operands and of the result.
     """
-    [x], [value] = launch.operands, launch.results
+    [value] = launch.results
+    tensors = (*launch.operands, value)
     file.name_written(value)
     if (buffer := file.write(value)) not in file.buffers:
         file.buffers.append(buffer)
-    name, arguments = file.new_name(f"{file.names[value]}_kernel"), ("x_ptr", "y_ptr")
-    wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in (x, value))
-    offsets = (file.lowered.placement.offsets.get(it, 0) for it in (x, value))
+    name, arguments = file.new_name(f"{file.names[value]}_kernel"), (*_POINTERS[: len(launch.operands)], "y_ptr")
+    wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in tensors)
+    offsets = (file.lowered.placement.offsets.get(it, 0) for it in tensors)
     pointers = (f"{pointer} + {offset}" if offset else pointer for pointer, offset in zip(arguments, offsets, strict=True))
     source = kernel_source(name, arguments, body(f"tl.program_id(0){'.to(tl.int64)' if wide else ''}", *pointers))
     kernel = BlockKernel(name, source, arguments, (), frozenset(helpers))
-    signature = tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in (x, value))
+    signature = tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in tensors)
     file.add_kernel(kernel, signature, {"num_warps": WARPS, "num_stages": STAGES, "enable_fp_fusion": True}, of_block=False)
-    file.body.append(f'    {name}[({programs}, 1, 1)]({file.names[x]}, {file.names[value]}, **OPTIONS["{name}"])')
+    file.body.append(f'    {name}[({programs}, 1, 1)]({", ".join(file.names[it] for it in tensors)}, **OPTIONS["{name}"])')

@@ -26,10 +26,10 @@ class LibraryOp:
 
     `terms(shapes, attributes)`: so many products of an element of each operand are summed for an element, or averaged. `keyed`:
     the op satisfies other laws in the field than on numbers. `orders`: all components of the result are of the first one of the
-    operand. `counts`: each element is its place. `call(operands, attributes, shapes)` is torch's expression; a constant is on
-    the device of the operand given. `dtype` is that of the result where it is not the first operand's. `of_integers`: whether
-    operands may be integers, or the type of the result if they are. `noun` names the result. `words` say what is computed,
-    where no method of a builder does.
+    operand. `counts`: each element is its place. `running`: each is the sum of those up to it along `dim`. `call(operands,
+    attributes, shapes)` is torch's expression; a constant is on the device of the operand given. `dtype` is that of the result
+    where it is not the first operand's. `of_integers`: whether operands may be integers, or the type of the result if they are.
+    `noun` names the result. `words` say what is computed, where no method of a builder does.
 
     `axes(operands, attributes)` names the axes of all dims by letters, like einsum: the op is the same function at each index
     of a small letter, and sums over it if the result lacks it; it tells apart the indices of a capital. The windows of P, Q
@@ -53,6 +53,7 @@ class LibraryOp:
     keyed: bool = False
     counts: bool = False
     orders: bool = False
+    running: bool = False
     axes: Callable[[Sequence[Shape], Attributes], str] | None = None
     call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
     noun: str
@@ -259,6 +260,7 @@ OPS = (
         shape=shapes.along_dim,
         attributes=_DIM,
         of_integers=DType.int64,
+        running=True,
         compute=lambda a, x, lead, given: a.running_sum(x, lead + given["dim"]),
         terms=lambda operands, given: operands[0][given["dim"]],
         axes=_walked_axes,
@@ -316,6 +318,7 @@ LIBRARY: Mapping[str, LibraryOp] = {op.name: op for op in OPS}
 
 COUNTS = frozenset(op.name for op in OPS if op.counts)
 ORDERS = frozenset(op.name for op in OPS if op.orders)
+RUNNING_SUMS = frozenset(op.name for op in OPS if op.running)
 CHOICES = frozenset(name for name, op in LIBRARY.items() if op.indices is not None and op.arity == 2)  # of a part of operand 0
 ROW_READS = frozenset(name for name in CHOICES if LIBRARY[name].axes is not None)  # of whole slices, as are ROW_WRITES
 ROW_WRITES = frozenset(name for name, op in LIBRARY.items() if op.indices is not None and op.arity == 3 and op.axes is not None)

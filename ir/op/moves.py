@@ -38,6 +38,7 @@ class MoveOp:
     in_order: bool = True  # elements come first in the row-major order in which they are in their operand
     repeats: bool = False  # an element of an operand may be in the result more than once
     omits: bool = False  # an element of an operand may be missing in the result
+    reverses: bool = False  # the elements along its `dims`
     keeps_order: bool = False  # torch's kernel writes in the order of memory that it reads
 
     def on_arrays(self, xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
@@ -292,6 +293,7 @@ FLIP = MoveOp(
     call=lambda x, a, _: f"torch.flip({x[0]}, {tuple(a['dims'])})",
     noun="reversed",
     in_order=False,
+    reverses=True,
 )
 
 MOVES: Mapping[str, MoveOp] = {
@@ -309,6 +311,7 @@ PLAIN_VIEWS = VIEWS_IN_ORDER & VIEWS_ONCE  # between kernels in any plan
 WHOLE_VIEWS = VIEWS_ONCE & VIEWS_OF_ALL
 RESHAPES = WHOLE_VIEWS & VIEWS_IN_ORDER  # the same memory under another shape
 TRANSPOSES = WHOLE_VIEWS - VIEWS_IN_ORDER
+REVERSALS = frozenset(name for name, op in MOVES.items() if op.reverses)
 REPEATS = frozenset(name for name, op in MOVES.items() if op.repeats)
 JOINS = frozenset(name for name, op in MOVES.items() if op.arity[1] > 1 and not op.omits)  # along their attribute `dim`
 CUTS_AND_JOINS = JOINS | {name for name in VIEWS_OF_A_PART if MOVES[name].expand is None}

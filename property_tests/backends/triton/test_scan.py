@@ -53,3 +53,28 @@ def test_a_reversal_that_others_read_is_no_part_of_a_scan() -> None:
     p.mark_output(p.op("flip", p.cumsum(x, 1), dims=(1,)))
     p.mark_output(x)
     assert scanned(p.graph()) == [1]
+
+
+def behind_others(cut: tuple[int, int] = (0, 4999), before: int = 1, dim: int = 1) -> Graph:
+    """Cumulative sums of a part of each row behind other elements; those behind one zero are an exclusive sum."""
+    p = new_kernel_graph()
+    x, first = p.new_input((3, 5000), "float32", "x"), p.new_input((3, before), "float32", "first")
+    sums = p.cumsum(p.op("slice", x, dim=1, start=cut[0], stop=cut[1], step=1), 1)
+    p.mark_output(p.op("concat", first, sums, dim=1))
+    return p.graph()
+
+
+@pytest.mark.parametrize("graph", [behind_others(), behind_others((7, 2000), before=2500)])
+def test_sums_of_a_part_of_each_row_behind_other_elements_are_one_launch(graph: Graph) -> None:
+    assert scanned(graph) == [3]
+    arrays = inputs_of(graph)
+    with interpreter() as run:
+        assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float32"]
+
+
+def test_a_cut_that_others_read_is_no_part_of_a_scan() -> None:
+    p = new_kernel_graph()
+    part = p.op("slice", p.new_input((4, 64), "float32", "x"), dim=1, start=0, stop=63, step=1)
+    p.mark_output(p.op("concat", p.new_input((4, 1), "float32", "first"), p.cumsum(part, 1), dim=1))
+    p.mark_output(part)
+    assert 3 not in scanned(p.graph())
