@@ -2,14 +2,16 @@
 
 A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find. While this
 process does something else, such as Inductor's compilation, workers search all segments: a thread here would take the
-interpreter from it. A search that tunes needs the GPU of this process: a worker searches its segments, and the search here
-finds them in its memory.
+interpreter from it. Afterwards this process is the gate, and workers search on. A search that tunes needs the GPU of this
+process: a worker searches its segments, and the search here finds them in its memory.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
+from threading import RLock
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
@@ -29,8 +31,9 @@ class BegunSearches:
     """Searches by their names: of the first one here, and of others by workers; half of these stay with the search here.
 
     `apart` from this process, which does something else meanwhile, workers search the first one, too: all but one of them, in
-    parts by the ops of the programs. Where the search `tunes`, workers do the rest of it. `names`: of the searches that
-    programs wait for.
+    parts by the ops of the programs. A worker that has found one begins the next, and each search has at most twice its part,
+    by its ops, of the seconds that they have `until` all end. Where the search `tunes`, workers do the rest of it. `names`: of
+    the searches that programs wait for.
     """
 
     def __init__(
@@ -40,8 +43,10 @@ class BegunSearches:
         names: Mapping[Graph, str],
         tunes: bool = False,
         apart: bool = False,
+        until: Deadline = NEVER,
     ) -> None:
-        self._workers, self._tunes = workers, tunes
+        self._workers, self._tunes, self._apart, self._lock = workers, tunes, apart, RLock()
+        self.until = until
         self._most = max(1, workers.count - 1) if apart else may_begin(workers)
         self._ops = sum(len(program.ops) for _, program, *_ in searches.values()) if apart else 0
         self._waiting, self._names = dict([*searches.items()][0 if apart else 1 :]) if self._most else {}, names
@@ -49,14 +54,16 @@ class BegunSearches:
         self._continue()
 
     def next_of(self, programs: Sequence[Graph], until: Deadline) -> Graph:
-        """The program whose segment is next: one whose search is done, else the first that no worker searches.
+        """The program whose segment is next: one whose search is done, else the first that no worker searches or will search.
 
         Where workers search all of them it waits for one, no longer than `until`.
         """
-        running = {it: self._running[name] for it in programs if (name := self._names.get(it, "")) in self._running}
-        if len(running) == len(programs):
+        with self._lock:
+            running = {it: self._running[name] for it in programs if (name := self._names.get(it, "")) in self._running}
+            waiting = {it for it in programs if self._apart and self._names.get(it) in self._waiting}
+        if running and len(running) + len(waiting) == len(programs):
             wait(running.values(), None if until == NEVER else max(0.0, until.left()), FIRST_COMPLETED)
-        free = [it for it in programs if it not in running]
+        free = [it for it in programs if it not in running and it not in waiting]
         return next((it for it in programs if it in running and running[it].done()), (free or programs)[0])
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
@@ -65,8 +72,9 @@ class BegunSearches:
         Raises:
             OverdueError: it is not there at `until`.
         """
-        self._waiting.pop(name, None)
-        future = self._running.pop(name, None)
+        with self._lock:
+            self._waiting.pop(name, None)
+            future = self._running.pop(name, None)
         try:
             [found] = [None] if future is None else future.result(None if until == NEVER else max(0.0, until.left()))
         except TimeoutError:
@@ -79,18 +87,37 @@ class BegunSearches:
             return None
         return found
 
-    def _continue(self) -> None:
+    def close(self) -> None:
+        """Begin no more."""
+        with self._lock:
+            self._waiting.clear()
+
+    def _continue(self, done: object = None) -> None:
         """Begin as many of the waiting ones as may run."""
-        while self._waiting and sum(not future.done() for future in self._running.values()) < self._most:
-            name = next(iter(self._waiting))
-            try:
+        with self._lock:
+            while self._waiting and sum(not future.done() for future in self._running.values()) < self._most:
+                name = next(iter(self._waiting))
                 function = _searched_ahead if self._tunes else _searched
-                title, program, options, wanted = self._waiting.pop(name)
-                jobs = self._most * len(program.ops) // self._ops if self._ops else 1
-                search = title, program, replace(options, jobs=max(1, jobs)), wanted
-                self._running[name] = self._workers.submit(function, None, search)
-            except BrokenExecutor:
-                self._waiting.clear()
+                options = self._options(*self._waiting[name])
+                title, program, _, wanted = self._waiting.pop(name)
+                try:
+                    future = self._workers.submit(function, None, (title, program, options, wanted))
+                except BrokenExecutor:
+                    self._waiting.clear()
+                    return
+                self._running[name] = future
+                if self._apart:  # else this process searches the next one itself
+                    future.add_done_callback(self._continue)
+
+    def _options(self, title: str, program: Graph, options: Options, wanted: Wanted) -> Options:
+        """The options of a search that begins now: its jobs, and its part of the seconds."""
+        ops = len(program.ops)
+        options = replace(options, jobs=max(1, self._most * ops // self._ops if self._ops else 1))
+        if not self._apart or self.until == NEVER:
+            return options
+        parts = sum(len(program.ops) for _, program, *_ in self._waiting.values()) / self._most
+        seconds = self.until.left() * min(1.0, 2 * ops / parts)
+        return replace(options, budget=max(min(options.budget or inf, seconds), 1e-6))
 
 
 def may_begin(workers: Workers) -> int:

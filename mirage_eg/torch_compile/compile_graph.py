@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -105,7 +106,8 @@ def gated_records(
 
     Each of the different regions has at most twice its share of what is left of the budget, by its ops, and leaves half of
     theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
-    worker; what they have done comes first. Where there is a `meanwhile`, this process calls it while workers search all.
+    worker; what they have done comes first. Where there is a `meanwhile`, this process calls it while workers search all, and
+    searches nothing afterwards that they search or will.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -127,22 +129,23 @@ def gated_records(
             apart = meanwhile is not None
             if searches and (apart or may_begin(workers)):
                 start(workers)
-            store.begun = searching = BegunSearches(workers, searches, names, tunes, apart)
-            if meanwhile is not None:
-                half = until.left() / 2
-                settings = meanwhile()
-                until = until.later(max(0.0, half - until.left()))
-            pending = dict(in_order)
-            while pending:
-                program = searching.next_of([program for program, _ in pending], _until_gate(until, settings))
-                same = next(each for each in pending if each[0] == program)
-                region, begun = pending.pop(same), time.monotonic()
-                part = region.ops / max(1, sum(ops.values()))
-                share = after(until.left() * min(2 * part, (1 + part) / 2, _until_gate_part(settings)))
-                record = partial(_record, found, weights, region, settings, share, until, store, other_sizes)
-                by_program[same] = record_or_why(record, region, settings)
-                ops.pop(same, None)
-                until = until.later(_tuning_since(begun, settings, same[1]))
+            store.begun = BegunSearches(workers, searches, names, tunes, apart, _until_gate(until, settings))
+            with closing(store.begun) as searching:
+                if meanwhile is not None:
+                    half = until.left() / 2
+                    settings = meanwhile()
+                    until = until.later(max(0.0, half - until.left()))
+                    searching.until = _until_gate(until, settings)
+                pending = dict(in_order)
+                while pending:
+                    program = searching.next_of([program for program, _ in pending], _until_gate(until, settings))
+                    same = next(each for each in pending if each[0] == program)
+                    region, begun = pending.pop(same), time.monotonic()
+                    share = _share(until, region.ops / max(1, sum(ops.values())), settings, apart and not tunes)
+                    record = partial(_record, found, weights, region, settings, share, until, store, other_sizes)
+                    by_program[same] = record_or_why(record, region, settings)
+                    ops.pop(same, None)
+                    until = until.later(_tuning_since(begun, settings, same[1]))
     store.begun = None
     records = [by_program[region.program, _device(region)] for region in found.regions]
     pairs = zip(found.regions, records, strict=True)
@@ -233,6 +236,12 @@ def _why_not_timed(measurements: Sequence[Measurement]) -> str:
 def _tuning_since(begun: float, settings: Settings, device: Any) -> float:
     """The seconds of a segment's tuning, which are not those of the budget, at most."""
     return min(settings.tune, time.monotonic() - begun) if can_time(device) else 0.0
+
+
+def _share(until: Deadline, part: float, settings: Settings, is_searched: bool) -> Deadline:
+    """When the search of a segment with a `part` of the ops ends; one that workers have searched needs new tiles at most."""
+    seconds = until.left() * min(2 * part, (1 + part) / 2, _until_gate_part(settings))
+    return after(max(seconds, _until_gate(until, settings).left()) if is_searched else seconds)
 
 
 def _until_gate(until: Deadline, settings: Settings) -> Deadline:

@@ -30,11 +30,13 @@ class FakeWorkers:
         self.begun: dict[str, Future[list[Any]]] = {}
         self.functions: list[str] = []
         self.jobs: list[int | None] = []
+        self.budgets: list[float | None] = []
         self.remembered: list[Any] = []
 
     def submit(self, function: Any, common: Any, search: Search) -> "Future[list[Any]]":
         self.functions.append(function.__name__)
         self.jobs.append(search[2].jobs)
+        self.budgets.append(search[2].budget)
         future = self.begun[search[0]] = Future()
         return future
 
@@ -46,6 +48,15 @@ def searches(names: str) -> dict[str, Search]:
     graph = new_kernel_graph()
     graph.mark_output(graph.exp(graph.new_input((8, 8))))
     return {name: (name, graph.graph(), Options(), Wanted()) for name in names}
+
+
+def different_searches(names: str) -> dict[str, Search]:
+    found = {}
+    for name in names:
+        graph = new_kernel_graph()
+        graph.mark_output(graph.exp(graph.new_input((8, 8), name=name)))
+        found[name] = (name, graph.graph(), Options(), Wanted())
+    return found
 
 
 def test_half_of_the_workers_begin_the_others_in_turn() -> None:
@@ -62,15 +73,10 @@ def test_half_of_the_workers_begin_the_others_in_turn() -> None:
 
 def test_what_is_done_comes_first_and_what_workers_search_last() -> None:
     workers: Any = FakeWorkers(6)
-    programs = []
-    for name in "abcd":
-        graph = new_kernel_graph()
-        graph.mark_output(graph.exp(graph.new_input((8, 8), name=name)))
-        programs.append(graph.graph())
-    given = {name: (name, program, Options(), Wanted()) for name, program in zip("abcd", programs, strict=True)}
-    names = {program: name for name, program in zip("abcd", programs, strict=True)}
-    begun, (a, b, c, d) = BegunSearches(workers, given, names), programs
-    assert begun.next_of(programs, NEVER) is a  # workers search b and c
+    given = different_searches("abcd")
+    begun = BegunSearches(workers, given, {search[1]: name for name, search in given.items()})
+    a, b, c, d = (search[1] for search in given.values())
+    assert begun.next_of([a, b, c, d], NEVER) is a  # workers search b and c
     workers.begun["c"].set_result(["of c"])
     assert begun.next_of([b, c, d], NEVER) is c and begun.next_of([b, d], NEVER) is d
     assert begun.next_of([b], after(0.0)) is b  # the time is over
@@ -111,6 +117,29 @@ def test_apart_from_this_process_workers_search_all_in_parts(count: int, jobs: l
     assert [*workers.begun] == [*"abc"][: len(jobs)] and workers.jobs == jobs
     workers.begun["a"].set_result(["of a"])
     assert begun.result("a") == "of a"
+
+
+def test_apart_from_this_process_workers_begin_the_next_themselves() -> None:
+    workers: Any = FakeWorkers(3)
+    given = different_searches("abcd")
+    begun = BegunSearches(workers, given, {search[1]: name for name, search in given.items()}, apart=True)
+    a, b, c, d = (search[1] for search in given.values())
+    assert [*workers.begun] == ["a", "b"]
+    assert begun.next_of([a, b, c, d], after(0.0)) is a  # not c, which a worker will search
+    workers.begun["b"].set_result(["of b"])
+    assert [*workers.begun] == ["a", "b", "c"] and begun.next_of([a, b, c, d], NEVER) is b
+    begun.close()
+    workers.begun["c"].set_result(["of c"])
+    assert [*workers.begun] == ["a", "b", "c"]
+
+
+def test_searches_apart_have_twice_their_part_of_the_seconds() -> None:
+    workers: Any = FakeWorkers(3)
+    BegunSearches(workers, searches("abcdefgh"), {}, apart=True, until=after(100.0))
+    for name in "abcdefg":
+        workers.begun[name].set_result([name])
+    assert workers.budgets[:4] == pytest.approx([50.0, 400 / 7, 400 / 6, 80.0], abs=1.0)
+    assert workers.budgets[4:] == pytest.approx([100.0] * 4, abs=1.0)  # a worker for each that is left, and a half
 
 
 def test_two_cores_begin_nothing() -> None:
