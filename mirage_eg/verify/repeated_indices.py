@@ -10,6 +10,10 @@ such that the gradients of the sums are: each chosen one lowers the dimension of
 of them, as long as there is one. So the sums over m elements, each counted n / k times, reach a full neighbourhood, as those
 over all n do. Graphs that are equal on inputs of m + 1 elements, one of them at the i of the output, are equal on all inputs.
 
+Functions with steps have no gradients. They may be summed where outputs are combinations of such sums, with coefficients that
+do not depend on sums. Then both outputs are equal if a sum over J of D(inputs at i) is zero for all inputs. So D does not vary
+with the inputs at one i, and n D = 0: D is zero. The same follows from k elements, each counted n / k times.
+
     J       axes that are shortened together
     term    a product of functions of the inputs at one index of J, by which a value there is linear
 """
@@ -142,11 +146,12 @@ class _Sums:
     def __init__(self, graph: Graph, axes: Axes, group: frozenset[int]) -> None:
         self._graph, self._axes, self._group = graph, axes, group
         self.sums = set[Sum]()
+        self._stepped = set[object]()  # values with all axes J that are functions with steps of the inputs
         known = list[_Value]()
         for item, values in graph.numbered():
             read = [known[operand] for operand in item.operands]
-            for value in values:
-                known.append(self._value(item, value, read))
+            for value in values:  # what nothing reads ties indices of both graphs (`restriction.JointAxes`)
+                known.append(self._value(item, value, read) if graph.readers[value] else _Value(frozenset(), None))
             if item.op == "output":
                 self.sums |= read[0].linear
                 if read[0].terms is not None and read[0].along and read[0].along != group:
@@ -157,7 +162,10 @@ class _Sums:
         sums, steps = any(it.sums for it in read), self._has_steps(item, value)
         linear = self._linear(item, value, read)
         if linear is None:
-            self.sums.update(*(it.linear for it in read))
+            others = frozenset[Sum]().union(*(it.linear for it in read))
+            if self._have_steps(term for term, _, _ in others):
+                raise _NotTogetherError(self._group)
+            self.sums |= others
         if any(it.along - along for it in read):
             return self._summed(item, value, read, along, linear or frozenset())
         if item.op == "input" or (not along and not sums):
@@ -165,7 +173,9 @@ class _Sums:
             return _Value(along, None if along and (along != self._group or steps) else own)
         if sums and steps:
             raise _NotTogetherError(self._group)
-        made = _Value(along, None) if steps else self._combined(item, value, read, along, sums)
+        made = self._combined(item, value, read, along, sums)
+        if steps and made.terms is not None:
+            made = self._with_steps(value, made)
         if any(it.along and it.along != self._group and it.terms is not None for it in read) and made.terms is None:
             raise _NotTogetherError(next(it.along for it in read if it.along and it.along != self._group))
         if not linear:
@@ -183,8 +193,22 @@ class _Sums:
 
     def _has_steps(self, item: Node, value: int) -> bool:
         """Whether an op is not continuous, or gives whole numbers."""
+        return self._is_whole(value) or (item.kind is Kind.ELEMENTWISE and item.op not in _SMOOTH)
+
+    def _is_whole(self, value: int) -> bool:
         dtype = self._graph.types[value].dtype
-        return dtype.is_integer or dtype is DType.bool or (item.kind is Kind.ELEMENTWISE and item.op not in _SMOOTH)
+        return dtype.is_integer or dtype is DType.bool
+
+    def _with_steps(self, value: int, made: _Value) -> _Value:
+        """A value of an op with steps: a function of its own if it has all axes J; whole numbers wrap, so they are none."""
+        if made.along != self._group or self._is_whole(value):
+            return _Value(made.along, None)
+        self._stepped.add(value)
+        return replace(made, terms=frozenset({(value,)}))
+
+    def _have_steps(self, terms: Iterable[object]) -> bool:
+        """Whether a factor of a term is a function with steps, or a sum of such over other axes."""
+        return any(it in self._stepped or (isinstance(it, tuple) and self._have_steps(it)) for it in terms)
 
     def _combined(self, item: Node, value: int, read: list[_Value], along: frozenset[int], sums: bool) -> _Value:
         """The value of an op that keeps the axes J of its operands."""
@@ -196,6 +220,8 @@ class _Sums:
         if any(it.terms is None for it in read) or any(it.along not in (frozenset(), along) for it in read):
             return plain
         if along == self._group and not sums:
+            if any(self._have_steps(it.terms or ONE) for it in read):
+                self._stepped.add(value)
             return _Value(along, frozenset({(value,)}))
         terms, factors = [it.terms or ONE for it in read], [it for it in read if it.along]
         multiplies = along == self._group and not any(it.varying for it in factors)
@@ -240,7 +266,7 @@ class _Sums:
         if all(it.along for it in read[1:]) and (joined != self._group or any(it.varying for it in read)) and len(read) > 1:
             raise _NotTogetherError(joined if joined != self._group else gone)
         terms = _products(*(it.terms or ONE for it in read))
-        if len(terms) > MOST_TERMS:
+        if len(terms) > MOST_TERMS or (not linear and any(it.sums for it in read) and self._have_steps(terms)):
             raise _NotTogetherError(gone)
         coefficients, others = self._coefficients(item, read), self._others(item, value)
         varying = (others & coefficients).union(*(it.varying for it in read))

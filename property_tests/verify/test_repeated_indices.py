@@ -115,8 +115,29 @@ def test_a_library_form_with_a_sum_inside_keeps_its_length_in_floats() -> None:
     assert kept(program, program, sums=False) == COLUMNS
 
 
+def positive(graph: Any, x: Any) -> Any:
+    return graph.where(graph.less(x, graph.scale(x, 2)), x, graph.fill(x, 3))
+
+
+def halves(graph: Any, x: Any, above: int = COLUMNS // 2) -> Any:
+    """The sum of positive elements, by parts of rows."""
+    parts = [graph.sum(positive(graph, graph.slice(x, 1, *it)), 1) for it in ((0, COLUMNS // 2), (COLUMNS - above, COLUMNS))]
+    return graph.add(*parts)
+
+
+def test_few_elements_decide_about_sums_of_functions_with_steps() -> None:
+    program = program_of(lambda graph, x: graph.sum(positive(graph, x), 1))
+    assert kept(program, program) <= 16
+    reference = BlockReference(program)
+    assert reference.check(program_of(halves)).verdict is Equality.EQUAL
+    for wrong in (lambda graph, x: halves(graph, x, COLUMNS // 4), lambda graph, x: graph.sum(graph.relu(x), 1)):
+        assert reference.check(program_of(wrong)).verdict is Equality.NOT_EQUAL
+
+
 NOT_SHORTENED = {
-    "step": lambda graph, x: graph.sum(graph.less(x, graph.scale(x, 2)), 1),
+    "square of a sum of steps": lambda graph, x: graph.square(graph.sum(positive(graph, x), 1)),
+    "steps times a mean": lambda graph, x: graph.sum(graph.mul(positive(graph, x), graph.mean(x, 1)), 1),
+    "step of a difference from the mean": lambda graph, x: graph.sum(positive(graph, graph.sub(x, graph.mean(x, 1))), 1),
     "maximum": lambda graph, x: graph.max(graph.square(x), 1),
     "function of a sum at each index": lambda graph, x: graph.sum(graph.exp(graph.mul(x, graph.mean(x, 1))), 1),
     "distinguished": lambda graph, x: graph.sum(graph.square(graph.cumsum(x, 1)), 1),
@@ -127,6 +148,12 @@ NOT_SHORTENED = {
 def test_sums_of_other_functions_keep_their_length(op: str) -> None:
     program = program_of(NOT_SHORTENED[op])
     assert kept(program, program) == COLUMNS
+
+
+def test_sums_of_whole_numbers_which_wrap_keep_their_length() -> None:
+    graph = new_kernel_graph()
+    graph.mark_output(graph.sum(graph.square(graph.new_input((ROWS, COLUMNS), "int32", "x")), 1))
+    assert kept(graph.graph(), graph.graph()) == COLUMNS
 
 
 def weighted(mean_of_weights: bool) -> Graph:
@@ -151,6 +178,7 @@ EXACT: dict[str, tuple[Callable[[Any, Any], Any], Callable[[], Graph] | None]] =
     "length": (lambda graph, x: graph.div(x, graph.sqrt(graph.sum(graph.square(x), 1))), None),
     "product": (lambda graph, x: graph.matmul(x, graph.transpose(graph.square(graph.mean(x, 0)), (1, 0))), None),
     "gelu": (lambda graph, x: graph.sum(graph.gelu(x), 1), None),
+    "steps": (lambda graph, x: graph.scale(graph.mean(graph.square(positive(graph, x)), 1), 2), None),
 }
 
 
