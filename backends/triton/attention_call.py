@@ -1,11 +1,13 @@
 """The call of the library that computes an attention, in an emitted program."""
 
 from mirage_eg.backends.launches.attention import LibraryAttention
+from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.op.moves import JOINS
 
 MOST_MASKS = 256  # constant masks whose form is kept
-NAMES = ("attention", "is_causal", "MASKS")
+ROWS_OF_CUDNN, SAFE_CUDNN = 128, 91501  # an older cuDNN takes whole tiles of so many rows alone (PyTorch's issue 169849)
+NAMES = ("attention", "aligned_rows", "is_causal", "MASKS")
 SOURCE = f'''MASKS = {{}}  # constant masks, and whether they are causal
 
 
@@ -23,17 +25,29 @@ def is_causal(mask):
     return MASKS[key][1]
 
 
+def aligned_rows(x):
+    """The tensor, or a copy whose rows begin at multiples of {ALIGNMENT} bytes: kernels load vectors of masks, too."""
+    whole = {ALIGNMENT} // x.element_size()
+    steps = [step % whole for extent, step in zip(x.shape[:-1], x.stride()) if extent > 1]
+    if x.stride(-1) == 1 and not any(steps) and x.data_ptr() % {ALIGNMENT} == 0:
+        return x
+    return x.new_empty((*x.shape[:-1], -(-x.shape[-1] // whole) * whole))[..., : x.shape[-1]].copy_(x)
+
+
 def attention(q, k, v, mask, scale, constant):
     """softmax(scale · q kᵀ + mask) v by one kernel of the library, which skips what a constant causal mask leaves out."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     causal = constant and is_causal(mask)
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    q, k, v = map(aligned_rows, (q, k, v))
+    added = None if mask is None or causal else aligned_rows(mask)
     fast = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION][:: 1 if q.shape[2] > 64 else -1]
+    if q.shape[2] % {ROWS_OF_CUDNN} and (torch.backends.cudnn.version() or 0) < {SAFE_CUDNN}:
+        fast.remove(SDPBackend.CUDNN_ATTENTION)
     with sdpa_kernel([*fast, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True):
         return torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, None if causal else mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+            q, k, v, added, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
         )
 
 '''

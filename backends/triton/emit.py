@@ -34,7 +34,15 @@ from mirage_eg.backends.triton.scan import write_scan
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
 from mirage_eg.backends.triton.tiles import names_used
-from mirage_eg.backends.triton.written_calls import FUSED, FUSED_SOURCE, empty, write_fused_convolution, write_library_call
+from mirage_eg.backends.triton.written_calls import (
+    ALIGNED,
+    ALIGNED_SOURCE,
+    FUSED,
+    FUSED_SOURCE,
+    empty,
+    write_fused_convolution,
+    write_library_call,
+)
 from mirage_eg.backends.triton.written_inputs import write_into_inputs
 from mirage_eg.backends.triton.written_tables import written_sized_tables, written_tables
 from mirage_eg.ir.errors import GraphError
@@ -61,7 +69,7 @@ _TABLES = (
     "SIZES",
     "WRITTEN",
 )
-_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED)
+_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED, ALIGNED)
 _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr", FULL)
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
@@ -214,6 +222,7 @@ def _functions(
     taken += [f"    check(({', '.join(inputs)},), {', '.join(sizes)})"] if sizes else []
     return "\n".join(
         [
+            *([ALIGNED_SOURCE] if file.aligns else []),
             *preparation_functions(file),
             *([FUSED_SOURCE] if any(launches.of_kind(LaunchKind.CONVOLUTION)) else []),
             *([ATTENTION_SOURCE] if any(launches.of_kind(LaunchKind.ATTENTION)) else []),

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
+from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.ir.errors import MirageError
 
@@ -85,6 +86,7 @@ def serve(run: RunProgram) -> None:
     _mend_narrow_types()
     _allow_precisions()
     _reduce_maxima_at_once()
+    _require_alignment()
 
     def answer(message: object) -> None:
         pickle.dump(message, answers)
@@ -185,6 +187,23 @@ def _reduce_maxima_at_once() -> None:
         return plain(self, operands)
 
     ReduceOps.apply_impl = apply
+
+
+def _require_alignment() -> None:
+    """Kernels are compiled for arrays at multiples of 16 bytes; a GPU reports other addresses as misaligned, and the process is
+    lost. The interpreter takes any."""
+    from triton.runtime.interpreter import GridExecutor
+
+    plain = GridExecutor.__call__
+
+    def launch(self: Any, *arguments: Any, **options: Any) -> None:
+        for name, given in zip(self.arg_names, arguments, strict=False):
+            if hasattr(given, "data_ptr") and given.data_ptr() % ALIGNMENT:
+                where = f"{given.storage_offset()} elements from the start of its memory"
+                raise InterpreterError(f"{self.fn.__name__}: {name} begins {where}, wanted a multiple of {ALIGNMENT} bytes")
+        plain(self, *arguments, **options)
+
+    GridExecutor.__call__ = launch
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ class ProgramFile:
     strides: list[Shape]
     row_maxima: dict[int, list[RowMaximum]] = field(default_factory=dict)  # of values that are shifted by maxima or scaled
     calls_torch: bool = False
+    aligns: bool = False  # whether it copies views of the library that may begin at any element
     filters: dict[int, int] = field(default_factory=dict)  # of weights, what `prepare` makes of them: channels last
     converted: dict[int, int] = field(default_factory=dict)  # of inputs, the copies channels last that a kernel makes
     kernels: list[BlockKernel] = field(default_factory=list)  # those of block graphs first, in their order

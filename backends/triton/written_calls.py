@@ -6,12 +6,13 @@ from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
+from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import to_a_type
-from mirage_eg.ir.op.moves import RESHAPES
+from mirage_eg.ir.op.elementwise import CASTS, to_a_type
+from mirage_eg.ir.op.moves import RESHAPES, VIEWS, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights
@@ -50,8 +51,29 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
         call = f"{empty(file, value, file.strides[value], first)}.copy_({call})"
     elif is_prepared or read_by_kernel or (is_result and (images or item.op == CONV2D)):
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
+    if (is_prepared or read_by_kernel) and _shows_a_part(file.graph, value):
+        file.aligns, call = True, f"{ALIGNED}({call})"
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared
+
+
+def _shows_a_part(graph: Graph, value: int) -> bool:
+    """Whether the library may give a value in memory of another one, from an element of it on that is not the first."""
+    item = graph.node_of[value]
+    while item.op in VIEWS or item.op in CASTS:
+        if item.op in VIEWS_OF_A_PART:
+            return True
+        item = graph.node_of[item.operands[0]]
+    return False
+
+
+ALIGNED = "aligned"
+ALIGNED_SOURCE = f'''def {ALIGNED}(x):
+    """The tensor, or a copy: kernels are compiled for memory that begins at a multiple of {ALIGNMENT} bytes."""
+    return x.clone() if x.data_ptr() % {ALIGNMENT} else x
+
+
+'''
 
 
 def _shows(file: ProgramFile, source: int, value: int) -> bool:

@@ -26,7 +26,7 @@ from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
 from mirage_eg.torch_compile.calls import add_call
 from mirage_eg.torch_compile.first_call import FirstCall
-from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions
+from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions, is_host_number
 from mirage_eg.torch_compile.gate import Contest, can_time, gated, is_too_slow
 from mirage_eg.torch_compile.gate_inputs import Weights
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, add_record, new_number
@@ -81,8 +81,7 @@ def compile_graph(
     )
     records, chosen, until = gated_records(found, Weights(module, parameters), settings, until, other_sizes, meanwhile)
     if chosen:
-        device = chosen[0][0].outputs[0].meta["val"].device
-        replace_regions(module, chosen, fake, device)
+        replace_regions(module, chosen, fake)
     record = GraphRecord(new_number(), nodes, tuple(records), outside)
     add_record(record)
     if settings.report is not None:
@@ -324,9 +323,11 @@ def _check_sizes(region: FxRegion) -> None:
 
 
 def _device(region: FxRegion) -> Any:
-    """The device of all tensors of a region; None if there is none that runs kernels."""
+    """The device of all tensors of a region, but for numbers on the CPU; None if there is none that runs kernels."""
+    results = {node.meta["val"].device for node in region.outputs}
+    [device, *_] = results
     values = [given.meta["val"] for given in region.inputs if not isinstance(given, AddedInput)]
-    devices = {value.device for value in (*values, *(node.meta["val"] for node in region.outputs))}
+    devices = {value.device for value in values if not is_host_number(value, device)} | results
     return devices.pop() if len(devices) == 1 and next(iter(devices)).type in ("cpu", "cuda") else None
 
 

@@ -156,16 +156,23 @@ def _region(
     weights = [
         place
         for place, (it, item) in enumerate(zip(inputs, program.inputs, strict=True))
-        if item.get("weight") and not isinstance(it, CausalMask) and (isinstance(it, Constant) or _stays(it))
+        if item.get("weight")
+        and not isinstance(it, CausalMask)
+        and (isinstance(it, Constant) or _stays(it, outputs[0].meta["val"].device))
     ]
     program = with_weights(without_weights(program), weights)
     return FxRegion(tuple(part), inputs, tuple(outputs), tuple(views), program, ops)
 
 
-def _stays(given: Fx) -> bool:
+def _stays(given: Fx, device: Any) -> bool:
     """Whether an argument is passed as it is and never written: a copy of it would have a new address in each call."""
     as_it_is = is_row_major(given.meta["val"]) or strides_of(given) is not None
-    return as_it_is and not any(map(writes_argument, given.users))
+    return as_it_is and not is_host_number(given.meta["val"], device) and not any(map(writes_argument, given.users))
+
+
+def is_host_number(value: Any, device: Any) -> bool:
+    """Whether a value is a tensor of one number on the CPU, which torch's ops take with tensors of another device."""
+    return not value.dim() and value.device.type == "cpu" != device.type
 
 
 def by_position(segment: ImportedSegment) -> Graph:

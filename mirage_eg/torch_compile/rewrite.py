@@ -19,7 +19,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.written_inputs import written_inputs
-from mirage_eg.torch_compile.fx_regions import FxRegion
+from mirage_eg.torch_compile.fx_regions import FxRegion, is_host_number
 from mirage_eg.torch_compile.operator import is_writing, op_of
 
 Fake = Any  # torch's FakeTensorMode
@@ -98,9 +98,9 @@ class _Sizes:
         return reduce(lambda left, right: self.graph.call_function(function, (left, right)), parts)
 
 
-def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: Fake, device: Any) -> None:
+def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: Fake) -> None:
     """Replace regions, each with the key of its kernels, in the graph of `module`."""
-    writer = _Writer(module, fake, device)
+    writer = _Writer(module, fake)
     writer.separate_shapes()
     for region, key in regions:
         writer.replace(region, key)
@@ -113,13 +113,15 @@ def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: 
 class _Writer:
     """Appends calls to a graph, before its output."""
 
-    def __init__(self, module: Any, fake: Fake, device: Any) -> None:
-        self.module, self.fake, self.device = module, fake, device
+    def __init__(self, module: Any, fake: Fake) -> None:
+        self.module, self.fake = module, fake
+        self.device: Any = None  # of the region that is being replaced
         self.graph = module.graph
         self.replaced: dict[Fx, Fx] = {}
         self.as_written: dict[Fx, Fx] = {}  # results of kernels in their layout, where torch has other strides
         self.constants = count()
-        self.masks: dict[CausalMask, Fx] = {}
+        self.masks: dict[tuple[CausalMask, Any], Fx] = {}
+        self.moved: dict[tuple[Fx, Any], Fx] = {}  # numbers on the CPU, as tensors of a device
         [self.output] = [node for node in self.graph.nodes if node.op == "output"]
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Fx:
@@ -143,6 +145,7 @@ class _Writer:
                 node.replace_input_with(source, empty)
 
     def replace(self, region: FxRegion, key: str) -> None:
+        self.device = region.outputs[0].meta["val"].device
         inputs = [self._input(given, item) for given, item in zip(region.inputs, region.program.inputs, strict=True)]
         into = written_inputs(region.program)
         if into:
@@ -176,6 +179,8 @@ class _Writer:
         if isinstance(given, Constant):
             return self._constant(given, item["dtype"])
         node: Fx = self.replaced.get(given, given)
+        if is_host_number(node.meta["val"], self.device):
+            return self._moved(node)
         if NAMED in node.meta:
             return node  # at sizes chosen later the call copies what it must
         for found in (self.as_written.get(given, node), node):  # first without copies to torch's strides and back
@@ -194,13 +199,20 @@ class _Writer:
         node.meta["val"] = self.fake.from_tensor(values, static_shapes=True)
         return node
 
+    def _moved(self, node: Fx) -> Fx:
+        """A number on the CPU as a tensor of the device, by a product with 1: a copy would wait for the device."""
+        if (node, self.device) not in self.moved:
+            one = self.call(torch.ops.aten.ones.default, [], dtype=node.meta["val"].dtype, device=self.device)
+            self.moved[node, self.device] = self.call(torch.ops.aten.mul.Tensor, one, node)
+        return self.moved[node, self.device]
+
     def _causal_mask(self, given: CausalMask) -> Fx:
-        """The mask that torch computes at the sizes of a call, once for all regions."""
-        if given not in self.masks:
+        """The mask that torch computes at the sizes of a call, once for all regions of a device."""
+        if (given, self.device) not in self.masks:
             shape = [self._size(extent) for extent in given.shape]
             ones = self.call(torch.ops.aten.ones.default, shape, dtype=torch.bool, device=self.device)
-            self.masks[given] = self.call(torch.ops.aten.tril.default, ones)
-        return self.masks[given]
+            self.masks[given, self.device] = self.call(torch.ops.aten.tril.default, ones)
+        return self.masks[given, self.device]
 
     def _size(self, extent: int) -> Fx | int:
         """The node of a named dim's size, which a placeholder has; or a number."""

@@ -55,6 +55,18 @@ def test_the_whole_graph_is_timed_with_segments_and_without(mode: str, monkeypat
     assert ("without segments" in record.whole) == (mode == "auto")
 
 
+def test_a_number_on_the_cpu_is_an_input_of_a_segment() -> None:
+    def scaled(x: Any) -> Any:
+        return torch.softmax(linear(x) / torch.sqrt(torch.tensor(64.0)), -1) * number
+
+    linear, number = nn.Linear(64, 64).eval().cuda(), torch.tensor(3.0)
+    x = torch.randn(16, 64, device="cuda")
+    with torch.no_grad(), library_segments():
+        torch.testing.assert_close(torch.compile(scaled, backend=backend, options=LIBRARY)(x), scaled(x))
+    record = graph_records()[-1]
+    assert record.used and not any(it.decision is Decision.DEVICES for it in record.segments)
+
+
 def test_a_segment_with_whole_number_results_is_tuned() -> None:
     torch.manual_seed(0)
     model, x = Router(torch.argsort).eval().cuda(), torch.randn(32, 64, device="cuda")

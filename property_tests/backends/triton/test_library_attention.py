@@ -1,6 +1,7 @@
 """An attention is one call of the library: found in every form, one kernel to the cost model and the search, and right."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,3 +183,43 @@ def test_a_segment_that_is_an_attention_is_a_kernel_of_the_library() -> None:
             found += [library_kernels(DEVICES["H200"], part)] if library_attentions(part) else []
     alone = [kernels for kernels in found if kernels.count == 1]
     assert alone and all(library_attentions(kernels.graph) and not kernels.fused for kernels in alone)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("mask", ["added", "indicator", "odd offset"])
+def test_rows_that_the_library_reads_are_aligned(monkeypatch: pytest.MonkeyPatch, mask: str, dtype: str) -> None:
+    """A bias whose last dim is the slowest in memory (BEiT's), and parts of tensors that begin at any element."""
+    import torch
+
+    heads, rows = 3, 7
+    p = new_kernel_graph()
+    qkv = p.new_input((3, heads * rows * WIDTH + 1), dtype, "qkv")
+
+    def part(number: int) -> Tensor:
+        whole = p.slice(p.slice(qkv, 0, number, number + 1), 1, 1, heads * rows * WIDTH + 1)
+        return p.reshape(whole, (heads, rows, WIDTH))
+
+    table = p.new_input((rows * rows + 1, heads), "bool" if mask == "indicator" else dtype, "table")
+    start = int(mask == "odd offset")
+    bias = p.reshape(p.slice(table, 0, start, start + rows * rows), (rows, rows, heads))
+    bias = p.transpose(bias, (2, 0, 1))
+    scores = part(0) @ p.transpose(part(1), (0, 2, 1))
+    masked = p.softmax(scores, 2, bias) if mask == "indicator" else p.softmax(scores + bias, 2)
+    p.mark_output(masked @ part(2), name="z")
+    graph = p.graph()
+    assert library_attentions(graph)
+    read: list[torch.Tensor] = []
+
+    def attend(*given: torch.Tensor, **_: Any) -> torch.Tensor:
+        read.extend(given)
+        return given[0]
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    module: dict[str, Any] = {}
+    exec(emit(graph), module)
+    kinds = [(kind.shape, getattr(torch, str(kind.dtype))) for kind in graph.input_types]
+    module["run"](*(torch.ones(shape, dtype=kind) for shape, kind in kinds))
+    assert len(read) == 4
+    for tensor in read:
+        steps = (tensor.data_ptr(), *(step * tensor.element_size() for step in tensor.stride()[:-1]))
+        assert tensor.stride(-1) == 1 and not any(step % 16 for step in steps), (tensor.shape, tensor.stride())

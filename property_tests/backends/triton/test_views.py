@@ -125,6 +125,21 @@ def test_a_joined_concatenation_is_no_kernel(body: Body) -> None:
     assert predict(copied.graph(), DEVICES["H100"])[-1].us > 0
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int32"])
+@pytest.mark.parametrize("width", [3, 5, 8])
+def test_a_part_that_the_library_reads_too_is_aligned(run_program: RunProgram, width: int, dtype: str) -> None:
+    """Kernels are compiled for memory at multiples of 16 bytes: on a GPU another address ends the process."""
+    p = new_kernel_graph()
+    x = p.new_input((4, width), dtype, "X")
+    for source in (x, p.reshape(p.transpose(x, (1, 0)), (4, width)), p.cast(x, "float32")):
+        part = p.reshape(p.slice(source, 0, 1, 3), (width, 2))
+        p.mark_output(doubled(p, part, 1))
+        p.mark_output(p.cumsum(part, 0))
+    graph = p.graph()
+    arrays = [(4 * array).round() for array in inputs_of(graph)]  # whole numbers are exact in each type
+    assert worst(run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) == 0
+
+
 def test_a_library_product_takes_a_matrix_in_either_order() -> None:
     def launches(permutation: tuple[int, ...], also_read: bool) -> int:
         p = new_kernel_graph()
