@@ -88,7 +88,7 @@ def _bounds(
         row = OPS[item.op]
         if row.indices is not None:
             bound(item.operands[row.indices], program.types[item.operands[0]].shape[item["dim"]])
-        if item.op in OF_BITS and len(item.operands) > 1:
+        if item.op in OF_BITS and len(item.operands) > 1 and not row.commutative:  # an amount
             bound(item.operands[1], 8 * program.types[values[0]].dtype.itemsize)
         if item.op in COMPARISONS:
             for one, other in (item.operands, item.operands[::-1]):

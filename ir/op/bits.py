@@ -1,8 +1,10 @@
 """Bits and quotients of whole numbers: shifts and masks take packed weights out of words, quotients of places are tokens."""
 
+from collections.abc import Callable
+from operator import and_, or_, xor
 from typing import Any
 
-from mirage_eg.ir.op.record import Append, Constant, ElementwiseOp
+from mirage_eg.ir.op.record import Append, Constant, ElementwiseOp, FieldMeaning, Range
 
 
 def _floored(xp: Any, x: Any, bits: Any) -> Any:
@@ -16,6 +18,56 @@ def _wrapped(xp: Any, x: Any, low: Any, bits: Any) -> Any:
 def _low_bits(append: Append, number: Constant, x: str, bits: Any) -> str:
     """ONNX's remainder of integers has the sign of the divisor."""
     return append("Mod", x, number(2**bits))
+
+
+def _complement(x: Range) -> Range:
+    return -1 - x[1], -1 - x[0]
+
+
+def _range_of_and(x: Range, y: Range) -> Range:
+    """A number that is not negative has no bits beyond its own; two negative ones have all bits beyond theirs."""
+    if x[0] < 0 and y[0] < 0:
+        return -(1 << max((-1 - x[0]).bit_length(), (-1 - y[0]).bit_length())), max(x[1], y[1])
+    return 0, min(it[1] for it in (x, y) if it[0] >= 0)
+
+
+def _range_of_or(x: Range, y: Range) -> Range:
+    return _complement(_range_of_and(_complement(x), _complement(y)))
+
+
+def _range_of_xor(x: Range, y: Range) -> Range:
+    ends = (*x, *y)
+    beyond = 1 << max(max(end, -1 - end).bit_length() for end in ends)
+    return (0 if min(ends) >= 0 else -beyond), beyond - 1
+
+
+def _of_two(name: str, sign: str, function: Any, range: Callable[[Range, Range], Range]) -> ElementwiseOp:
+    """Bits of two integers: it commutes."""
+
+    def numbers(xp: Any, x: Any, y: Any) -> Any:
+        is_number = xp.isfinite(x) & xp.isfinite(y)
+        bits = (xp.where(is_number, it, 0).astype(xp.int64) for it in (x, y))
+        return xp.where(is_number, function(*bits).astype(x.dtype), xp.nan)
+
+    return ElementwiseOp(
+        name=f"bitwise_{name}",
+        arity=2,
+        commutative=True,
+        words=f"bit by bit {name} of two integers",
+        numbers=numbers,
+        exactly=lambda mp, x, y: mp.mpf(function(int(x), int(y))) if mp.isfinite(x) and mp.isfinite(y) else mp.nan,
+        whole=lambda xp, x, y: function(x, y),
+        of_integers_alone=True,
+        field=FieldMeaning(
+            lambda f, x, y: f.keyed(f.add(x, y), f.multiply(x, y)), "a random function of sum and product", unfaithful=True
+        ),
+        triton=f"{{x}} {sign} {{y}}",
+        torch=f"{{x}} {sign} {{y}}",
+        noun="bits",
+        keeps_zero=True,
+        onnx=f"Bitwise{name.capitalize()}",
+        range=range,
+    )
 
 
 SHIFTS_AND_MASKS = (
@@ -65,6 +117,9 @@ SHIFTS_AND_MASKS = (
         onnx=_low_bits,
         range=lambda x, bits: (0, 2**bits - 1),
     ),
+    _of_two("and", "&", and_, _range_of_and),
+    _of_two("or", "|", or_, _range_of_or),
+    _of_two("xor", "^", xor, _range_of_xor),
 )
 OPS = (
     *SHIFTS_AND_MASKS,

@@ -195,14 +195,17 @@ def _bits_of(x: Tensor, mask: int) -> Tensor:
     return x * 0 if found is None else found
 
 
-def _by_mask(compute: Callable[[Tensor, Tensor, int], Tensor]) -> Handler:
-    """A function of x, x & mask and the mask, for a mask that is known at import; sums wrap to the same bits."""
+def _of_bits(op: str, by_mask: Callable[[Tensor, Tensor, int], Tensor]) -> Handler:
+    """`op` of two tensors; of a mask that is known at import a function of x, x & mask and the mask: sums wrap alike."""
 
-    def masked(call: Call) -> Tensor:
-        mask, x = _known(call, "other"), _tensor(call, "self", call.result.dtype)
-        return compute(x, _bits_of(x, mask), mask)
+    def compute(call: Call) -> Tensor:
+        x = _tensor(call, "self", call.result.dtype)
+        if "other" in call.types and not _is_one_number(call.known_array("other")):
+            return call.graph.op(op, x, _tensor(call, "other", call.result.dtype))
+        mask = _known(call, "other")
+        return by_mask(x, _bits_of(x, mask), mask)
 
-    return masked
+    return compute
 
 
 def _whole_quotient(call: Call, mode: str, is_rest: bool) -> Tensor:
@@ -216,6 +219,11 @@ def _whole_quotient(call: Call, mode: str, is_rest: bool) -> Tensor:
     return x - quotient * divisor if is_rest else quotient
 
 
+_BY_MASK: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "and": lambda x, common, mask: common,
+    "or": lambda x, common, mask: x + mask - common,
+    "xor": lambda x, common, mask: x + mask - common * 2,
+}
 OF_INTEGERS: Mapping[str, Handler] = {
     **named("lt.Tensor lt.Scalar", _compared(KernelGraph.less)),
     **named("le.Tensor le.Scalar", _compared(KernelGraph.less_equal)),
@@ -235,14 +243,14 @@ OF_INTEGERS: Mapping[str, Handler] = {
     **named("clamp.default clamp.Tensor clamp_min.default clamp_max.default", _clamped),
     **named("bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Tensor __rshift__.Scalar __rshift__.Tensor", _shifted_right),
     **named("bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Tensor __lshift__.Scalar __lshift__.Tensor", _shifted_left),
-    **named("bitwise_and.Scalar bitwise_and.Tensor __and__.Scalar __and__.Tensor", _by_mask(lambda x, common, mask: common)),
-    **named(
-        "bitwise_or.Scalar bitwise_or.Tensor __or__.Scalar __or__.Tensor", _by_mask(lambda x, common, mask: x + mask - common)
-    ),
-    **named(
-        "bitwise_xor.Scalar bitwise_xor.Tensor __xor__.Scalar __xor__.Tensor",
-        _by_mask(lambda x, common, mask: x + mask - common * 2),
-    ),
+    **{
+        call: handler
+        for name, by_mask in _BY_MASK.items()
+        for call, handler in named(
+            f"bitwise_{name}.Scalar bitwise_{name}.Tensor __{name}__.Scalar __{name}__.Tensor",
+            _of_bits(f"bitwise_{name}", by_mask),
+        ).items()
+    },
     **named("bitwise_not.default", _unary(lambda g, x: x * -1 - 1)),
     **named("remainder.Scalar remainder.Tensor", lambda call: _whole_quotient(call, "floor", is_rest=True)),
     **named("fmod.Scalar fmod.Tensor", lambda call: _whole_quotient(call, "trunc", is_rest=True)),

@@ -371,3 +371,13 @@ def test_bits_and_roundings_of_quantized_weights_are_exported() -> None:
     [got] = session.run(None, dict(zip(names, (numbers, weight, signed), strict=True)))
     wanted = np.rint(numbers * 3) @ ((weight & 15).astype(float) - (weight >> 4)) + (signed & 7) + (signed >> 3)
     assert np.array_equal(got, wanted)
+
+
+def test_bits_of_two_integers_are_exported() -> None:
+    g = mi.new_kernel_graph()
+    x, y = (g.new_input((8,), "int32") for _ in range(2))
+    g.mark_output(g.op("bitwise_xor", g.op("bitwise_and", x, y), g.op("bitwise_or", x, x + y)))
+    one, two = np.random.default_rng(0).integers(-1000, 1000, (2, 8)).astype(np.int32)
+    exported = mi.onnx.export_model(g.graph())
+    [got] = ran(exported, dict(zip([it.name for it in exported.graph.input], (one, two), strict=True)))
+    assert np.array_equal(got, (one & two) ^ (one | (one + two)))

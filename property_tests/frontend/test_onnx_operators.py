@@ -217,6 +217,9 @@ INTEGERS = {
     "BitwiseOr(n, c)": "int64",
     "BitwiseXor(n, c)": "int64",
     "BitwiseNot(n)": "int64",
+    "BitwiseAnd(n, m)": "uint8",
+    "BitwiseOr(n, m)": "int32",
+    "BitwiseXor(n, m)": "int64",
     "Mod<fmod = 1>(n, c)": "int64",
     'BitShift<direction = "LEFT">(n, c)': "uint8",
     'BitShift<direction = "RIGHT">(n, c)': "uint8",
@@ -229,8 +232,10 @@ INTEGERS = {
 def test_bits_of_integers_and_sums_at_constant_indices_are_inside(node: str) -> None:
     kind, constants = INTEGERS[node], "int64[4] i = {3, 0, 3, -1}, int64[4, 1] j = {3, 0, 3, 1}"
     text = f"m ({kind}[4] n) => ({kind}[4] y) <{kind} c = {{5}}, {constants}> {{ y = {node} }}"
+    text = text.replace("n)", "n, TYPE[4] m)".replace("TYPE", kind), 1) if "m)" in node else text
     made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
     given = {"n": np.array([7, 200, 46, 129]).astype({"float": np.float32}.get(kind, kind))}
+    given |= {"m": np.array([12, 77, 255, 130]).astype(kind)} if "m)" in node else {}
     found = import_model(made)
     [got], [wanted] = found.run(**given), onnx.reference.ReferenceEvaluator(made).run(None, given)
     assert not found.outside

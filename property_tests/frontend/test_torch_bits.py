@@ -47,7 +47,6 @@ def test_arithmetic_of_bits_by_a_number_is_inside_and_exact(name: str) -> None:
         (lambda x: x % -3, "above 0"),
         (lambda x: x.float() % 0.7, "whole number"),
         (lambda x: (x.float() + 1) % 3, "wanted integers"),
-        (lambda x: x & x.flip(0), "known at import"),
         (lambda x: x << 8, "fewer bits"),
     ],
 )

@@ -99,7 +99,8 @@ def test_a_sum_over_a_loop_wraps(dtype: str) -> None:
 
 @st.composite
 def _steps(draw: st.DrawFn) -> list[tuple[str, int, int]]:
-    ops = st.sampled_from(["add", "sub", "mul", "shift", "scale", "cast", "maximum", "low_bits", "right_shift"])
+    of_two = ["add", "sub", "mul", "maximum", "bitwise_and", "bitwise_or", "bitwise_xor"]
+    ops = st.sampled_from([*of_two, "shift", "scale", "cast", "low_bits", "right_shift"])
     return draw(st.lists(st.tuples(ops, st.integers(0, 5), st.integers(-3, 3)), min_size=1, max_size=4))
 
 

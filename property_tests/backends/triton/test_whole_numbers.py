@@ -36,3 +36,20 @@ def test_kernels_cast_integers_of_any_size_as_torch_does(run_program: RunProgram
     got = run_program(emit(casts(len(x), dtype)), [x])
     for ours, torchs in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(ours, torchs.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+def test_a_kernel_takes_bits_of_two_integers_as_torch_does(run_program: RunProgram, dtype: str) -> None:
+    kernel, block = new_kernel_graph(), new_threadblock_graph((1,))
+    x, y = (kernel.new_input((16, 16), dtype, name) for name in "xy")
+    tiles = [block.new_input(it, (REPLICATED,)) for it in (x, y)]
+    ops = ("bitwise_and", "bitwise_or", "bitwise_xor")
+    for op in ops:
+        block.new_output(block.op(op, *tiles), (REPLICATED,))
+    for result in kernel.customized([x, y], block):
+        kernel.mark_output(result)
+    limits = np.iinfo(dtype)
+    numbers = np.random.default_rng(0).integers(limits.min, limits.max, (2, 16, 16), dtype)
+    got = run_program(emit(kernel.graph()), [*numbers])
+    for op, ours in zip(ops, got, strict=True):
+        np.testing.assert_array_equal(ours, getattr(torch, op)(*map(torch.tensor, numbers)).numpy())
