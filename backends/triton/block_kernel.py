@@ -22,6 +22,7 @@ from mirage_eg.backends.triton.addressing import (
 )
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.exp_factors import real_dims
+from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.backends.triton.kernel_binaries import CONSTANT, FULL, SizedTiles
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
@@ -41,7 +42,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
 from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, TERMS, to_a_type
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.sizes import SizeExpression, divisor, most
+from mirage_eg.ir.sizes import SizeExpression, divisor
 
 _RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", FULL, *GRID_NAMES}
 
@@ -70,20 +71,8 @@ class Part:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The grid dims as they are launched, the fastest one first: as given, if there is a product.
-
-        Otherwise consecutive thread blocks read or write consecutive memory of the largest tensor.
-        """
-        dims = range(len(self.graph.grid))
-        if any(item.kind is Kind.MATMUL for item in self.graph.nodes):
-            return tuple(dims)
-        inputs = zip(self.inputs, (item["imap"] for item in self.graph.inputs), strict=True)
-        outputs = zip(self.outputs, (item["omap"] for item in self.graph.outputs), strict=True)
-        pointer, targets = max((*inputs, *outputs), key=lambda pair: prod(map(most, pair[0].shape)))
-        new = [dim for dim in dims if targets[dim] == NEW_DIM]
-        moved = {dim: new.index(dim) if dim in new else len(new) + targets[dim] for dim in dims if targets[dim] != REPLICATED}
-        steps = {dim: most(pointer.strides[moved[dim]]) if dim in moved else 0 for dim in dims}
-        return tuple(sorted(dims, key=lambda dim: (steps[dim], -dim)))
+        """The grid dims as they are launched, the fastest one first."""
+        return grid_order(self.graph, self.inputs, self.outputs)
 
     @property
     def bounds(self) -> tuple[Pointer, ...]:

@@ -1,0 +1,29 @@
+"""Thread blocks are launched in the order of memory, unless a large tensor would be read from memory several times."""
+
+import re
+
+import pytest
+
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
+
+
+def launched(rows: int, columns: int) -> tuple[int, ...]:
+    """The grid of x + w as it is launched: x has rows for each of 64 channels, in tiles of 2 rows and 2048 columns."""
+    graph, block = new_kernel_graph(), new_threadblock_graph((rows // 2, 64, columns // 2048))
+    x, w = graph.new_input((rows, 64, columns), "float32", "x"), graph.new_input((64, columns), "float32", "w")
+    tiles = block.new_input(x, (0, 1, 2)), block.new_input(w, (-1, 0, 1))
+    block.new_output(block.add(*tiles), (0, 1, 2))
+    graph.mark_output(graph.customized([x, w], block)[0])
+    [grid] = re.findall(r"kernel\[\((.*)\)\]", emit(graph.graph()))
+    return tuple(map(int, grid.split(", ")))
+
+
+@pytest.mark.parametrize("rows", [4, 16, 64])
+def test_rows_that_share_a_large_tensor_follow_each_other(rows: int) -> None:
+    assert launched(rows, 65536) == (rows // 2, 32, 64)
+
+
+def test_what_a_cache_holds_is_read_in_the_order_of_memory() -> None:
+    assert launched(16, 4096) == (2, 64, 8)
