@@ -10,7 +10,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.integer_ranges import value_ranges
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import EXTREMES
+from mirage_eg.ir.op.elementwise import CLAMPS, EXTREMES
 from mirage_eg.ir.op.record import Range
 from mirage_eg.ir.passes import without_dead_code
 
@@ -39,6 +39,6 @@ def _chosen(item: Node, ranges: Mapping[int, Range]) -> int | None:
         smaller, larger = sorted(item.operands, key=lambda it: ranges[it])
         if ranges[smaller][1] <= ranges[larger][0]:
             return larger if EXTREMES[item.op] > 0 else smaller
-    if item.op == "clamp" and (found := ranges.get(item.operands[0])):
+    if item.op in CLAMPS and (found := ranges.get(item.operands[0])):
         return item.operands[0] if item["low"] <= found[0] and found[1] <= item["high"] else None
     return None

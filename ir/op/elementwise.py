@@ -22,6 +22,7 @@ COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)
 OF_INTEGERS = frozenset(op.name for op in PACKAGED.values() if op.of_integers_alone)
 OF_BITS = frozenset(op.name for op in bits.SHIFTS_AND_MASKS)
 EXPONENTIALS = frozenset(op.name for op in PACKAGED.values() if op.of_sums)
+LOGARITHMS = frozenset(op.name for op in PACKAGED.values() if op.logarithm)
 CASTS = frozenset(op.name for op in PACKAGED.values() if "dtype" in op.attributes)
 
 TERMS = {op.name: op.signs for op in PACKAGED.values() if op.signs}

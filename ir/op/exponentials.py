@@ -89,7 +89,7 @@ OPS = (
         noun="power",
         costly=True,
     ),
-    of_one_name("log", field=MONOTONE, noun="logarithm", costly=True, pole=True),
+    of_one_name("log", field=MONOTONE, noun="logarithm", costly=True, pole=True, logarithm=True),
     of_one_name(
         "log2",
         exactly=lambda mp, x: real(mp, mp.log(x, 2)),
@@ -97,6 +97,7 @@ OPS = (
         noun="logarithm",
         costly=True,
         pole=True,
+        logarithm=True,
         onnx=lambda append, number, x: append("Mul", append("Log", x), number(1 / math.log(2))),
     ),
     of_one_name(
@@ -106,6 +107,7 @@ OPS = (
         noun="logarithm",
         costly=True,
         pole=True,
+        logarithm=True,
         onnx=lambda append, number, x: append("Mul", append("Log", x), number(1 / math.log(10))),
     ),
     of_one_name(
@@ -117,6 +119,7 @@ OPS = (
         keeps_zero=True,
         costly=True,
         pole=True,
+        logarithm=True,
         onnx=_log1p_in_onnx,
     ),
     of_one_name(

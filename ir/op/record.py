@@ -86,6 +86,7 @@ class ElementwiseOp:
     power         p with f(c · x) = c^p · f(x) for all c > 0, where there is one and kernels use it
     costly        more expensive than an addition
     of_sums       f(x + y) = f(x) · f(y): an exponential, of which kernels subtract a maximum first
+    logarithm     of an exponential it is as large as its argument
     signs         of a sum or difference: those of the operands
     powers        of a product or quotient: those of the operands
     taken_bits    of a shift or mask by constants: the place of the lowest bit that it takes, and how many (0: all above)
@@ -126,6 +127,7 @@ class ElementwiseOp:
     power: Fraction | Callable[..., Fraction] | None = None
     costly: bool = False
     of_sums: bool = False
+    logarithm: bool = False
     signs: tuple[int, ...] = ()
     powers: tuple[int, ...] = ()
     taken_bits: Callable[..., tuple[int, int]] | None = None

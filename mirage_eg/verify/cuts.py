@@ -17,7 +17,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.op.elementwise import DIVISIONS, QUOTIENTS, ROOTS
+from mirage_eg.ir.op.elementwise import DIVISIONS, EXPONENTIALS, LOGARITHMS, QUOTIENTS, ROOTS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 from mirage_eg.verify.random_inputs import RandomInputs
@@ -87,7 +87,7 @@ def _exponents(program: Graph) -> set[int]:
     """
     found = set[int]()
     for item, values in reversed([*program.numbered()]):
-        if item.op == "exp" or (found.intersection(values) and item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
+        if item.op in EXPONENTIALS or (found.intersection(values) and item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
             found.update(item.operands)
     for item, values in program.numbered():
         found.difference_update(values if _is_product(item) else item.operands if item.op in AVERAGES else ())
@@ -99,7 +99,7 @@ def _unnormalized(program: Graph) -> set[int]:
     At a cut behind them nobody would know that, since inputs are only so large that no value of a part overflows."""
     large, found = set[int](), set[int]()
     for item, values in program.numbered():
-        if item.op == "exp" or (
+        if item.op in EXPONENTIALS or (
             large.intersection(item.operands) and item.op not in ROOTS - DIVISIONS and not _normalizes(item, large)
         ):
             large.update(values)
@@ -110,7 +110,7 @@ def _unnormalized(program: Graph) -> set[int]:
 
 
 def _normalizes(item: Node, large: Collection[int]) -> bool:
-    return (item.op in QUOTIENTS and item.operands[1] in large) or (item.op.startswith("log") and item.operands[0] in large)
+    return (item.op in QUOTIENTS and item.operands[1] in large) or (item.op in LOGARITHMS and item.operands[0] in large)
 
 
 def _is_product(item: Node) -> bool:
