@@ -28,7 +28,7 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
-from mirage_eg.ir.op.derived import SOFTMAXES
+from mirage_eg.ir.op.derived import ROW_NORMS, SOFTMAXES
 from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
@@ -87,7 +87,8 @@ class KernelWork:
 
     `op` is "copy" for several concatenations in one launch, "pool" for a generated pooling. `steps`: of the loop of a library
     convolution, sequential. `functions`: exponentials of a library attention, half of which overlap with its products.
-    `copied`: bytes that a copy of a library kernel's result moves. `loads`: elements that a pooling loads.
+    `copied`: bytes that a copy of a library kernel's result moves. `loads`: elements that a pooling loads. `rows`: of a norm or
+    softmax of the library, each of one thread block; 0 of other kernels.
     """
 
     op: str
@@ -101,6 +102,7 @@ class KernelWork:
     functions: int = 0
     copied: int = 0
     loads: int = 0
+    rows: int = 0
 
 
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
@@ -134,7 +136,16 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
         dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
     if item.op in SOFTMAXES and graph.types[result].shape[item["dim"]] * graph.types[result].dtype.itemsize > LONG_ROW:
         dram += 2 * graph.types[result].nbytes
-    return KernelWork(item.op, dram)
+    return KernelWork(item.op, dram, rows=_rows(item, graph.types[result].shape))
+
+
+def _rows(item: Node, shape: Shape) -> int:
+    """The rows of a norm or softmax, each of which one thread block of the library computes.
+
+    On an H200 torch's LayerNorm of 16 rows of 4,194,304 floats took 8,366 µs, 60 times as long as a copy.
+    """
+    dims = {item["dim"]} if item.op in SOFTMAXES else range(len(shape))[-item["dims"] :] if item.op in ROW_NORMS else ()
+    return prod(extent for dim, extent in enumerate(shape) if dim not in dims) if dims else 0
 
 
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
@@ -181,7 +192,8 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
     """The cost of one kernel."""
     if kernel.work is not None:
         return block_cost(kernel.work, kernel.blocks, kernel.loop, kernel.dram, device)
-    times = {"memory": kernel.dram / device.memory_bandwidth}
+    drawn = min(1.0, device.bandwidth_share * kernel.rows / device.multiprocessors) if kernel.rows else 1.0
+    times = {"memory": kernel.dram / (device.memory_bandwidth * drawn)}
     if kernel.op in (*PRODUCTS, "attention"):
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
         times["matrix units"] += kernel.functions / 2 / device.function_rate

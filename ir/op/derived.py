@@ -201,3 +201,4 @@ OPS = (
 DERIVED: Mapping[str, DerivedOp] = {op.name: op for op in OPS}
 SOFTMAXES = frozenset(op.name for op in OPS if op.sums_to_one)
 NORMS = frozenset(op.name for op in OPS if "eps" in op.attributes)
+ROW_NORMS = frozenset(name for name in NORMS if "dims" in DERIVED[name].attributes)  # over so many last dims

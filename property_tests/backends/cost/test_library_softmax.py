@@ -1,4 +1,4 @@
-"""The library's softmax reads a long row three times: on an H200 it took twice as long as a copy."""
+"""The library's softmax reads a long row three times: on an H200 it took twice as long as a copy. Few rows are few blocks."""
 
 import pytest
 
@@ -24,3 +24,14 @@ def test_a_row_is_read_again_where_it_exceeds_shared_memory(row: int, dtype: str
     graph = softmax(512, row, dtype)
     [cost] = predict(graph, DEVICES["H200"])
     assert cost.dram_bytes == times * graph.types[0].nbytes
+
+
+def layer_norm(rows: int, row: int) -> Graph:
+    program = new_kernel_graph()
+    program.mark_output(program.layer_norm(program.new_input((rows, row), "float32"), row, eps=1e-5))
+    return program.graph()
+
+
+def test_few_long_rows_are_few_thread_blocks() -> None:
+    few, many = (predict_us(layer_norm(rows, (1 << 26) // rows), DEVICES["H200"]) for rows in (16, 4096))
+    assert few > 4 * many
