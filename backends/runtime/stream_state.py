@@ -1,11 +1,13 @@
-"""The state of a program on one stream, shared by its calls: intermediate buffers and prepared launches.
+"""The state of a program on one stream, shared by its calls: prepared launches, which read their arguments from slots.
 
-Launches are prepared once. They read their arguments from slots, one for each value, which each call fills with addresses.
+Each call fills the slots, one for each value, with addresses. Intermediate buffers are allocated by each call where the library
+reuses memory in the order of the stream, in captures, too; elsewhere they stay allocated.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -37,6 +39,17 @@ def new_argument_slots(values: int) -> Any:
     return (ctypes.c_uint64 * (values + 1))()
 
 
+def _arena(plan: LaunchPlan, site: LaunchSite) -> Callable[[], Any]:
+    """The memory of the intermediate buffers of a call."""
+    if not plan.arena_bytes:
+        return lambda: None
+    allocate = partial(site.library.memory, plan.arena_bytes, site.device)
+    if site.library.keeps_captured:
+        return allocate
+    kept = allocate()
+    return lambda: kept
+
+
 class StreamState:
     """The state of a program without library kernels on one stream; calls from several threads take turns."""
 
@@ -51,16 +64,14 @@ class StreamState:
         sources = [value if value < first else first + results.index(value) for value in results]
         self._copied = [(target, source) for target, source in enumerate(sources, first) if target != source]
         self._written = [*range(first), *(first + results.index(value) for value in own)]
-        self._filled = len(self._written)  # slots that each call fills: the first ones
-        count = len(values) + len(plan.sizes)
-        slot_of = {value: number for number, value in enumerate(dict.fromkeys((*range(first), *own, *range(count))))}
+        count, inner = len(values) + len(plan.sizes), [value for value, _ in plan.arena]
+        in_order = dict.fromkeys((*range(first), *own, *inner, *range(count)))
+        slot_of = {value: number for number, value in enumerate(in_order)}
+        self._filled = len(self._written) + len(inner)  # slots that each call fills: the first ones
         self._slots = slots = new_argument_slots(count)
         for place, size in enumerate(plan.sizes, len(values)):
             slots[slot_of[place]] = size
-        self._memory = library.memory(plan.arena_bytes, site.device) if plan.arena_bytes else None
-        arena = 0 if self._memory is None else library.address(self._memory)
-        for value, offset in plan.arena:
-            slots[slot_of[value]] = arena + offset
+        self._offsets, self._arena = [offset for _, offset in plan.arena], _arena(plan, site)
         self.launches = [
             site.prepare(launch.kernel, launch.grid, slots, [slot_of[value] for value in launch.values])
             for launch in plan.launches
@@ -76,6 +87,10 @@ class StreamState:
                 addresses.append(self._library.address(array))
         elif self._copied:
             addresses = [addresses[number] for number in self._written]
+        arena = self._arena()  # until the launches are on the stream
+        if self._offsets:
+            start = self._library.address(arena)
+            addresses += [start + offset for offset in self._offsets]
         with self._lock:
             self._slots[: self._filled] = addresses
             for launch in self.launches:

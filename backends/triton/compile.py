@@ -74,6 +74,7 @@ def loaded(source: str | Path) -> Iterator[ModuleType]:
         if not (hasattr(module, "INPUTS") or hasattr(module, "layouts")) or not hasattr(module, "run"):
             raise MirageError(f"{path}: has no INPUTS and run; wanted a program written by mirage_eg")
         yield module
+        getattr(module, "KEPT", {}).clear()  # tensors; the module and its functions refer to each other
 
 
 def cache_folder() -> Path:

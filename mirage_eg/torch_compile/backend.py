@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.torch_compile.calls import add_call
+from mirage_eg.torch_compile.calls import add_call, known_calls, withdraw_calls
 from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct, unchecked
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
@@ -109,6 +109,7 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
 def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
     """The graph with segments, without, or by torch's own ops, whichever takes least time."""
     before, store, name = len(graph_records()), store_of(settings), name_of(gm, example_inputs, settings)
+    calls = known_calls()
     kept = kept_graph(name, store) if settings.search != "always" and settings.report is None else None
     if kept is not None:
         with suppress(OtherSegmentsError):
@@ -139,7 +140,10 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
     if isinstance(times, str):
         return ours
     keep_graph(name, KeptGraph(times, entry, graph_records()[-1]), store)
-    return ours if times.ours_us < times.other_us else whole.compiled[whole.mode]
+    if times.ours_us < times.other_us:
+        return ours
+    withdraw_calls(calls)
+    return whole.compiled[whole.mode]
 
 
 def _as_timed(

@@ -1,6 +1,6 @@
 """The calls of the segments of this process, by the keys that compiled models have."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from mirage_eg.torch_compile.gate_errors import times_allowed
@@ -121,6 +121,19 @@ def add_call(call: CallOf) -> CallOf:
     _CALLS[call.found.key] = call
     _RUNNING.pop(call.found.key, None)
     return call
+
+
+def known_calls() -> dict[str, KernelCall]:
+    """The calls of this process, by the keys of their segments."""
+    return dict(_CALLS)
+
+
+def withdraw_calls(known: Mapping[str, KernelCall]) -> None:
+    """Use these calls alone: later ones are of a graph that is not used, and so is the memory that they keep."""
+    for key in [key for key, call in _CALLS.items() if known.get(key) is not call]:
+        del _CALLS[key]
+        _RUNNING.pop(key, None)
+    _CALLS.update(known)
 
 
 def forget_calls() -> None:

@@ -24,7 +24,7 @@ from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, shared_timing_proc
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
-from mirage_eg.torch_compile.calls import add_call
+from mirage_eg.torch_compile.calls import KernelCall, add_call
 from mirage_eg.torch_compile.first_call import FirstCall
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions, is_host_number
 from mirage_eg.torch_compile.gate import Contest, can_time, gated, is_too_slow
@@ -201,11 +201,16 @@ def _record(
         )
     contest = Contest(region, region_module(found.module, region, found.found.same), device, values)
     if segment.largest:
-        record = add_call(_sized_call(segment, contest, settings, store)).decide(_example_sizes(region, segment), until=until)
-        record = replace(record, key=segment.key, ops=region.ops)
+        sized = _sized_call(segment, contest, settings, store)
+        record = replace(sized.decide(_example_sizes(region, segment), until=until), key=segment.key, ops=region.ops)
+        call: KernelCall = sized
     else:
+        call = one = SegmentCall(segment, _of_nodes(contest.module, region))
         with ending(until):
-            record = gated(add_call(SegmentCall(segment, _of_nodes(contest.module, region))), contest, settings, store)
+            record = gated(one, contest, settings, store)
+        one.forget_weights()  # of the gate
+    if record.decision is Decision.USED:
+        add_call(call)
     return replace(record, reason=f"{record.reason}; {segment.note}") if segment.note else record
 
 

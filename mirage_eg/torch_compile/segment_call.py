@@ -117,6 +117,10 @@ class SegmentCall:
             raise MirageError(f"segment {self.found.key[:12]}: got tensors {given}, wanted {wanted}")
         return self.results.written_back(tensors, self.run_on_cpu(self.results.laid_out(tensors)))
 
+    def forget_weights(self) -> None:
+        """Forget what calls have prepared of weights, and the weights: a later call prepares its own."""
+        getattr(self.module, "KEPT", {}).clear()
+
     def as_function(self, tensors: Sequence[Any]) -> list[Any]:
         """All results; the inputs keep their values."""
         given = [it.clone() if place in self.results.written.values() else it for place, it in enumerate(tensors)]

@@ -1,8 +1,10 @@
 """The whole graph's clock: segments that are slower together are not used, and the faster of Inductor's modes is."""
 
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from mirage_eg.torch_compile import compile_graph, gate, whole_graph
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, graph_records
+from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import forget
 from mirage_eg.torch_compile.settings import Settings
 from mirage_eg.torch_compile.whole_graph import compiled_whole, may_compare
@@ -30,20 +33,29 @@ PLAIN = (6.0, 9.0)  # without segments: Inductor's code, and torch's own ops
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The times of the next comparisons of whole graphs; what is compared runs once. Segments win at the gate."""
     times: Clock = []
-
-    def stub(taken: Callable[[], Sequence[float]]) -> Callable[..., list[Timing]]:
-        def timed(runs: Sequence[Callable[[], Any]], **_: Any) -> list[Timing]:
-            for run in runs:
-                run()
-            return [Timing(us, 0.0, us, 0.0, "test", "cpu") for us in taken()[: len(runs)]]
-
-        return timed
-
     for module in (gate, whole_graph):
         monkeypatch.setattr(module, "can_time", lambda device: True)
     monkeypatch.setattr(gate, "time_alternately", stub(lambda: (1.0, 9.0)))
     monkeypatch.setattr(whole_graph, "time_alternately", stub(lambda: times.pop(0)))
     return times
+
+
+def stub(taken: Callable[[], Sequence[float]]) -> Callable[..., list[Timing]]:
+    """A clock that runs each of what it compares once."""
+
+    def timed(runs: Sequence[Callable[[], Any]], **_: Any) -> list[Timing]:
+        for run in runs:
+            run()
+        return [Timing(us, 0.0, us, 0.0, "test", "cpu") for us in taken()[: len(runs)]]
+
+    return timed
+
+
+def tensors_alive() -> list[torch.Tensor]:
+    """The tensors of this process that have memory."""
+    kinds = torch.Tensor, torch.nn.Parameter
+    found = [it for it in gc.get_objects() if type(it) in kinds and it.device.type == "cpu"]
+    return [it for it in found if not torch._is_functional_tensor(it) and it.numel()]
 
 
 def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, GraphRecord]:
@@ -63,6 +75,32 @@ def test_segments_that_are_slower_together_are_not_used(clock: Clock, ours: floa
     assert not clock and (record.ours_us, record.other_us) == (ours, 6.0)
     assert [it.decision for it in record.segments] == [decision] and record.used == (decision is Decision.USED)
     assert (f"graph {record.number}", decision, f"{ours}, 6.0 measured") in [(row[0], row[2], row[3]) for row in record.rows()]
+
+
+@pytest.mark.parametrize(("gate_times", "ours", "kept"), [((1.0, 9.0), 5.0, 1), ((1.0, 9.0), 6.5, 0), ((9.0, 1.0), 6.5, 0)])
+def test_only_segments_that_are_used_keep_memory(
+    clock: Clock, gate_times: tuple[float, float], ours: float, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock += [PLAIN, (ours, 6.0)]
+    monkeypatch.setattr(gate, "time_alternately", stub(lambda: gate_times))
+    made: list[ref[SegmentCall]] = []
+    init = SegmentCall.__init__
+
+    def noted(self: SegmentCall, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.module.KEPT = {"weights": torch.ones(WIDTH)}
+        made.append(ref(self))
+
+    monkeypatch.setattr(SegmentCall, "__init__", noted)
+    x = torch.randn(8, WIDTH)
+    before = {id(it) for it in tensors_alive()}
+    gc.disable()
+    try:
+        compiled(projected, x)
+        assert [it for it in tensors_alive() if id(it) not in before] == []
+        assert sum(it() is not None for it in made) == kept
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("ours", [5.0, 6.5])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from threading import Thread, current_thread
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -123,6 +124,22 @@ def test_intermediates_are_reused_on_a_stream_but_not_between_streams(monkeypatc
     assert not pointers[7] & pointers[8]
     for launched in driver.launched:
         assert not set(launched.arguments) & pointers[15 - launched.stream]
+
+
+def test_where_memory_is_reused_in_order_intermediates_last_for_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "compile_module", uncompiled)
+    driver, library = FakeDriver(), FakeLibrary(keeps_captured=True)
+    with running(SPLIT.mugraph, driver) as program:
+        arenas = []
+        for _ in range(2):
+            library.made = []
+            results = program(arrays_for(program), library)
+            [arena] = [array for array in library.made if all(array is not result for result in results)]
+            arenas.append(ref(arena))
+            for launched in driver.launched[-2:]:
+                assert {arena.pointer + offset for _, offset in program.plan.arena} & set(launched.arguments)
+        library.made, arena = [], None
+        assert [arena() for arena in arenas] == [None, None]
 
 
 def test_a_new_stream_with_the_handle_of_one_that_is_gone_has_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,6 +361,28 @@ def test_a_program_that_calls_torch_reuses_what_it_does_not_return(monkeypatch: 
         assert torch.equal(out[0], results[0][0])
     assert len(driver.launched) == 4
     assert all(launched.stream == 7 for launched in driver.launched)
+
+
+def test_intermediates_beside_library_kernels_last_for_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    made: list[torch.Tensor] = []
+
+    class WithMemory(TorchOnTheHost):
+        def memory(self, nbytes: int, device: int) -> Any:
+            made.append(torch.empty(nbytes, dtype=torch.uint8))
+            return made[-1]
+
+    monkeypatch.setattr(runtime, "compile_module", uncompiled)
+    graph = between()
+    driver, alone = FakeDriver(), Graph(graph.nodes[:-1])  # without the view of the generated kernel's result
+    with running(alone, driver) as program:
+        arrays = [torch.ones(kind.shape, dtype=torch.float16) for kind in program.plan.inputs]
+        for _ in range(2):
+            [_] = program(arrays, WithMemory())
+            [arena] = made
+            assert program.plan.arena_bytes > 0 and arena.untyped_storage().nbytes() == 0
+    assert all(address for launched in driver.launched for address in launched.arguments[:-2])
 
 
 def test_library_kernels_on_cupy_arrays_without_torch_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
