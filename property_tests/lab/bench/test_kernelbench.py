@@ -15,10 +15,11 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.bench import kernelbench
 from mirage_eg.lab.bench.kernelbench import Import, ImportRow, Problem, find_problems, import_rows, summary
 from mirage_eg.lab.bench.shrinking import SHRINKINGS, run_source
+from property_tests.support.kernelbench import kernelbench_folder
 from property_tests.support.parameters import few
 
 pytest.importorskip("torch")
-FOLDER = Path(__file__).parents[2] / "support" / "kernelbench"
+FOLDER = kernelbench_folder()
 OUTSIDE = {
     "level2/66_Matmul_Dropout_Softmax": "random",
 }
