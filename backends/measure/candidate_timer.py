@@ -149,6 +149,30 @@ class CandidateTimer:
             return Outcome(us, worst, None, tuple(kernels.values()) if times else ()), None
 
 
+def run_once(source: str, shapes: Sequence[Shape] = ()) -> None:
+    """Run a program on random inputs of these shapes; an error with which the GPU is not lost says nothing.
+
+    Raises:
+        DeviceLost: the kernels ended this process's context.
+    """
+    import torch
+    from triton.errors import TritonError
+
+    problem = ""
+    with loaded(source) as module, timing_stream():
+        try:
+            layouts = tables_of(module, shapes).inputs
+            tensors = _laid_out(module, layouts.values(), _inputs(module, [*layouts.values()], 1.0, 0))
+            RunningProgram(module, list(layouts), shapes=shapes)(tensors, torch_library())
+        except (TritonError, RuntimeError, MirageError) as error:
+            problem = " ".join(str(error).split())[:300]
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as lost:
+            raise DeviceLost(problem or " ".join(str(lost).split())[:300]) from lost
+    free_cached_memory()
+
+
 def _joined(found: Sequence[tuple[Outcome, Timing | None]]) -> tuple[Outcome, Timing | None]:
     """The outcomes of a right candidate at several sizes as one: geometric means of the times, the largest error."""
     outcomes, timings = [outcome for outcome, _ in found], [timing for _, timing in found if timing is not None]

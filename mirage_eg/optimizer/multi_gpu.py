@@ -18,8 +18,9 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.evaluator.processes import begin_worker, end_processes, install_ops, keep_worker, pickled_ops
-from mirage_eg.backends.measure.candidate_timer import FIXED_SHAPES, CandidateTimer, DeviceLost, Outcome
+from mirage_eg.backends.measure.candidate_timer import FIXED_SHAPES, CandidateTimer, DeviceLost, Outcome, run_once
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.shapes import Shape
@@ -27,6 +28,7 @@ from mirage_eg.ir.shapes import Shape
 Quick = Callable[[str], Outcome]
 Full = Callable[[str], tuple[Outcome, Timing | None]]
 HUNG_SECONDS = 2.0  # after the deadline; then the process of a candidate that is still running is ended
+_LOOK_SECONDS = 0.1  # between looks whether anyone still waits for a run
 _MOST_LOSSES = 5  # processes in a row; more losses are no fault of the candidates
 Task = tuple[str, int, Sequence[Sequence[Shape]], bytes]  # what a timer is made of, with the custom ops
 _timer: tuple[Task, CandidateTimer] | None = None  # of a worker's process
@@ -195,6 +197,44 @@ def shared_timing_processes(gpus: Sequence[str] = ()) -> Iterator[None]:
             _end(executor, kill=True)
 
 
+def run_elsewhere(device: int, source: str, shapes: Sequence[Shape]) -> str | None:
+    """Run a program once in an idle process of a GPU: the error with which its kernels ended the context there.
+
+    None if they did not, and where no process of `shared_timing_processes` is idle or may use the GPU.
+    """
+    idle, gpus = _IDLE.get(), gpus_of_first_kind()
+    gpu = gpus[device] if device < len(gpus) else ""
+    if idle is None or (executor := idle.pop(gpu, None)) is None:
+        return None
+    try:
+        if _error_of(executor, _nothing) is not None:  # it could not begin
+            _end(executor, kill=True)
+            return None
+        error = _error_of(executor, _run_once, source, shapes, pickled_ops())
+    except BaseException:  # the seconds of the search are over, or it is interrupted
+        _end(executor, kill=True)
+        raise
+    if not isinstance(error, (DeviceLost, BrokenExecutor)):  # another one is the caller's to find
+        idle[gpu] = executor
+        return None
+    _end(executor, kill=True)
+    idle[gpu] = _process(gpu)
+    idle[gpu].submit(_begin_gpu)
+    return str(error)
+
+
+def _error_of(executor: Executor, call: Callable[..., Any], *arguments: Any) -> BaseException | None:
+    """The error of a call in a process, while someone still waits for it."""
+    try:
+        future = executor.submit(call, *arguments)
+    except BrokenExecutor as error:
+        return error
+    while not future.done():
+        raise_if_stopped()
+        wait([future], _LOOK_SECONDS)
+    return future.exception()
+
+
 def multi_gpu_timer(
     gpus: Sequence[str], source: str, seed: int, shapes: Sequence[Sequence[Shape]] = FIXED_SHAPES
 ) -> MultiGpuTimer:
@@ -235,6 +275,17 @@ def _begin_gpu() -> None:
     import torch
 
     torch.cuda.init()
+
+
+def _run_once(source: str, shapes: Sequence[Shape], ops: bytes) -> None:
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:  # one process alone may use the GPU
+        return
+    install_ops(ops)
+    run_once(source, shapes)
 
 
 def _timer_of(task: Task) -> CandidateTimer:

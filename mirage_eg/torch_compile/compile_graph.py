@@ -123,7 +123,8 @@ def gated_records(
         ]
         searches, names = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
         tunes = settings.tune > 0 and gpu_available()
-        gpus = gpus_of_first_kind() if searches and tunes else ()
+        gpus = gpus_of_first_kind() if searches and gpu_available() and settings.gate != "off" else []
+        gpus = gpus if tunes else gpus[:1]  # for the first run of kernels
         with shared_processes(), shared_timing_processes(gpus), Workers() as workers:
             apart = meanwhile is not None
             if searches and (apart or may_begin(workers)):

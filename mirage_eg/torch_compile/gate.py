@@ -8,7 +8,7 @@ process computes and times nothing again.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from math import isnan
+from math import inf, isnan
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
@@ -16,6 +16,7 @@ from mirage_eg.backends.measure import tf32
 from mirage_eg.backends.measure.timing import time_alternately
 from mirage_eg.frontend.imported import AddedInput
 from mirage_eg.frontend.symbolic_sizes import strides_at
+from mirage_eg.optimizer.multi_gpu import run_elsewhere
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.torch_compile.fx_regions import FxRegion
@@ -64,6 +65,8 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
     if settings.gate == "off":
         return base
     kept = _kept(call, contest, settings, store)
+    if kept.lost:
+        return replace(base, decision=Decision.FAILED, reason=f"in another process its kernels lost the GPU: {kept.lost}")
     errors = kept.errors
     base = replace(base, error=errors.ours, torch_error=errors.torch)
     if isnan(errors.allowed):
@@ -101,9 +104,23 @@ def _kept(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
     rounds = ", ".join(sorted(tf32.rounded_operands(contest.device)))
     kept = None if settings.search == "always" else store.findings(key)
     if kept is None or (kept.source, kept.max_error, kept.rounds) != (source, settings.max_error, rounds):
-        kept = GateFindings(source, settings.max_error, _errors(call, contest, settings), rounds=rounds)
+        lost = _lost(call, contest)
+        errors = GateErrors(inf, 0.0, 0.0) if lost else _errors(call, contest, settings)
+        kept = GateFindings(source, settings.max_error, errors, rounds=rounds, lost=lost)
         store.keep_findings(key, kept)
     return kept
+
+
+def _lost(call: SegmentCall, contest: Contest) -> str:
+    """The error with which kernels that never ran end the GPU context of another process; "" if they do not.
+
+    It would end that of this process, too, and with it the model. Tuned ones ran in another process before.
+    """
+    candidate = call.found.candidate
+    if not can_time(contest.device) or candidate is None or candidate.measured_us is not None:
+        return ""
+    shapes = [shape for shape, _ in call.inputs_at(contest.sizes)]
+    return run_elsewhere(contest.device.index or 0, call.source, shapes) or ""
 
 
 def is_too_slow(settings: Settings, device: Any) -> bool:

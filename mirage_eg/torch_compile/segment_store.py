@@ -114,7 +114,7 @@ class GateFindings:
     """What the gate found of a segment's kernels: errors for a `max_error` of the settings, and times where it measured them.
 
     `source` is the hash of the program that it ran, `rounds` the ops that torch's settings let round to TF32, `mode` that of
-    Inductor when it was timed.
+    Inductor when it was timed. `lost`: the error with which kernels ended the GPU context of another process.
     """
 
     source: str
@@ -123,6 +123,7 @@ class GateFindings:
     times: GateTimes | None = None
     mode: str = ""
     rounds: str = ""
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,8 +373,8 @@ class SegmentStore:
             kept = parse_json(path.read_text(), infinities=True)
             times = kept["times"] and GateTimes(**{field.name: float(kept["times"][field.name]) for field in fields(GateTimes)})
             errors = GateErrors(**{field.name: float(kept["errors"][field.name]) for field in fields(GateErrors)})
-            mode, rounds = str(kept.get("mode", "")), str(kept.get("rounds", ""))
-            return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times, mode, rounds)
+            words = {name: str(kept.get(name, "")) for name in ("mode", "rounds", "lost")}
+            return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times, **words)
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOGGER.warning("gate: %s ignored: %s", path, error)
             return None

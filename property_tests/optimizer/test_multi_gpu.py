@@ -18,13 +18,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.evaluator.processes import keep_worker
 from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
 from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.ir.deadline import after
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer import multi_gpu
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.optimizer.multi_gpu import Calls, MultiGpuTimer, gpus_of_first_kind, multi_gpu_timer, shared_timing_processes
+from mirage_eg.optimizer.multi_gpu import (
+    Calls,
+    MultiGpuTimer,
+    gpus_of_first_kind,
+    multi_gpu_timer,
+    run_elsewhere,
+    shared_timing_processes,
+)
 from mirage_eg.optimizer.tune import Tuning, tune
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 from property_tests.support.parameters import few
@@ -307,3 +316,22 @@ def test_gpus_of_the_first_ones_kind_are_used(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert gpus_of_first_kind() == wanted
     assert multi_gpu._timer is None
+
+
+def ends_as_told(source: str, shapes: Sequence[Any], ops: bytes) -> None:
+    if source == "lost":
+        raise DeviceLost("misaligned address")
+    if source == "slow":
+        sleep(60)
+
+
+def test_a_run_in_another_process_says_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_gpu, "_run_once", ends_as_told)
+    monkeypatch.setattr(multi_gpu, "_begin_gpu", int)
+    monkeypatch.setattr(multi_gpu, "gpus_of_first_kind", lambda: ["0"])
+    assert run_elsewhere(0, "lost", ()) is None  # there is no process
+    with shared_timing_processes(["0"]):
+        assert [run_elsewhere(0, source, ()) for source in ("right", "lost", "right")] == [None, "misaligned address", None]
+        with ending(after(0.2)), pytest.raises(OverdueError):
+            run_elsewhere(0, "slow", ())
+        assert run_elsewhere(0, "lost", ()) is None

@@ -6,7 +6,7 @@ import pytest
 
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer
+from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, multi_gpu_timer, run_elsewhere, shared_timing_processes
 from property_tests.support.hand_written import gated_mlp
 
 pytestmark = pytest.mark.gpu
@@ -36,3 +36,16 @@ def test_every_gpu_times_its_candidates_and_outlives_a_bad_one() -> None:
             assert outcome.us is None and outcome.problem is not None
         else:
             assert outcome.problem is None and outcome.us is not None and outcome.us > 0
+
+
+def test_kernels_that_end_a_context_are_found_in_another_process() -> None:
+    import torch
+
+    graphs = gated_mlp("float16", 16, 256, 128, 2, 4)
+    good = emit(graphs.mugraph, program=graphs.program)
+    bad = good.replace("tl.store(out0_ptr", "tl.store(out0_ptr + 1099511627776")
+    shapes = [kind.shape for kind in graphs.program.input_types]
+    with shared_timing_processes(gpus_of_first_kind()[:1]):
+        problems = [run_elsewhere(0, source, shapes) for source in (good, bad, good)]
+    assert problems[0] is None and "address" in (problems[1] or "") and problems[2] is None
+    torch.cuda.synchronize()

@@ -63,6 +63,22 @@ def test_a_tie_is_inductors_and_a_faster_kernel_is_used(clock: list[float], cach
         assert decided().decision is decision
 
 
+def test_kernels_that_ended_a_context_in_another_process_never_run_here(monkeypatch: pytest.MonkeyPatch, cache: Any) -> None:
+    monkeypatch.setattr(gate, "largest_errors", None)
+    for file in cache.glob("*.gate.json"):
+        file.unlink()
+    for found in ((lambda *_: "misaligned address"), None):  # the second process reads what the first one kept
+        torch._dynamo.reset()
+        segment_store.forget()
+        monkeypatch.setattr(gate, "_lost", found)
+        with torch.no_grad():
+            torch.compile(projected, backend=backend, options={"budget": AMPLE})(torch.randn(8, WIDTH))
+        [segment] = graph_records()[-1].segments
+        assert segment.decision is Decision.FAILED and "misaligned address" in segment.reason
+    for file in cache.glob("*.gate.json"):
+        file.unlink()
+
+
 def test_a_mode_beside_options_is_measured_of_its_own(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[Any] = []
 
