@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from math import prod
-from string import ascii_lowercase, ascii_uppercase
+from string import ascii_lowercase
 from typing import Any
 
 from mirage_eg.ir import indexing, shapes, windows
@@ -76,7 +76,8 @@ def _walked_axes(operands: Sequence[Shape], given: Attributes) -> str:
 
 
 def _gather_axes(operands: Sequence[Shape], given: Attributes) -> str:
-    letters, places = "".join(_dims(operands, given)), ascii_uppercase[4 : 4 + len(operands[1])]
+    rank, letters = len(operands[0]), "".join(_dims(operands, given))
+    places = ascii_lowercase[rank : rank + len(operands[1])]  # the same function at each of them, of the number that is there
     return f"{letters},{places}->{letters.replace('D', places)}"
 
 
