@@ -117,7 +117,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
     dram = sum(graph.types[value].nbytes for value in (*launch.operands, *launch.results))
     match launch:
         case Launch(call=LibraryAttention() as attention):
-            return _attention_work(attention, dram)
+            return attention_work(attention, dram)
         case Launch(kind=LaunchKind.CONCATENATION):
             return KernelWork("copy", sum(bytes_of_copies(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.POOLING):
@@ -131,7 +131,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
                 works[key] = block_work(*key)
             return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid) * busy_blocks(block), loop=block.loop)
     if item.op in PRODUCTS:
-        return _product_work(graph, item, result, dram)
+        return product_work(graph, item, result, dram)
     if OPS[item.op].indices is not None and len(item.operands) == 2:  # reads as much as it writes, and the indices
         dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
     if item.op in SOFTMAXES and graph.types[result].shape[item["dim"]] * graph.types[result].dtype.itemsize > LONG_ROW:
@@ -151,7 +151,7 @@ def _rows(item: Node, shape: Shape) -> int:
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 
 
-def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
+def attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
     """Both products and the exponentials of the scores, of which a causal mask leaves half."""
     (batch, heads, rows, width), (_, _, _, columns), *_ = attention.shapes
     share = causal_share(rows, columns) if attention.constant else 1.0
@@ -159,7 +159,7 @@ def _attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
     return KernelWork("attention", dram, 4 * scores * width, functions=scores)
 
 
-def _product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork:
+def product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork:
     steps = 0 if item.kind is Kind.MATMUL else convolution_steps(graph.types[item.operands[1]].shape)
     dtype = graph.types[item.operands[0]].dtype
     slower = _DEPTHWISE if is_depthwise(graph, item) else library_slowdown(dtype, item.op in CONVOLUTIONS)

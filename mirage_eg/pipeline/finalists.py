@@ -20,9 +20,9 @@ from mirage_eg.pipeline.equal_programs import EqualPrograms
 from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.program_search import ProgramSearch
-from mirage_eg.pipeline.ranking import exceeds, on_which_the_first_depends, ordered
+from mirage_eg.pipeline.ranking import behind, exceeds, on_which_the_first_depends, ordered
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
-from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.run.result import Behind, Candidate
 from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import StartedTuning, tune_candidates
@@ -44,17 +44,20 @@ class Finalists:
     measurements: tuple[Measurement, ...]
     notes: tuple[str, ...] = ()
     tuning_seconds: float = 0.0
+    behind: Behind | None = None
 
 
 def find_finalists(
     run: Run, search: ProgramSearch, partitioner: Partitioner, equal: EqualPrograms, started: StartedTuning
 ) -> Finalists:
     """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of all kernels compile."""
-    generated = run.given is not None or generates_kernels(run.program)
-    library = Found(run.program, predict_us(run.program, run.device), generated, proved_by_search=True)
+    library = _library(run)
     reference = BlockReference(run.program, run.options.trials, run.options.seed)
     most = run.options.top
     candidates = [*search.candidates, *equal.candidates]
+    if (lost := _behind(run, library, candidates)) is not None:
+        form = Lowered(library, library.graph)
+        return Finalists(search, candidates, (form,), Verified((Compiler(run).library(form),)), (), behind=lost)
     notes: list[str] = []
     measurements: tuple[Measurement, ...] = ()
     chosen: Sequence[Lowered] = ()
@@ -95,6 +98,20 @@ def find_finalists(
     if isinstance(search.one_kernel.axes, Axes) and not candidates:
         notes.append(_no_kernel_note(search.one_kernel))
     return Finalists(search, candidates, tuple(chosen), verified, measurements, tuple(notes), seconds)
+
+
+def _library(run: Run) -> Found:
+    generated = run.given is not None or generates_kernels(run.program)
+    return Found(run.program, predict_us(run.program, run.device), generated, proved_by_search=True)
+
+
+def _behind(run: Run, library: Found, candidates: Groups) -> Behind | None:
+    """The predicted time of the best µGraph where only those are wanted that may win, and it may not."""
+    if not run.wanted.winning or run.is_part or run.on_gpu:
+        return None
+    found = [library, *(entry for entries in candidates for entry in entries)]
+    best_us = min((entry.predicted_us for entry in found if entry.fused), default=inf)
+    return behind(best_us, run.program, run.device)
 
 
 def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: BlockReference, compiler: Compiler) -> Verified:

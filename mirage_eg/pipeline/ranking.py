@@ -5,11 +5,15 @@ A µGraph that was not compiled ranks as one that compiles.
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from math import inf
 
+from mirage_eg.backends.cost.compiled_form import compiled_us
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import prepared_values
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Candidate
+from mirage_eg.pipeline.run.result import Behind, Candidate
 
 
 def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
@@ -29,6 +33,13 @@ def on_which_the_first_depends(candidates: Sequence[Candidate], options: Options
     """The first of the candidates and the fastest of its equals: if both compile, it is the first whether others do or not."""
     group = next(_in_groups(candidates, options), [])
     return [*{id(it): it for it in (min(group, key=_among_equals), group[0])}.values()] if group else []
+
+
+def behind(best_us: float, program: Graph, device: Device) -> Behind | None:
+    """Why the best µGraph of a program, of predicted `best_us`, cannot win against Inductor's code; None if it may."""
+    if best_us == inf or best_us < HEURISTICS.behind * (within_us := compiled_us(program, device)):
+        return None
+    return Behind(best_us, within_us)
 
 
 def _in_groups(candidates: Sequence[Candidate], options: Options) -> Iterator[list[Candidate]]:

@@ -133,7 +133,8 @@ def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: 
     _trace(run, searched, ranked)
     report = make_report(run, whole, ranked, explanation, notes)
     cut = finalists.search.cut or run.until.passed()
-    return Result(tuple(ranked), report, finalists.measurements, known=finalists.search.plans.known, cut=cut)
+    known_segments, behind = finalists.search.plans.known, finalists.behind
+    return Result(tuple(ranked), report, finalists.measurements, known=known_segments, cut=cut, behind=behind)
 
 
 def _with_constants(run: Run) -> tuple[Run, list[str]]:

@@ -15,6 +15,7 @@ from threading import RLock
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
+from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
@@ -159,7 +160,8 @@ def searches_of(
                 searched = longer
                 options, _, key, _ = request_for(longer, settings, until)
             name = names[program] = forms[form] = hash_of(key)
-            found[name] = title_of(name), searched, options, wanted_by(settings)
+            serves_others = longer is not None or bool(dims_of(program))
+            found[name] = title_of(name), searched, options, wanted_by(settings, serves_others)
     return found, names
 
 

@@ -23,6 +23,7 @@ from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, shared_timing_processes
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
+from mirage_eg.pipeline.run.result import Behind
 from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
 from mirage_eg.torch_compile.calls import KernelCall, add_call
 from mirage_eg.torch_compile.first_call import FirstCall
@@ -33,6 +34,7 @@ from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, Segme
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
 from mirage_eg.torch_compile.segment_call import SegmentCall
+from mirage_eg.torch_compile.segment_keys import is_timed
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
 from mirage_eg.torch_compile.settings import Settings, budget_spent
 from mirage_eg.torch_compile.sized_call import SizedCall
@@ -189,9 +191,11 @@ def _record(
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
-    if segment.cut:
+    if segment.cut and segment.behind is None:
         raise OverdueError
     until = until.later(_tuning_since(begun, settings, device))
+    if segment.behind is not None and is_timed(settings) and can_time(device):
+        return _behind_record(segment, segment.behind, region, settings)
     if segment.candidate is None and not segment.result.plans:
         return SegmentRecord(
             key=segment.key,
@@ -213,6 +217,20 @@ def _record(
     if record.decision is Decision.USED:
         add_call(call)
     return replace(record, reason=f"{record.reason}; {segment.note}") if segment.note else record
+
+
+def _behind_record(segment: FoundSegment, behind: Behind, region: FxRegion, settings: Settings) -> SegmentRecord:
+    """The record of a segment that is not timed, since it is not predicted to win."""
+    reason = "predicted, against library kernels with all else fused; not timed"
+    return SegmentRecord(
+        key="" if segment.cut else segment.key,
+        ops=region.ops,
+        decision=Decision.BUDGET if segment.cut else Decision.SLOWER,
+        reason=f"{reason}; {budget_spent(settings)}" if segment.cut else reason,
+        ours_us=behind.best_us,
+        other_us=behind.compiled_us,
+        from_cache=segment.from_cache,
+    )
 
 
 def _why_none(segment: FoundSegment) -> str:

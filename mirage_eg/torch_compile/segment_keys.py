@@ -50,7 +50,8 @@ def key_of_segment(
     """The key of a program; one with named dims has the `largest` sizes of its buckets."""
     key = key_of(identity("", program, options), on_gpu=on_gpu, budget=None)
     sized = {"largest": {name: list(sizes) for name, sizes in largest.items()}} if largest else {}
-    return key | {"segment": to_json(program), "tune": settings.tune, "verify": settings.verify} | sized
+    gate = {"gate": "time"} if is_timed(settings) else {}  # the search ends early where that cannot be won
+    return key | {"segment": to_json(program), "tune": settings.tune, "verify": settings.verify} | gate | sized
 
 
 def request_for(program: Graph, settings: Settings, until: Deadline) -> tuple[Options, bool, Key, Graph]:
@@ -63,9 +64,16 @@ def request_for(program: Graph, settings: Settings, until: Deadline) -> tuple[Op
 
 
 def wanted_by(settings: Settings, others: bool = False) -> Wanted:
-    """What the backend shows of a search: reports have all; proofs are evidence where the settings ask for them."""
-    reports = settings.report is not None
-    return Wanted(diagnosis=reports, proofs=settings.verify == "proved", others=others or reports)
+    """What the backend shows of a search, which with `others` serves other sizes, too: reports have all; proofs are evidence
+    where the settings ask for them."""
+    others |= settings.report is not None
+    winning = is_timed(settings) and not others
+    return Wanted(diagnosis=settings.report is not None, proofs=settings.verify == "proved", others=others, winning=winning)
+
+
+def is_timed(settings: Settings) -> bool:
+    """Whether the gate times kernels against Inductor's code, and nothing has timed them before."""
+    return settings.gate in ("auto", "time") and not settings.tune and gpu_available()
 
 
 def title_of(name: str) -> str:

@@ -25,10 +25,11 @@ from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.program_form import vector_products
+from mirage_eg.pipeline.ranking import behind
 from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_cache, now
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
-from mirage_eg.pipeline.run.result import Candidate, Result
+from mirage_eg.pipeline.run.result import Behind, Candidate, Result
 from mirage_eg.torch_compile.begun_searches import BegunSearches
 from mirage_eg.torch_compile.segment_keys import (
     Key,
@@ -79,6 +80,13 @@ class FoundSegment:
     def cut(self) -> bool:
         """Whether the budget ended its search before there was a kernel."""
         return self.candidate is None and self.result.cut
+
+    @cached_property
+    def behind(self) -> Behind | None:
+        """The predicted times where its kernels cannot win against Inductor's code, those of a search that ended so first."""
+        if self.result.behind is not None or self.candidate is None or self.largest:
+            return self.result.behind
+        return behind(self.candidate.us, self.program, self.device)
 
     @cached_property
     def library_us(self) -> float:
@@ -450,7 +458,7 @@ def search_segment(name: str, program: Graph, wanted: WantedSegment) -> Result:
     """The result of the search of a segment's program, in this process and its workers."""
     from mirage_eg.pipeline.optimize import optimize_wanted
 
-    shown = wanted_by(wanted.settings, others=wanted.sized)  # other sizes may take another µGraph
+    shown = wanted_by(wanted.settings, wanted.sized or program != wanted.searched)  # other sizes may take another µGraph
     return optimize_wanted(title_of(name), program, wanted.options, shown, wanted.observer, _tuning(wanted.settings))
 
 

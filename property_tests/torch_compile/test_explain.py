@@ -16,8 +16,8 @@ import mirage_eg as mi
 from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.pipeline.run.result import CompileRecord, Result
-from mirage_eg.torch_compile import segment_store
+from mirage_eg.pipeline.run.result import Behind, CompileRecord, Result
+from mirage_eg.torch_compile import compile_graph, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, add_record, graph_records
 from property_tests.support.library_segments import library_segments
@@ -92,6 +92,19 @@ def test_a_segment_whose_kernels_do_not_compile_says_why() -> None:
         )
     [segment] = graph_records()[-1].segments
     assert segment.reason == "1 fused µGraph, none to be used; the first: ptxas was slow"
+
+
+def test_a_segment_that_cannot_win_by_prediction_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_graph, "is_timed", lambda settings: True)
+    monkeypatch.setattr(compile_graph, "can_time", lambda device: True)
+    monkeypatch.setattr(segment_store, "behind", lambda us, program, device: Behind(9.0, 3.0))
+    with library_segments(), torch.no_grad():
+        torch.compile(projected, backend=backend, options={"gate": "off", "cache": "off", "rest": "eager"})(
+            torch.randn(8, WIDTH)
+        )
+    [segment] = graph_records()[-1].segments
+    assert (segment.decision, segment.ours_us, segment.other_us, segment.measured) == (Decision.SLOWER, 9.0, 3.0, False)
+    assert "not timed" in segment.reason
 
 
 def timed(us: float | None, *grid: tuple[int, ...], problem: str | None = None) -> Measurement:

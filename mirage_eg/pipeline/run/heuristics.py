@@ -55,6 +55,7 @@ class Heuristics:
     proof_nodes: int = 200_000  # of the e-graphs of all proofs; µGraphs after it are only tested
     close: float = 1.05  # predicted times within this factor are equal (docs/explanation/optimizer.md)
     hopeless: float = 16.0  # times the predicted time of the best µGraph: none that takes longer is verified
+    behind: float = 1.5  # times the predicted time as Inductor compiles it: on an H200 it took up to so many times that
     close_measured: float = 1.02  # measured times likewise: the spread of a measurement
     diagnosis_parts: int = 16  # of the program that are searched for the closest candidate
     diagnosis_states: int = 20_000  # of each of these searches, for each split

@@ -21,12 +21,14 @@ class Wanted:
 
     `diagnosis`: why no kernel is fused, and a verdict on each kernel. `proofs`: of all candidates; else only where tests leave
     open whether one is equal.
-    `others`: candidates behind the first; else those that are slower are not verified on a GPU.
+    `others`: candidates behind the first; else those that are slower are not verified on a GPU. `winning`: kernels that are
+    predicted not to lose against the program as Inductor compiles it; else nothing is verified or compiled.
     """
 
     diagnosis: bool = True
     proofs: bool = True
     others: bool = True
+    winning: bool = False
 
 
 EVERYTHING = Wanted()
@@ -112,12 +114,21 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """Predicted microseconds of the best µGraph, which are not less than those of the program as Inductor compiles it."""
+
+    best_us: float
+    compiled_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The best µGraphs, best first, the report of the run, and every measurement of the tuning, if there was a GPU.
 
     `searched`: the program whose search found the structures, if that is the same at other sizes. `known`: the
     structures of segments, from which a program at other sizes takes other plans. `plans`: the best ones of that search, where
-    no candidate has them. `cut`: the budget ended the run before its work was done.
+    no candidate has them. `cut`: the budget ended the run before its work was done. `behind`: where only
+    winning kernels were wanted, why the search ended before compilation.
     """
 
     candidates: tuple[Candidate, ...]
@@ -127,3 +138,4 @@ class Result:
     known: tuple[KnownSegment, ...] = ()
     plans: tuple[KernelPlan, ...] = ()
     cut: bool = False
+    behind: Behind | None = None

@@ -1,0 +1,46 @@
+"""The time of a program as Inductor compiles it: products and attention of the library, and one kernel for what is between."""
+
+import pytest
+
+from mirage_eg.backends.cost.compiled_form import compiled_us
+from mirage_eg.backends.cost.devices import Device, device_for
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+
+H100 = device_for("sm_90")
+ROWS, WIDTH = 4096, 1024
+
+
+def image(graph: KernelGraph, name: str = "x") -> Tensor:
+    return graph.new_input((ROWS, WIDTH), "bfloat16", name)
+
+
+def moved_us(tensors: int, device: Device = H100) -> float:
+    """Of one kernel that reads and writes so many tensors."""
+    return 1e6 * tensors * 2 * ROWS * WIDTH / device.memory_bandwidth + device.launch_us
+
+
+def test_connected_ops_are_one_kernel_that_moves_what_enters_and_leaves() -> None:
+    graph = new_kernel_graph()
+    x, y = image(graph), image(graph, "y")
+    graph.mark_output(graph.mul(graph.softmax(graph.add(x, y), 1), y))
+    assert compiled_us(graph.graph(), H100) == pytest.approx(moved_us(3), rel=1e-5)
+
+
+def test_a_product_is_a_kernel_of_the_library_between_two_others() -> None:
+    graph = new_kernel_graph()
+    w = graph.new_input((WIDTH, WIDTH), "bfloat16", "w")
+    x = graph.exp(image(graph))
+    graph.mark_output(graph.add(graph.relu(x @ w), x))
+    product = new_kernel_graph()
+    product.mark_output(image(product) @ product.new_input((WIDTH, WIDTH), "bfloat16", "w"))
+    wanted = moved_us(2) + predict_us(product.graph(), H100) + moved_us(3)
+    assert compiled_us(graph.graph(), H100) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_views_move_nothing_and_rows_of_a_table_are_read_alone() -> None:
+    graph = new_kernel_graph()
+    table, rows = graph.new_input((50_000, WIDTH), "bfloat16", "table"), graph.new_input((8, ROWS // 8), "int64", "rows")
+    graph.mark_output(graph.relu(graph.transpose(graph.gather(table, rows, 0), (1, 0, 2))))
+    indices_us = 1e6 * 8 * ROWS / H100.memory_bandwidth
+    assert compiled_us(graph.graph(), H100) == pytest.approx(moved_us(2) + indices_us, rel=1e-5)
