@@ -210,6 +210,15 @@ def test_axes_whose_indices_an_op_tells_apart_keep_their_sizes(op: str) -> None:
         np.testing.assert_allclose(got, at_places(whole, small.outputs[0]), rtol=1e-9, atol=1e-9)
 
 
+def test_all_rows_of_a_table_and_few_of_the_indices_into_it_are_kept() -> None:
+    graph = new_kernel_graph()
+    table, indices = graph.new_input((64, 128), "float32", "table"), graph.new_input((32, 48), "int64", "i")
+    graph.mark_output(graph.softmax(graph.gather(table, indices, 0), 2))
+    program = graph.graph()
+    small = few(program, program)
+    assert small is not None and [kind.shape for kind in small.program.input_types] == [(64, 128), (2, 2)]
+
+
 def _joined_products(left: int, right: int) -> tuple[Graph, Graph]:
     """Two products, and one product of both right operands that is cut at `left`."""
     graphs = []
