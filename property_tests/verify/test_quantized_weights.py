@@ -108,14 +108,31 @@ def test_kernels_load_bytes_and_convert_what_they_take_of_them(
     assert np.allclose(got, numbers @ kept, rtol=2**-7, atol=1)
 
 
-def test_kernels_take_all_fields_of_a_byte(run_program: RunProgram) -> None:
+@pytest.mark.parametrize("fields", [2, 4, 8])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_kernels_take_all_fields_of_a_word_where_it_is(run_program: RunProgram, fields: int, swapped: bool) -> None:
     kernel, block = new_kernel_graph(), new_threadblock_graph((1,))
-    words, shifts = kernel.new_input((16, 8, 1), "uint8", "W"), kernel.new_input((2,), "uint8", "S")
-    inner, places = (block.new_input(it, (REPLICATED,)) for it in (words, shifts))
-    block.new_output(
-        block.cast(block.op("low_bits", block.op("right_shift_by", inner, places), bits=4), "float32"), (REPLICATED,)
-    )
-    kernel.customized([words, shifts], block)
-    stored = np.random.default_rng(0).integers(0, 256, (16, 8, 1))
-    [got] = run_program(emit(kernel.graph()), [stored, np.array([0, 4])])
-    assert np.array_equal(got, np.concatenate([stored & 15, stored >> 4], 2))
+    words, amounts = kernel.new_input((16, 8, 1), "int32", "W"), kernel.new_input((fields,), "int32", "S")
+    inner, places = (block.new_input(it, (REPLICATED,)) for it in (words, amounts))
+    one, other = (places, inner) if swapped else (inner, places)
+    taken = block.sub(one, other) if swapped else block.op("low_bits", block.op("right_shift_by", one, other), bits=4)
+    block.new_output(taken, (REPLICATED,))
+    kernel.customized([words, amounts], block)
+    source = emit(kernel.graph())
+    assert source.count("tl.join(") == fields - 1
+    stored, shifts = np.random.default_rng(0).integers(0, 2**30, (16, 8, 1)), np.arange(fields) * 3
+    [got] = run_program(source, [stored, shifts])
+    assert np.array_equal(got, shifts - stored if swapped else (stored >> shifts) & 15)
+
+
+@pytest.mark.parametrize("numbers", [3, 16])
+def test_other_counts_of_numbers_are_indexed(run_program: RunProgram, numbers: int) -> None:
+    kernel, block = new_kernel_graph(), new_threadblock_graph((1,))
+    x, y = kernel.new_input((16, 8, 1), "float32", "X"), kernel.new_input((numbers,), "float32", "Y")
+    block.new_output(block.mul(*(block.new_input(it, (REPLICATED,)) for it in (x, y))), (REPLICATED,))
+    kernel.customized([x, y], block)
+    source = emit(kernel.graph())
+    assert "tl.join(" not in source
+    left, right = np.arange(128.0).reshape(16, 8, 1), np.arange(float(numbers))
+    [got] = run_program(source, [left, right])
+    assert np.array_equal(got, left * right)
