@@ -3,9 +3,9 @@
 A value is live from the task that defines it to its last reader. In a block graph the phases are taken one by one: a value that
 a later phase reads is live to the end of its phase, and accumulators are live through the loop. Bytes are of padded float32
 tiles in registers; a load that only products with vectors read keeps its type, since they convert it element by element. Some
-values take none: a load that only tl.dot reads goes through shared memory, a product that is only accumulated is added in
-place, and an elementwise result that is only reduced, or only stored, is so element by element. In a kernel graph, bytes are of
-intermediates in device memory.
+values take none: a load that only tl.dot reads, as it is or transposed, goes through shared memory, a product that is only
+accumulated is added in place, and an elementwise result that is only reduced, or only stored, is so element by element. In a
+kernel graph, bytes are of intermediates in device memory.
 
 A block of rows has no loop and no tl.dot. There an elementwise op works in place: its result takes the registers of operands
 that end with it. Registers that would hold padding alone are none, since the compiler drops them.
@@ -18,7 +18,7 @@ from mirage_eg.backends.triton.clusters import shapes_in_thread_block
 from mirage_eg.backends.triton.tiles import padded_elements, power_of_two
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, adds_tiles
-from mirage_eg.ir.op.moves import RESHAPES, VIEWS
+from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES, VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 
 _FLOAT32 = 4  # bytes
@@ -198,7 +198,11 @@ def element_bytes(block: Graph) -> list[int]:
             readers[operand].append(item)
         if item.op in RESHAPES:
             made[item] = values[0]
-    streamed, loaded = _streamed(block), set[int]()  # loads, and what they are reshaped to
+    streamed, staged, loaded = (
+        _streamed(block),
+        staged_loads(block),
+        set[int](),
+    )  # the last: loads, and what they are reshaped to
 
     def by_vectors(value: int) -> bool:
         """Whether all that reads a load, or what it is reshaped to, are products with vectors."""
@@ -211,16 +215,27 @@ def element_bytes(block: Graph) -> list[int]:
         if maker.op == "input" or (maker.op in RESHAPES and maker.operands[0] in loaded):
             loaded.add(value)
         kinds = {reader.kind for reader in readers[value]}
-        if value in streamed:
+        if value in streamed or value in staged:
             return 0
         if value in loaded and by_vectors(value):
             return 0 if kinds == {Kind.REARRANGEMENT} else min(_FLOAT32, block.types[value].dtype.itemsize)
-        if maker.op == "input" and kinds == {Kind.MATMUL} and not any(is_of_vector(block, reader) for reader in readers[value]):
-            return 0
         added = all(adds_tiles(reader) for reader in readers[value])
         return 0 if maker.kind is Kind.MATMUL and added else _FLOAT32
 
     return [of(value, item) for item, values in block.numbered() for value in values]
+
+
+def staged_loads(block: Graph) -> frozenset[int]:
+    """The loads that only tl.dot reads, as they are or transposed, and what they are transposed to: in shared memory alone."""
+    others, found = set[int](), set[int]()  # the values that something else reads
+    for item, values in reversed([*block.numbered()]):
+        is_dot = item.kind is Kind.MATMUL and not is_of_vector(block, item)
+        if not is_dot and (item.op not in TRANSPOSES or values[0] in others):
+            others.update(item.operands)
+    for item, values in block.numbered():
+        if item.op == "input" or (item.op in TRANSPOSES and item.operands[0] in found):
+            found |= {*values} - others
+    return frozenset(found)
 
 
 def is_of_rows(block: Graph) -> bool:

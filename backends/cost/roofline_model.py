@@ -30,6 +30,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.op.derived import ROW_NORMS, SOFTMAXES
 from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
+from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -464,7 +465,7 @@ class _TileOp(NamedTuple):
 @lru_cache(maxsize=1 << 12)
 def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
     """The ops of a block graph of primitive ops; a search asks for the work of few, at many tile shapes."""
-    op_of = {value: item.op for item, values in block.numbered() for value in values}
+    loaded = set[int]()  # values that are loads, or transposed ones
     found, stores = [], iter(block.output_types)
     for item, values in block.numbered():
         if item.op == "output":
@@ -477,14 +478,14 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
         dtype = block.types[value].dtype
         looped = max((block.phases[i] for i in item.operands), default=block.phases[value]) is Phase.LOOP
         tile_op = _TileOp(kind, value, dtype.itemsize, looped, item.operands)
+        if item.op == "input" or (item.op in TRANSPOSES and item.operands[0] in loaded):
+            loaded.add(value)
         if kind is Kind.BOUNDARY:
             tile_op = tile_op._replace(tensor=tuple(item["shape"]))
         elif kind is Kind.MATMUL:
             product = product_dtype(block, item, dtype)
             staged = [
-                _Staged(
-                    i, min(block.types[i].dtype.itemsize, product.itemsize), block.phases[i] is Phase.LOOP, op_of[i] != "input"
-                )
+                _Staged(i, min(block.types[i].dtype.itemsize, product.itemsize), block.phases[i] is Phase.LOOP, i not in loaded)
                 for i in item.operands
             ]
             tile_op = tile_op._replace(product=product, staged=staged)

@@ -190,6 +190,18 @@ def test_rows_of_a_matrix_times_a_vector_are_in_registers_in_their_type() -> Non
     assert element_bytes(block_of(32)) == [0, 4, 4, 4]  # an operand of tl.dot that is a load is in shared memory
 
 
+def test_transposed_operands_of_products_are_in_no_registers() -> None:
+    program = mi.new_kernel_graph()
+    rows, weight = program.new_input((64, 32), dtype="float16"), program.new_input((64, 32), dtype="float16")
+    block = mi.new_threadblock_graph((2,))
+    x, w = block.new_input(rows, (0,)), block.new_input(weight, (-1,))
+    turned = block.transpose(w, (1, 0))
+    block.new_output(block.matmul(x, turned), (0,))
+    assert element_bytes(block.graph()) == [0, 0, 0, 4]
+    block.new_output(block.exp(turned), (-1,))
+    assert element_bytes(block.graph())[:3] == [0, 4, 4]  # what the exponential reads is in registers
+
+
 @pytest.mark.parametrize("name", HAND_WRITTEN)
 def test_live_tiles_are_those_of_any_shapes(name: str) -> None:
     blocks = HAND_WRITTEN[name]("float16").mugraph.blocks
