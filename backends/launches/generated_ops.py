@@ -2,15 +2,18 @@
 cumulative sums of rows, from either end."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 
 from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
+from mirage_eg.backends.launches.convolution import fused_convolutions
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import record_of, to_a_type
 from mirage_eg.ir.op.library import RUNNING_SUMS
 from mirage_eg.ir.op.moves import JOINS, REVERSALS, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import Kind
@@ -23,6 +26,7 @@ _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
 _MOST_LOADS = 256  # of one program: each is a line of the kernel
 _TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
+_MOST_SOURCES = 4  # of a cumulative sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +103,24 @@ def _reuses(pooling: Pooling) -> bool:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """The positions of a cumulative sum along the last dim, and of what is around it: reversals if it is from the end; or a cut
-    of its operand and a concatenation, such as of an exclusive sum.
+    of its operand and a concatenation, such as of an exclusive sum; and elementwise ops before all of these.
 
-    It reads the rows of `x` from `start` on; `first` stands before the sums in the rows of the result.
+    It reads the rows of `sources` from `start` on; `prologue` are the elementwise ops that make an addend of their elements.
+    `first` stands before the sums in the rows of the result.
     """
 
     nodes: tuple[int, ...]
-    x: int
+    sources: tuple[int, ...]
     value: int
     is_reversed: bool = False
     start: int = 0
     first: int | None = None
+    prologue: tuple[int, ...] = ()
 
     @property
     def operands(self) -> tuple[int, ...]:
         """The values that it reads."""
-        return (self.x,) if self.first is None else (self.x, self.first)
+        return self.sources if self.first is None else (*self.sources, self.first)
 
 
 @once_per_graph
@@ -126,23 +132,58 @@ def scans(graph: Graph) -> tuple[Scan, ...]:
 
 
 def _scans(graph: Graph) -> Iterator[Scan]:
-    strides, prepared = placement_of(graph).strides, prepared_values(graph)
     for position, (item, values) in enumerate(graph.numbered()):
         last = len(graph.types[values[0]].shape) - 1 if values else -1
         if item.op not in RUNNING_SUMS or item["dim"] != last or graph.types[values[0]].dtype not in _TYPES:
             continue
-        alone = Scan((position,), item.operands[0], values[0])
+        alone = Scan((position,), item.operands, values[0])
         scan = _from_the_end(graph, alone, last) or _behind_others(graph, alone, last) or alone
-        plain = all(strides[value] == row_major(graph.types[value].shape) for value in (*scan.operands, scan.value))
-        moved = any(graph.node_of[value].kind is Kind.REARRANGEMENT for value in scan.operands)
-        if plain and scan.value not in prepared and not moved:
-            yield scan
+        yield from islice((it for it in (_with_prologue(graph, scan), scan) if it is not None and _is_plain(graph, it)), 1)
+
+
+def _is_plain(graph: Graph, scan: Scan) -> bool:
+    """Whether all tensors are row-major, and made in each call."""
+    strides = placement_of(graph).strides
+    plain = all(strides[value] == row_major(graph.types[value].shape) for value in (*scan.operands, scan.value))
+    moved = any(graph.node_of[value].kind is Kind.REARRANGEMENT for value in scan.operands)
+    return plain and not moved and scan.value not in prepared_values(graph)
+
+
+def _with_prologue(graph: Graph, scan: Scan) -> Scan | None:
+    """The scan with the elementwise ops that make its operand alone, of tensors of the same shape."""
+    [x] = scan.sources
+    nodes, sources = list[int](), list[int]()
+    fixed = prepared_values(graph).union(*(it.values for it in fused_convolutions(graph)))
+
+    def take(value: int) -> None:
+        if len(graph.readers[value]) == 1 and value not in fixed and _is_computed(graph, value):
+            for operand in graph.node_of[value].operands:
+                take(operand)
+            nodes.append(graph.makers[value])
+        elif value not in sources:
+            sources.append(value)
+
+    take(x)
+    if not nodes or len(sources) > _MOST_SOURCES:
+        return None
+    return replace(scan, nodes=(*nodes, *scan.nodes), sources=tuple(sources), prologue=tuple(nodes))
+
+
+def _is_computed(graph: Graph, value: int) -> bool:
+    """Whether an elementwise op makes a value, of floats and conditions of its own shape."""
+    item = graph.node_of[value]
+    if item.kind is not Kind.ELEMENTWISE or to_a_type(item.op) or graph.types[value].dtype not in _TYPES:
+        return False
+    record, types = record_of(item.op), [graph.types[it] for it in item.operands]
+    alike = all(it.shape == graph.types[value].shape and it.dtype in _TYPES | {DType.bool} for it in types)
+    return alike and record is not None and record.triton is not None and len({*item.operands}) == len(item.operands)
 
 
 def _around(graph: Graph, scan: Scan) -> tuple[Node, Node, tuple[int, ...], int] | None:
     """The maker of its operand and what reads its result, where nothing else reads either: with the positions, and a value."""
-    maker, readers = graph.makers[scan.x], graph.readers[scan.value]
-    if len(readers) != 1 or len(graph.readers[scan.x]) != 1 or (after := graph.nodes[readers[0]]).kind is Kind.BOUNDARY:
+    [x] = scan.sources
+    maker, readers = graph.makers[x], graph.readers[scan.value]
+    if len(readers) != 1 or len(graph.readers[x]) != 1 or (after := graph.nodes[readers[0]]).kind is Kind.BOUNDARY:
         return None
     [value] = next(values for place, (_, values) in enumerate(graph.numbered()) if place == readers[0])
     return graph.nodes[maker], after, (maker, *scan.nodes, readers[0]), value
@@ -155,7 +196,7 @@ def _from_the_end(graph: Graph, scan: Scan, last: int) -> Scan | None:
     before, after, nodes, value = around
     if not {before.op, after.op} <= REVERSALS or any([*it["dims"]] != [last] for it in (before, after)):
         return None
-    return Scan(nodes, before.operands[0], value, is_reversed=True)
+    return Scan(nodes, before.operands, value, is_reversed=True)
 
 
 def _behind_others(graph: Graph, scan: Scan, last: int) -> Scan | None:
@@ -171,4 +212,4 @@ def _behind_others(graph: Graph, scan: Scan, last: int) -> Scan | None:
     shown = shown_at(before, shape, row_major(shape))
     if len(after.operands) != 2 or after.operands[1] != scan.value or shown is None or shown[0] != row_major(shape):
         return None
-    return Scan(nodes, before.operands[0], value, start=shown[1], first=after.operands[0])
+    return Scan(nodes, before.operands, value, start=shown[1], first=after.operands[0])

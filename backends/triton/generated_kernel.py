@@ -8,8 +8,6 @@ from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import STAGES, WARPS, kernel_source
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 
-_POINTERS = ("x_ptr", "first_ptr")  # of the operands
-
 
 def write_generated_kernel(
     file: ProgramFile,
@@ -27,7 +25,8 @@ def write_generated_kernel(
     file.name_written(value)
     if (buffer := file.write(value)) not in file.buffers:
         file.buffers.append(buffer)
-    name, arguments = file.new_name(f"{file.names[value]}_kernel"), (*_POINTERS[: len(launch.operands)], "y_ptr")
+    name = file.new_name(f"{file.names[value]}_kernel")
+    arguments = (*(f"x{number}_ptr" for number in range(len(launch.operands))), "y_ptr")
     wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in tensors)
     offsets = (file.lowered.placement.offsets.get(it, 0) for it in tensors)
     pointers = (f"{pointer} + {offset}" if offset else pointer for pointer, offset in zip(arguments, offsets, strict=True))

@@ -38,7 +38,7 @@ def test_sums_from_either_end_are_right() -> None:
 
 
 def test_reversals_around_a_cumulative_sum_are_one_launch_with_it() -> None:
-    assert scanned(program()) == [1]
+    assert scanned(program()) == [2]
     assert scanned(program(reverse=True)) == [3]
 
 
@@ -70,6 +70,32 @@ def test_sums_of_a_part_of_each_row_behind_other_elements_are_one_launch(graph: 
     arrays = inputs_of(graph)
     with interpreter() as run:
         assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float32"]
+
+
+def of_products(reverse: bool = False, name: str = "mask", dtype: str = "bool") -> Graph:
+    p = new_kernel_graph()
+    x, mask = p.new_input((3, 5000), "float32", "x"), p.new_input((3, 5000), dtype, name)
+    addend = p.shift(p.mul(x, mask), 2)
+    p.mark_output(from_the_end(p, addend, 1) if reverse else p.cumsum(addend, 1))
+    return p.graph()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_elementwise_ops_before_a_cumulative_sum_are_in_its_kernel(reverse: bool) -> None:
+    graph = of_products(reverse)
+    assert scanned(graph) == [5 if reverse else 3]
+    assert len(launches_of(graph).kernels) == 1
+    arrays = inputs_of(graph)
+    with interpreter() as run:
+        assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float32"]
+
+
+def test_an_addend_that_others_read_is_no_part_of_a_scan() -> None:
+    p = new_kernel_graph()
+    addend = p.exp(p.new_input((4, 64), "float32", "x"))
+    p.mark_output(p.cumsum(addend, 1))
+    p.mark_output(addend)
+    assert scanned(p.graph()) == [1]
 
 
 def test_a_cut_that_others_read_is_no_part_of_a_scan() -> None:
