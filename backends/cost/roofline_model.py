@@ -13,10 +13,18 @@ from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes, row_major_results
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.library_products import (
+    DEPTHWISE,
+    UNALIGNED,
+    convolution_steps,
+    is_depthwise,
+    library_slowdown,
+)
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
 from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
 from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
 from mirage_eg.backends.cost.user_cost import PricedDevice
+from mirage_eg.backends.launches.aligned_rows import UnalignedProduct, unaligned_products
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.generated_ops import poolings
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
@@ -88,8 +96,8 @@ class KernelWork:
 
     `op` is "copy" for several concatenations in one launch, "pool" for a generated pooling. `steps`: of the loop of a library
     convolution, sequential. `functions`: exponentials of a library attention, half of which overlap with its products.
-    `copied`: bytes that a copy of a library kernel's result moves. `loads`: elements that a pooling loads. `rows`: of a norm or
-    softmax of the library, each of one thread block; 0 of other kernels.
+    `copied`: bytes that copies of a library kernel's result or operands move. `loads`: elements that a pooling loads. `rows`:
+    of a norm or softmax of the library, each of one thread block; 0 of other kernels.
     """
 
     op: str
@@ -132,7 +140,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
                 works[key] = block_work(*key)
             return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid) * busy_blocks(block), loop=block.loop)
     if item.op in PRODUCTS:
-        return product_work(graph, item, result, dram)
+        return product_work(graph, item, result, dram, unaligned_products(graph).get(_product_of(launch)))
     if OPS[item.op].indices is not None and len(item.operands) == 2:  # reads as much as it writes, and the indices
         dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
     if item.op in SOFTMAXES and graph.types[result].shape[item["dim"]] * graph.types[result].dtype.itemsize > LONG_ROW:
@@ -160,33 +168,22 @@ def attention_work(attention: LibraryAttention, dram: int) -> KernelWork:
     return KernelWork("attention", dram, 4 * scores * width, functions=scores)
 
 
-def product_work(graph: Graph, item: Node, value: int, dram: int) -> KernelWork:
+def _product_of(launch: Launch) -> int:
+    return launch.results[0] if launch.call is None else launch.call.values[0]
+
+
+def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: UnalignedProduct | None = None) -> KernelWork:
     steps = 0 if item.kind is Kind.MATMUL else convolution_steps(graph.types[item.operands[1]].shape)
     dtype = graph.types[item.operands[0]].dtype
-    slower = _DEPTHWISE if is_depthwise(graph, item) else library_slowdown(dtype, item.op in CONVOLUTIONS)
+    slower = DEPTHWISE if is_depthwise(graph, item) else library_slowdown(dtype, item.op in CONVOLUTIONS)
     if is_channels_last_convolution(graph, item) and item.operands[1] not in marked_weights(graph) | prepared_values(graph):
         dram += 2 * graph.types[item.operands[1]].nbytes  # the filter, read and written in another order
-    return KernelWork(item.op, dram, flops_of_product(graph, item, value), slower, steps=steps)
-
-
-_DEPTHWISE = 300.0
-"""How much slower a convolution of each channel alone is than matrix units, in any type. On an H200 it took 3.5 to 4.1 µs for
-windows of 3×3 in 240 channels of 28 × 28, and 15.1 to 16.3 for 7×7 in 96 channels of 56 × 56, in float16."""
-
-
-def is_depthwise(graph: Graph, item: Node) -> bool:
-    """Whether an op is a convolution of each channel alone."""
-    return item.op in CONVOLUTIONS and item["groups"] > 1 and graph.types[item.operands[1]].shape[1] == 1
-
-
-def convolution_steps(weight: Shape) -> float:
-    """The steps of a library convolution in iterations of a generated kernel: sums over channels and windows in tiles of 64.
-
-    On an H200 cuDNN took 5.8 µs for 3×3 windows of 64 channels, 9 steps, 8.4 for 36 steps and 11.9 for 72, channels last
-    (`benchmarks/library_convolutions.py`).
-    """
-    start = 26 if weight[1] > 1 else 0  # a convolution of each channel alone is no kernel of matrix units
-    return (start + ceil(prod(weight[1:]) / 64)) / 2
+    copied = 0
+    if unaligned is not None and unaligned.is_padded:
+        copied = 2 * sum(graph.types[operand].nbytes for operand in unaligned.copied)
+    elif unaligned is not None:
+        slower *= UNALIGNED
+    return KernelWork(item.op, dram, flops_of_product(graph, item, value), slower, steps=steps, copied=copied)
 
 
 def cost_of(kernel: KernelWork, device: Device) -> Cost:
@@ -253,17 +250,6 @@ def slowdown(dtype: DType) -> float:
     Numbers of 8 bits become halves.
     """
     return 1.0 if dtype.itemsize <= 2 else 10.6
-
-
-def library_slowdown(dtype: DType, is_convolution: bool) -> float:
-    """How much slower the library's products are than in float16: in float32 it does not use matrix units, but for
-    convolutions, as torch has them by default.
-
-    On an H200 cuDNN's convolutions of 7.4 to 15 GFLOP took 17.9 to 33 µs in float16, and 28 to 60 in float32, channels last.
-    """
-    if is_convolution:
-        return 1.6 if dtype.itemsize == 2 else 3.0
-    return 1.0 if dtype.itemsize == 2 else 13.4
 
 
 def _cost(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:

@@ -4,7 +4,7 @@ PyTorch chooses the kernel: cuDNN's, FlashAttention's, or another one. Groups of
 one op or written out, with an indicator of the scores that count or an addend; casts within it are dropped.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -15,7 +15,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.elementwise import CASTS, QUOTIENTS, SUMS
-from mirage_eg.ir.op.moves import VIEWS_OF_ALL
+from mirage_eg.ir.op.moves import PLAIN_VIEWS, TRANSPOSES, VIEWS_OF_ALL
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -40,6 +40,7 @@ class LibraryAttention:
     shapes: tuple[Shape, ...]  # of queries, keys, v, and the mask
     values: tuple[int, ...]  # the result's last
     views: tuple[int, ...]  # values that show others in the order of the operands, and that nothing else reads
+    order: tuple[int, ...] = ()  # of the result's dims: the library has the heads of a position side by side in memory
 
     @property
     def read(self) -> tuple[int, ...]:
@@ -62,6 +63,7 @@ def library_attentions(graph: Graph) -> tuple[LibraryAttention, ...]:
     return tuple(found)
 
 
+_VIEWS = VIEWS_OF_ALL | PLAIN_VIEWS
 _BETWEEN = frozenset({"scale", *SUMS, *CASTS})  # a product and its softmax
 
 
@@ -106,7 +108,18 @@ class _Match:
             return None
         weights = marked_weights(self.graph) | prepared_values(self.graph)
         constant = mask in weights and not is_added and shapes[3][:2] == (1, 1) and min(shapes[3][2:]) > 1
-        return LibraryAttention(queries, keys, v, mask, scale, constant, shapes, made, (*self._views(read, nodes),))
+        order, shown = self._reordered(result)
+        values = (*made, *shown)
+        return LibraryAttention(queries, keys, v, mask, scale, constant, shapes, values, self._views(read, nodes), order)
+
+    def _reordered(self, result: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The order of a transpose that alone reads the result and swaps heads and rows, with its value; else no order."""
+        if len(self.graph.readers[result]) == 1:
+            [reader] = self.graph.readers[result]
+            item, rank = self.graph.nodes[reader], len(self.graph.types[result].shape)
+            if item.op in TRANSPOSES and item["permutation"] == (*range(rank - 3), rank - 2, rank - 3, rank - 1):
+                return tuple(item["permutation"]), (self.graph.makers.index(reader),)
+        return (), ()
 
     def _is_product(self, item: Node) -> bool:
         return item.kind is Kind.MATMUL or item.op in _BETWEEN - SUMS
@@ -125,13 +138,21 @@ class _Match:
         self.inner += (*found.between, found.exponential)
         return self.graph.node_of[found.exponential].operands[0], found.indicator
 
-    def _views(self, values: Sequence[int], readers: set[int]) -> Iterator[int]:
-        """The views behind these values that only such nodes, or other such views, read."""
-        for value in dict.fromkeys(values):
-            position = self.graph.makers[value]
-            if self.graph.nodes[position].op in VIEWS_OF_ALL and readers.issuperset(self.graph.readers[value]):
-                yield from self._views(self.graph.nodes[position].operands, {position})
-                yield value
+    def _views(self, values: Sequence[int], readers: set[int]) -> tuple[int, ...]:
+        """The views behind these values that only such nodes, or other such views, read; cuts of them, too."""
+        shown, waiting = set[int](), [*values]
+        while waiting:
+            value = waiting.pop()
+            item = self.graph.node_of[value]
+            if item.op in _VIEWS and value not in shown:
+                shown.add(value)
+                waiting += item.operands
+        while True:
+            nodes = readers.union(self.graph.makers[value] for value in shown)
+            own = {value for value in shown if nodes.issuperset(self.graph.readers[value])}
+            if own == shown:
+                return tuple(sorted(shown))
+            shown = own
 
     def _without_casts(self, value: int) -> int:
         while self.graph.node_of[value].op in CASTS:

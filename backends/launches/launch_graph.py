@@ -15,6 +15,7 @@ from mirage_eg.backends.launches.convolution import FusedConvolution, fused_conv
 from mirage_eg.backends.launches.generated_ops import poolings, scans
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import transposed_operands
+from mirage_eg.ir.biased_product import BiasedProduct, biased_products
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.library import ROW_READS
 from mirage_eg.ir.op.moves import JOINS, TRANSPOSES, VIEWS_IN_ORDER
@@ -30,6 +31,7 @@ class LaunchKind(Enum):
     LIBRARY = "a library kernel of one op"
     ATTENTION = "a library kernel of an attention"
     CONVOLUTION = "a library kernel of a convolution and the ops behind it up to a relu"
+    PRODUCT = "a library kernel of a product and the bias behind it"
     CONCATENATION = "a generated kernel of several concatenations, and of rows that are written in place"
     POOLING = "a generated kernel of a pooling"
     SCAN = "a generated kernel of a cumulative sum, and of the moves around it"
@@ -40,6 +42,9 @@ class LaunchKind(Enum):
     def is_kernel(self) -> bool:
         """Whether a kernel runs in each call."""
         return self not in (LaunchKind.PREPARED, LaunchKind.VIEW)
+
+
+LibraryCall = LibraryAttention | FusedConvolution | BiasedProduct
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Launch:
     nodes: tuple[int, ...]
     operands: tuple[int, ...]
     results: tuple[int, ...]
-    call: LibraryAttention | FusedConvolution | None = None
+    call: LibraryCall | None = None
     views: tuple[int, ...] = ()
 
 
@@ -136,13 +141,19 @@ def _of_scans(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
         yield Launch(LaunchKind.SCAN, steps[it.nodes[-1]], it.nodes, it.operands, (it.value,))
 
 
+_KINDS: Mapping[type, LaunchKind] = {
+    LibraryAttention: LaunchKind.ATTENTION,
+    FusedConvolution: LaunchKind.CONVOLUTION,
+    BiasedProduct: LaunchKind.PRODUCT,
+}
+
+
 def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
-    calls: list[LibraryAttention | FusedConvolution] = [*library_attentions(graph), *fused_convolutions(graph)]
+    calls: list[LibraryCall] = [*library_attentions(graph), *fused_convolutions(graph), *biased_products(graph)]
     for it in calls:
-        kind = LaunchKind.ATTENTION if isinstance(it, LibraryAttention) else LaunchKind.CONVOLUTION
         views = it.views if isinstance(it, LibraryAttention) else ()
         nodes, shown = (tuple(map(graph.makers.__getitem__, values)) for values in (it.values, views))
-        yield Launch(kind, steps[nodes[-1]], nodes, tuple(dict.fromkeys(it.read)), it.values[-1:], it, shown)
+        yield Launch(_KINDS[type(it)], steps[nodes[-1]], nodes, tuple(dict.fromkeys(it.read)), it.values[-1:], it, shown)
 
 
 def generates_kernels(graph: Graph) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from mirage_eg.backends.launches.aligned_rows import strides_with_gaps
 from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
 from mirage_eg.backends.launches.image_layouts import converted_inputs, image_layouts
 from mirage_eg.backends.launches.views import View, joined_values, views_of
@@ -18,13 +19,15 @@ class Placement:
     """The strides of every value in elements.
 
     `views`: values that are read in the memory of another one. `joined`: values that kernels write at their places in a
-    concatenation. `images`: values that are channels last. `converted`: inputs of which a kernel makes copies channels last.
+    concatenation. `images`: values that are channels last. `gaps`: values with gaps between their rows. `converted`: inputs of
+    which a kernel makes copies channels last.
     """
 
     strides: tuple[Shape, ...]
     views: Mapping[int, View]
     joined: Mapping[int, View]
     images: frozenset[int]
+    gaps: frozenset[int]
     converted: tuple[int, ...]
 
     @cached_property
@@ -40,7 +43,8 @@ class Placement:
 
 @once_per_graph
 def placement_of(graph: Graph) -> Placement:
-    """Where the values of a kernel graph lie: row-major but for declared strides, images, views and parts of concatenations.
+    """Where the values of a kernel graph lie: row-major but for declared strides, images, aligned rows, views and parts of
+    concatenations.
 
     Raises:
         GraphError: layouts contradict each other.
@@ -49,14 +53,15 @@ def placement_of(graph: Graph) -> Placement:
     declared = frozenset(given)
     images = {} if graph.depends_on_sizes else image_layouts(graph, declared)
     plain = {value: row_major(kind.shape) for value, kind in enumerate(graph.types)}
-    strides = [*(plain | given | images).values()]
+    gaps = strides_with_gaps(graph, declared.union(images))
+    strides = [*(plain | given | images | gaps).values()]
     joined = joined_values(graph, strides, declared)
     copying = copying_nodes(graph)
     copied = frozenset(copying[place] for joint in joint_concats(graph, copying) for place in joint.members)
-    views = views_of(graph, strides, declared, copied, frozenset(images))
+    views = views_of(graph, strides, declared, copied, frozenset((*images, *gaps)))
     for value, view in (*views.items(), *joined.items()):
         strides[value] = view.strides
-    return Placement(tuple(strides), views, joined, frozenset(images), converted_inputs(graph, strides))
+    return Placement(tuple(strides), views, joined, frozenset(images), frozenset(gaps), converted_inputs(graph, strides))
 
 
 def declared_strides(graph: Graph) -> dict[int, Shape]:

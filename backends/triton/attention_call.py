@@ -65,5 +65,7 @@ def write_attention(file: ProgramFile, attention: LibraryAttention, value: int) 
     name = file.name_result(value)
     by_library = all(file.graph.nodes[reader].op not in ("block", "output", *JOINS) for reader in file.graph.readers[value])
     order = "" if by_library else ".contiguous()"
-    file.body.append(f"    {name} = attention({given}).reshape({file.types[value].shape}){order}")
+    shape = file.types[attention.values[-2] if attention.order else value].shape
+    reordered = f".permute({attention.order})" if attention.order else ""
+    file.body.append(f"    {name} = attention({given}).reshape({shape}){reordered}{order}")
     file.calls_torch = True

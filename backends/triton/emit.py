@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
@@ -39,12 +40,17 @@ from mirage_eg.backends.triton.written_calls import (
     ALIGNED_SOURCE,
     FUSED,
     FUSED_SOURCE,
+    MATRIX,
+    PRODUCT,
+    PRODUCT_SOURCE,
     empty,
+    write_biased_product,
     write_fused_convolution,
     write_library_call,
 )
 from mirage_eg.backends.triton.written_inputs import write_into_inputs
 from mirage_eg.backends.triton.written_tables import written_sized_tables, written_tables
+from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -69,7 +75,7 @@ _TABLES = (
     "SIZES",
     "WRITTEN",
 )
-_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED, ALIGNED)
+_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED, ALIGNED, PRODUCT, MATRIX)
 _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr", FULL)
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
@@ -225,6 +231,7 @@ def _functions(
             *([ALIGNED_SOURCE] if file.aligns else []),
             *preparation_functions(file),
             *([FUSED_SOURCE] if any(launches.of_kind(LaunchKind.CONVOLUTION)) else []),
+            *([PRODUCT_SOURCE] if any(it.is_padded for it in unaligned_products(file.graph).values()) else []),
             *([ATTENTION_SOURCE] if any(launches.of_kind(LaunchKind.ATTENTION)) else []),
             f"def launch({', '.join([*inputs, *kept, *written, *sizes, *library])}):",
             f'    """{kernels}; returns the outputs."""',
@@ -295,6 +302,8 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
             write_attention(file, attention, *launch.results)
         case Launch(call=FusedConvolution() as convolution):
             write_fused_convolution(file, convolution, *launch.results)
+        case Launch(call=BiasedProduct() as product):
+            write_biased_product(file, product)
         case _:
             _write_one_op(file, file.graph.nodes[launch.nodes[0]], *launch.results)
 
@@ -325,7 +334,10 @@ def _returned(file: ProgramFile) -> str:
         have, want = file.graph.types[value].dtype, item.get("dtype")
         file.escaping |= file.shown.get(value, frozenset())
         text = file.names[value]
-        if (strides := item.get("strides")) is not None and strides != file.strides[value]:
+        strides = item.get("strides")
+        if strides is None and value in file.lowered.placement.gaps:
+            text = f"{text}.contiguous()"
+        elif strides is not None and strides != file.strides[value]:
             text = f"{empty(file, value, strides, text)}.copy_({text})"
         returned.append(text if want in (None, str(have)) else f"{text}.to(torch.{want})")
     file.calls_torch |= any("torch." in text for text in returned)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
@@ -9,6 +10,7 @@ from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import CASTS, to_a_type
@@ -39,12 +41,15 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
         operands[0] = f"{operands[0]}.contiguous()"
     call = _torch_text(item, operands, file.graph, value)
     read_by_kernel = _is_read_by_generated_kernel(file, value)
-    is_image = value in images and len(types[value].shape) == 4
+    is_image, has_gaps = value in images and len(types[value].shape) == 4, value in file.lowered.placement.gaps
+    product = unaligned_products(file.graph).get(value)
+    if product is not None and product.is_padded:
+        call = f"{PRODUCT}({', '.join(operands)})"
     is_result = any(value in it.operands for it in file.graph.outputs)
-    if item.op in RESHAPES and is_image and _shows(file, item.operands[0], value):
+    if item.op in RESHAPES and (has_gaps or (is_image and _shows(file, item.operands[0], value))):
         call = f"{operands[0]}.as_strided({types[value].shape}, {file.strides[value]})"  # strides of dims of extent 1 count
-    elif is_image and not (is_prepared or read_by_kernel or is_result):
-        pass  # only the library reads it
+    elif has_gaps or (is_image and not (is_prepared or read_by_kernel or is_result)):
+        pass  # it is written so, or only the library reads it
     elif is_image and file.strides[value] == channels_last(types[value].shape):
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
@@ -106,6 +111,54 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
     order = "(memory_format=torch.channels_last)" if value in file.lowered.placement.images else "()"
     file.body.append(f"    {name} = {FUSED}({image}, {weight}, {bias}, {added}, {windows}).contiguous{order}")
     file.calls_torch = True
+
+
+def write_biased_product(file: ProgramFile, biased: BiasedProduct) -> None:
+    """Write the call of a product with its bias."""
+    for operand in biased.read:
+        file.use(operand)
+    [*_, value] = biased.values
+    bias, left, right = (file.names[operand] for operand in (biased.bias, *biased.product.operands))
+    bias = bias if len(file.types[biased.bias].shape) == 1 else f"{bias}.reshape(-1)"
+    product = unaligned_products(file.graph).get(biased.values[0])
+    is_padded = product is not None and product.is_padded
+    name = file.name_result(value)
+    shape = "" if len(file.types[value].shape) == 2 else f".reshape({file.types[value].shape})"
+    shape += ".contiguous()" if is_padded and value not in file.lowered.placement.gaps else ""
+    call = f"{PRODUCT}({left}, {right}, {bias})" if is_padded else f"torch.addmm({bias}, {left}, {right})"
+    file.body.append(f"    {name} = {call}{shape}")
+    file.calls_torch = True
+
+
+PRODUCT = "aligned_product"
+MATRIX = "aligned_matrix"
+PRODUCT_SOURCE = f'''def {MATRIX}(x):
+    """x, or a copy of it with rows at multiples of {ALIGNMENT} bytes."""
+    import torch
+
+    rows, step = x if x.stride(1) == 1 else x.mT, {ALIGNMENT} // x.element_size()
+    if rows.stride(1) == 1 and rows.stride(0) % step == 0 and x.data_ptr() % {ALIGNMENT} == 0:
+        return x
+    strides = -(-rows.shape[1] // step) * step, 1
+    copied = torch.empty_strided(rows.shape, strides, dtype=x.dtype, device=x.device).copy_(rows)
+    return copied if rows is x else copied.mT
+
+
+def {PRODUCT}(x, w, bias=None):
+    """x w + bias with rows at multiples of {ALIGNMENT} bytes, for which cuBLAS is several times faster."""
+    import torch
+
+    pad = torch.nn.functional.pad
+    x, w, columns = {MATRIX}(x.detach()), w.detach(), w.shape[1]
+    gap = -columns % ({ALIGNMENT} // x.element_size())
+    if bias is None:
+        result = torch.empty_strided((len(x), columns), (columns + gap, 1), dtype=x.dtype, device=x.device)
+        return torch.mm(x, {MATRIX}(w), out=result)
+    if gap:
+        w = pad(w, (0, gap)) if w.stride(1) == 1 else pad(w.mT, (0, 0, 0, gap)).mT
+    return torch.addmm(pad(bias.detach(), (0, gap)), x, {MATRIX}(w))[:, :columns]
+
+'''
 
 
 FUSED = "convolution_relu"

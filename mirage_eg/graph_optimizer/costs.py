@@ -10,7 +10,7 @@ from enum import StrEnum
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import convolution_steps, library_slowdown
+from mirage_eg.backends.cost.library_products import convolution_steps, library_slowdown
 from mirage_eg.graph_optimizer.eclasses import Types
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.node import Node

@@ -26,7 +26,7 @@ def kernel_summary(graph: Graph) -> str:
                 parts.append(" + ".join(ops))
             case LaunchKind.ATTENTION:
                 library["attention"] += 1
-            case LaunchKind.CONVOLUTION | LaunchKind.LIBRARY:
+            case LaunchKind.CONVOLUTION | LaunchKind.PRODUCT | LaunchKind.LIBRARY:
                 library[" + ".join(ops)] += 1
     parts += [f"{len(it.nodes)} concats in one launch" for it in launches.of_kind(LaunchKind.CONCATENATION)]
     if library:

@@ -27,6 +27,7 @@ from mirage_eg.ir.written_inputs import with_written_inputs
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.torch_compile.image_strides import strides_of, with_strides
+from mirage_eg.torch_compile.row_gaps import with_row_gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,12 @@ def fx_regions(
 
 
 def _laid_out(regions: Sequence[FxRegion], found: Analysis) -> list[FxRegion]:
-    """The regions with the strides of the images that they read and write."""
-    readers = {each: users_of(each, found) for region in regions for each in region.outputs}
+    """The regions with the strides of the images that they read and write, and of the results of large products."""
+    readers = {each: [*users_of(each, found)] for region in regions for each in region.outputs}
     inside = {each for region in regions for each in region.nodes}
     programs = with_strides([(it.inputs, it.outputs, it.program) for it in regions], readers, inside)
-    return [replace(region, program=program) for region, program in zip(regions, programs, strict=True)]
+    pairs = zip(regions, programs, strict=True)
+    return [replace(it, program=with_row_gaps(program, it.outputs, readers, inside)) for it, program in pairs]
 
 
 def _writing(regions: Sequence[FxRegion], found: Analysis) -> Iterator[FxRegion]:

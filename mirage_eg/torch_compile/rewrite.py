@@ -21,6 +21,7 @@ from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion, is_host_number
 from mirage_eg.torch_compile.operator import is_writing, op_of
+from mirage_eg.torch_compile.row_gaps import has_row_gaps
 
 Fake = Any  # torch's FakeTensorMode
 
@@ -226,12 +227,15 @@ class _Writer:
         return self.call(torch.ops.aten.sym_size.int, node, next(dim for dim, it in enumerate(shape) if it is extent))
 
     def _like(self, new: Fx, old: Fx) -> Fx:
-        """The value with torch's type, dense in the order of torch's strides: it has the views that it has there."""
+        """The value with torch's type, dense in the order of torch's strides: it has the views that it has there. Rows may have
+        gaps where the region's program says so (`row_gaps`)."""
         aten, value = torch.ops.aten, old.meta["val"]
         if new.meta["val"].dtype != value.dtype:  # an indicator
             new = self.call(aten._to_copy.default, new, dtype=value.dtype)
         strides = [int(extent_of(stride)) for stride in value.stride()]
         if not (row_major := is_row_major(new.meta["val"])) and _has_strides(new, strides):  # of fixed sizes
+            return new
+        if not row_major and is_row_major(value) and has_row_gaps(new.meta["val"]):
             return new
         order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
         whole = [dim for dim in order if strides[dim]]

@@ -3,9 +3,11 @@
 A product with the joined weights of queries, keys and values is one kernel, and others read slices of its result. Where all
 slices meet in elementwise ops (the halves of a rotary embedding, gate and value of a gated unit), the product is divided
 instead: one kernel computes the parts, and what becomes of them. It stays whole if the columns of a part do not follow each
-other, as those of the halves of several heads: slices of the weight would be copied.
+other, as those of the halves of several heads: slices of the weight would be copied. The sum of a whole product and a bias is
+whole, too: one kernel of the library computes both.
 """
 
+from mirage_eg.ir.biased_product import biased_products
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import RESHAPES
@@ -16,13 +18,14 @@ _WHOLE = -1  # the part of a product that is read without a slice
 
 
 def whole_products(program: Graph) -> frozenset[int]:
-    """The products of a program in primitive ops that stay whole (`ir.dissolve.dissolve`)."""
+    """The products of a program in primitive ops that stay whole, and their sums with a bias (`ir.dissolve.dissolve`)."""
     products = (
         values[0]
         for item, values in program.numbered()
         if item.kind is Kind.MATMUL and any(len(program.types[i].shape) == 2 for i in item.operands)
     )
-    return frozenset(product for product in products if not _parts_meet(program, product))
+    whole = frozenset(product for product in products if not _parts_meet(program, product))
+    return whole.union(it.values[-1] for it in biased_products(program) if it.values[0] in whole)
 
 
 def _parts_meet(program: Graph, product: int) -> bool:

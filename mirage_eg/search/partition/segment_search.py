@@ -263,7 +263,7 @@ def best_kernels(
     task: Task, program: Graph, instantiated: Sequence[Instantiated], others: Sequence[SegmentKernels] = ()
 ) -> tuple[SegmentKernels, ...]:
     """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op, a
-    fused convolution or an attention is a library kernel, too."""
+    fused convolution, an attention or a product with its bias is a library kernel, too."""
     kernels = [*others, *(kernels for entry in instantiated for kernels in entry.kernels)]
     if len(launches_of(program).kernels) <= 1:
         kernels.insert(0, library_kernels(task.device, program))

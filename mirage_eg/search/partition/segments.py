@@ -7,7 +7,8 @@ outputs.
 Segments with these properties are left out, since a better segment exists or no block graph could compute them:
 
 - a boundary before an elementwise op that is the only reader of its operand, and reads nothing else that the operand is not
-  computed from elementwise: no more bytes leave the kernel after the op; but a large product may be a kernel of the library;
+  computed from elementwise: no more bytes leave the kernel after the op; but a large product, or several ops, may be a kernel
+  of the library;
 - a boundary between a transpose and its reader, which reads along other strides at no cost; but a large product of the library
   may have its operand copied;
 - a boundary at an elementwise function of inputs that is no smaller than they are: its readers may read them instead;
@@ -202,7 +203,7 @@ class Segmenter:
                         return
 
     def _fused_by_library(self) -> dict[int, frozenset[int]]:
-        """The nodes of each convolution and attention that the library has as one kernel, by its result."""
+        """The nodes of each convolution, attention and biased product that the library has as one kernel, by its result."""
         kernels = launches_of(self.program).kernels
         return {it.results[0]: frozenset((*it.views, *it.nodes)) for it in kernels if it.call is not None}
 
@@ -350,7 +351,8 @@ class Segmenter:
                 and sum(size[i] for i in sources[value]) <= size[value]
             ):
                 inner.add(value)
-            reader = None if self._is_large_product(item, value) else self._only_reader(value)
+            by_library = value in self._fused or self._is_large_product(item, value)
+            reader = None if by_library else self._only_reader(value)
             if reader is not None and OPS[self.items[reader].op].kind is Kind.ELEMENTWISE:
                 result = self.values[reader][0]
                 if computed[result] <= computed[value] and size[result] <= size[value]:

@@ -34,6 +34,8 @@ def all_kinds() -> Graph:
     p.mark_output(p.exp(p.relu(convolved)), name="convolved")
     p.mark_output(p.avg_pool2d(image, window=(2, 2)), name="pooled")
     p.mark_output(p.cumsum(w, 2), name="summed")
+    matrix = p.new_input((16, 8), "float16", "matrix")
+    p.mark_output(matrix @ p.new_input((8, 8), "float16", "columns") + p.new_input((8,), "float16", "added"), name="product")
     return p.graph()
 
 
@@ -72,7 +74,7 @@ def test_a_program_has_launches_of_all_kinds() -> None:
     launches = launches_of(graph)
     assert {launch.kind for launch in launches.launches} == {*LaunchKind} - {LaunchKind.BLOCK}
     torch_kernels = [LaunchKind.ATTENTION, LaunchKind.CONVOLUTION, LaunchKind.LIBRARY]
-    kernels = [LaunchKind.CONCATENATION, *torch_kernels, LaunchKind.POOLING, LaunchKind.SCAN]
+    kernels = [LaunchKind.CONCATENATION, *torch_kernels, LaunchKind.POOLING, LaunchKind.SCAN, LaunchKind.PRODUCT]
     assert [launch.kind for launch in launches.kernels] == kernels
     prepared = [value for launch in launches.of_kind(LaunchKind.PREPARED) for value in launch.results]
     assert {*prepared} == prepared_values(graph)

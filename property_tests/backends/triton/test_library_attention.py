@@ -223,3 +223,22 @@ def test_rows_that_the_library_reads_are_aligned(monkeypatch: pytest.MonkeyPatch
     for tensor in read:
         steps = (tensor.data_ptr(), *(step * tensor.element_size() for step in tensor.stride()[:-1]))
         assert tensor.stride(-1) == 1 and not any(step % 16 for step in steps), (tensor.shape, tensor.stride())
+
+
+def test_heads_are_read_and_written_in_place(run: RunProgram) -> None:
+    """Queries, keys and values are cut out of one value in another order, and heads go side by side: nothing is copied."""
+    p = new_kernel_graph()
+    product = p.relu(p.new_input((2, KEYS, 3 * 4 * WIDTH), "float16"))
+    joined = p.transpose(p.reshape(product, (2, KEYS, 3, 4, WIDTH)), (2, 0, 3, 1, 4))
+    q, k, v = (p.reshape(it, (2, 4, KEYS, WIDTH)) for it in p.split(joined, 3, 0))
+    attended = p.softmax(p.scale(q @ p.transpose(k, (0, 1, 3, 2)), 0.25), 3) @ v
+    p.mark_output(p.relu(p.reshape(p.transpose(attended, (0, 2, 1, 3)), (2 * KEYS, 4 * WIDTH))))
+    graph = p.graph()
+    kinds = [launch.kind for launch in launches_of(graph).kernels]
+    assert kinds == [LaunchKind.LIBRARY, LaunchKind.ATTENTION, LaunchKind.LIBRARY]
+    arrays = inputs_of(graph, scale=0.5)
+    assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]
+    segments = [it for it, _ in Segmenter(graph).choices(frozenset({launches_of(graph).kernels[1].results[0]}))]
+    assert [LaunchKind.ATTENTION] in [
+        [it.kind for it in launches_of(segment_program(graph, each)).kernels] for each in segments
+    ]

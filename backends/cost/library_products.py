@@ -1,0 +1,43 @@
+"""How long products and convolutions of the library take, in times of the matrix units in float16."""
+
+from math import ceil, prod
+
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import CONVOLUTIONS
+
+UNALIGNED = 5.0
+"""How much slower a product of the library is whose rows do not begin at multiples of 16 bytes."""
+
+
+DEPTHWISE = 300.0
+"""How much slower a convolution of each channel alone is than matrix units, in any type. On an H200 it took 3.5 to 4.1 µs for
+windows of 3×3 in 240 channels of 28 × 28, and 15.1 to 16.3 for 7×7 in 96 channels of 56 × 56, in float16."""
+
+
+def is_depthwise(graph: Graph, item: Node) -> bool:
+    """Whether an op is a convolution of each channel alone."""
+    return item.op in CONVOLUTIONS and item["groups"] > 1 and graph.types[item.operands[1]].shape[1] == 1
+
+
+def convolution_steps(weight: Shape) -> float:
+    """The steps of a library convolution in iterations of a generated kernel: sums over channels and windows in tiles of 64.
+
+    On an H200 cuDNN took 5.8 µs for 3×3 windows of 64 channels, 9 steps, 8.4 for 36 steps and 11.9 for 72, channels last
+    (`benchmarks/library_convolutions.py`).
+    """
+    start = 26 if weight[1] > 1 else 0  # a convolution of each channel alone is no kernel of matrix units
+    return (start + ceil(prod(weight[1:]) / 64)) / 2
+
+
+def library_slowdown(dtype: DType, is_convolution: bool) -> float:
+    """How much slower the library's products are than in float16: in float32 it does not use matrix units, but for
+    convolutions, as torch has them by default.
+
+    On an H200 cuDNN's convolutions of 7.4 to 15 GFLOP took 17.9 to 33 µs in float16, and 28 to 60 in float32, channels last.
+    """
+    if is_convolution:
+        return 1.6 if dtype.itemsize == 2 else 3.0
+    return 1.0 if dtype.itemsize == 2 else 13.4

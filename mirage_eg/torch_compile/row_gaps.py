@@ -1,0 +1,53 @@
+"""Results of large products with gaps between their rows, as Inductor returns them: cuBLAS is several times faster so."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+from mirage_eg.backends.launches.aligned_rows import unaligned_products, with_gaps
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
+from mirage_eg.frontend.symbolic_sizes import is_row_major
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import RESHAPES
+from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.ir.shapes import Shape, row_major
+
+
+def with_row_gaps(program: Graph, outputs: Sequence[Fx], readers: Mapping[Fx, Iterable[Fx]], inside: Container[Fx]) -> Graph:
+    """The program with gaps between the rows of the results that are large products with rows at unaligned bytes.
+
+    Not of a result that a node `inside` a region reads, which wants no gaps, or that is viewed with other rows.
+    """
+    products = {it.result for it in unaligned_products(program).values() if it.is_padded and it.has_gaps}
+    if not products:
+        return program
+    marks: list[dict[str, Shape]] = []
+    for each, item, kind in zip(outputs, program.outputs, program.output_types, strict=True):
+        rows = has_fixed_sizes(each) and is_row_major(each.meta["val"]) and kind.dtype is program.types[item.operands[0]].dtype
+        may = rows and item.get("strides") is None and _shown(program, item.operands[0]) in products
+        free = may and all(reader not in inside and _keeps_rows(reader, kind.shape) for reader in readers[each])
+        marks.append({"strides": with_gaps(kind)} if free else {})
+    return with_output_marks(program, marks)
+
+
+def _shown(program: Graph, value: int) -> int:
+    """The value whose memory reshapes with the same rows show."""
+    while (item := program.node_of[value]).op in RESHAPES:
+        [source] = item.operands
+        if program.types[source].shape[-1] != program.types[value].shape[-1]:
+            break
+        value = source
+    return value
+
+
+def _keeps_rows(reader: Fx, shape: Shape) -> bool:
+    """Whether a node takes a value with gaps between its rows: one that shows its memory leaves its last dim."""
+    if reader.op == "output" or not getattr(reader.target, "is_view", False):
+        return True
+    return has_fixed_sizes(reader) and tuple(reader.meta["val"].shape)[-1:] == shape[-1:]
+
+
+def has_row_gaps(value: Any) -> bool:
+    """Whether a tensor of fixed sizes is row-major but for gaps between its rows."""
+    *rows, last = value.stride()
+    dense = row_major(tuple(value.shape[:-1]))
+    return last == 1 and bool(rows) and rows[-1] > value.shape[-1] and tuple(rows) == tuple(it * rows[-1] for it in dense)

@@ -1,0 +1,114 @@
+"""Large products of the library have rows at multiples of 16 bytes, with gaps between them that readers step over."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import kernel_works, predict_us
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.aligned_rows import unaligned_products
+from mirage_eg.backends.launches.placement import placement_of
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.output_marks import with_output_marks
+from property_tests.backends.triton.test_views import doubled
+from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+
+pytest.importorskip("torch")
+CALL = " = aligned_product("
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+def product(
+    rows: int = 8,
+    summed: int = 32,
+    columns: int = 33,
+    dtype: str = "float16",
+    transposed: bool = True,
+    bias: bool = False,
+    read: bool = False,
+) -> Graph:
+    """x w, or x wᵀ, with a bias; `read`: by a generated kernel, with other rows."""
+    p = new_kernel_graph()
+    x = p.new_input((rows, summed), dtype, "x")
+    w = p.new_input((columns, summed) if transposed else (summed, columns), dtype, "w")
+    y = x @ (p.transpose(w, (1, 0)) if transposed else w)
+    y = y + p.new_input((columns,), dtype, "bias") if bias else y
+    p.mark_output(doubled(p, p.reshape(y, (2, rows // 2, columns)), 1) if read else p.reshape(y, (2, rows // 2, columns)))
+    return p.graph()
+
+
+def is_right(run: RunProgram, graph: Graph) -> bool:
+    arrays = inputs_of(graph, scale=0.3)
+    dtype = str(graph.output_types[0].dtype)
+    return worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [("float16", 40), ("bfloat16", 40), ("float32", 36)])
+def test_results_have_gaps_that_kernels_step_over(run: RunProgram, dtype: str, columns: int) -> None:
+    graph = product(dtype=dtype, read=True)
+    source = emit(graph)
+    assert source.count(CALL) == 1 and ".contiguous()" not in source.partition("def launch")[2]
+    assert placement_of(graph).strides[graph.nodes[-2].operands[0]] == (4 * columns, columns, 1)
+    assert is_right(run, graph)
+
+
+def test_a_caller_receives_rows_without_gaps_unless_it_says_so(run: RunProgram) -> None:
+    graph = product()
+    assert "return out0.contiguous()" in emit(graph) and is_right(run, graph)
+    marked = with_output_marks(graph, [{"strides": (160, 40, 1)}])
+    launch = emit(marked).partition("def launch")[2]
+    assert "contiguous()" not in launch and "copy_(" not in launch
+    assert is_right(run, marked)
+
+
+def test_a_generated_kernel_writes_the_gaps_that_the_caller_wants(run: RunProgram) -> None:
+    graph = with_output_marks(product(read=True), [{"strides": (160, 40, 1)}])
+    assert "copy_(" not in emit(graph).partition("def launch")[2]
+    assert is_right(run, graph)
+
+
+COPIED = {
+    "bias": product(256, bias=True),
+    "terms": product(1024, 33, 1024),
+    "columns of the operand": product(1024, 1024, 33, transposed=False),
+    "columns and bias": product(1024, 1024, 33, transposed=False, bias=True),
+    "all": product(1024, 33, 1025, bias=True),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_operands_are_copied_where_the_product_is_large(run: RunProgram, name: str) -> None:
+    graph = COPIED[name]
+    [found] = unaligned_products(graph).values()
+    [kernel, *_] = kernel_works(graph)
+    assert found.copied and kernel.copied >= 2 * sum(graph.types[it].nbytes for it in found.copied)
+    assert emit(graph).count(CALL) == 1
+    assert is_right(run, graph)
+
+
+OTHERS = {
+    "aligned": product(columns=40),
+    "few rows": product(2, 33, 40),
+    "vector": product(columns=1),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_products_are_called_as_they_are(run: RunProgram, name: str) -> None:
+    assert CALL not in emit(OTHERS[name]) and is_right(run, OTHERS[name])
+
+
+def test_unaligned_rows_that_are_not_copied_take_longer() -> None:
+    us = {summed: predict_us(product(64, summed, 1024), DEVICES["H200"]) for summed in (4095, 4096)}
+    assert not any(it.is_padded for it in unaligned_products(product(64, 4095, 1024)).values())
+    assert us[4095] > 1.2 * us[4096]

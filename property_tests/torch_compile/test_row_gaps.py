@@ -1,0 +1,47 @@
+"""A segment returns the result of a large product with gaps between its rows, as Inductor does."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from property_tests.torch_compile.test_image_strides import clones, compiled
+
+COLUMNS, PITCH = 33, 36  # in float32
+
+
+class Head(nn.Module):
+    """A product with more columns than fill multiples of 16 bytes."""
+
+    def __init__(self, flattened: bool = False) -> None:
+        super().__init__()
+        self.head, self.flattened = nn.Linear(32, COLUMNS, bias=False), flattened
+
+    def forward(self, x: Any) -> Any:
+        y = self.head(torch.relu(x))
+        return y.flatten() if self.flattened else y
+
+
+def test_a_product_is_returned_with_gaps_between_its_rows() -> None:
+    model, x = Head().eval(), torch.randn(2, 8, 32)
+    result, [call], graph = compiled(model, x)
+    assert result.stride() == (8 * PITCH, PITCH, 1) and not clones(graph)
+    assert "contiguous()" not in call.source.partition("def launch")[2].partition("def ")[0]
+    torch.testing.assert_close(result, model(x))
+
+
+def test_other_rows_of_a_product_have_no_gaps() -> None:
+    model, x = Head(flattened=True).eval(), torch.randn(2, 8, 32)
+    result, _, _ = compiled(model, x)
+    assert result.is_contiguous()
+    torch.testing.assert_close(result, model(x))
+
+
+def test_code_of_inductor_reads_rows_with_gaps() -> None:
+    class Counted(Head):
+        def forward(self, x: Any) -> Any:
+            return torch.bucketize(super().forward(x), torch.tensor([0.0, 1.0]))
+
+    model, x = Counted().eval(), torch.randn(2, 8, 32)
+    result, _, _ = compiled(model, x)
+    assert torch.equal(result, model(x))
