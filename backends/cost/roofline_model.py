@@ -41,6 +41,7 @@ from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
 from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import matmul as matmul_shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.windows import CONVOLUTIONS
 
@@ -389,8 +390,7 @@ def work_of_tiles(
                 wasted += moved * wasted_share(shape, item.tensor, item.size, item.is_stored)
             case Kind.MATMUL:
                 left, right = (shapes[i] for i in item.operands)
-                *batch, m, k = left
-                n = right[-1]
+                (*batch, m, n), k = matmul_shape([left, right], {}), left[-1]
                 if matmul_form(left, right) is MatmulForm.DOT:
                     dtype = item.product
                     flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))

@@ -8,7 +8,7 @@ from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.pointwise_convolution import pointwise_convolution
-from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
+from mirage_eg.transforms.pointwise_convolutions import with_convolutions, with_pointwise_products
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.reference import verify
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
@@ -75,3 +75,29 @@ def test_a_program_with_a_1x1_convolution_is_simplified_to_a_product() -> None:
     assert "conv2d" not in {item.op for item in without_dead_code(record.after).nodes}
     [(name, _)] = [(name, graph) for name, graph in record.passes if name == "1×1 convolutions"]
     assert "matmul" in {item.op for item in record.after.nodes} and name in dict(record.passes)
+
+
+def pooled_images(images: int) -> Graph:
+    graph = new_kernel_graph()
+    x, w = graph.new_input((images, 4, 1, 1), "float32", name="x"), graph.new_input((6, 4, 1, 1), "float32", name="w")
+    graph.mark_output(graph.relu(graph.conv2d(x, w)))
+    return graph.graph()
+
+
+def test_images_of_one_position_are_the_rows_of_one_product() -> None:
+    program = pooled_images(8)
+    after = with_pointwise_products(program)
+    [product] = [item for item in after.nodes if item.op == "matmul"]
+    assert [after.types[operand].shape for operand in product.operands] == [(8, 4), (4, 6)]
+    assert verify(program, after).equal
+
+
+@pytest.mark.parametrize(("dtype", "lead", "holds"), [("float16", (), True), ("float16", (3,), False), ("float32", (), False)])
+def test_a_matrix_times_a_batch_is_a_convolution_of_the_library(dtype: str, lead: tuple[int, ...], holds: bool) -> None:
+    graph = new_kernel_graph()
+    w, x = graph.new_input((*lead, 4, 8), dtype, name="w"), graph.new_input((3, 8, 5), dtype, name="x")
+    graph.mark_output(w @ x)
+    program = graph.graph()
+    after = with_convolutions(program)
+    assert ("conv2d" in [item.op for item in after.nodes]) is holds is (after is not program)
+    assert verify(program, after).equal

@@ -12,6 +12,7 @@ from itertools import product
 from math import isqrt, prod
 
 from mirage_eg.ir.axes import Axes, is_vector_product
+from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.ops import Kind
@@ -103,6 +104,11 @@ def _in_groups(first: Tiling, kernel: TiledKernel, options: Sequence[Tiling]) ->
 
 
 def kernels_of(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> list[TiledKernel]:
+    """The kernels of a structure, of a program with these axes.
+
+    Raises:
+        UnsupportedError: the structure was found for a program with another number of axes.
+    """
     sources = [axes.of(value) for value in program.input_values]
     match plan:
         case Structure():
@@ -110,6 +116,8 @@ def kernels_of(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> 
         case SplitReduction(first, last):
             kernel = _kernel(first, sources, axes, first.split.grid_axis, first.split.looped)
             partial = frozenset({len(axes.sizes)})
+            if all(partial.isdisjoint(step.reduced) for step in last.steps):
+                raise UnsupportedError(f"got a program of {len(axes.sizes)} axes, wanted as many as the structure has")
             sources = sources + [kernel.shapes[output].axes | partial for output in first.outputs]
             return [kernel, _kernel(last, sources, axes, None, None)]
 
@@ -202,18 +210,22 @@ def _split_counts(kernel: TiledKernel, axes: Axes, limits: TileLimits) -> list[i
 def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
     """For each axis that a matmul has but does not contract: `batch` if always in both operands, else `own`.
 
-    `rows`, if every such matmul is that of a vector. Of several own axes of an operand the last one is its rows or columns;
-    others are `leading`, unless they are rows or columns elsewhere.
+    `rows`, if every such matmul is that of a vector. Of several own axes of an operand the last one is its rows or columns.
+    Others of the columns are `batch`, since the lowering has a matrix for each; others of the rows are `leading`, unless they
+    are rows or columns elsewhere.
     """
     found: dict[int, set[str]] = {}
     last = set[int]()
     for step, shape in zip(kernel.structure.steps, kernel.shapes[len(kernel.structure.loads) :], strict=True):
         if step.kind is Kind.MATMUL:
             left, right = (kernel.shapes[operand].axes for operand in step.operands)
-            last |= {max(own) for own in (shape.axes & left - right, shape.axes & right - left) if own}
+            ends = sorted(max(own) for own in (shape.axes & left - right, shape.axes & right - left) if own)
+            columns = right if ends and ends[-1] in right else left
+            last.update(ends)
             own = "rows" if is_vector_product(left, right) else "own"
             for axis in shape.axes:
-                found.setdefault(axis, set()).add("batch" if axis in left & right else own)
+                is_batch = axis in left & right or (axis in columns and axis not in ends)
+                found.setdefault(axis, set()).add("batch" if is_batch else own)
     roles = {axis: next(role for role in ("own", "rows", "batch") if role in roles) for axis, roles in found.items()}
     return {axis: "leading" if role == "own" and axis not in last else role for axis, role in roles.items()}
 
@@ -275,7 +287,7 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
 
     A batch axis of matmuls is cut into single slices (or not at all, where there are more axes than grid dims); another axis
     of a matmul is not cut below the 16 that it pads to, the rows of a matrix that multiplies a vector not below `least_rows`.
-    One that leads is, if it has no such tile: planes of 27 × 27.
+    One that leads the rows may be cut into single slices, too.
     """
     if role == "batch":
         return [1, size] if many and size > 1 else [1]
@@ -283,10 +295,10 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
     least = min({"own": 16, "leading": 16, "rows": SEARCH.least_rows}.get(role or "", 1), size)
     powers = [tile for tile in divisors if tile & (tile - 1) == 0 or tile == size]
     usual = [tile for tile in powers if tile >= least]
-    if role == "leading" and usual == [size] and size & (size - 1):
-        usual = powers
     if not _divides_well(size):
         usual += [tile for tile in SEARCH.ragged_tiles if tile < size and tile <= most and tile not in usual]
+    if role == "leading" and 1 not in usual:
+        usual.insert(0, 1)
     return usual or divisors[-1:]
 
 

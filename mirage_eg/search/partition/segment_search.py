@@ -42,6 +42,7 @@ from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
 from mirage_eg.transforms.merged_planes import MergedPlanes, merged_planes
 from mirage_eg.transforms.ordered_images import OrderedImages, ordered_images
+from mirage_eg.transforms.pointwise_convolutions import with_convolutions
 from mirage_eg.transforms.softmax_shift import with_shifts
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
@@ -275,7 +276,7 @@ def best_kernels(
 
 def library_kernels(device: Device, program: Graph) -> SegmentKernels:
     """A segment's program as library kernels."""
-    shifted = with_shifts(program)
+    shifted = with_convolutions(with_shifts(program))
     costs = predict(shifted, device)
     return SegmentKernels(shifted, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
 

@@ -361,9 +361,14 @@ class Segmenter:
 
     def _is_large_product(self, item: Node, value: int) -> bool:
         """Whether a value is a product that a library kernel computes about as fast as one that also applies what follows."""
-        rows, summed = self.limits.large_product
-        types = self.program.types
-        return item.kind is Kind.MATMUL and min(types[value].shape[-2:]) >= rows and types[item.operands[0]].shape[-1] >= summed
+        if item.kind is not Kind.MATMUL:
+            return False
+        least, summed = self.limits.large_product
+        left, right = (self.program.types[operand].shape for operand in item.operands)
+        batch = prod(self.program.types[value].shape[:-2])
+        rows = left[-2] * (batch if prod(right[:-2]) == 1 else 1)  # a matrix multiplies all of a batch as one
+        columns = right[-1] * (batch if prod(left[:-2]) == 1 else 1)
+        return min(rows, columns) >= least and left[-1] >= summed
 
     def _is_input(self, value: int) -> bool:
         """Whether a value is a program input or a slice of one, or its rows are read where they are."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from math import inf
+from math import inf, prod
 from random import Random
 
 import pytest
@@ -407,6 +407,30 @@ def test_a_large_linear_layer_of_merged_heads_is_a_library_product() -> None:
     last = found.plans[0].parts[-1]
     assert [primitive.nodes[at].op for at in sorted(last.segment.nodes)] == ["transpose", "matmul"]
     assert not last.kernels.fused and last.kernels.count == 1  # the weight is read as it lies
+
+
+def one_by_one(channels: int) -> Graph:
+    """A 1×1 convolution and its activation as they are searched, for images of 7 × 7."""
+    program = new_kernel_graph()
+    w, x = (
+        program.new_input((512, channels), "bfloat16", name="w"),
+        program.new_input((128, channels, 49), "bfloat16", name="x"),
+    )
+    program.mark_output(program.relu(w @ x))
+    return program.graph()
+
+
+def test_a_kernel_of_a_1x1_convolution_multiplies_a_matrix_of_one_image() -> None:
+    [found] = find_kernels(task_with(), [one_by_one(256)])
+    [block] = found.kernels[0].graph.blocks
+    [product] = [item for item in block.nodes if item.op == "matmul"]
+    assert all(prod(block.types[operand].shape[:-2]) == 1 for operand in product.operands)
+
+
+def test_a_deep_1x1_convolution_of_small_images_may_be_the_librarys() -> None:
+    _, found, _ = cut(one_by_one(2048))
+    first, last = (part.kernels for part in found.plans[0].parts)
+    assert "conv2d" in [item.op for item in first.graph.nodes] and not first.fused and last.fused
 
 
 @pytest.mark.parametrize("plane", [(27, 27), (28, 28), (14, 14), (55, 27)])
