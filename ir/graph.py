@@ -56,6 +56,10 @@ class Graph(NestedGraph):
         graph.__dict__.update(fields | {"nodes": tuple(checker.nodes)} | {"keeps_undefined": False, "_checker": checker})
         return graph
 
+    def in_threads(self, threads: int, cluster: int) -> "Graph":
+        """The same block graph in so many threads and thread blocks; its nodes are not checked again."""
+        return Graph.of_checked(self._checker, threads, cluster)
+
     def keeping_undefined(self) -> "Graph":
         """The same program, of which laws must keep undefined values."""
         graph = copy(self)

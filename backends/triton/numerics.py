@@ -3,7 +3,7 @@
 With e = exp(x), a kernel computes e/exp(m), m a maximum of x over a summed dim (`safe_exp`); `ShiftedFloats` computes the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -84,13 +84,24 @@ def _written(attribute: Any) -> Any:
     return without_far_logarithms(expand_custom(attribute)) if isinstance(attribute, Graph) else attribute
 
 
+def form_in_kernels(graph: Graph) -> tuple[Graph, bool]:
+    """`as_written` and `shifts_exponentials`."""
+    return as_written(graph), shifts_exponentials(graph)
+
+
 def as_kernels_compute(
-    graph: Graph, inputs: Sequence[Array], xp: Any, working: DType, slice_elements: int = SLICE_ELEMENTS
+    graph: Graph,
+    inputs: Sequence[Array],
+    xp: Any,
+    working: DType,
+    slice_elements: int = SLICE_ELEMENTS,
+    form: Callable[[Graph], tuple[Graph, bool]] = form_in_kernels,
 ) -> list[Array]:
     """The outputs of a µGraph in `working` precision, with the roundings and the shifted exponentials of its kernels.
 
-    `inputs` are rounded to their types, and stored in `working` precision or a narrower one.
+    `inputs` are rounded to their types, and stored in `working` precision or a narrower one. `form`: a memo of
+    `form_in_kernels`, for many inputs.
     """
-    shifted = ShiftedFloats(FloatAlgebra(xp, working, rounds=True))
-    algebra: Algebra[Any] = shifted if shifts_exponentials(graph) else shifted.plain
-    return [shifted.number(x) for x in evaluate(as_written(graph), inputs, algebra, slice_elements, rounded=True)]
+    shifted, (written, shifts) = ShiftedFloats(FloatAlgebra(xp, working, rounds=True)), form(graph)
+    algebra: Algebra[Any] = shifted if shifts else shifted.plain
+    return [shifted.number(x) for x in evaluate(written, inputs, algebra, slice_elements, rounded=True)]

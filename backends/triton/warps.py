@@ -44,6 +44,6 @@ def with_warps(graph: Graph, warps: int | Sequence[int | None]) -> Graph:
             return item
         block, count = item["graph"], next(counts)
         threads = block.threads if count is None else WARP * count
-        return node(item.op, *item.operands, **(item.mapping | {"graph": replace(block, threads=threads)}))
+        return node(item.op, *item.operands, **(item.mapping | {"graph": block.in_threads(threads, block.cluster)}))
 
     return replace(graph, nodes=tuple(map(changed, graph.nodes)))

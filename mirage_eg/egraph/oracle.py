@@ -243,7 +243,7 @@ def saturate_in_worker(rulebook: Rulebook, target: Expression, limits: Limits, o
         raise RuleError(f"{', '.join(theory.path for theory in rulebook.theories if is_added(theory))}: {error}") from None
 
 
-_FILLED = ("axes", "part", "below", "members", "extent", "fastest")  # tables that `insert` and the closure write
+INSERTED = ("axes", "part", "members", "extent", "fastest")  # tables that `insert` writes besides those of constructors
 
 
 def _saturated(
@@ -254,11 +254,12 @@ def _saturated(
     on_iteration: OnIteration | None = None,
 ) -> Oracle:
     """The oracle; no reference to its e-graph is left, not even in an error, since only the creating thread may drop it."""
-    inserted = [*_FILLED, *(item.constructor for item in target.terms)]
+    inserted = ["below", *INSERTED, *(item.constructor for item in target.terms)]
+    rulebook = rulebook.leaving_out(without)
     try:  # no variable of this frame, which the error keeps, may name the e-graph
         if limits.backoff is not None:
-            return _saturated_by_law(rulebook, inserted, target, limits, without, on_iteration)
-        return saturate_in(rulebook.new_egraph(inserted, without), rulebook.domain, target, limits, on_iteration)
+            return _saturated_by_law(rulebook, inserted, target, limits, on_iteration)
+        return saturate_in(rulebook.new_egraph(inserted), rulebook.domain, target, limits, on_iteration)
     except BaseException as error:
         link: BaseException | None = error
         while link is not None:
@@ -272,10 +273,9 @@ def _saturated_by_law(
     inserted: Iterable[str],
     target: Expression,
     limits: Limits,
-    without: frozenset[str],
     on_iteration: OnIteration | None,
 ) -> Oracle:
-    egraph, rulesets = rulebook.new_egraph_by_law(inserted, without)
+    egraph, rulesets = rulebook.new_egraph_by_law(inserted)
     schedule = BackOff(
         {ruleset: law for law, ruleset in rulesets.items()},
         frozenset(law.name for law in _added_laws(rulebook)),

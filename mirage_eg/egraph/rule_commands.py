@@ -8,7 +8,7 @@ from typing import Any
 
 from egglog import bindings
 
-from mirage_eg.egraph.laws import Signature, directions, read_law
+from mirage_eg.egraph.laws import Signature, directions, read_law, read_signatures
 from mirage_eg.egraph.rational_literals import with_rationals
 from mirage_eg.egraph.rule_errors import OWN_RULESET, located, refused_command
 from mirage_eg.egraph.rule_files import forms, unclosed
@@ -80,11 +80,12 @@ def _check_between(path: str, text: str, start: int, stop: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoadedCommand:
-    """A command and, for a law, its name and its `laws.directions`."""
+    """A command; for a law its name and its `laws.directions`, else the names that it declares."""
 
     command: Command
     name: str
-    directions: tuple[tuple[frozenset[str], frozenset[str]], ...]
+    directions: tuple[tuple[frozenset[str], frozenset[str]], ...] = ()
+    declared: frozenset[str] = frozenset()
 
 
 @lru_cache(maxsize=256)
@@ -97,7 +98,7 @@ def loaded_commands(path: str, text: str, sorts: tuple[tuple[str, Signature], ..
     return tuple(
         LoadedCommand(command, core_of(command).name, directions(read_law(command, place, "")))
         if isinstance(command, LAWS)
-        else LoadedCommand(command, "", ())
+        else LoadedCommand(command, "", declared=frozenset(read_signatures(command)))
         for command, place in written
     )
 

@@ -23,6 +23,7 @@ from mirage_eg.egraph.rational_literals import with_rationals
 from mirage_eg.egraph.rule_commands import (
     LAWS,
     Command,
+    LoadedCommand,
     commands_of,
     core_of,
     in_ruleset,
@@ -107,7 +108,11 @@ class Rulebook:
 
     def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
         """The names of the laws that can match in an e-graph that grows from the tables `inserted`."""
-        steps = (step for theory in self.theories for step in loaded_commands(theory.path, theory.text, self._sorts))
+        return frozenset(step.name for step in self._reached(inserted) if step.directions)
+
+    def _reached(self, inserted: Iterable[str]) -> list[LoadedCommand]:
+        """The laws that can match in an e-graph that grows from the tables `inserted`, and the declarations of its tables."""
+        steps = [step for theory in self.theories for step in loaded_commands(theory.path, theory.text, self._sorts)]
         laws = [step for step in steps if step.directions and step.name not in self.left_out]
         filled = set(inserted)
         names: set[str] = set()
@@ -120,7 +125,7 @@ class Rulebook:
                         grown |= not filled >= added
                         filled |= added
                         names.add(law.name)
-        return frozenset(names)
+        return [step for step in steps if (step.name in names if step.directions else step.declared <= filled)]
 
     def add_laws(self, egraph: bindings.EGraph, names: Iterable[str]) -> None:
         """Add the laws of these names to an e-graph that has the declarations."""
@@ -129,33 +134,29 @@ class Rulebook:
         egraph.run_program(*(step.command for step in steps if step.name in chosen))
 
     def new_egraph(self, inserted: Iterable[str], without: frozenset[str] = frozenset()) -> bindings.EGraph:
-        """A fresh e-graph with all declarations and the applicable laws, but the laws named in `without`.
+        """A fresh e-graph with the tables that fill and the applicable laws, but the laws named in `without`.
 
-        Laws that cannot match (`applicable`) are left out: adding them takes longer than saturation.
+        Laws that cannot match (`applicable`) are left out, and tables of theirs: adding them takes longer than saturation.
         """
-        names = self.applicable(inserted) - without
         egraph = bindings.EGraph()
-        steps = [step for theory in self.theories for step in loaded_commands(theory.path, theory.text, self._sorts)]
-        egraph.run_program(*(step.command for step in steps if not step.directions or step.name in names))
+        egraph.run_program(*(step.command for step in self._reached(inserted) if step.name not in without))
         return egraph
 
     def new_egraph_by_law(
         self, inserted: Iterable[str], without: frozenset[str] = frozenset()
     ) -> tuple[bindings.EGraph, Mapping[str, str]]:
         """`new_egraph` with a ruleset for each law of OWN_RULESET, by the law's name, so that laws can be run one by one."""
-        names = self.applicable(inserted) - without
         egraph = bindings.EGraph()
         rulesets: dict[str, str] = {}
-        for theory in self.theories:
-            for step in loaded_commands(theory.path, theory.text, self._sorts):
-                if step.directions and step.name not in names:
-                    continue
-                command = step.command
-                if step.directions and ruleset_of(command) == OWN_RULESET:
-                    rulesets[step.name] = f"law_{len(rulesets)}"
-                    egraph.run_program(bindings.AddRuleset(core_of(command).span, rulesets[step.name]))
-                    command = in_ruleset(command, rulesets[step.name])
-                egraph.run_program(command)
+        for step in self._reached(inserted):
+            if step.name in without:
+                continue
+            command = step.command
+            if step.directions and ruleset_of(command) == OWN_RULESET:
+                rulesets[step.name] = f"law_{len(rulesets)}"
+                egraph.run_program(bindings.AddRuleset(core_of(command).span, rulesets[step.name]))
+                command = in_ruleset(command, rulesets[step.name])
+            egraph.run_program(command)
         return egraph, rulesets
 
 

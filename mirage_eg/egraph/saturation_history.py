@@ -12,7 +12,7 @@ from time import thread_time
 from egglog import bindings
 
 from mirage_eg.egraph.expression import Constant, Expression, Term
-from mirage_eg.egraph.oracle import Limits, insert
+from mirage_eg.egraph.oracle import INSERTED, Limits, insert
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.terms import run_once
 
@@ -59,7 +59,7 @@ def saturation_history(
     rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()
 ) -> SaturationHistory:
     """Saturate the target's e-graph law by law; for packaged laws, and for laws of the user in a worker process."""
-    inserted = (*(item.constructor for item in target.terms), "axes", "part")
+    inserted = (*(item.constructor for item in target.terms), *INSERTED)
     egraph, rulesets = rulebook.new_egraph_by_law(inserted, without)
     insert(egraph, rulebook.domain, target)
     makers = _Makers()

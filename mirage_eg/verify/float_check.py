@@ -6,6 +6,7 @@ overflow and large errors and proves nothing; the verdict comes from `reference`
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from math import floor, inf, isfinite, log2, nan, sqrt
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from mirage_eg.backends.evaluator.cpu_threads import with_own_threads
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.random_rounding import rounding_spread
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
-from mirage_eg.backends.triton.numerics import as_kernels_compute
+from mirage_eg.backends.triton.numerics import as_kernels_compute, form_in_kernels
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.compare import compare_numbers, with_spread
@@ -87,6 +88,7 @@ class _Checker:
         self._working = DType.float64 if DType.float64 in self._types else DType.float32
         self._longest = longest_reduction(program)
         self._exponentials = any(item.op == "exp" for item in self._inputs.primitive.nodes)
+        self._form = cache(form_in_kernels)  # of each candidate, for all trials
         self._spreads: list[Array] | None = None  # of the program on usual inputs, computed at the first difference
 
     def check_all(self, candidates: Sequence[Graph], on_progress: Callable[[int, int], None]) -> list[FloatCheck]:
@@ -220,7 +222,7 @@ class _Checker:
 
     def _as_kernels_compute(self, candidate: Graph, inputs: Sequence[Array]) -> list[Array]:
         working = max(self._working, candidate.working_dtype, key=lambda dtype: dtype.itemsize)
-        return as_kernels_compute(candidate, inputs, self._xp, working, self._inputs.slice_elements)
+        return as_kernels_compute(candidate, inputs, self._xp, working, self._inputs.slice_elements, self._form)
 
     def _tolerance(self, candidate: Graph) -> float:
         longest = max(self._longest, longest_reduction(candidate))

@@ -55,7 +55,7 @@ class IndexCover:
         """The indices of input `position` in these trials, along a first dim."""
         order, step = self.places[position]
         count, numbers = prod(shape), np.array(trials).reshape(-1, 1)
-        starts = np.arange(count) if step > 1 or count == 1 else generator.permutation(count * len(order))[:count]
+        starts = np.arange(count) if step > 1 or count == 1 else generator.choice(count * len(order), count, replace=False)
         found = order[(starts + (numbers - EQUAL) * step) % len(order)]
         ends = np.array([order[0], order[1 % len(order)]])
         for number in range(trials.start, min(trials.stop, EQUAL)):

@@ -16,6 +16,7 @@ from mirage_eg.egraph.expression import Expression, Tree, express, flatten, spli
 from mirage_eg.egraph.oracle import Limits, Oracle, build_oracle, saturate_in, saturate_in_worker
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.terms import table_sizes
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
@@ -180,6 +181,13 @@ def test_a_law_is_left_out_only_if_it_cannot_match() -> None:
     assert "silu" in rulebook.applicable({"Mul", "Sigmoid"})
     assert "sum of a product" in rulebook.applicable({"Sum", "Mul", "axes"})
     assert "sum of a product" not in rulebook.applicable({"Sum", "Mul"})
+
+
+def test_tables_that_no_law_can_fill_are_left_out() -> None:
+    rulebook = load_rules("indexed")
+    names = {name for name, _ in table_sizes(rulebook.new_egraph({"Mul", "axes"}))}
+    assert "Mul" in names and "Gelu" not in names
+    assert not {"Silu", "Sigmoid"} <= {name for name, _ in table_sizes(rulebook.leaving_out(["silu"]).new_egraph({"Sigmoid"}))}
 
 
 class StopSaturationError(Exception):

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from mirage_eg.backends.triton.numerics import form_in_kernels
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, node
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
 from mirage_eg.testing import as_program
+from mirage_eg.verify import float_check as float_check_module
 from mirage_eg.verify.far_inputs import mask, mask_inputs
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.reference import verify
@@ -123,6 +125,15 @@ def test_exponentials_that_vanish_by_a_common_offset_are_tried() -> None:
     wrong = check(bounded, bounded, S)
     assert not wrong.ok and wrong.difference is not None and "offset" in wrong.difference.domain
     assert check(bounded, safe, S).ok
+
+
+def test_the_form_of_kernels_is_computed_once_for_all_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, asked = new_kernel_graph(), list[Graph]()
+    graph.mark_output(graph.softmax(graph.new_input((4, 8)), 1))
+    program = graph.graph()
+    monkeypatch.setattr(float_check_module, "form_in_kernels", lambda graph: (asked.append(graph), form_in_kernels(graph))[1])
+    float_check(program, program)
+    assert asked == [program]
 
 
 def test_masks_are_inputs_that_are_only_multiplied_or_added() -> None:

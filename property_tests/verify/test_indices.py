@@ -1,7 +1,9 @@
 """Verdicts of programs with indices: one place that is wrong is a difference, however many places there are."""
 
+import tracemalloc
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.verify import index_cover as index_cover_module
-from mirage_eg.verify.index_cover import index_cover, moves_by_indices
+from mirage_eg.verify.index_cover import EQUAL, IndexCover, index_cover, moves_by_indices
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
@@ -161,6 +163,15 @@ def test_every_index_takes_every_place(extent: int, count: int, seed: int) -> No
     seen = {int(i) for trial in trials for i in trial.ravel()}
     assert seen == set(range(extent))
     assert any(len(set(row.ravel())) == 1 for trial in trials for row in trial)  # all equal
+
+
+def test_indices_of_a_large_table_are_drawn_without_a_list_of_all() -> None:
+    cover = IndexCover({0: (np.arange(1 << 18), 1)}, 1 << 18, 1, 0)
+    tracemalloc.start()
+    found = cover.indices(0, (256,), range(EQUAL, EQUAL + 2), np.random.default_rng(0))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.shape == (2, 256) and most < 1 << 24
 
 
 def test_integers_compared_with_a_count_are_below_it() -> None:

@@ -128,15 +128,13 @@ def _witness(
     random = np.random.default_rng(0)
     for number in range(SETTINGS if undefined else 0):
         setting = _setting(checkable, domain, random, plain=number == 0)
-        if not all(map(setting.has_meaning, matched)):
-            continue
         has = np.logical_and.reduce([setting.defined_at(term) for term in defined], initial=True)
         for term in undefined:
             samples = np.flatnonzero(has & ~setting.defined_at(term)).tolist()
             for sample in sorted(samples, key=setting.size)[:CONFIRMED]:
                 exact, values = setting.one(sample)
                 confirmed = all(_is_defined(it, exact, values) for it in defined) and not _is_defined(term, exact, values)
-                if confirmed and _conditions_hold(checkable, exact, values):
+                if confirmed and _conditions_hold(checkable, exact, values) and all(map(setting.has_meaning, matched)):
                     return _text(values, term)
     return None
 

@@ -41,7 +41,7 @@ Constant = int | str | Fraction
 _SPAN = bindings.RustSpan(__name__, 0, 0)
 
 _RATIONALS = tuple(map(Fraction, ("3/7", "-5/11", "13/4", "-17/3", "3", "-5", "1", "-1")))  # tried for constants, in this order
-_FACTS = ("axes", "above_zero", "indicator", "part", "below")
+_FACTS = ("Var", "axes", "above_zero", "indicator", "part", "below")
 MOST_CORNERS = 8
 MOST_BITS = "(bigint 1000)"  # of computed constants, in the text of a found law
 _FEW_BITS = "(bigint 12)"  # in derivations, enough for sums of three of _RATIONALS: some classes multiply constants without end

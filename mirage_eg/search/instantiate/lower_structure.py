@@ -5,7 +5,7 @@ each a row-major product of axes, empty for an extent of 1, as in `ir.axes`. Loa
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 from math import ceil, prod
@@ -127,7 +127,7 @@ class _KernelGraphWriter:
         block = _BlockWriter(self, structure, tiling, kinds, [source.dims for source in sources])
         graph = _with_threads(block.build(stores))
         if tiling.cluster > 1:
-            graph = replace(graph, cluster=tiling.cluster)
+            graph = graph.in_threads(graph.threads, tiling.cluster)
         self.outlines.append(Outline(graph, structure.split.looped, block.tiles_by_axes()))
         results = self.checker.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
@@ -153,17 +153,17 @@ class _KernelGraphWriter:
 def _with_threads(block: Graph) -> Graph:
     """A block with threads enough for its products or rows, in a cluster of thread blocks where one cannot hold one row."""
     if not is_of_rows(block):
-        threads = threads_for(block_work(block).held, block.threads)
-        return block if threads == block.threads else replace(block, threads=threads)
-    if is_of_one_row(block) and live_bytes(block) > TileLimits().capacity(rows=True):
-        clusters = [replace(block, cluster=1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
+        return block.in_threads(threads_for(block_work(block).held, block.threads), block.cluster)
+    live, threads = live_bytes(block), block.threads
+    if live > TileLimits().capacity(rows=True) and is_of_one_row(block):
+        clusters = [block.in_threads(threads, 1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
+        live = live_bytes(block)
     has_products = any(item.kind is Kind.MATMUL for item in block.nodes)
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
-    threads = block.threads
-    while threads < WARP * MOST_WARPS and live_bytes(block) > threads * most:
+    while threads < WARP * MOST_WARPS and live > threads * most:
         threads *= 2
-    return block if threads == block.threads else replace(block, threads=threads)
+    return block.in_threads(threads, block.cluster)
 
 
 def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:

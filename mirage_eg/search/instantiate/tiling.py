@@ -1,6 +1,7 @@
 """A tiling of one kernel: the grid, the loop count, and the extents of tiles that follow."""
 
 from dataclasses import dataclass
+from functools import cache
 
 from mirage_eg.ir.ragged import part_extent
 
@@ -56,6 +57,7 @@ class Tiling:
         return self.loop > 1, frozenset(ragged), uneven, self.cluster > 1
 
 
+@cache
 def equal_or_ragged(size: int, count: int) -> int:
     """The extent of a part of an axis."""
     part = part_extent(size, count)
