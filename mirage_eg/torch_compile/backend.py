@@ -27,9 +27,10 @@ from mirage_eg.torch_compile.records import (
 )
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.segment_store import store_of
-from mirage_eg.torch_compile.settings import Settings, settings_of
+from mirage_eg.torch_compile.settings import EAGER, Settings, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
 from mirage_eg.torch_compile.whole_graph import (
+    OURS,
     KeptGraph,
     NoSegmentUsedError,
     OtherSegmentsError,
@@ -131,19 +132,19 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
     [whole] = made
     records = graph_records()[before:]
     if ours is None or not records:  # nothing of it is ours
-        change_records(before, lambda record: replace(record, whole=whole.reason()))
+        alone = whole.alone()
+        change_records(before, lambda record: replace(record, whole=whole.reason(alone)))
         if records and records[-1].is_final:
-            keep_graph(name, KeptGraph(whole.alone(), "", graph_records()[-1]), store)
-        return whole.compiled[whole.mode]
+            keep_graph(name, KeptGraph(alone, "", graph_records()[-1]), store)
+        return alone.fastest(whole.code_of)
     times = whole.against(ours, segments_of(records[-1], store))
     _note(times, before, settings)
     if isinstance(times, str):
         return ours
     keep_graph(name, KeptGraph(times, entry, graph_records()[-1]), store)
-    if times.ours_us < times.other_us:
-        return ours
-    withdraw_calls(calls)
-    return whole.compiled[whole.mode]
+    if not times.uses_segments:
+        withdraw_calls(calls)
+    return times.fastest(lambda code: ours if code == OURS else whole.code_of(code))
 
 
 def _as_timed(
@@ -158,15 +159,25 @@ def _as_timed(
     chosen, calls = replace(settings, mode=times.mode), kept.calls(store)
     for each in calls:
         op_of(each.found.program)  # registered before torch loads code that calls it
+    codes: dict[str, Callable[..., Any]] = {}
     try:
-        if (calls or not times.segments) and times.ours_us >= times.other_us:
+        if (calls or not times.segments) and not times.uses_segments:
             raise NoSegmentUsedError
         entry = kept.entry if calls else ""
-        compiled = _with_inductor(
+        codes[OURS] = _with_inductor(
             copied(gm), example_inputs, chosen, call, lambda record: times.check(record, store), entry=entry
         )
     except NoSegmentUsedError:
-        compiled = _whole(copied(gm), example_inputs, times.settings_without(settings))  # a copy: torch's caches know that
+        pass
+
+    def code_of(name: str) -> Callable[..., Any]:
+        if name not in codes:  # a copy: torch's caches know that
+            of_rest = replace(settings, rest=EAGER) if name == EAGER else chosen
+            with _apart() if codes else nullcontext():
+                codes[name] = _whole(copied(gm), example_inputs, of_rest)
+        return codes[name]
+
+    compiled = times.fastest(code_of)
     if len(graph_records()) > before:
         _note(times, before, settings)
     else:  # nothing was imported

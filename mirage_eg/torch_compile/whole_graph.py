@@ -1,8 +1,9 @@
 """The whole graph decides: before its first result it runs with segments, without, and by torch's own ops.
 
-The fastest is used. Segments that each win may lose together: they take from Inductor what it would fuse across their ends.
-Torch's own ops may win where Inductor changes the layout of a convolution; they must in CUDA graphs and in plain calls. A graph
-with symbolic sizes is not compared, since its segments are gated at each size, nor is one in a mode that records CUDA graphs.
+The fastest is used: in a CUDA graph that is being captured that of CUDA graphs, else that of plain calls, which have the host's
+time. Segments that each win may lose together: they take from Inductor what it would fuse across their ends. Torch's own ops
+may win where Inductor changes the layout of a convolution. A graph with symbolic sizes is not compared, since its segments are
+gated at each size, nor is one in a mode that records CUDA graphs.
 
 The times are kept with the segments: a second process compiles the graph once.
 """
@@ -10,7 +11,7 @@ The times are kept with the segments: a second process compiles the graph once.
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from hashlib import sha256
 from math import inf
@@ -39,11 +40,18 @@ class OtherSegmentsError(Exception):
     """A graph has other segments than the kept times are of."""
 
 
+OURS, REST = "ours", "inductor"  # the code of a whole graph: with segments, without, or EAGER: torch's own ops
+CLEARLY = 0.95  # of Inductor's time that torch's own ops take at most, if they are taken: they need more memory
+EVENLY = 1.01  # the same of a graph of one op, which needs no more: the host calls it with less code around it
+CALLS = 0.98  # of the time of a call by the code for CUDA graphs that another code takes at most, if it is called
+
+
 @dataclass(frozen=True, slots=True)
 class WholeTimes:
-    """The microseconds of a graph with `segments`, by their keys and the hashes of their sources, and without.
+    """The microseconds of a graph in CUDA graphs, with `segments`, by their keys and the hashes of their sources, and without.
 
     `mode` is that of the rest, the faster one where `us` has several; torch's own ops are in `us` where they are taken.
+    `calls_us` are those of plain calls by the code, if they were measured.
     """
 
     mode: str | None
@@ -51,10 +59,25 @@ class WholeTimes:
     ours_us: float
     other_us: float
     segments: Sequence[Sequence[str]]
+    calls_us: Mapping[str, float] = field(default_factory=dict)
 
-    def settings_without(self, settings: Settings) -> Settings:
-        """Those of the graph without segments."""
-        return replace(settings, rest=EAGER) if EAGER in self.us else replace(settings, mode=self.mode)
+    @property
+    def in_graphs(self) -> str:
+        """The code that is captured in CUDA graphs."""
+        without = EAGER if EAGER in self.us else REST
+        return OURS if self.ours_us < self.other_us else without
+
+    @property
+    def in_calls(self) -> str:
+        """The code of plain calls."""
+        calls, captured = self.calls_us, self.in_graphs
+        fastest = min(calls, key=calls.__getitem__, default=captured)
+        return fastest if calls and calls[fastest] < CALLS * calls[captured] else captured
+
+    @property
+    def uses_segments(self) -> bool:
+        """Whether CUDA graphs or plain calls run segments."""
+        return OURS in (self.in_graphs, self.in_calls)
 
     def check(self, record: GraphRecord, store: SegmentStore) -> None:
         """Hold the record of a graph against what was timed.
@@ -65,8 +88,39 @@ class WholeTimes:
         """
         if segments_of(record, store) != self.segments:
             raise OtherSegmentsError
-        if self.ours_us >= self.other_us:
+        if not self.uses_segments:
             raise NoSegmentUsedError
+
+    def fastest(self, code_of: Callable[[str], Compiled]) -> Compiled:
+        """The function of the fastest code, `code_of` its name."""
+        captured = code_of(self.in_graphs)
+        return captured if self.in_calls == self.in_graphs else by_capture(captured, code_of(self.in_calls))
+
+    def of_calls(self) -> str:
+        """What calls run, if it is other code than CUDA graphs have."""
+        return "" if self.in_calls == self.in_graphs else f"calls run {_NAMES[self.in_calls]} ({_listed(self.calls_us)})"
+
+
+_NAMES = {OURS: "segments", REST: "Inductor's code", EAGER: "torch's own ops"}
+
+
+def by_capture(captured: Compiled, called: Compiled) -> Compiled:
+    """A function that runs `captured` in a CUDA graph that is being captured, and `called` otherwise.
+
+    The first call runs `captured`, too: its kernels are tuned and loaded then, which a capture forbids.
+    """
+    import torch
+
+    is_loaded = False
+
+    def run(*arguments: Any) -> Any:
+        nonlocal is_loaded
+        if is_loaded and not torch.cuda.is_current_stream_capturing():
+            return called(*arguments)
+        is_loaded = True
+        return captured(*arguments)
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +151,8 @@ class KeptGraph:
 class WholeGraph:
     """A graph of Dynamo with the tensors of its first call, compiled without segments in each mode that may be chosen.
 
-    `us` are the microseconds of a call by mode, if they were measured; torch's own ops are among these where they are taken.
+    `us` are the microseconds in CUDA graphs by mode, if they were measured; torch's own ops, which are among the `compiled`,
+    are among these where they are taken.
     """
 
     inputs: Sequence[Any]
@@ -108,30 +163,42 @@ class WholeGraph:
     @property
     def mode(self) -> str | None:
         """The fastest mode; torch's own ops where they are taken."""
-        return EAGER if EAGER in self.us else min(self.us, key=self.us.__getitem__) if self.us else next(iter(self.compiled))
+        return EAGER if EAGER in self.us else self.mode_of_rest
 
     @property
     def mode_of_rest(self) -> str | None:
         """The fastest mode in which Inductor compiles what is outside segments."""
-        return min(self.us.keys() - {EAGER}, key=self.us.__getitem__) if self.us else self.mode
+        return min(self.us.keys() - {EAGER}, key=self.us.__getitem__) if self.us else next(iter(self.compiled))
+
+    def code_of(self, name: str) -> Compiled:
+        """The code without segments of a name."""
+        return self.compiled[EAGER if name == EAGER else self.mode_of_rest]
 
     def against(self, ours: Compiled, segments: Sequence[Sequence[str]]) -> WholeTimes | str:
         """The times of the graph with segments, and without in the fastest mode; or why they were not measured."""
         found = _times([ours, self.compiled[self.mode]], self.inputs, self.written)
         if isinstance(found, str):
             return found
-        return WholeTimes(self.mode_of_rest, self._by_name(), found[0], found[1], segments)
+        return WholeTimes(self.mode_of_rest, self._by_name(), found[0], found[1], segments, self._calls_us({OURS: ours}))
 
     def alone(self) -> WholeTimes:
         """The times of the graph where no segment is used."""
-        return WholeTimes(self.mode_of_rest, self._by_name(), inf, min(self.us.values(), default=inf), ())
+        best = min(self.us.values(), default=inf)
+        return WholeTimes(self.mode_of_rest, self._by_name(), inf, best, (), self._calls_us({}))
 
-    def reason(self) -> str:
+    def reason(self, times: WholeTimes) -> str:
         """Why torch's own ops are taken; nothing if they are not."""
         if self.mode != EAGER:
-            return ""
+            return times.of_calls()
         faster = self.us[EAGER] < self.us[self.mode_of_rest]
-        return f"torch's own ops are {'faster than' if faster else 'as fast as'} Inductor's code ({_listed(self._by_name())})"
+        own = f"torch's own ops are {'faster than' if faster else 'as fast as'} Inductor's code ({_listed(self._by_name())})"
+        return "; ".join(filter(None, [own, times.of_calls()]))
+
+    def _calls_us(self, ours: Mapping[str, Compiled]) -> dict[str, float]:
+        """The microseconds of plain calls by the code, with `ours`; nothing if they cannot be measured."""
+        runs = {**ours, REST: self.code_of(REST), EAGER: self.code_of(EAGER)}
+        found = _times([*runs.values()], self.inputs, self.written, graphs=False)
+        return {} if isinstance(found, str) else dict(zip(runs, found, strict=True))
 
     def _by_name(self) -> dict[str, float]:
         return {mode or "default": time for mode, time in self.us.items()} if len(self.us) > 1 else {}
@@ -201,21 +268,16 @@ def compiled_whole(
     compiled = {mode: compile_one(copied(gm), replace(settings, mode=mode)) for mode in modes}
     eager, written = copied(gm).forward, _written(len(inputs))
     found = _times([*compiled.values(), eager], inputs, written)
-    if isinstance(found, str):  # torch's own ops may need too much memory: Inductor's modes are compared without them
-        alone = _times([*compiled.values()], inputs, written) if len(modes) > 1 else found
-        return WholeGraph(inputs, compiled, written, {} if isinstance(alone, str) else dict(zip(modes, alone, strict=True)))
-    us = dict(zip(modes, found, strict=False))
-    whole = WholeGraph(inputs, compiled, written, us)
-    most = CLEARLY if sum(node.op.startswith("call") for node in gm.graph.nodes) > 1 else EVENLY
-    if found[-1] < most * us[whole.mode]:
-        calls = _times([compiled[whole.mode], eager], inputs, written, graphs=False)
-        if not isinstance(calls, str) and calls[1] < max(1.0, most) * calls[0]:
-            return WholeGraph(inputs, {**compiled, EAGER: eager}, written, {**us, EAGER: found[-1]})
-    return whole
-
-
-CLEARLY = 0.95  # of Inductor's time that torch's own ops take at most, if they are taken: they need more memory
-EVENLY = 1.01  # the same of a graph of one op, which needs no more: the host calls it with less code around it
+    us: dict[str | None, float] = {}
+    if not isinstance(found, str):
+        us = dict(zip((*modes, EAGER), found, strict=True))
+        most = CLEARLY if sum(node.op.startswith("call") for node in gm.graph.nodes) > 1 else EVENLY
+        if us[EAGER] >= most * min(us[mode] for mode in modes):
+            del us[EAGER]
+    elif len(modes) > 1:  # torch's own ops may need too much memory: Inductor's modes are compared without them
+        alone = _times([*compiled.values()], inputs, written)
+        us = {} if isinstance(alone, str) else dict(zip(modes, alone, strict=True))
+    return WholeGraph(inputs, {**compiled, EAGER: eager}, written, us)
 
 
 def copied(gm: Any) -> Any:
@@ -267,7 +329,9 @@ def _times(
                     torch._foreach_copy_(now, first)
                 return run(*given)
 
-            return [it.warm_us for it in time_alternately([partial(once, run) for run in runs], graphs=graphs, cold=False)]
+            repeats = 20 if graphs else 8
+            timings = time_alternately([partial(once, run) for run in runs], repeats=repeats, graphs=graphs, cold=False)
+            return [it.warm_us for it in timings]
         except RuntimeError as error:  # torch's, as of too little memory
             return " ".join(str(error).split())[:200]
 
@@ -278,8 +342,8 @@ def decided(record: GraphRecord, times: WholeTimes | str) -> GraphRecord:
         return replace(record, whole=f"not compared as a whole: {times}")
     modes = _listed(times.us)
     reason = f"the whole graph, in the mode {times.mode or 'default'}" + (f" ({modes} without segments)" if modes else "")
-    slower = times.ours_us >= times.other_us
-    segments = tuple(map(_slower, record.segments)) if slower else record.segments
+    reason = "; ".join(filter(None, [reason, times.of_calls()]))
+    segments = record.segments if times.uses_segments else tuple(map(_slower, record.segments))
     return replace(record, segments=segments, whole=reason, ours_us=times.ours_us, other_us=times.other_us)
 
 
