@@ -14,7 +14,9 @@ from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.shapes import row_major
 
-_ELEMENTS = 512  # of each row of one program
+_WARPS = 8
+_ELEMENTS = 32 * _WARPS  # of each row of one program: with several a thread, each load of a warp has wide gaps
+_VECTORS = (2, 4)  # elements that a thread loads at once
 
 
 def write_pooling(file: ProgramFile, launch: Launch) -> None:
@@ -25,7 +27,7 @@ def write_pooling(file: ProgramFile, launch: Launch) -> None:
         return [*_body(pooling, program, x, y)]
 
     programs = _groups(pooling) * -(-_positions(pooling) // _ELEMENTS)
-    write_generated_kernel(file, launch, programs, body, [NAN_MAX] if pooling.is_max else [])
+    write_generated_kernel(file, launch, programs, body, [NAN_MAX] if pooling.is_max else [], _WARPS)
 
 
 def _groups(pooling: Pooling) -> int:
@@ -54,10 +56,11 @@ def _body(pooling: Pooling, number: str, x: str, y: str) -> Iterator[str]:
         step *= extent
     into = " + ".join(f"{name} * {y_steps[name]}" for name in names if name != "h")
     yield f"into = {into} + row * {y_steps['h']}"
+    yield f"column = w * {pooling.strides[-1]}"  # aligned, as the first column of a window need not be
     for name in names[2:]:
         dim = place[name]
         yield f"{name} = {'row' if name == 'h' else name} * {pooling.strides[dim]} - {pooling.before[dim]}"
-    yield f"at = {x} + {' + '.join(f'{name} * {x_steps[name]}' for name in names)}"
+    yield f"at = {x} + {' + '.join(f'{name} * {x_steps[name]}' for name in names[:-1])} + column"
     yield from _sums(pooling, names[2:-2], x_steps)
     for row in range(pooling.rows):
         mask = "inside" if pooling.result[-2] % pooling.rows == 0 else f"inside & (row + {row} < {pooling.result[-2]})"
@@ -77,19 +80,36 @@ def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> It
         for needed, rows in users.items():
             moved["h"] = needed
             parts = []
-            for column in range(pooling.window[-1]):
+            for column, count in _runs(pooling):
                 moved["w"] = column * pooling.dilations[-1]
-                step = sum(more * steps[name] for name, more in moved.items())
+                step = sum(more * steps[name] for name, more in moved.items()) - pooling.before[-1]
                 bounds = [bound for name, more in moved.items() for bound in _bounds(pooling, name, more)]
                 fill = (
                     f", other={other}" if bounds else ""
                 )  # without bounds only positions beyond the image lack a value; these have no store
-                parts.append(f"tl.load(at + {step}, mask={' & '.join(['inside', *bounds])}{fill}).to(tl.float32)")
+                where, mask = f"at + {step}", " & ".join(["inside", *bounds])
+                if count > 1:
+                    where, mask = f"({where})[:, None] + tl.arange(0, {count})[None, :]", f"({mask})[:, None]"
+                part = f"tl.load({where}, mask={mask}{fill}).to(tl.float32)"
+                parts.append(part if count == 1 else _of_neighbours(pooling, part))
             yield f"line = {parts[0]}"
             yield from (f"line = {_joined(pooling, 'line', part)}" for part in parts[1:])
             for row in rows:
                 yield f"sum{row} = " + (_joined(pooling, f"sum{row}", "line") if row in begun else "line")
                 begun.add(row)
+
+
+def _runs(pooling: Pooling) -> Iterator[tuple[int, int]]:
+    """The columns of a window, and how many neighbours are loaded at once: as many as windows are apart, if they are aligned.
+
+    Then the threads of a warp read without gaps. Such neighbours are all in the image, or none.
+    """
+    step, window, column = pooling.strides[-1], pooling.window[-1], 0
+    is_aligned = step in _VECTORS and pooling.dilations[-1] == 1 and pooling.x[-1] % step == 0
+    while column < window:
+        together = is_aligned and (column - pooling.before[-1]) % step == 0 and column + step <= window
+        yield column, step if together else 1
+        column += step if together else 1
 
 
 _DIM = {"d": -3, "h": -2, "w": -1}
@@ -108,6 +128,10 @@ def _bounds(pooling: Pooling, name: str, more: int) -> Iterator[str]:
 
 def _joined(pooling: Pooling, one: str, other: str) -> str:
     return f"{NAN_MAX}({one}, {other})" if pooling.is_max else f"{one} + {other}"
+
+
+def _of_neighbours(pooling: Pooling, part: str) -> str:
+    return f"tl.reduce({part}, 1, {NAN_MAX})" if pooling.is_max else f"tl.sum({part}, 1)"
 
 
 def _result(pooling: Pooling, names: tuple[str, ...], row: int) -> str:

@@ -95,3 +95,10 @@ def test_a_large_window_and_an_image_channels_last_are_left_to_the_library() -> 
 def test_more_loads_cost_more_and_are_no_operations_of_matrix_units() -> None:
     (few,), (many,) = (predict(images(window=(size, size), strides=(1, 1)), DEVICES["H200"]) for size in (2, 11))
     assert few.us < many.us and few.flops == many.flops == 0
+
+
+def test_aligned_neighbours_of_a_window_are_loaded_at_once() -> None:
+    together = "[:, None] + tl.arange(0, 2)[None, :]"
+    assert together in emit(images(window=(3, 3), strides=(2, 2), pads=1))
+    assert together not in emit(images(window=(3, 3), strides=(1, 1), pads=1))
+    assert together not in emit(images(window=(3, 3), strides=(2, 2), pads=2, dilations=(1, 2)))
