@@ -20,6 +20,8 @@ from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node
 from mirage_eg.optimizer.heuristics import OPTIMIZER
 
+FULL_TASKS = 64  # tasks up to which as many sets are tried as are allowed
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -45,24 +47,28 @@ class _Search:
     """Best-first over sets of tasks as bit masks; plain ints and tuples, for it is an inner loop."""
 
     def __init__(self, problem: OrderProblem, most: int) -> None:
-        self.problem, self.most = problem, most
-        self.count = len(problem.tasks)
+        self.problem, self.count = problem, len(problem.tasks)
+        self.most = most * min(1, FULL_TASKS / max(1, self.count)) ** 2  # of many tasks each set takes so much longer
         self.sizes = dict(problem.live_before) | {value: size for task in problem.tasks for value, size in task.makes}
         self.before = [sum(1 << i for i in task.after) for task in problem.tasks]
         self.made = [sum(size for _, size in task.makes) for task in problem.tasks]
-        self.readers = {
-            value: sum(1 << i for i, task in enumerate(problem.tasks) if value in task.reads) for value in self.sizes
-        }
+        readers = dict.fromkeys(self.sizes, 0)
+        for i, task in enumerate(problem.tasks):
+            for value in readers.keys() & task.reads:
+                readers[value] |= 1 << i
+        self.ends = [  # of each task the values that may end with it: their bytes, and their readers
+            [
+                (self.sizes[value], readers[value])
+                for value in [*task.reads, *(value for value, _ in task.makes)]
+                if value in self.sizes and value not in problem.live_after
+            ]
+            for task in problem.tasks
+        ]
 
     def freed(self, mask: int, i: int) -> int:
         """Bytes that task i frees after the tasks of `mask`: values that it reads, and its own values without a reader."""
-        task, then = self.problem.tasks[i], mask | 1 << i
-        ends = [*task.reads, *(value for value, _ in task.makes)]
-        return sum(
-            self.sizes[value]
-            for value in ends
-            if value in self.sizes and value not in self.problem.live_after and not self.readers[value] & ~then
-        )
+        left = ~(mask | 1 << i)
+        return sum(size for size, readers in self.ends[i] if not readers & left)
 
     def run(self) -> Order:
         start = sum(size for _, size in self.problem.live_before)

@@ -84,7 +84,7 @@ class PlanGraph:
                 self.left_out = tuple(_left_out(limits, segments, 1 + max(parts or (0,)), self.cut))
                 self.cut |= number > 1
                 break
-        self._equal = self._by_program(program) if max(own) else {}
+        self._program, self._alike = program, self._by_signature(program) if max(own) else {}
         self.order = self._topological()
         self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # a lower bound of each cost
         self.infeasible: set[int] = set()  # taken to have no kernels
@@ -211,12 +211,21 @@ class PlanGraph:
         fitting = {count: us for count, us in kernels.items() if most is None or count <= most}
         return cost, min(fitting.items(), key=lambda entry: entry[1] + per_kernel * entry[0])[1]
 
-    def _by_program(self, program: Graph) -> dict[int, list[int]]:
-        """The segments whose programs are equal, of each segment: those of other layers."""
-        alike: dict[Graph, list[int]] = {}
+    def _by_signature(self, program: Graph) -> dict[int, list[int]]:
+        """The segments of the same ops on the same types, of each segment: those of other layers may have equal programs."""
+        alike: dict[object, list[int]] = {}
         for number, segment in enumerate(self.segments):
-            alike.setdefault(segment_program(program, segment), []).append(number)
+            ops = tuple(program.nodes[position].op for position in sorted(segment.nodes))
+            types = tuple(program.types[value] for value in (*segment.inputs, *segment.outputs))
+            alike.setdefault((ops, types), []).append(number)
         return {number: numbers for numbers in alike.values() for number in numbers}
+
+    def _equal(self, number: int) -> Iterator[int]:
+        """The segments whose programs are that of one segment, which is the first."""
+        yield number
+        others = [other for other in self._alike.get(number, ()) if other != number and other not in self.searched]
+        own = segment_program(self._program, self.segments[number]) if others else None
+        yield from (other for other in others if segment_program(self._program, self.segments[other]) == own)
 
     def likely(self, waiting: Sequence[int], asked: int, per_kernel: float, most: int | None) -> Iterator[Segment]:
         """The segments that may follow the first `asked` ones in `waiting`: the others, those of the cheapest plan without
@@ -241,7 +250,7 @@ class PlanGraph:
 
     def evaluate(self, numbers: Sequence[int], find: Find, likely: Iterable[Segment] = ()) -> None:
         """Search segments, and the segments whose programs are equal."""
-        numbers = sorted({other for number in numbers for other in self._equal.get(number, (number,))} - self.searched.keys())
+        numbers = sorted({other for number in numbers for other in self._equal(number)} - self.searched.keys())
         for number, parts in zip(numbers, find([self.segments[number] for number in numbers], likely), strict=True):
             self.searched[number] = parts
             if not parts:

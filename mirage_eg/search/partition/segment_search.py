@@ -249,13 +249,16 @@ def search_worthwhile(task: Task, program: Graph, axes: Axes, only: Split | None
 
 
 def for_other_sizes(instantiated: Sequence[Instantiated], check: "FieldCheck") -> tuple[AnyStructure, ...]:
-    """The structures that the µGraphs of a segment have, and the first right one of each split, where these do not fit."""
+    """The structures that the µGraphs of a segment have, and the first equal one of each split, where these do not fit.
+
+    Whether that one overflows is checked where it gets tiles: most never do.
+    """
     first: dict[tuple[type[AnyStructure], Split], AnyStructure] = {}
     with suppress(OverdueError):
         for entry in instantiated:
             structure = entry.structure
             kind = type(structure), structure.split
-            if kind not in first and (check.stage_of(structure) is None if entry.equal is None else entry.equal):
+            if kind not in first and (check.is_equal(structure) if entry.equal is None else entry.equal):
                 first[kind] = structure
     return (*dict.fromkeys([*(entry.structure for entry in instantiated if entry.kernels), *first.values()]),)
 
@@ -411,12 +414,25 @@ class FieldCheck:
             OverdueError: the time of the search is over.
         """
         with ending(self._until):
-            program, candidate = small_instance(structure, self._program, self._axes)
-            reference = self._make(program)
-            if not reference.check(candidate).worth_full_size(structure.proved):
+            reference, candidate, equal = self._checked(structure)
+            if not equal:
                 return "field check"
             overflows = self._has_exponentials and float_checks(reference, [candidate])[0].overflows
             return "overflow" if overflows else None
+
+    def is_equal(self, structure: AnyStructure) -> bool:
+        """Whether the small instance passes in the fields, whatever it does in floating point.
+
+        Raises:
+            OverdueError: the time of the search is over.
+        """
+        with ending(self._until):
+            return self._checked(structure)[2]
+
+    def _checked(self, structure: AnyStructure) -> tuple[Reference, Graph, bool]:
+        program, candidate = small_instance(structure, self._program, self._axes)
+        reference = self._make(program)
+        return reference, candidate, reference.check(candidate).worth_full_size(structure.proved)
 
 
 @dataclass
