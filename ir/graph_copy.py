@@ -58,12 +58,14 @@ class GraphCopy:
 
 def nodes_between(graph: Graph, reads: Collection[int], makes: Iterable[int]) -> list[tuple[Node, range]]:
     """The nodes that compute some values, from others where these are met, in order; each with its values."""
-    needed, found = {*makes}, list[tuple[Node, range]]()
-    for item, values in reversed([*graph.numbered()]):
-        if not needed.difference(reads).isdisjoint(values):
-            found.append((item, values))
-            needed.update(item.operands)
-    return found[::-1]
+    given, found = frozenset(reads), set[int]()
+    left = [value for value in makes if value not in given]
+    while left:
+        place = graph.makers[left.pop()]
+        if place not in found:
+            found.add(place)
+            left += [value for value in graph.nodes[place].operands if value not in given]
+    return [numbered for place, numbered in enumerate(graph.numbered()) if place in found]
 
 
 def without_values(program: Graph, dropped: Set[int]) -> Graph:

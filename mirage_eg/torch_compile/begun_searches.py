@@ -25,6 +25,7 @@ from mirage_eg.pipeline.run.result import Result, Wanted
 from mirage_eg.torch_compile.segment_keys import Key, form_of_key, hash_of, longer_of, request_for, title_of, wanted_by
 from mirage_eg.torch_compile.settings import Settings
 
+_IN_TIME = 0.9  # of the seconds that are left when a search is sent: processes start, and results are read
 Search = tuple[str, Graph, Options, Wanted]  # with the name of its run
 
 
@@ -117,7 +118,7 @@ class BegunSearches:
         if not self._apart or self.until == NEVER:
             return options
         parts = sum(len(program.ops) for _, program, *_ in self._waiting.values()) / self._most
-        seconds = self.until.left() * min(1.0, 2 * ops / parts)
+        seconds = self.until.left() * min(_IN_TIME, 2 * ops / parts)
         return replace(options, budget=max(min(options.budget or inf, seconds), 1e-6))
 
 

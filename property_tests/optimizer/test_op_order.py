@@ -27,6 +27,8 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
+from mirage_eg.optimizer import op_order
+from mirage_eg.optimizer.heuristics import OPTIMIZER
 from mirage_eg.optimizer.op_order import (
     best_order,
     order_block,
@@ -80,6 +82,20 @@ def test_a_search_that_is_cut_still_gives_an_order_and_a_bound_that_holds(proble
     cut, whole = best_order(problem, 1), best_order(problem)
     assert cut.lower_bound <= whole.live_bytes <= cut.live_bytes
     assert sorted(cut.tasks) == list(range(len(problem.tasks)))
+
+
+def test_many_tasks_are_ordered_in_as_many_steps_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = list[OrderTask]()
+    for branch in range(80):  # three tasks in a row, of values that grow
+        first = 3 * branch
+        for place in range(3):
+            reads = frozenset({first + place - 1} if place else ())
+            tasks.append(OrderTask(reads, reads, ((first + place, 1 + (branch + place) % 7),)))
+    problem, steps = OrderProblem(tuple(tasks), (), frozenset(range(2, 240, 3))), list[int]()
+    run_free = op_order._Search._run_free
+    monkeypatch.setattr(op_order._Search, "_run_free", lambda *given: steps.append(1) or run_free(*given))
+    order = op_order._Search(problem, OPTIMIZER.order_sets).run()
+    assert sorted(order.tasks) == [*range(240)] and len(steps) <= OPTIMIZER.order_sets * (op_order.FULL_TASKS / 240) ** 2 + 1
 
 
 def test_an_order_that_is_worse_is_seen_to_be() -> None:

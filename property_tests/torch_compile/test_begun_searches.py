@@ -139,7 +139,7 @@ def test_searches_apart_have_twice_their_part_of_the_seconds() -> None:
     for name in "abcdefg":
         workers.begun[name].set_result([name])
     assert workers.budgets[:4] == pytest.approx([50.0, 400 / 7, 400 / 6, 80.0], abs=1.0)
-    assert workers.budgets[4:] == pytest.approx([100.0] * 4, abs=1.0)  # a worker for each that is left, and a half
+    assert workers.budgets[4:] == pytest.approx([90.0] * 4, abs=1.0)  # a worker for each that is left, and a half
 
 
 def test_two_cores_begin_nothing() -> None:

@@ -85,6 +85,7 @@ class PlanGraph:
                 self.cut |= number > 1
                 break
         self._program, self._alike = program, self._by_signature(program) if max(own) else {}
+        self._equals: dict[int, list[int]] = {}
         self.order = self._topological()
         self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # a lower bound of each cost
         self.infeasible: set[int] = set()  # taken to have no kernels
@@ -220,12 +221,15 @@ class PlanGraph:
             alike.setdefault((ops, types), []).append(number)
         return {number: numbers for numbers in alike.values() for number in numbers}
 
-    def _equal(self, number: int) -> Iterator[int]:
-        """The segments whose programs are that of one segment, which is the first."""
-        yield number
-        others = [other for other in self._alike.get(number, ()) if other != number and other not in self.searched]
-        own = segment_program(self._program, self.segments[number]) if others else None
-        yield from (other for other in others if segment_program(self._program, self.segments[other]) == own)
+    def _equal(self, number: int) -> Sequence[int]:
+        """The segments whose programs are that of one segment, which is among them."""
+        if number not in self._equals:
+            alike: dict[Graph, list[int]] = {}
+            for other in (numbers := self._alike.get(number, [number])):
+                own = segment_program(self._program, self.segments[other]) if len(numbers) > 1 else self._program
+                alike.setdefault(own, []).append(other)
+            self._equals |= {other: equal for equal in alike.values() for other in equal}
+        return self._equals[number]
 
     def likely(self, waiting: Sequence[int], asked: int, per_kernel: float, most: int | None) -> Iterator[Segment]:
         """The segments that may follow the first `asked` ones in `waiting`: the others, those of the cheapest plan without

@@ -421,7 +421,7 @@ class FieldCheck:
             return "overflow" if overflows else None
 
     def is_equal(self, structure: AnyStructure) -> bool:
-        """Whether the small instance passes in the fields, whatever it does in floating point.
+        """Whether the small instance passes in the fields; floating point is not tried.
 
         Raises:
             OverdueError: the time of the search is over.

@@ -13,10 +13,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.heuristics import Heuristics
 from mirage_eg.pipeline.run.options import Options
+from mirage_eg.search.partition import plan_graph
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
-from mirage_eg.search.partition.plan_graph import PartitionLimits
-from mirage_eg.search.partition.segments import Segment, counts, segment_program
+from mirage_eg.search.partition.plan_graph import PartitionLimits, PlanGraph
+from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.search.partition.windows import windows
 from mirage_eg.transforms.softmax_shift import drop_shifts
@@ -160,3 +161,19 @@ def test_two_layers_are_twice_as_many_kernels_and_twice_the_time_of_one() -> Non
     (_, one, _), (_, two, _) = (cut(layers(count, 64, 256, 4)) for count in (1, 2))
     assert two.plans[0].us <= 2.05 * one.plans[0].us
     assert min(plan.kernels for plan in two.plans) <= 2 * min(plan.kernels for plan in one.plans) + 1
+
+
+def test_programs_of_segments_are_compared_where_one_of_a_kind_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, made = drop_shifts(expand(layers(3))), list[Segment]()
+
+    def noted(of: Graph, segment: Segment) -> Graph:
+        made.append(segment)
+        return segment_program(of, segment)
+
+    monkeypatch.setattr(plan_graph, "segment_program", noted)
+    graph = PlanGraph(program, lambda segment: 1.0, PartitionLimits(SegmentLimits(max_ops=5), deep=8, window=8))
+    assert not made
+    programs = [segment_program(program, segment) for segment in graph.segments]
+    number = max(range(len(programs)), key=lambda it: len(programs[it].nodes) * (programs.count(programs[it]) > 1))
+    equal = {other for other, own in enumerate(programs) if own == programs[number]}
+    assert {*graph._equal(number)} == equal and len(equal) > 1 and len(made) < len(graph.segments) / 4
