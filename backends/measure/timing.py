@@ -163,7 +163,9 @@ def time_launches(run: Callable[[], object], repeats: int = 20) -> Timing:
 def time_alternately(
     runs: Sequence[Callable[[], object]], repeats: int = 20, *, graphs: bool = True, cold: bool = True
 ) -> list[Timing]:
-    """Time each of `runs`, in alternating rounds: clocks that rise with the load favour none of them.
+    """Time each of `runs`, in alternating rounds: clocks that follow the load favour none of them.
+
+    Every other round has the others behind the first in reverse: after a run of little load a GPU is faster for the next one.
 
     Without `graphs` the runs are called, so that the time has what the host does between kernels.
     """
@@ -211,19 +213,25 @@ def _timed(runs: Sequence[_Ready], repeats: int, cold: bool = True) -> list[Timi
 
     warms: list[list[float]] = [[] for _ in runs]
     colds: list[list[float]] = [[] for _ in runs]
-    for measured in _in_rounds(repeats):
-        for run, times in zip(runs, warms, strict=True):
+    for number, measured in enumerate(_in_rounds(repeats)):
+        for run, times in _in_turns(number, runs, warms):
             times += [total / run.batch for total in event_us(run.many, measured)]
     if cold:
         flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
-        for measured in _in_rounds(_COLD * repeats):
-            for run, times in zip(runs, colds, strict=True):
+        for number, measured in enumerate(_in_rounds(_COLD * repeats)):
+            for run, times in _in_turns(number, runs, colds):
                 times += event_us(run.once, measured, before=flushed.zero_)
     device = gpu_name()
     return [
         Timing(*_middle(warm), *_middle(colds_of_run), run.method, device)
         for run, warm, colds_of_run in zip(runs, warms, colds, strict=True)
     ]
+
+
+def _in_turns(number: int, runs: Sequence[_Ready], times: Sequence[list[float]]) -> Sequence[tuple[_Ready, list[float]]]:
+    """Each run with its times, in the order of a round: the neighbours of a run change sides from one round to the next."""
+    first, *others = zip(runs, times, strict=True)
+    return [first, *(reversed(others) if number % 2 else others)]
 
 
 def _in_rounds(repeats: int) -> list[int]:

@@ -81,6 +81,9 @@ class Library(Protocol):
     def memory(self, nbytes: int, device: int) -> Any:
         """New memory, as an array of bytes."""
 
+    def resize(self, memory: Any, nbytes: int) -> None:
+        """Give such memory its bytes, or 0: it may then serve later arrays of the stream. A library may keep it instead."""
+
     def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
         """An array at this byte of such memory."""
 

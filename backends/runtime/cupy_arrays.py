@@ -96,6 +96,9 @@ class Cupy:
         with self._cupy.cuda.Device(device):
             return self._cupy.empty(nbytes, dtype="uint8")
 
+    def resize(self, memory: Any, nbytes: int) -> None:
+        """The memory stays: a captured graph would not keep it."""
+
     def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
         """A view."""
         _refuse_unknown(layout)

@@ -47,7 +47,8 @@ class MixedStreamState:
         library, values = site.library, plan.values
         arena = library.memory(plan.arena_bytes, site.device) if plan.arena else None
         fixed = {value: library.part(arena, offset, values[value]) for value, offset in plan.arena}
-        self._arena, self._bytes = None if arena is None else arena.untyped_storage(), plan.arena_bytes
+        self._arena, self._bytes = arena, plan.arena_bytes
+        self._resize(0)
         self._fixed = [fixed.get(value) for value in range(len(plan.inputs), len(values))]  # None: new each call
         self._allocators = [library.allocator(layout, site.device) for layout in plan.buffers]
         self._ready: dict[tuple[str, tuple[int, ...]], tuple[Any, LaunchCall]] = {}
@@ -58,18 +59,20 @@ class MixedStreamState:
             self._running.state = self
             buffers = [make() if array is None else array for array, make in zip(self._fixed, self._allocators, strict=True)]
             try:
-                if self._arena is not None:  # its views have memory during calls: torch reuses it in the order of the stream
-                    self._arena.resize_(self._bytes)
+                self._resize(self._bytes)
                 returned = self._launch(*arrays, *buffers, *self._sizes, self._torch)
             finally:
-                if self._arena is not None:
-                    self._arena.resize_(0)
+                self._resize(0)
         results = returned if isinstance(returned, tuple) else (returned,)
         if out is None:
             return results
         for target, result in zip(out, results, strict=True):
             self._site.library.copy(target, result)
         return tuple(out)
+
+    def _resize(self, nbytes: int) -> None:
+        if self._arena is not None:  # its views are of the memory that it then has
+            self._site.library.resize(self._arena, nbytes)
 
     def launch(self, kernel: str, types: Sequence[str], grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         """Launch a generated kernel; the options have been used by the compiler."""

@@ -1,13 +1,12 @@
 """The state of a program on one stream, shared by its calls: prepared launches, which read their arguments from slots.
 
-Each call fills the slots, one for each value, with addresses. Intermediate buffers are allocated by each call where the library
-reuses memory in the order of the stream, in captures, too; elsewhere they stay allocated.
+Each call fills the slots, one for each value, with addresses. Intermediate buffers have memory during calls, where the library
+reuses it in the order of the stream, in captures, too; elsewhere they keep it.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -39,17 +38,6 @@ def new_argument_slots(values: int) -> Any:
     return (ctypes.c_uint64 * (values + 1))()
 
 
-def _arena(plan: LaunchPlan, site: LaunchSite) -> Callable[[], Any]:
-    """The memory of the intermediate buffers of a call."""
-    if not plan.arena_bytes:
-        return lambda: None
-    allocate = partial(site.library.memory, plan.arena_bytes, site.device)
-    if site.library.keeps_captured:
-        return allocate
-    kept = allocate()
-    return lambda: kept
-
-
 class StreamState:
     """The state of a program without library kernels on one stream; calls from several threads take turns."""
 
@@ -71,7 +59,10 @@ class StreamState:
         self._slots = slots = new_argument_slots(count)
         for place, size in enumerate(plan.sizes, len(values)):
             slots[slot_of[place]] = size
-        self._offsets, self._arena = [offset for _, offset in plan.arena], _arena(plan, site)
+        self._offsets, self._bytes = [offset for _, offset in plan.arena], plan.arena_bytes
+        self._arena = library.memory(self._bytes, site.device) if self._offsets else None
+        if self._offsets:
+            library.resize(self._arena, 0)
         self.launches = [
             site.prepare(launch.kernel, launch.grid, slots, [slot_of[value] for value in launch.values])
             for launch in plan.launches
@@ -87,15 +78,17 @@ class StreamState:
                 addresses.append(self._library.address(array))
         elif self._copied:
             addresses = [addresses[number] for number in self._written]
-        arena = self._arena()  # until the launches are on the stream
-        if self._offsets:
-            start = self._library.address(arena)
-            addresses += [start + offset for offset in self._offsets]
         with self._lock:
+            if self._offsets:
+                self._library.resize(self._arena, self._bytes)
+                start = self._library.address(self._arena)
+                addresses += [start + offset for offset in self._offsets]
             self._slots[: self._filled] = addresses
             for launch in self.launches:
                 if status := launch():
                     self._driver.refuse(status)
+            if self._offsets:
+                self._library.resize(self._arena, 0)
         if out is None:
             return tuple([values[number] for number in self._returned])
         if self._copied:

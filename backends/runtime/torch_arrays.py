@@ -126,6 +126,10 @@ class Torch:
         """From torch's caching allocator."""
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._torch.device("cuda", device))
 
+    def resize(self, memory: Any, nbytes: int) -> None:
+        """The caching allocator has it in between; views follow."""
+        memory.untyped_storage().resize_(nbytes)
+
     def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
         """A view."""
         return memory[offset:].view(getattr(self._torch, layout.dtype)).as_strided(layout.shape, layout.strides)

@@ -71,6 +71,10 @@ class FakeLibrary:
     def memory(self, nbytes: int, device: int) -> FakeArray:
         return self.empty(ArrayLayout("arena", (nbytes,), "uint8", (1,)), device)
 
+    def resize(self, memory: FakeArray, nbytes: int) -> None:
+        if self.keeps_captured:
+            memory.pointer = next(_addresses) if nbytes else 0
+
     def part(self, memory: FakeArray, offset: int, layout: ArrayLayout) -> FakeArray:
         return FakeArray(layout.shape, layout.dtype, layout.strides, memory.device, memory.pointer + offset)
 

@@ -1,5 +1,6 @@
 """Runs are timed in alternating rounds; too little memory on the GPU is bad input."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -49,3 +50,10 @@ def test_runs_alternate_and_each_has_all_its_repeats(repeats: int, monkeypatch: 
     for name in ("fast", "slow"):
         assert sum(count for run, count in rounds if run == name) == 6 * repeats
     assert [name for name, _ in rounds] == ["fast", "slow"] * (len(rounds) // 2)
+
+
+def test_each_run_follows_each_of_its_neighbours_equally_often() -> None:
+    names: list[Any] = [*"abcd"]
+    order = "".join(run for number in range(4) for run, _ in timing._in_turns(number, names, [[] for _ in names]))
+    pairs = Counter(zip(order, order[1:] + order[:1], strict=True))
+    assert all(pairs[one, two] == pairs[two, one] == 2 for one, two in ("ab", "bc", "cd", "da"))
