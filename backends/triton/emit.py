@@ -40,7 +40,6 @@ from mirage_eg.backends.triton.written_calls import (
     ALIGNED_SOURCE,
     FUSED,
     FUSED_SOURCE,
-    MATRIX,
     PRODUCT,
     PRODUCT_SOURCE,
     empty,
@@ -75,7 +74,7 @@ _TABLES = (
     "SIZES",
     "WRITTEN",
 )
-_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED, ALIGNED, PRODUCT, MATRIX)
+_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED, ALIGNED, PRODUCT)
 _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr", FULL)
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from property_tests.torch_compile.test_image_strides import clones, compiled
 
-COLUMNS, PITCH = 33, 36  # in float32
+COLUMNS, PITCH = 33, 40  # in bfloat16
 
 
 class Head(nn.Module):
@@ -15,7 +15,7 @@ class Head(nn.Module):
 
     def __init__(self, flattened: bool = False) -> None:
         super().__init__()
-        self.head, self.flattened = nn.Linear(32, COLUMNS, bias=False), flattened
+        self.head, self.flattened = nn.Linear(32, COLUMNS, bias=False, dtype=torch.bfloat16), flattened
 
     def forward(self, x: Any) -> Any:
         y = self.head(torch.relu(x))
@@ -23,15 +23,15 @@ class Head(nn.Module):
 
 
 def test_a_product_is_returned_with_gaps_between_its_rows() -> None:
-    model, x = Head().eval(), torch.randn(2, 8, 32)
+    model, x = Head().eval(), torch.randn(2, 32, 32, dtype=torch.bfloat16)
     result, [call], graph = compiled(model, x)
-    assert result.stride() == (8 * PITCH, PITCH, 1) and not clones(graph)
+    assert result.stride() == (32 * PITCH, PITCH, 1) and not clones(graph)
     assert "contiguous()" not in call.source.partition("def launch")[2].partition("def ")[0]
     torch.testing.assert_close(result, model(x))
 
 
 def test_other_rows_of_a_product_have_no_gaps() -> None:
-    model, x = Head(flattened=True).eval(), torch.randn(2, 8, 32)
+    model, x = Head(flattened=True).eval(), torch.randn(2, 32, 32, dtype=torch.bfloat16)
     result, _, _ = compiled(model, x)
     assert result.is_contiguous()
     torch.testing.assert_close(result, model(x))
@@ -40,8 +40,8 @@ def test_other_rows_of_a_product_have_no_gaps() -> None:
 def test_code_of_inductor_reads_rows_with_gaps() -> None:
     class Counted(Head):
         def forward(self, x: Any) -> Any:
-            return torch.bucketize(super().forward(x), torch.tensor([0.0, 1.0]))
+            return torch.bucketize(super().forward(x), torch.tensor([0.0, 100.0], dtype=torch.bfloat16))
 
-    model, x = Counted().eval(), torch.randn(2, 8, 32)
+    model, x = Counted().eval(), torch.randn(2, 32, 32, dtype=torch.bfloat16)
     result, _, _ = compiled(model, x)
     assert torch.equal(result, model(x))

@@ -29,7 +29,7 @@ def run() -> Iterator[RunProgram]:
 
 
 def product(
-    rows: int = 8,
+    rows: int = 64,
     summed: int = 32,
     columns: int = 33,
     dtype: str = "float16",
@@ -53,26 +53,26 @@ def is_right(run: RunProgram, graph: Graph) -> bool:
     return worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
 
 
-@pytest.mark.parametrize(("dtype", "columns"), [("float16", 40), ("bfloat16", 40), ("float32", 36)])
+@pytest.mark.parametrize(("dtype", "columns"), [("float16", 40), ("bfloat16", 40)])
 def test_results_have_gaps_that_kernels_step_over(run: RunProgram, dtype: str, columns: int) -> None:
     graph = product(dtype=dtype, read=True)
     source = emit(graph)
     assert source.count(CALL) == 1 and ".contiguous()" not in source.partition("def launch")[2]
-    assert placement_of(graph).strides[graph.nodes[-2].operands[0]] == (4 * columns, columns, 1)
+    assert placement_of(graph).strides[graph.nodes[-2].operands[0]] == (32 * columns, columns, 1)
     assert is_right(run, graph)
 
 
 def test_a_caller_receives_rows_without_gaps_unless_it_says_so(run: RunProgram) -> None:
     graph = product()
     assert "return out0.contiguous()" in emit(graph) and is_right(run, graph)
-    marked = with_output_marks(graph, [{"strides": (160, 40, 1)}])
+    marked = with_output_marks(graph, [{"strides": (32 * 40, 40, 1)}])
     launch = emit(marked).partition("def launch")[2]
     assert "contiguous()" not in launch and "copy_(" not in launch
     assert is_right(run, marked)
 
 
 def test_a_generated_kernel_writes_the_gaps_that_the_caller_wants(run: RunProgram) -> None:
-    graph = with_output_marks(product(read=True), [{"strides": (160, 40, 1)}])
+    graph = with_output_marks(product(read=True), [{"strides": (32 * 40, 40, 1)}])
     assert "copy_(" not in emit(graph).partition("def launch")[2]
     assert is_right(run, graph)
 
@@ -98,7 +98,8 @@ def test_operands_are_copied_where_the_product_is_large(run: RunProgram, name: s
 
 OTHERS = {
     "aligned": product(columns=40),
-    "few rows": product(2, 33, 40),
+    "few rows": product(16),
+    "float32": product(dtype="float32"),
     "vector": product(columns=1),
 }
 
@@ -109,6 +110,13 @@ def test_other_products_are_called_as_they_are(run: RunProgram, name: str) -> No
 
 
 def test_unaligned_rows_that_are_not_copied_take_longer() -> None:
-    us = {summed: predict_us(product(64, summed, 1024), DEVICES["H200"]) for summed in (4095, 4096)}
-    assert not any(it.is_padded for it in unaligned_products(product(64, 4095, 1024)).values())
-    assert us[4095] > 1.2 * us[4096]
+    """The scores of attention, which are products of several matrices."""
+
+    def scores(rows: int) -> Graph:
+        p = new_kernel_graph()
+        q, k = (p.new_input((256, rows, 256), "bfloat16", name) for name in "qk")
+        p.mark_output(q @ p.transpose(k, (0, 2, 1)))
+        return p.graph()
+
+    us = [predict_us(scores(rows), DEVICES["H200"]) for rows in (200, 198, 197)]
+    assert us[0] < us[1] < us[2] and not any(it.is_padded for it in unaligned_products(scores(197)).values())

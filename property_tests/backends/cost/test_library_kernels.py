@@ -1,0 +1,75 @@
+"""Predicted times of library kernels of text models on an H200 are near those measured there (bfloat16, warm caches)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
+from mirage_eg.ir.graph import Graph
+
+
+def program(body: Callable[[KernelGraph], Tensor]) -> Graph:
+    p = new_kernel_graph()
+    p.mark_output(body(p))
+    return p.graph()
+
+
+def attention(batch: int, heads: int, rows: int, mask: tuple[int, ...] = (), dtype: str = "bfloat16") -> Graph:
+    def body(p: KernelGraph) -> Tensor:
+        q, k, v = (p.new_input((batch, heads, rows, 64), "bfloat16", name) for name in "qkv")
+        scores = p.scale(q @ p.transpose(k, (0, 1, 3, 2)), 0.125)
+        if mask and dtype == "bool":
+            return p.softmax(scores, 3, p.new_input(mask, "bool", "mask")) @ v
+        return p.softmax(scores + p.new_input(mask, "bfloat16", "mask") if mask else scores, 3) @ v
+
+    return program(body)
+
+
+def biased(rows: int, terms: int, columns: int) -> Graph:
+    def body(p: KernelGraph) -> Tensor:
+        x, w = p.new_input((rows, terms), "bfloat16", "x"), p.new_input((terms, columns), "bfloat16", "w")
+        return x @ w + p.new_input((columns,), "bfloat16", "b")
+
+    return program(body)
+
+
+def product(rows: int, terms: int, columns: int) -> Graph:
+    return program(lambda p: p.new_input((rows, terms), "bfloat16", "x") @ p.new_input((terms, columns), "bfloat16", "w"))
+
+
+def plus_bias(rows: int, columns: int) -> Graph:
+    return program(lambda p: p.new_input((rows, columns), "bfloat16", "x") + p.new_input((columns,), "bfloat16", "b"))
+
+
+def norm(rows: int) -> Graph:
+    def body(p: KernelGraph) -> Tensor:
+        w, b = (p.new_input((768,), "bfloat16", name) for name in "wb")
+        return p.layer_norm(p.new_input((rows, 768), "bfloat16", "x"), 768, w, b)
+
+    return program(body)
+
+
+MEASURED = {
+    "attention": (attention(32, 12, 512), 74),
+    "attention, a mask for each batch": (attention(32, 12, 512, (32, 1, 512, 512)), 136),
+    "attention, long rows, a mask for each batch": (attention(8, 12, 1024, (8, 1, 1024, 1024)), 123),
+    "attention, a bias for each head": (attention(8, 8, 1024, (1, 8, 1024, 1024)), 83),
+    "attention, an indicator": (attention(4, 12, 2048, (2048, 2048), "bool"), 227),
+    "attention of 198 rows": (attention(128, 12, 198), 93),
+    "product and bias": (biased(16384, 768, 2304), 98),
+    "product and bias, few columns": (biased(16384, 768, 768), 36),
+    "head of odd columns": (product(16384, 768, 50257), 1847),
+    "long odd sums": (product(1024, 197951, 512), 563),
+    "bias": (plus_bias(16384, 2304), 96),
+    "bias of few columns": (plus_bias(32768, 512), 44),
+    "norm": (norm(16384), 39),
+    "norm of few rows": (norm(8192), 22),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_predicted_times_are_near_measured_ones(name: str) -> None:
+    graph, us = MEASURED[name]
+    assert 0.7 < predict_us(graph, DEVICES["H200"]) / us < 1.5
