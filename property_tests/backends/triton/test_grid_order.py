@@ -27,3 +27,20 @@ def test_rows_that_share_a_large_tensor_follow_each_other(rows: int) -> None:
 
 def test_what_a_cache_holds_is_read_in_the_order_of_memory() -> None:
     assert launched(16, 4096) == (2, 64, 8)
+
+
+def launched_product(rows: int, inner: int, columns: int) -> tuple[int, ...]:
+    """The grid of x · w as it is launched, in tiles of 128 × 256."""
+    graph, block = new_kernel_graph(), new_threadblock_graph((rows // 128, columns // 256), forloop_range=inner // 64)
+    x, w = graph.new_input((rows, inner), "bfloat16", "x"), graph.new_input((inner, columns), "bfloat16", "w")
+    tiles = block.new_input(x, (0, -1), 1), block.new_input(w, (-1, 1), 0)
+    block.new_output(block.forloop_accum(block.matmul(*tiles)), (0, 1))
+    graph.mark_output(graph.customized([x, w], block)[0])
+    [grid] = re.findall(r"kernel\[\((.*)\)\]", emit(graph.graph()))
+    return tuple(map(int, grid.split(", ")))
+
+
+def test_products_read_rows_once_that_no_cache_holds() -> None:
+    assert launched_product(16384, 3072, 768) == (3, 128, 1)  # 100 MB of rows, 5 of columns
+    assert launched_product(16384, 768, 3072) == (128, 12, 1)  # 25 MB of rows stay in the cache
+    assert launched_product(1024, 8192, 8192) == (8, 32, 1)
