@@ -49,6 +49,8 @@ def _cast(call: Call) -> Tensor:
         return x
     if target == "bool":
         return 1 - call.graph.equal(call.tensor("self"), 0)
+    if "complex" in source + target:
+        raise UnsupportedError(f"a cast from {source} to {target}: an op of torch reads the complex numbers, not their pairs")
     if {source, target} - {*FLOATING, *FLOAT8, "bool"}:
         raise UnsupportedError(f"a cast from {source} to {target}: the IR computes with numbers of {', '.join(FLOATING)}")
     return cast(x, target)

@@ -37,8 +37,12 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
     sizes = _Sizes(graph, copies)
 
     def copy(each: Fx) -> Any:
-        """The copy of a node, after those of its operands: sizes, and constants whose values the program has."""
-        each = same.get(each, each)
+        """The copy of a node, after those of its operands: sizes, and constants whose values the program has.
+
+        Of nodes that are the same value, one that lays it out anew is kept: kernels of attention take a mask in rows alone.
+        """
+        if not _lays_out(each):
+            each = same.get(each, each)
         if each not in copies and is_size(each.meta.get("val")):
             copies[each] = sizes.node(each.meta["val"].node.expr)
         elif each not in copies:
@@ -53,6 +57,14 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
         copy(each)
     graph.output(tuple(copies[each] for each in region.outputs))
     return torch.fx.GraphModule(module, graph)
+
+
+def _lays_out(each: Fx) -> bool:
+    """Whether a node gives its operand other strides."""
+    if str(each.target) not in ("aten.clone.default", "aten.contiguous.default", "aten._to_copy.default"):
+        return False
+    own, before = (list(map(str, it.meta["val"].stride())) for it in (each, each.args[0]))  # a comparison would be a guard
+    return own != before
 
 
 def writing_module(module: Any, region: FxRegion) -> Any:

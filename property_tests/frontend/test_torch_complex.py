@@ -83,6 +83,12 @@ def test_an_op_without_pairs_stays_with_torch() -> None:
     assert relative_error(it.run(X), wanted) <= 1e-6
 
 
+def test_the_cast_of_a_transform_says_that_torch_reads_complex_numbers() -> None:
+    it = imported(lambda x: torch.fft.fft(x.softmax(-1).to(torch.complex64)).real.softmax(-1), torch.randn(4, 8))
+    [cast] = [one for one in it.outside if one.op == "aten._to_copy.default"]
+    assert cast.reason == "a cast from float32 to complex64: an op of torch reads the complex numbers, not their pairs"
+
+
 def test_the_program_of_a_user_stays_as_it_was() -> None:
     from mirage_eg.frontend.torch_export import import_program
 

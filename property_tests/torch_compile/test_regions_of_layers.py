@@ -7,6 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mirage_eg.frontend.fx_partition import Place
 from mirage_eg.torch_compile.fx_regions import FxRegions, fx_regions
+from mirage_eg.torch_compile.rewrite import region_module
 from property_tests.support.torch_import import imported
 
 LAYERS = 4
@@ -63,3 +64,22 @@ def test_a_product_over_one_element_is_what_torch_computes() -> None:
     program = imported(products, *given)
     assert program.segments and all(item.op != "matmul" for segment in program.segments for item in segment.program.nodes)
     torch.testing.assert_close(program.run(*given), products(*given))
+
+
+def test_torch_gets_a_mask_in_the_layout_of_the_model() -> None:
+    """A kernel of attention is chosen when the model is traced; without the copy in rows it reads misaligned addresses."""
+    attend = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+
+    def attention(x: Any, table: Any) -> Any:
+        bias = table.view(7, 7, 3).permute(2, 0, 1).contiguous()[None]
+        return attend(*[x.softmax(-1)] * 3, bias.expand(2, 3, 7, 7), False)[0].softmax(-1)
+
+    given = torch.empty(2, 3, 7, 8, device="meta"), torch.empty(49, 3, device="meta")
+    module = make_fx(attention, tracing_mode="fake")(*given)
+    found = fx_regions(module, [], lambda node: None)
+    [region] = found.regions
+    alone = region_module(module, region, found.found.same)
+    tensors = dict(zip(module.graph.find_nodes(op="placeholder"), given, strict=True))
+    again = make_fx(alone)(*(tensors[it] for it in region.inputs if isinstance(it, torch.fx.Node)))
+    [call] = again.graph.find_nodes(op="call_function", target=attend)
+    assert call.args[3].meta["val"].stride() == (0, 49, 7, 1)
