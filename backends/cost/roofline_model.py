@@ -15,6 +15,8 @@ from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes, row
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.library_products import (
     DEPTHWISE,
+    MOVED,
+    MOVED_BY_ELEMENTS,
     ODD,
     UNALIGNED,
     convolution_steps,
@@ -183,7 +185,8 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
         dram += 2 * graph.types[item.operands[1]].nbytes  # the filter, read and written in another order
     copied = 0
     if unaligned is not None and unaligned.is_padded:
-        copied = 2 * sum(graph.types[operand].nbytes for operand in unaligned.copied)
+        moved = MOVED_BY_ELEMENTS if len(unaligned.copied) > 1 else MOVED
+        copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)
     elif unaligned is not None:
         slower *= ODD if unaligned.is_odd else UNALIGNED
     return KernelWork(item.op, dram, flops_of_product(graph, item, value), slower, steps=steps, copied=copied)

@@ -21,7 +21,10 @@ from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import prepared_values
 
 ALIGNED = 16  # bytes
-_WORTH_COPYING = 32  # operations for each byte of copies: a product of 32 rows took 116 µs on an H200, a padded one 27 + 36
+_WORTH_COPYING = (
+    32  # operations for each byte of a copied weight: a product of 32 rows took 116 µs on an H200, padded 27 and a copy
+)
+_WORTH_COPYING_ROWS = 165  # likewise where the rows of both operands are unaligned, and copied by single elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ def _unaligned(graph: Graph, value: int, biased: BiasedProduct | None, may_pad: 
     has_gaps = kind.shape[-1] % step > 0
     copied = (left, right) if terms % step else (right,) if has_gaps else ()
     flops = 2 * prod(kind.shape) * terms
-    worth = may_pad and min(kind.shape) > 1 and flops >= _WORTH_COPYING * sum(graph.types[operand].nbytes for operand in copied)
+    least = _WORTH_COPYING_ROWS if terms % step else _WORTH_COPYING
+    worth = may_pad and min(kind.shape) > 1 and flops >= least * sum(graph.types[operand].nbytes for operand in copied)
     is_odd = bool(terms % 2 or kind.shape[-1] % 2)
     return UnalignedProduct(copied, biased.values[-1] if biased else value, has_gaps, worth, is_odd)
 
