@@ -4,8 +4,8 @@ A value is live from the task that defines it to its last reader. In a block gra
 a later phase reads is live to the end of its phase, and accumulators are live through the loop. Bytes are of padded float32
 tiles in registers; a load that only products with vectors read keeps its type, since they convert it element by element. Some
 values take none: a load that only tl.dot reads, as it is or transposed, goes through shared memory, a product that is only
-accumulated is added in place, and an elementwise result that is only reduced, or only stored, is so element by element. In a
-kernel graph, bytes are of intermediates in device memory.
+accumulated is added in place, and an elementwise result that is only reduced, stored, or multiplied with a vector is so element
+by element. In a kernel graph, bytes are of intermediates in device memory.
 
 A block of rows has no loop and no tl.dot. There an elementwise op works in place: its result takes the registers of operands
 that end with it. Registers that would hold padding alone are none, since the compiler drops them.
@@ -253,20 +253,27 @@ _STORED, _HELD = -1, -2
 
 
 def _streamed(block: Graph) -> frozenset[int]:
-    """Elementwise values whose chains of elementwise readers end in one reduction, or in outputs alone."""
+    """Elementwise values whose chains of elementwise readers end in one sum, or in outputs alone.
+
+    A sum is a reduction, or a product with a vector; what such a product reads may be a view.
+    """
     ends: list[set[int]] = [set() for _ in block.types]  # of every value: the nodes of reductions, _STORED, _HELD
     kinds = [item.kind for item in block.nodes]
     numbered = [*block.numbered()]
+    computed = set[int]()
+    for item, values in numbered:
+        if item.kind is Kind.ELEMENTWISE or (item.op in RESHAPES | TRANSPOSES and item.operands[0] in computed):
+            computed.update(values)
 
     def passes_through(position: int) -> bool:
         values = numbered[position][1]
-        return kinds[position] is Kind.ELEMENTWISE and len(ends[values[0]]) == 1 and _HELD not in ends[values[0]]
+        return not computed.isdisjoint(values) and len(ends[values[0]]) == 1 and _HELD not in ends[values[0]]
 
     for position in reversed(range(len(numbered))):
         item, values = numbered[position]
         if item.op == "output":
             reached = {_STORED}
-        elif kinds[position] is Kind.REDUCTION:
+        elif kinds[position] is Kind.REDUCTION or (kinds[position] is Kind.MATMUL and is_of_vector(block, item)):
             reached = {position}
         else:
             reached = ends[values[0]] if passes_through(position) else {_HELD}

@@ -155,11 +155,15 @@ def _floor_divided(call: Call) -> Tensor:
     return cast(x if divisor == 1 else x // divisor, call.result.dtype)
 
 
-def _unset(call: Call) -> Tensor:
-    """A tensor whose elements torch leaves open: zeros."""
-    call.ignore("self", "size", "dtype", "layout", "device", "pin_memory", "memory_format")
-    zero = call.constant(0, call.result.dtype)
-    return call.graph.broadcast(zero, call.result.shape) if call.result.shape else zero
+def _filled(value: int | None) -> Handler:
+    """A tensor of one number, `fill_value` where None is given; zeros, too, where torch leaves the elements open."""
+
+    def fill(call: Call) -> Tensor:
+        call.ignore("self", "size", "dtype", "layout", "device", "pin_memory", "memory_format")
+        number = call.constant(call.take("fill_value") if value is None else value, call.result.dtype)
+        return call.graph.broadcast(number, call.result.shape) if call.result.shape else number
+
+    return fill
 
 
 def _places(call: Call) -> Tensor:
@@ -180,5 +184,7 @@ HANDLERS: Mapping[str, Handler] = {
     **named("_scaled_grouped_mm.default", _scaled_grouped_product),
     **named("floor_divide.default", _floor_divided),
     **named("arange.default arange.start arange.start_step", _places),
-    **named("empty_like.default new_empty.default", _unset),
+    **named("empty_like.default new_empty.default zeros_like.default new_zeros.default", _filled(0)),
+    **named("ones_like.default new_ones.default", _filled(1)),
+    **named("full_like.default new_full.default", _filled(None)),
 }

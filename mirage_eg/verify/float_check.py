@@ -48,7 +48,8 @@ def float_checks(
     Usual inputs have the size at which the program stays within the range of its types (`input_scales`). Tolerance: 16
     roundings of the program's coarsest type and 2 K roundings of the accumulator's type, or the distance by which such
     roundings of its ops move the program. Elements at which the program is not finite, or not finite under other roundings, are
-    left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is. On all inputs its error
+    left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is; an output of integers
+    counts there unless such roundings change it. On all inputs its error
     may be at most `ERROR_RATIO` times that of the program in its own types, op by op, and 1 ulp of the largest element; the
     error of a program of one type is the largest of several samples, by random roundings of its ops. If the
     program is not finite in its own types, the tolerance holds in programs with exponentials. On masked inputs, rows masked
@@ -177,10 +178,23 @@ class _Checker:
         ]
         got = self._as_kernels_compute(candidate, trial.inputs)
         masked = self._error_on_masks(got, trial, tolerance) if trial.name == "masked" else 0.0
-        result = self._compare(got, trial, sizes, tolerance, allowed)._replace(masked=masked)
+        result = self._compare(got, trial, sizes, tolerance, allowed)
+        if result.difference is not None and (moved := self._moved_integers(trial)):
+            sizes = [size + inf if place in moved else size for place, size in enumerate(sizes)]
+            result = self._compare(got, trial, sizes, tolerance, allowed)
+        result = result._replace(masked=masked)
         if trial.name != NOT_A_NUMBER or result.difference is not None:
             return result
         return result._replace(difference=self._number_instead(got, trial))
+
+    def _moved_integers(self, trial: FloatTrial) -> frozenset[int]:
+        """The outputs of integers, as places of the largest scores, that roundings change: a type may hold scores as equal."""
+        places = [place for place, kind in enumerate(self._program.output_types) if kind.dtype.is_integer]
+        if not places:
+            return frozenset()
+        algebra, slices = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements
+        spreads, _ = rounding_spread(self._inputs.written, trial.inputs, trial.outputs, self._roundoff, algebra, slices)
+        return frozenset(place for place in places if bool((spreads[place] != 0).any()))
 
     def _number_instead(self, got: Sequence[Array], trial: FloatTrial) -> Difference | None:
         """The first element that is a number where the program gives not-a-number."""

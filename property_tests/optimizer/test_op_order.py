@@ -232,3 +232,16 @@ def test_live_tiles_are_those_of_any_shapes(name: str) -> None:
         least = max(sum(element_bytes(block)[value] * prod(shapes[value]) for value in values) for values in sets)
         counted = live_tiles(block).nbytes(shapes)
         assert least <= counted <= most if is_of_rows(block) else counted == most
+
+
+def test_words_that_a_vector_multiplies_are_unpacked_element_by_element() -> None:
+    g, block = mi.new_kernel_graph(), mi.new_threadblock_graph((1,))
+    tensors = (g.new_input(shape, dtype) for shape, dtype in (((1, 128), "float16"), ((4, 64, 1), "uint8"), ((2,), "uint8")))
+    x, w, amounts = (block.new_input(it, (-1,)) for it in tensors)
+    numbers = block.cast(block.op("low_bits", block.op("right_shift_by", w, amounts), bits=4), "float16") - 8
+    columns = block.reshape(block.transpose(numbers, (1, 2, 0)), (128, 4))
+    block.new_output(block.matmul(x, columns), (-1,))
+    sizes = element_bytes(block.graph())
+    assert sizes[: columns.position + 1] == [2, 4, 4, *[0] * (columns.position - 2)]
+    block.new_output(columns, (-1,))
+    assert element_bytes(block.graph())[columns.position] == 4  # what is stored, too, is held

@@ -49,6 +49,17 @@ def attends(x: Any) -> Any:
     return x + torch.nn.functional.scaled_dot_product_attention(x @ WEIGHT, x @ WEIGHT.t(), x)
 
 
+def test_tensors_of_one_number_and_a_symbolic_size_are_inside() -> None:
+    def filled(x: Any) -> Any:
+        zero, one, number = torch.zeros_like(x), x.new_ones(x.shape), torch.full_like(x, 2.5)
+        return torch.where(torch.zeros_like(x, dtype=torch.bool), zero, x * number + one)
+
+    fast = compiled(filled, search="offline")
+    check(fast, filled, [marked(rows) for rows in (6, 9)])
+    [record] = graph_records()
+    assert not record.outside and len(record.segments) == 1
+
+
 @pytest.mark.parametrize(
     ("function", "rest"),
     [

@@ -409,3 +409,18 @@ def test_a_scalar_of_float64_leaves_the_error_that_the_program_has(epsilon: str 
     program.mark_output(program.add(program.matmul(program.softmax(scores, 1), x), x))
     found = float_check(program.graph(), program.graph())
     assert found.ok, found
+
+
+def test_an_order_that_rounding_decides_on_far_inputs_is_not_wrong() -> None:
+    def chosen(sign: int, factor: int) -> Write:
+        def write(g: KernelGraph, x: Tensor, v: Tensor) -> Tensor:
+            v = v * factor
+            scores = g.sigmoid((g.matmul(g.softmax(x, dim=1), v) + g.matmul(x, v)) * Fraction(1, factor))  # many round to 1
+            return g.op("argsort", scores * sign, dim=1, descending=1, count=2)
+
+        return write
+
+    shapes = ((64, 16), (16, 8))
+    for factor in (1, 3):
+        assert check(chosen(1, 1), chosen(1, factor), *shapes).ok
+    assert not check(chosen(1, 1), chosen(-1, 1), *shapes).ok
