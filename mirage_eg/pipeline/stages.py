@@ -185,11 +185,12 @@ def _searched(
 ) -> tuple[list[SearchedRegion], Run]:
     """The regions of a program searched in turn, and the run, whose end a `tuning` with seconds of its own moves.
 
-    Several regions share what is left of the budget and of these seconds by their ops.
+    Several regions share what is left of the budget and of these seconds by their ops, with some for each.
     """
     found, ops = list[SearchedRegion](), [op_count(expand(region.program)) for region in regions]
     for number, region in enumerate(regions):
-        share, until = ops[number] / max(1, sum(ops[number:])), run.until
+        shares, until = [HEURISTICS.ops_of_a_search + count for count in ops[number:]], run.until
+        share = shares[0] / sum(shares)
         if region.name:
             run.watch.observer("regions", number, len(regions), f"{ops[number]} ops, {len(region.parts)} times")
             until = after(run.until.part(HEURISTICS.until_joined).left() * share)

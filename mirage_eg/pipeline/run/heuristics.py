@@ -28,6 +28,7 @@ class Heuristics:
     segment_nodes: int = 10_000  # e-nodes of each of its splits: sums in products grow ten times larger, for seconds each
     segment_alike: int = 4  # structures of a segment and split with the same loads, smallest first
     region_ops: int = 32  # of regions that are merged: decoder_layer has 27; 44 and more exceed the partition's states
+    ops_of_a_search: int = 16  # whose search takes as long as what each region needs, however small: e-graphs, compilation
     whole_check_ops: int = 400  # of a program of regions that is also verified as a whole
     whole_check_flops: int = 100_000_000  # likewise, of its products; seconds
     rewrite_seconds: float = 10.0  # of the extraction of a rewritten program; those of the page on graphs take about one
