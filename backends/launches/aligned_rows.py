@@ -78,8 +78,9 @@ def strides_with_gaps(graph: Graph, fixed: Collection[int]) -> dict[int, Shape]:
             found |= _with_reshapes(graph, product.result, with_gaps(graph.types[product.result]))
     for item in graph.outputs:
         [value] = item.operands
-        if item.get("strides") == with_gaps(graph.types[value]) and item["strides"] != row_major(graph.types[value].shape):
-            found |= _written_by_kernel(graph, value, item["strides"])
+        wanted = item.get("strides")
+        if wanted and wanted == with_gaps(graph.types[value]) and wanted != row_major(graph.types[value].shape):
+            found |= _written_by_kernel(graph, value, wanted)
     return {value: strides for value, strides in found.items() if value not in fixed}
 
 

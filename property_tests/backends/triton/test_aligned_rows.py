@@ -120,3 +120,9 @@ def test_unaligned_rows_that_are_not_copied_take_longer() -> None:
 
     us = [predict_us(scores(rows), DEVICES["H200"]) for rows in (200, 198, 197)]
     assert us[0] < us[1] < us[2] and not any(it.is_padded for it in unaligned_products(scores(197)).values())
+
+
+def test_an_output_without_dims_has_no_rows() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.reshape(p.sum(p.new_input((1, 64), "float32", "x"), 1), ()))
+    assert placement_of(p.graph()).strides[-1] == ()
