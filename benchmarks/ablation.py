@@ -17,7 +17,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.lab.bench.rule_ablation import Ablation, ablation
 from mirage_eg.lab.bench.search_programs import SearchProgram, search_programs
-from mirage_eg.pipeline.run.run_report import plain
+from mirage_eg.pipeline.run.json_values import plain
 
 
 def programs() -> list[SearchProgram]:

@@ -17,9 +17,9 @@ from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
+from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
-from mirage_eg.pipeline.run.run_report import plain
 
 if TYPE_CHECKING:
     from mirage_eg.lab.bench.rule_impact import Impact

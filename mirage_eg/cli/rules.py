@@ -16,8 +16,8 @@ from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS, readable
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.plurals import counted
+from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.run_report import plain
 
 if TYPE_CHECKING:
     from mirage_eg.egraph.soundness.check_file import Report

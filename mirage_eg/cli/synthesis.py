@@ -13,9 +13,9 @@ from mirage_eg.egraph.rule_files import LAW_DOMAINS, readable
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
+from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
-from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:

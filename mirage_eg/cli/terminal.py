@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.pipeline.run.run_report import plain
+from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.verify.verdict import Observer
 
 Job = Callable[[], int]  # the work of a command; returns the exit code

@@ -15,9 +15,9 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
+from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.peak_memory import peak_mib
-from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.transforms.constants import unread_inputs, with_constants
 from mirage_eg.verify.evidence import check_floats, verify_candidates
 from mirage_eg.verify.undefined import given_values

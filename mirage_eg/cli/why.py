@@ -22,7 +22,7 @@ def why(program: ProgramArgument, graph: GraphArgument, options: Options, as_jso
     """
 
     def job() -> int:
-        from mirage_eg.pipeline.run.run_report import plain
+        from mirage_eg.pipeline.run.json_values import plain
         from mirage_eg.pipeline.why import SECONDS, explain_why, read_graphs
         from mirage_eg.pipeline.why_answers import AnswerKind
 

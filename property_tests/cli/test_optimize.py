@@ -15,8 +15,8 @@ from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json
+from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 from property_tests.support.command import PROGRAM, refused, run_command
 

@@ -26,8 +26,8 @@ from mirage_eg.lab.bench.model_errors import passes, relative_error, tensors_of
 from mirage_eg.lab.bench.model_row_records import AUTOTUNED, DEFAULT, EAGER, OURS, Contestant, ModelJob, ModelRow
 from mirage_eg.lab.bench.model_suites import SUITES
 from mirage_eg.lab.bench.suite_model import Built, built, copy_values
+from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.pipeline.run.output_files import write_atomically
-from mirage_eg.pipeline.run.run_report import plain
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Compilation, graph_records
 from mirage_eg.version import __version__
