@@ -21,6 +21,8 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, time_alternately, timing_stream
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.ir.windows import channels_last
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,13 @@ class Case:
 
     def graph(self) -> Graph:
         program = mi.new_kernel_graph()
-        x = program.new_input((self.images, self.channels, self.size, self.size), self.dtype, name="x")
+        shape = (self.images, self.channels, self.size, self.size)
+        x = program.new_input(shape, self.dtype, name="x", strides=channels_last(shape))
         filters = (self.filters, self.channels // self.groups, self.window, self.window)
         w = program.new_input(filters, self.dtype, name="w", weight=True)
         program.mark_output(program.conv2d(x, w, pads=(self.window // 2,) * 4, groups=self.groups), name="O")
-        return program.graph()
+        result = (self.images, self.filters, self.size, self.size)
+        return with_output_marks(program.graph(), [{"strides": channels_last(result)}])
 
 
 CASES = (
@@ -55,6 +59,8 @@ CASES = (
     *(Case(320, 320, 64, 3, dtype=dtype) for dtype in ("float16", "float32")),
     *(Case(64, 64, 56, 3, images=32, dtype=dtype) for dtype in ("float16", "float32")),
     *(Case(640, 640, 32, 3, dtype=dtype) for dtype in ("float16", "float32")),
+    *(Case(c, c, size, window, c, 128) for c, size, window in ((144, 56, 3), (384, 14, 3), (120, 28, 5), (640, 7, 7))),
+    *(Case(c, c, size, 3, images=128) for c, size in ((64, 56), (128, 28), (512, 7))),
 )
 
 

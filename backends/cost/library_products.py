@@ -2,6 +2,8 @@
 
 from math import ceil, prod
 
+from mirage_eg.backends.cost.lower_bound import flops_of_product
+from mirage_eg.backends.launches.image_layouts import is_depthwise_of_many
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -23,6 +25,13 @@ H200 copies of rows of 197,951 numbers, which are unaligned, took 722 µs for 60
 DEPTHWISE = 300.0
 """How much slower a convolution of each channel alone is than matrix units, in any type. On an H200 it took 3.5 to 4.1 µs for
 windows of 3×3 in 240 channels of 28 × 28, and 15.1 to 16.3 for 7×7 in 96 channels of 56 × 56, in float16."""
+DEPTHWISE_OF_MANY = 61.0
+"""The same for many images in half precision, channels last, whose operations are the places of a window times the elements of
+image and result. Ten of 128 images were predicted at 0.84 to 1.23 of their times on an H200: 3×3 to 7×7, strides of 1 and 2."""
+_FILTERS = 128  # that a tile of cuDNN's convolutions in half precision has
+_UNALIGNED_CHANNELS = 16.0
+"""How much slower cuDNN's convolutions in half precision are on channels that are no multiple of 8: the first one of ResNet-50
+took 895 µs for 128 images on an H200, at 34 TFLOP/s."""
 
 
 def is_depthwise(graph: Graph, item: Node) -> bool:
@@ -44,8 +53,24 @@ def library_slowdown(dtype: DType, is_convolution: bool) -> float:
     """How much slower the library's products are than in float16: in float32 it does not use matrix units, but for
     convolutions, as torch has them by default.
 
-    On an H200 cuDNN's convolutions of 7.4 to 15 GFLOP took 17.9 to 33 µs in float16, and 28 to 60 in float32, channels last.
+    On an H200 cuDNN's convolutions of 7.4 to 15 GFLOP took 17.9 to 33 µs in float16, and 28 to 60 in float32, channels last;
+    those of 13 to 30 GFLOP of 128 images reached 560 to 680 TFLOP/s in bfloat16.
     """
     if is_convolution:
-        return 1.6 if dtype.itemsize == 2 else 3.0
+        return 1.1 if dtype.itemsize == 2 else 3.0
     return 1.0 if dtype.itemsize == 2 else 13.4
+
+
+def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
+    """The operations of a product or a convolution of the library, and how much slower they are than on matrix units."""
+    operations, (image, weight) = flops_of_product(graph, item, value), (graph.types[it] for it in item.operands[:2])
+    if is_depthwise_of_many(graph, item):
+        elements = prod(image.shape) + prod(graph.types[value].shape)
+        return prod(weight.shape[2:]) * elements, DEPTHWISE_OF_MANY
+    if is_depthwise(graph, item):
+        return operations, DEPTHWISE
+    slower = library_slowdown(image.dtype, item.op in CONVOLUTIONS)
+    if item.op not in CONVOLUTIONS or image.dtype.itemsize != 2 or item["groups"] > 1:
+        return operations, slower
+    filters, channels, *_ = weight.shape
+    return operations, _UNALIGNED_CHANNELS if channels % 8 else slower * _FILTERS * ceil(filters / _FILTERS) / filters

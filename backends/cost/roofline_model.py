@@ -14,18 +14,16 @@ from typing import Any, NamedTuple
 from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes, row_major_results
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.library_products import (
-    DEPTHWISE,
     MOVED,
     MOVED_BY_ELEMENTS,
     ODD,
     UNALIGNED,
     convolution_steps,
-    is_depthwise,
-    library_slowdown,
+    library_work,
 )
 from mirage_eg.backends.cost.library_traffic import thread_blocks, waits_of
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
-from mirage_eg.backends.cost.lower_bound import PRODUCTS, flops_of_product
+from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
 from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.aligned_rows import UnalignedProduct, unaligned_products
@@ -47,7 +45,6 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
-from mirage_eg.ir.windows import CONVOLUTIONS
 
 
 def is_function(op: str, attributes: Mapping[str, Any]) -> bool:
@@ -179,8 +176,7 @@ def _product_of(launch: Launch) -> int:
 
 def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: UnalignedProduct | None = None) -> KernelWork:
     steps = 0 if item.kind is Kind.MATMUL else convolution_steps(graph.types[item.operands[1]].shape)
-    dtype = graph.types[item.operands[0]].dtype
-    slower = DEPTHWISE if is_depthwise(graph, item) else library_slowdown(dtype, item.op in CONVOLUTIONS)
+    operations, slower = library_work(graph, item, value)
     if is_channels_last_convolution(graph, item) and item.operands[1] not in marked_weights(graph) | prepared_values(graph):
         dram += 2 * graph.types[item.operands[1]].nbytes  # the filter, read and written in another order
     copied = 0
@@ -189,7 +185,7 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
         copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)
     elif unaligned is not None:
         slower *= ODD if unaligned.is_odd else UNALIGNED
-    return KernelWork(item.op, dram, flops_of_product(graph, item, value), slower, steps=steps, copied=copied)
+    return KernelWork(item.op, dram, operations, slower, steps=steps, copied=copied)
 
 
 def cost_of(kernel: KernelWork, device: Device) -> Cost:

@@ -8,11 +8,13 @@ import pytest
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.image_layouts import ordered_ends
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.windows import channels_last
 from property_tests.backends.triton.test_views import doubled
 from property_tests.support.hand_written import ROUNDING, inputs_of, worst
 
@@ -98,6 +100,27 @@ def test_other_convolutions_keep_their_order(run: RunProgram, dtype: str, groups
     graph = two_convolutions(2, dtype, groups)
     source = emit(graph)
     assert LAST not in source
+    assert is_right(run, graph, source, dtype)
+
+
+@pytest.mark.parametrize(("extent", "ends"), [(7, {0}), (14, {0}), (8, set()), (28, set())])
+def test_1x1_convolutions_on_unaligned_planes_have_ends_channels_last(extent: int, ends: set[int]) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((8, 16, extent, extent), "bfloat16", "x"), p.new_input((32, 16, 1, 1), "bfloat16", "w", weight=True)
+    p.mark_output(p.relu(p.conv2d(x, w)))
+    assert ordered_ends(p.graph()) == (ends, ends)
+
+
+@pytest.mark.parametrize(("images", "dtype", "holds"), [(8, "float16", True), (7, "float16", False), (8, "float32", False)])
+def test_each_channel_of_many_images_alone_is_channels_last(run: RunProgram, images: int, dtype: str, holds: bool) -> None:
+    p = new_kernel_graph()
+    x = doubled(p, p.new_input((images, 4, 6, 5), dtype, "x"), 1)
+    p.mark_output(doubled(p, convolution(p, x, "a", 4, groups=4), 1))
+    graph = p.graph()
+    source = emit(graph)
+    with loaded(source) as module:
+        before, *_ = (strides for _, _, strides in module.BUFFERS.values())
+    assert (before == channels_last((images, 4, 6, 5))) is holds
     assert is_right(run, graph, source, dtype)
 
 
