@@ -1,4 +1,4 @@
-"""Five quantized models go through torch.compile whole: no op of theirs is outside a segment, and they are right."""
+"""Seven quantized models go through torch.compile whole: no op of theirs is outside a segment, and they are right."""
 
 from collections.abc import Callable
 from typing import Any
@@ -99,7 +99,40 @@ def _pt2e(terms: int, columns: int) -> Quantized:
     return Quantized(linear, (_bytes(columns, terms), torch.rand(columns) / 500, torch.zeros(columns, dtype=torch.int64)))
 
 
-MODELS = {"int8": _torchao_int8, "int8 dynamic": _torchao_int8_dynamic, "float8": _torchao_float8, "gptq": _gptq, "pt2e": _pt2e}
+def _int4(terms: int, columns: int) -> Quantized:
+    """Two numbers in a byte, the lower one first, and a scale for each group."""
+
+    def linear(x: Any, w: Any, s: Any) -> Any:
+        numbers = torch.stack([w & 15, w >> 4], -1).view(columns, terms // GROUP, GROUP)
+        return f.linear(x, ((numbers.to(x.dtype) - 8) * s).flatten(1))
+
+    words = torch.randint(256, (columns, terms // 2), dtype=torch.uint8)
+    return Quantized(linear, (words, torch.rand(columns, terms // GROUP, 1) / 50))
+
+
+def _mxfp4(terms: int, columns: int) -> Quantized:
+    """Numbers of four bits from a table, times powers of two, as transformers unpacks those of gpt-oss."""
+
+    def linear(x: Any, packed: Any, exponents: Any, code: Any) -> Any:
+        w = x.new_empty(columns * terms // GROUP, GROUP)
+        w[:, 0::2], w[:, 1::2] = code[(packed & 15).int()], code[(packed >> 4).int()]
+        return f.linear(x, torch.ldexp(w, exponents.to(torch.int32) - 127).view(columns, terms))
+
+    groups = columns * terms // GROUP
+    packed = torch.randint(256, (groups, GROUP // 2), dtype=torch.uint8)
+    code = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    return Quantized(linear, (packed, torch.randint(119, 124, (groups, 1), dtype=torch.uint8), code))
+
+
+MODELS = {
+    "int4": _int4,
+    "mxfp4": _mxfp4,
+    "int8": _torchao_int8,
+    "int8 dynamic": _torchao_int8_dynamic,
+    "float8": _torchao_float8,
+    "gptq": _gptq,
+    "pt2e": _pt2e,
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
