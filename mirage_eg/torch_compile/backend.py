@@ -343,7 +343,10 @@ def _decomposed(module: Any, inputs: Sequence[Any]) -> Any:
     if not any(node.target in table for node in module.graph.nodes if node.op == "call_function"):
         return module
     with enable_python_dispatcher():
-        return make_fx(module, decomposition_table=table)(*inputs)
+        decomposed = make_fx(module, decomposition_table=table)(*inputs)
+    decomposed.graph.eliminate_dead_code()  # of decompositions; patterns of Inductor ask for the only reader of a value
+    decomposed.recompile()
+    return decomposed
 
 
 @contextmanager

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import mirage_eg as mi
 from mirage_eg.torch_compile import calls, compile_graph, segment_call, segment_store
-from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.backend import _decomposed, backend
 from mirage_eg.torch_compile.operator import segment_op
 from mirage_eg.torch_compile.records import Decision, graph_records
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
@@ -229,3 +230,11 @@ def test_explain_of_a_compiled_model_has_the_gates_decisions() -> None:
     assert shown.used == 1 and shown.fallbacks == ()
     assert "graph 1, segment 1" in str(shown) and "used" in str(shown)
     assert "covered" in str(mi.torch.explain(model, tensor()))
+
+
+def test_ops_left_to_inductor_are_decomposed_without_dead_nodes() -> None:
+    x, y = torch.ones(32, 64, dtype=torch.bfloat16), torch.ones(64, 64, dtype=torch.bfloat16)
+    module = make_fx(lambda x, y: torch.relu(torch.mm(x, y)))(x, y)
+    decomposed = _decomposed(module, [x, y])
+    assert decomposed is not module
+    assert all(node.users for node in decomposed.graph.nodes if node.op == "call_function")
