@@ -11,6 +11,9 @@ from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.shapes import Shape, row_major
 
+_OF_STRIDES = ("aten::as_strided", "aten::as_strided_copy", "aten::as_strided_scatter")
+_VIEWS = ("aten::_unsafe_view", "aten::_reshape_alias")  # whose schemas do not say so
+
 
 def with_row_gaps(program: Graph, outputs: Sequence[Fx], readers: Mapping[Fx, Iterable[Fx]], inside: Container[Fx]) -> Graph:
     """The program with gaps between the rows of the results that are large products with rows at unaligned bytes.
@@ -40,10 +43,19 @@ def _shown(program: Graph, value: int) -> int:
 
 
 def _keeps_rows(reader: Fx, shape: Shape) -> bool:
-    """Whether a node takes a value with gaps between its rows: one that shows its memory leaves its last dim."""
-    if reader.op == "output" or not getattr(reader.target, "is_view", False):
+    """Whether a node takes a value with gaps between its rows: an op of ATen that computes, or a view that shows whole rows, as
+    those have that read it."""
+    schema = getattr(reader.target, "_schema", None)
+    if reader.op == "output":
         return True
-    return has_fixed_sizes(reader) and tuple(reader.meta["val"].shape)[-1:] == shape[-1:]
+    if schema is None or not schema.name.startswith("aten::") or schema.name in _OF_STRIDES:
+        return False  # it may read the memory as that of torch's strides
+    if schema.name not in _VIEWS and not any(it.alias_info for it in schema.returns):
+        return True
+    value = reader.meta["val"]
+    if isinstance(value, (list, tuple)) or not has_fixed_sizes(reader) or value.shape[-1:] != shape[-1:]:
+        return False
+    return value.stride()[-1] == 1 and all(_keeps_rows(it, shape) for it in reader.users)
 
 
 def has_row_gaps(value: Any) -> bool:

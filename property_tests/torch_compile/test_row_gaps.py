@@ -1,7 +1,9 @@
 """A segment returns the result of a large product with gaps between its rows, as Inductor does."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -45,3 +47,22 @@ def test_code_of_inductor_reads_rows_with_gaps() -> None:
     model, x = Counted().eval(), torch.randn(2, 32, 32, dtype=torch.bfloat16)
     result, _, _ = compiled(model, x)
     assert torch.equal(result, model(x))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        lambda y: torch.as_strided(y, (16, COLUMNS), (2 * COLUMNS, 1)),
+        lambda y: y[:, None].view(-1),
+        lambda y: y.unsqueeze(0).squeeze(0).view(-1),
+        lambda y: [it.view(-1) for it in y.chunk(2)],
+    ],
+)
+def test_a_product_whose_memory_is_seen_otherwise_has_no_gaps(seen: Callable[[Any], Any]) -> None:
+    class Seen(Head):
+        def forward(self, x: Any) -> Any:
+            return seen(super().forward(x))
+
+    model, x = Seen().eval(), torch.randn(2, 32, 32, dtype=torch.bfloat16)
+    result, _, _ = compiled(model, x)
+    torch.testing.assert_close(result, model(x))
