@@ -10,6 +10,7 @@ from mirage_eg.backends.launches.concatenation import copying_nodes, joint_conca
 from mirage_eg.backends.launches.convolution import fused_convolutions
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import shown_at
+from mirage_eg.ir.biased_product import biased_products
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -154,6 +155,7 @@ def _with_prologue(graph: Graph, scan: Scan) -> Scan | None:
     [x] = scan.sources
     nodes, sources = list[int](), list[int]()
     fixed = prepared_values(graph).union(*(it.values for it in fused_convolutions(graph)))
+    fixed = fixed.union(*(it.values for it in biased_products(graph)))
 
     def take(value: int) -> None:
         if len(graph.readers[value]) == 1 and value not in fixed and _is_computed(graph, value):

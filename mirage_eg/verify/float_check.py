@@ -20,7 +20,7 @@ from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.numerics import as_kernels_compute, form_in_kernels
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.verify.compare import compare_numbers, with_spread
+from mirage_eg.verify.compare import SPREAD, compare_numbers, with_spread
 from mirage_eg.verify.error_bound import longest_reduction
 from mirage_eg.verify.far_inputs import FAR, NOT_A_NUMBER, far_names
 from mirage_eg.verify.random_inputs import FloatTrial, largest_of
@@ -30,6 +30,7 @@ from mirage_eg.verify.zeros import ZEROS, domain_of, has_case_at_zero
 
 MASKED_ERROR = 2e-2  # of the largest element: a µGraph may be no more wrong on masked rows, even if the program is
 ERROR_RATIO = 2  # a µGraph may be this many times as wrong as the program in its own types, and 1 ulp of the largest element
+ORDER_SAMPLES = 16  # of roundings that may change an order: two equal scores keep it in half of them
 
 
 def float_check(program: Graph, candidate: Graph, seed: int = 0) -> FloatCheck:
@@ -48,10 +49,9 @@ def float_checks(
     Usual inputs have the size at which the program stays within the range of its types (`input_scales`). Tolerance: 16
     roundings of the program's coarsest type and 2 K roundings of the accumulator's type, or the distance by which such
     roundings of its ops move the program. Elements at which the program is not finite, or not finite under other roundings, are
-    left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is; an output of integers
-    counts there unless such roundings change it. On all inputs its error
-    may be at most `ERROR_RATIO` times that of the program in its own types, op by op, and 1 ulp of the largest element; the
-    error of a program of one type is the largest of several samples, by random roundings of its ops. If the
+    left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is. An element of
+    integers counts unless larger roundings, or the program's own types, change it. On all inputs its error may be at most
+    `ERROR_RATIO` times that of the program in its own types, op by op, and 1 ulp of the largest element; the error of a program of one type is the largest of several samples, by random roundings of its ops. If the
     program is not finite in its own types, the tolerance holds in programs with exponentials. On masked inputs, rows masked
     whole among them, an error above `MASKED_ERROR` and the tolerance is refused even where the program in its own types has it.
     """
@@ -168,7 +168,7 @@ class _Checker:
             self._xp.where(self._xp.isnan(spread), inf, want) for spread, want in zip(self._spreads, trial.outputs, strict=True)
         ]
         sizes = with_spread(self._xp, trial.sizes, self._spreads, tolerance)
-        return self._compare(got, replace(trial, outputs=outputs), sizes, tolerance, allowed)
+        return self._compare_but_orders(got, replace(trial, outputs=outputs), sizes, tolerance, allowed)
 
     def _on_far(self, candidate: Graph, trial: FloatTrial, allowed: Sequence[float]) -> _TrialResult:
         tolerance = self._tolerance(candidate)
@@ -178,23 +178,32 @@ class _Checker:
         ]
         got = self._as_kernels_compute(candidate, trial.inputs)
         masked = self._error_on_masks(got, trial, tolerance) if trial.name == "masked" else 0.0
-        result = self._compare(got, trial, sizes, tolerance, allowed)
-        if result.difference is not None and (moved := self._moved_integers(trial)):
-            sizes = [size + inf if place in moved else size for place, size in enumerate(sizes)]
-            result = self._compare(got, trial, sizes, tolerance, allowed)
-        result = result._replace(masked=masked)
+        result = self._compare_but_orders(got, trial, sizes, tolerance, allowed)._replace(masked=masked)
         if trial.name != NOT_A_NUMBER or result.difference is not None:
             return result
         return result._replace(difference=self._number_instead(got, trial))
 
-    def _moved_integers(self, trial: FloatTrial) -> frozenset[int]:
-        """The outputs of integers, as places of the largest scores, that roundings change: a type may hold scores as equal."""
+    def _compare_but_orders(
+        self, got: Sequence[Array], trial: FloatTrial, sizes: Sequence[Array], tolerance: float, allowed: Sequence[float]
+    ) -> _TrialResult:
+        """The result without the elements of integers that roundings change."""
+        result = self._compare(got, trial, sizes, tolerance, allowed)
+        if result.difference is None or not (moved := self._moved_integers(trial)):
+            return result
+        sizes = [size + moved.get(place, 0.0) for place, size in enumerate(sizes)]
+        return self._compare(got, trial, sizes, tolerance, allowed)
+
+    def _moved_integers(self, trial: FloatTrial) -> dict[int, Array]:
+        """For each output of integers infinity at the elements that roundings change, as places of the largest scores: a type
+        may hold scores as equal."""
         places = [place for place, kind in enumerate(self._program.output_types) if kind.dtype.is_integer]
         if not places:
-            return frozenset()
-        algebra, slices = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements
-        spreads, _ = rounding_spread(self._inputs.written, trial.inputs, trial.outputs, self._roundoff, algebra, slices)
-        return frozenset(place for place in places if bool((spreads[place] != 0).any()))
+            return {}
+        algebra, slices, roundoff = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements, SPREAD * self._roundoff
+        written, inputs, outputs = self._inputs.written, trial.inputs, trial.outputs
+        spreads, _ = rounding_spread(written, inputs, outputs, roundoff, algebra, slices, samples=ORDER_SAMPLES)
+        own = self._inputs.in_own_types(trial)
+        return {it: self._xp.where((spreads[it] != 0) | (own[it] != outputs[it]), inf, 0.0) for it in places}
 
     def _number_instead(self, got: Sequence[Array], trial: FloatTrial) -> Difference | None:
         """The first element that is a number where the program gives not-a-number."""

@@ -322,13 +322,7 @@ class RandomInputs:
         key = trial.name, trial.magnitude, exponentials_fit
         if key in self._own_errors:
             return self._own_errors[key]
-        rounding = FloatAlgebra(self._xp, self.primitive.working_dtype, rounds=True)
-        if exponentials_fit:
-            shifted = ShiftedFloats(rounding, keeps_logarithms=True)
-            values = evaluate(self.written, trial.inputs, shifted, self.slice_elements, rounded=True)
-            numbers = [*map(shifted.number, values)]
-        else:
-            numbers = evaluate(self.written, trial.inputs, rounding, self.slice_elements, rounded=True)
+        numbers = self.in_own_types(trial, exponentials_fit)
         errors = []
         for x, want, kind in zip(numbers, trial.outputs, self._program.output_types, strict=True):
             with np.errstate(all="ignore"):
@@ -336,6 +330,15 @@ class RandomInputs:
             errors.append(float(self._xp.where(self._xp.isnan(wrong), np.inf, wrong).max()))
         self._own_errors[key] = errors
         return errors
+
+    def in_own_types(self, trial: FloatTrial, exponentials_fit: bool = True) -> list[Array]:
+        """The outputs of the program in its own types, op by op; `exponentials_fit` as in `own_errors`."""
+        rounding = FloatAlgebra(self._xp, self.primitive.working_dtype, rounds=True)
+        if not exponentials_fit:
+            return evaluate(self.written, trial.inputs, rounding, self.slice_elements, rounded=True)
+        shifted = ShiftedFloats(rounding, keeps_logarithms=True)
+        values = evaluate(self.written, trial.inputs, shifted, self.slice_elements, rounded=True)
+        return [*map(shifted.number, values)]
 
     def _to_move(self, name: str, usual: str) -> tuple[list[Array], list[tuple[Array, TensorType, float]]]:
         """Usual inputs in a buffer of their own, with the masks of far inputs `name`, and the inputs that are to be moved."""

@@ -424,3 +424,25 @@ def test_an_order_that_rounding_decides_on_far_inputs_is_not_wrong() -> None:
     for factor in (1, 3):
         assert check(chosen(1, 1), chosen(1, factor), *shapes).ok
     assert not check(chosen(1, 1), chosen(-1, 1), *shapes).ok
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_order_of_scores_that_overflow_is_wrong(dtype: str) -> None:
+    graphs = []
+    for shifted in (True, False):
+        g = new_kernel_graph()
+        x = g.new_input((64, 16), dtype, "X")
+        shares = g.softmax(x, dim=1) if shifted else g.div(g.exp(x), g.sum(g.exp(x), 1))
+        g.mark_output(g.op("argsort", shares, dim=1, descending=1, count=2))
+        graphs.append(g.graph())
+    assert float_check(graphs[0], graphs[0]).ok
+    assert not float_check(*graphs).ok
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_near_scores_that_kernels_round_to_another_order_are_right(dtype: str) -> None:
+    g = new_kernel_graph()
+    scores = g.sigmoid(g.new_input((512, 64), dtype, "X") @ g.new_input((64, 128), dtype, "W"))
+    g.mark_output(g.op("argsort", scores, dim=1, descending=1, count=8))
+    found = float_check(g.graph(), g.graph())
+    assert found.ok, found.difference

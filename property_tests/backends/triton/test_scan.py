@@ -98,6 +98,14 @@ def test_an_addend_that_others_read_is_no_part_of_a_scan() -> None:
     assert scanned(p.graph()) == [1]
 
 
+def test_a_sum_that_is_the_bias_of_a_product_is_no_part_of_a_scan() -> None:
+    p = new_kernel_graph()
+    y = p.new_input((1, 8), "float32", "x") @ p.new_input((8, 64), "float32", "w") + p.new_input((1, 64), "float32", "bias")
+    p.mark_output(p.cumsum(p.exp(y), 1))
+    assert scanned(p.graph()) == [2]
+    emit(p.graph())
+
+
 def test_a_cut_that_others_read_is_no_part_of_a_scan() -> None:
     p = new_kernel_graph()
     part = p.op("slice", p.new_input((4, 64), "float32", "x"), dim=1, start=0, stop=63, step=1)
