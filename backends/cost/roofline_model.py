@@ -47,10 +47,10 @@ from mirage_eg.ir.shapes import matmul as matmul_shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 
 
-def is_function(op: str, attributes: Mapping[str, Any]) -> bool:
-    """Whether an op is more expensive than an addition, or one of the ops that define it."""
+def functions_of(op: str, attributes: Mapping[str, Any]) -> int:
+    """The exponentials in whose time an element of an op is computed: of its ops the most; 0 for additions and the like."""
     records = (record_of(name) for name, _ in primitive_nodes(op, attributes))
-    return any(record is not None and record.costly for record in records)
+    return max((record.functions for record in records if record is not None), default=0)
 
 
 LONG_ROW = 48 << 10  # bytes: a longer row is read three times by the library's softmax, which has it in shared memory else
@@ -282,6 +282,10 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
     waits += work.combining_us
     moved = work.staged + loop * work.live * spill_traffic(work.spilled)
+    if (last := work.ending) is not None:
+        after = blocks * (last.moved / device.memory_bandwidth + last.functions / (device.function_rate * balance))
+        times["cache"] = times["cache"] / LARGE_TILES + after
+        times["matrix units"] = times["matrix units"] * (TWO_BUFFERS if last.two_buffers else 1.0) + after
     times["staging"] = blocks * moved / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
     times["starts"] = (waves - 1) * BLOCK_US * 1e-6
     times["latency"] = rounds * waits * 1e-6 + tail + (0.0 if work.ahead else max(times["memory"], times["cache"]))
@@ -289,10 +293,26 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
 
 
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
+BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
+SHARED_MEMORY = 227 << 10  # bytes of a block
+TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
+LARGE_TILES = 1.3  # the cache's rate for them over that for others
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
 SHARED_LOOP_US = 2.0  # a reduction over the cluster of a shared loop, for each doubling: attention on an H200
 CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 64 rows, in clusters of 2 on an H200
+
+
+class Ending(NamedTuple):
+    """Bytes moved and functions outside the loop of products, which nothing hides; whether shared memory holds two tiles only.
+
+    On an H200 kernels of large tiles in half types took 155 to 275 µs, with and without an error function behind the product
+    (`property_tests/backends/cost/test_large_products.py`).
+    """
+
+    moved: int
+    functions: int
+    two_buffers: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +323,8 @@ class BlockWork:
     `steps`: sequential steps of an iteration, each a load and a reduction; `once`: those outside the loop; `ahead`: loads are
     prefetched; `staged`: bytes of operands of tl.dot that go through registers, computed ones and those of a batch; `live`: the
     share of the iterations that run; `combining_us`: of reductions over the thread blocks of a cluster; `held`: bytes of
-    registers that products take, of which `spilled` are too many, in each iteration.
+    registers that products take, of which `spilled` are too many, in each iteration; `ending`: what a block of products does
+    outside the loop, where it leaves no capacity for another that would work meanwhile.
     """
 
     loaded: int
@@ -319,6 +340,7 @@ class BlockWork:
     combining_us: float = 0.0
     held: int = 0
     spilled: int = 0
+    ending: "Ending | None" = None
 
 
 def block_work(block: Graph, live: float = 1.0, stores: bool = False) -> BlockWork:
@@ -372,8 +394,7 @@ def work_of_tiles(
     threads: int = MOST_THREADS,
     stores: bool = False,
 ) -> BlockWork:
-    """The work of a block graph of primitive ops, with these shapes of its tiles and this many iterations, of which a share is
-    `live`, on so many threads."""
+    """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
     loaded = wasted = flops = arithmetic = functions = staged = 0.0
     steps = {True: 0, False: 0}  # in the loop, and outside
@@ -410,8 +431,8 @@ def work_of_tiles(
                 else:
                     arithmetic += padded_elements((*batch, m, k, n)) * times
                     steps[item.looped] += k > 1
-            case Kind.ELEMENTWISE if item.is_function:
-                functions += padded_elements(shape) * times
+            case Kind.ELEMENTWISE if item.functions:
+                functions += item.functions * padded_elements(shape) * times
             case Kind.REARRANGEMENT:
                 pass
             case _:
@@ -422,7 +443,23 @@ def work_of_tiles(
     held = results + besides
     spilled = max(0, held - register_bytes(threads))
     waits = max(1, steps[True]), steps[False]
-    return BlockWork(loaded, wasted, flops, arithmetic, functions, *waits, ahead, staged, live, held=held, spilled=spilled)
+    ending = _ending(block, shapes, held) if ahead else None
+    counts = loaded, wasted, flops, arithmetic, functions
+    return BlockWork(*counts, *waits, ahead, staged, live, held=held, spilled=spilled, ending=ending)
+
+
+def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
+    """What a block of products does outside its loop; None if registers and shared memory hold two."""
+    moved = functions = buffered = 0  # the last: bytes that an iteration loads
+    for item in _tile_ops(block):
+        if item.kind is Kind.BOUNDARY:
+            buffered += item.looped * prod(shapes[item.value]) * item.size
+            moved += (not item.looped) * prod(shapes[item.value]) * item.size
+        elif not item.looped:
+            functions += item.functions * padded_elements(shapes[item.value])
+    if max(held / register_bytes(MOST_THREADS), BUFFERS * buffered / SHARED_MEMORY) <= 1 / 2:
+        return None
+    return Ending(moved, functions, BUFFERS * buffered > SHARED_MEMORY)
 
 
 class _Staged(NamedTuple):
@@ -442,7 +479,7 @@ class _TileOp(NamedTuple):
     size: int  # bytes of an element
     looped: bool
     operands: Sequence[int]
-    is_function: bool = False
+    functions: int = 0
     tensor: Shape = ()  # of an input or output
     is_stored: bool = False
     product: DType = DType.float32  # the type in which a product is computed
@@ -477,6 +514,6 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
             ]
             tile_op = tile_op._replace(product=product, staged=staged)
         elif kind is Kind.ELEMENTWISE:
-            tile_op = tile_op._replace(is_function=is_function(item.op, item.mapping))
+            tile_op = tile_op._replace(functions=functions_of(item.op, item.mapping))
         found.append(tile_op)
     return tuple(found)

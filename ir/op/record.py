@@ -84,7 +84,7 @@ class ElementwiseOp:
     bounded       finite in gives finite out, overflow aside
     pole          infinite at a number
     power         p with f(c · x) = c^p · f(x) for all c > 0, where there is one and kernels use it
-    costly        more expensive than an addition
+    functions     exponentials that take as long; 0: no more expensive than an addition
     of_sums       f(x + y) = f(x) · f(y): an exponential, of which kernels subtract a maximum first
     logarithm     of an exponential it is as large as its argument
     signs         of a sum or difference: those of the operands
@@ -125,7 +125,7 @@ class ElementwiseOp:
     bounded: bool = False
     pole: bool = False
     power: Fraction | Callable[..., Fraction] | None = None
-    costly: bool = False
+    functions: int = 0
     of_sums: bool = False
     logarithm: bool = False
     signs: tuple[int, ...] = ()

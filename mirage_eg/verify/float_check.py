@@ -51,9 +51,10 @@ def float_checks(
     roundings of its ops move the program. Elements at which the program is not finite, or not finite under other roundings, are
     left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is. An element of
     integers counts unless larger roundings, or the program's own types, change it. On all inputs its error may be at most
-    `ERROR_RATIO` times that of the program in its own types, op by op, and 1 ulp of the largest element; the error of a program of one type is the largest of several samples, by random roundings of its ops. If the
-    program is not finite in its own types, the tolerance holds in programs with exponentials. On masked inputs, rows masked
-    whole among them, an error above `MASKED_ERROR` and the tolerance is refused even where the program in its own types has it.
+    `ERROR_RATIO` times that of the program in its own types, op by op, and 1 ulp of the largest element; the error of a program
+    of one type is the largest of several samples, by random roundings of its ops. If the program is not finite in its own
+    types, the tolerance holds in programs with exponentials. On masked inputs, rows masked whole among them, an error above
+    `MASKED_ERROR` and the tolerance is refused even where the program in its own types has it.
     """
     for candidate in candidates:
         check_types(reference.program, candidate)

@@ -12,8 +12,9 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import causal_share
 from mirage_eg.backends.cost.roofline_model import (
     BlockWork,
+    Ending,
     block_cost,
-    is_function,
+    functions_of,
     shared,
     shared_loop_us,
     slowdown,
@@ -22,6 +23,7 @@ from mirage_eg.backends.cost.roofline_model import (
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import EXPONENTIALS
+from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
@@ -51,7 +53,19 @@ class _Counted:
     tile: Tile
     loops: bool
     reduced: tuple[Tile, ...] = ()  # each of these axes, as a tile of its own
-    function: bool = False
+    functions: int = 0
+
+
+Sizes = tuple[int, ...]
+
+
+def _loaded(structure: Structure) -> set[int]:
+    """The places of loads, and of what they are transposed to."""
+    found = {*range(len(structure.loads))}
+    for place, step in enumerate(structure.steps, len(structure.loads)):
+        if step.op in TRANSPOSES and found.issuperset(step.operands):
+            found.add(place)
+    return found
 
 
 class CostBound:
@@ -89,9 +103,7 @@ class CostBound:
         self._loads = [*zip(tiles, sizes, varies, strict=False)]
         self._moved = {load.input: (shapes[place].axes, sizes[place]) for place, load in enumerate(structure.loads)}
         self._stored = [(shapes[place].axes, kind.itemsize) for place, kind in zip(structure.outputs, outputs, strict=True)]
-        self._dram: dict[
-            tuple[int, ...], tuple[int, int]
-        ] = {}  # for sizes: bytes read, and written of one part of the split axis
+        self._dram: dict[Sizes, tuple[int, int]] = {}  # bytes read, and written of one part of the split axis
         numbered = [dtype for dtype in dtypes if dtype is not DType.bool]  # products of masks have the other operand's type
         self._coarse = min(numbered or dtypes, key=lambda dtype: dtype.itemsize)
         self._products: list[_Product] = []
@@ -112,7 +124,9 @@ class CostBound:
                     left, right = operands
                     k = frozenset(step.reduced)
                     batch, m, n = left.axes & right.axes - k, left.axes - right.axes, right.axes - left.axes
-                    computed = tuple(tile(shapes[i].axes, True) for i in step.operands if i >= first and varies[i])
+                    computed = tuple(
+                        tile(shapes[i].axes, True) for i in step.operands if i not in _loaded(structure) and varies[i]
+                    )
                     own = [tile(axes, cut_up) for axes in (batch, m, k, n)]
                     self._products.append(_Product(own[0], own[1], own[2], own[3], loops, computed))
                 case Kind.REDUCTION:
@@ -120,7 +134,7 @@ class CostBound:
                     self._counted.append(_Counted(tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
                 case Kind.ELEMENTWISE:
                     constants = dict(zip(OPS[step.op].attributes, step.constants, strict=True))
-                    self._counted.append(_Counted(tiles[place], loops, function=is_function(step.op, constants)))
+                    self._counted.append(_Counted(tiles[place], loops, functions=functions_of(step.op, constants)))
 
     def live(self, tiling: Tiling) -> float:
         """The least share of its iterations that constant masks leave, as `live_iterations.live_share` has it."""
@@ -158,8 +172,8 @@ class CostBound:
                 steps[product_of.loops] += k > 1
         for counted in self._counted:
             work = elements[counted.tile] * (loop if counted.loops else 1)
-            if counted.function:
-                functions += work
+            if counted.functions:
+                functions += counted.functions * work
             else:
                 arithmetic += work
             for tile in counted.reduced:
@@ -169,7 +183,8 @@ class CostBound:
         cluster = 1  # as large as it may be, if one may be needed for a row
         if self._looped is None and not self._products and 8 * max(elements) > TileLimits().capacity(rows=True):
             cluster = SEARCH.longest_cluster
-        of_block = BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live)
+        ending = Ending(0, 0, two_buffers=False) if ahead else None
+        of_block = BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live, ending=ending)
         return self.us_of(shared(of_block, cluster), tiling, max(cluster, tiling.cluster))
 
     def _parts(self, axes: frozenset[int], tiling: Tiling) -> int:
