@@ -109,8 +109,10 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
 
 def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
     """The graph with segments, without, or by torch's own ops, whichever takes least time."""
+    import torch
+
     before, store, name = len(graph_records()), store_of(settings), name_of(gm, example_inputs, settings)
-    calls = known_calls()
+    calls, autocast = known_calls(), [(kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")]
     kept = kept_graph(name, store) if settings.search != "always" and settings.report is None else None
     if kept is not None:
         with suppress(OtherSegmentsError):
@@ -119,7 +121,8 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
     made: list[WholeGraph] = []
 
     def compile_whole() -> str | None:
-        made.append(compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen)))
+        with _under(autocast):
+            made.append(compiled_whole(gm, example_inputs, settings, lambda it, chosen: _whole(it, example_inputs, chosen)))
         return made[0].mode_of_rest
 
     entry = uuid4().hex
@@ -254,6 +257,21 @@ def _apart() -> Iterator[None]:
     context.output_strides = None
     with torch._guards.tracing(context):
         yield
+
+
+@contextmanager
+def _under(autocast: Sequence[tuple[str, bool]]) -> Iterator[None]:
+    """Autocast as the call has it, by kinds of devices: it is off while AOTAutograd compiles."""
+    import torch
+
+    before = [(kind, torch.is_autocast_enabled(kind)) for kind, _ in autocast]
+    try:
+        for kind, is_on in autocast:
+            torch.set_autocast_enabled(kind, is_on)
+        yield
+    finally:
+        for kind, was_on in before:
+            torch.set_autocast_enabled(kind, was_on)
 
 
 @contextmanager

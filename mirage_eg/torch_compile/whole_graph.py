@@ -195,7 +195,7 @@ class WholeGraph:
         return "; ".join(filter(None, [own, times.of_calls()]))
 
     def _calls_us(self, ours: Mapping[str, Compiled]) -> dict[str, float]:
-        """The microseconds of plain calls by the code, with `ours`; nothing if they cannot be measured."""
+        """The microseconds of plain calls by the code, with `ours`; nothing if they cannot be measured, or are random."""
         runs = {**ours, REST: self.code_of(REST), EAGER: self.code_of(EAGER)}
         found = _times([*runs.values()], self.inputs, self.written, graphs=False)
         return {} if isinstance(found, str) else dict(zip(runs, found, strict=True))
@@ -310,6 +310,7 @@ def _times(
 ) -> list[float] | str:
     """Microseconds of calls, in turns, on the inputs, or torch's error; of written ones copies; the random state is put back.
 
+    Without `graphs` not of random calls: all of them run one code, which has the same numbers for a seed.
     Every call begins with the whole numbers of the first: a counter of tokens would leave its cache after so many.
     """
     import torch
@@ -329,11 +330,19 @@ def _times(
                     torch._foreach_copy_(now, first)
                 return run(*given)
 
-            repeats = 20 if graphs else 8
+            repeats, state = 20 if graphs else 8, _random_state(devices)
             timings = time_alternately([partial(once, run) for run in runs], repeats=repeats, graphs=graphs, cold=False)
+            if not graphs and not all(map(torch.equal, state, _random_state(devices))):
+                return "its results are random"
             return [it.warm_us for it in timings]
         except RuntimeError as error:  # torch's, as of too little memory
             return " ".join(str(error).split())[:200]
+
+
+def _random_state(devices: Sequence[int]) -> list[Any]:
+    import torch
+
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
 
 
 def decided(record: GraphRecord, times: WholeTimes | str) -> GraphRecord:

@@ -393,3 +393,27 @@ def test_inductors_seconds_take_half_of_a_budget_at_most(
     x = torch.randn(8, WIDTH)
     assert compiled(projected, x, budget=60.0)[1].used == 0
     assert lefts == [left]
+
+
+@pytest.mark.parametrize("eager", [9.0, 4.0])
+def test_the_graph_without_segments_is_compiled_under_autocast_too(clock: Clock, eager: float) -> None:
+    clock += [(6.0, eager), (7.0, min(eager, 6.0))]
+    x = torch.randn(8, WIDTH)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, record = compiled(projected, x)
+        assert got.dtype is projected(x).dtype is torch.bfloat16 and not record.used and not clock
+
+
+def test_random_results_are_those_of_one_code(clock: Clock) -> None:
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return projected(x) + torch.rand(WIDTH)
+
+    torch._dynamo.reset()
+    clock += [PLAIN, (5.0, 6.0)]
+    clock.calls.append((9.0, 8.0, 3.0))
+    function, x, results = torch.compile(noisy, backend=backend, options=OPTIONS), torch.randn(8, WIDTH), []
+    with torch.no_grad(), library_segments():
+        for _ in range(2):
+            torch.manual_seed(0)
+            results.append(function(x))
+    assert torch.equal(*results) and not clock and not clock.calls
