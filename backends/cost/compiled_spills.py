@@ -4,16 +4,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.liveness import only_multiplies
 from mirage_eg.backends.cost.roofline_model import kernel_us, kernel_works
 from mirage_eg.ir.graph import Graph
 
 
 def spill_us(graph: Graph, spills: Sequence[int | None], device: Device) -> float:
-    """Microseconds that a µGraph takes longer than predicted, if threads of its block graphs, in order, spill so many bytes."""
+    """Microseconds that a µGraph takes longer than predicted, if threads of its block graphs, in order, spill so many bytes.
+
+    Where tiles fit, and the loop only multiplies, it is the result that spills, once, behind the loop.
+    """
     kernels = [kernel for kernel in kernel_works(graph) if kernel.work is not None]
     us = 0.0
     for kernel, block, nbytes in zip(kernels, graph.blocks, spills, strict=False):
         if kernel.work is not None and (spilled := (nbytes or 0) * block.threads) > kernel.work.spilled:
             slower = replace(kernel, work=replace(kernel.work, spilled=spilled))
-            us += kernel_us(slower, device) - kernel_us(kernel, device)
+            behind = kernel.work.spilled == 0 and spilled <= kernel.work.held and only_multiplies(block)
+            rounds = kernel.loop if behind else 1
+            us += (kernel_us(slower, device) - kernel_us(kernel, device)) / rounds
     return us

@@ -243,6 +243,20 @@ def is_of_rows(block: Graph) -> bool:
     return block.loop == 1 and all(is_of_vector(block, item) for item in block.nodes if item.kind is Kind.MATMUL)
 
 
+_OF_PRODUCTS = (Kind.BOUNDARY, Kind.MATMUL, Kind.REARRANGEMENT, Kind.ACCUMULATOR)
+
+
+def only_multiplies(block: Graph) -> bool:
+    """Whether a block has a loop that only loads and multiplies: what else it computes follows the loop."""
+    looped = [item.kind for item, values in block.numbered() if values and block.phases[values[0]] is Phase.LOOP]
+    return Kind.MATMUL in looped and all(kind in _OF_PRODUCTS for kind in looped)
+
+
+def computes_behind(block: Graph) -> bool:
+    """Whether more than a product follows a loop that only multiplies."""
+    return only_multiplies(block) and any(item.kind not in _OF_PRODUCTS for item in block.nodes)
+
+
 def is_of_vector(block: Graph, product: Node) -> bool:
     """Whether a matmul has one row or one column: it is no tl.dot, with tiles of any size."""
     left, right = (block.types[operand].shape for operand in product.operands)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import zip_longest
 from math import ceil, prod
 
-from mirage_eg.backends.cost.liveness import is_of_rows, live_bytes
+from mirage_eg.backends.cost.liveness import computes_behind, is_of_rows, live_bytes
 from mirage_eg.backends.cost.registers import threads_for
 from mirage_eg.backends.cost.roofline_model import block_work
 from mirage_eg.backends.triton.clusters import is_of_one_row
@@ -151,9 +151,14 @@ class _KernelGraphWriter:
 
 
 def _with_threads(block: Graph) -> Graph:
-    """A block with threads enough for its products or rows, in a cluster of thread blocks where one cannot hold one row."""
+    """A block with threads enough for its products or rows, in a cluster of thread blocks where one cannot hold one row.
+
+    What is computed behind a loop of products takes registers, too. Tiles of 128 × 128 in bfloat16 took 231 µs on 8
+    warps of an H200 and 335 on 4 with an error function behind, 188 and 208 with a sum.
+    """
     if not is_of_rows(block):
-        return block.in_threads(threads_for(block_work(block).held, block.threads), block.cluster)
+        held = block_work(block).held * (2 if computes_behind(block) else 1)
+        return block.in_threads(threads_for(held, block.threads), block.cluster)
     live, threads = live_bytes(block), block.threads
     if live > TileLimits().capacity(rows=True) and is_of_one_row(block):
         clusters = [block.in_threads(threads, 1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]

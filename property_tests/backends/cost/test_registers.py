@@ -88,3 +88,9 @@ def test_the_compiler_spills_as_measured(
     pytest.importorskip("triton")
     [record] = compile_source(emit(product(dtype, tile, threads, 1024)), "sm_90")
     assert record.spills is not None and (record.spills > 0) == (spills > 0)
+
+
+def test_what_spills_behind_a_loop_of_products_costs_once() -> None:
+    graph, deep = product("float16", (128, 128, 64), 256), product("float16", (128, 128, 16), 256)
+    assert 0 < spill_us(graph, [56], H200) < 5
+    assert spill_us(deep, [56], H200) == pytest.approx(spill_us(graph, [56], H200), rel=0.5)  # not four times as much
