@@ -27,7 +27,7 @@ from mirage_eg.backends.triton.joined_numbers import by_numbers_of_last_dim
 from mirage_eg.backends.triton.kernel_binaries import CONSTANT, FULL, SizedTiles
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
-from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names
+from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names, triton_attributes
 from mirage_eg.backends.triton.rearrangement import write_rearrangement
 from mirage_eg.backends.triton.reduction import write_accumulator, write_logarithm, write_reduction, write_safe_exponential
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
@@ -373,7 +373,7 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
         if operand in writer.offsets:  # to the other operand, which is close to it
             offset, other = aligned(f"({writer.offsets[operand]})", operands[position], shape), 1 - position
             texts[other] = f"({texts[other]} {'+' if TERMS[item.op] == (1, 1) else '-'} {offset})"
-    written = by_numbers_of_last_dim(writer, item, value, wide) or row.triton(texts, item.mapping)
+    written = by_numbers_of_last_dim(writer, item, value, wide) or row.triton(texts, triton_attributes(item, wide))
     if item.op in QUOTIENTS and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
         reciprocal = f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})"
         written = f"{texts[0]} * {aligned(reciprocal, operands[1], shape)}"

@@ -45,6 +45,15 @@ def torch_attributes(item: Node, dtype: DType) -> Attributes:
     return {key: int(value) if isinstance(value, Fraction) else value for key, value in item.attributes}
 
 
+def triton_attributes(item: Node, dtype: DType) -> Attributes:
+    """As `torch_attributes`, for Triton, which computes in float32 where an operand is a float; bounds are those of int64."""
+    given = torch_attributes(item, dtype)
+    return {key: max(-_INT64, min(value, _INT64)) if type(value) is int else value for key, value in given.items()}
+
+
+_INT64 = (1 << 63) - 1
+
+
 def torch_text(
     item: Node, operands: Sequence[str], dtype: DType, attributes: Attributes, shapes: Sequence[tuple[int, ...]]
 ) -> str:

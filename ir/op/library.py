@@ -93,7 +93,11 @@ def _write_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Sha
 
 
 def _argsort_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
+    """Of equal elements the first is first; torch's topk has no order, so it is called for several places alone."""
     dim, descending = attributes["dim"], bool(attributes["descending"])
+    if attributes.get("count") == 1:
+        whole = f"torch.argsort({x[0]}, dim={dim}, stable=True).narrow({dim}, 0, 1)"
+        return f"torch.argmax({x[0]}, dim={dim}, keepdim=True)" if descending else whole
     if "count" in attributes:
         return f"torch.topk({x[0]}, {attributes['count']}, dim={dim}, largest={descending}).indices"
     return f"torch.argsort({x[0]}, dim={dim}, descending={descending}, stable=True)"

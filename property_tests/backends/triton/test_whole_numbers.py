@@ -53,3 +53,33 @@ def test_a_kernel_takes_bits_of_two_integers_as_torch_does(run_program: RunProgr
     got = run_program(emit(kernel.graph()), [*numbers])
     for op, ours in zip(ops, got, strict=True):
         np.testing.assert_array_equal(ours, getattr(torch, op)(*map(torch.tensor, numbers)).numpy())
+
+
+def test_kernels_compute_with_integers_and_constants_in_integers(run_program: RunProgram) -> None:
+    kernel, block = new_kernel_graph(), new_threadblock_graph((1,))
+    x = kernel.new_input((4, 16), "int32", "x")
+    tile = block.new_input(x, (REPLICATED,))
+    bound = 2**30 + 1
+    for result in (
+        block.shift(tile, 5),
+        block.scale(tile, 3),
+        block.relu(tile),
+        block.op("clamp", tile, low=-bound, high=bound),
+    ):
+        block.new_output(result, (REPLICATED,))
+    for result in kernel.customized([x], block):
+        kernel.mark_output(result)
+    number = torch.randint(-(2**31), 2**31 - 1, (4, 16), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    got = run_program(emit(kernel.graph()), [number.numpy()])
+    for ours, wanted in zip(got, (number + 5, number * 3, number.relu(), number.clamp(-bound, bound)), strict=True):
+        np.testing.assert_array_equal(ours, wanted.numpy())
+
+
+@pytest.mark.parametrize("descending", [True, False])
+def test_of_equal_numbers_the_first_one_is_the_extreme(run_program: RunProgram, descending: bool) -> None:
+    graph = new_kernel_graph()
+    x = graph.new_input((8, 40), "float32", "x")
+    graph.mark_output(graph.op("argsort", x, dim=1, descending=int(descending), count=1))
+    number = np.random.default_rng(0).integers(0, 3, (8, 40)).astype(np.float32)
+    [got] = run_program(emit(graph.graph()), [number])
+    np.testing.assert_array_equal(got[:, 0], number.argmax(1) if descending else number.argmin(1))
