@@ -187,8 +187,8 @@ def _around(graph: Graph, scan: Scan) -> tuple[Node, Node, tuple[int, ...], int]
     maker, readers = graph.makers[x], graph.readers[scan.value]
     if len(readers) != 1 or len(graph.readers[x]) != 1 or (after := graph.nodes[readers[0]]).kind is Kind.BOUNDARY:
         return None
-    [value] = next(values for place, (_, values) in enumerate(graph.numbered()) if place == readers[0])
-    return graph.nodes[maker], after, (maker, *scan.nodes, readers[0]), value
+    values = next(values for place, (_, values) in enumerate(graph.numbered()) if place == readers[0])
+    return (graph.nodes[maker], after, (maker, *scan.nodes, readers[0]), values[0]) if len(values) == 1 else None
 
 
 def _from_the_end(graph: Graph, scan: Scan, last: int) -> Scan | None:

@@ -10,6 +10,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import interpreter
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from property_tests.support.hand_written import ROUNDING, inputs_of, worst
 
 
@@ -104,6 +105,17 @@ def test_a_sum_that_is_the_bias_of_a_product_is_no_part_of_a_scan() -> None:
     p.mark_output(p.cumsum(p.exp(y), 1))
     assert scanned(p.graph()) == [2]
     emit(p.graph())
+
+
+def test_a_kernel_of_several_results_behind_a_scan_is_no_part_of_it() -> None:
+    p, block = new_kernel_graph(), new_threadblock_graph((4,))
+    sums = p.cumsum(p.op("flip", p.new_input((4, 64), "float32", "x"), dims=(1,)), 1)
+    tile = block.new_input(sums, (0,))
+    for result in (block.exp(tile), block.square(tile)):
+        block.new_output(result, (0,))
+    for result in p.customized([sums], block):
+        p.mark_output(result)
+    assert scanned(p.graph()) == [1]
 
 
 def test_a_cut_that_others_read_is_no_part_of_a_scan() -> None:
