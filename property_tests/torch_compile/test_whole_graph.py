@@ -94,7 +94,10 @@ def test_segments_that_are_slower_together_are_not_used(clock: Clock, ours: floa
     assert (f"graph {record.number}", decision, f"{ours}, 6.0 measured") in [(row[0], row[2], row[3]) for row in record.rows()]
 
 
-@pytest.mark.parametrize(("gate_times", "ours", "kept"), [((1.0, 9.0), 5.0, 1), ((1.0, 9.0), 6.5, 0), ((9.0, 1.0), 6.5, 0)])
+@pytest.mark.parametrize(
+    ("gate_times", "ours", "kept"),
+    [((1.0, 9.0), 5.0, 1), *(pytest.param(times, 6.5, 0, marks=pytest.mark.slow) for times in ((1.0, 9.0), (9.0, 1.0)))],
+)
 def test_only_segments_that_are_used_keep_memory(
     clock: Clock, gate_times: tuple[float, float], ours: float, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +123,7 @@ def test_only_segments_that_are_used_keep_memory(
         gc.enable()
 
 
-@pytest.mark.parametrize("ours", [5.0, 6.5])
+@pytest.mark.parametrize("ours", [5.0, pytest.param(6.5, marks=pytest.mark.slow)])
 def test_a_second_process_compiles_the_graph_once(
     clock: Clock, ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +160,7 @@ def test_a_second_process_takes_the_whole_graph_from_torchs_cache(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ours", [5.0, 6.5])
+@pytest.mark.parametrize("ours", [5.0, pytest.param(6.5, marks=pytest.mark.slow)])
 def test_a_second_process_imports_nothing(clock: Clock, ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock += [PLAIN, (ours, 6.0)]
     x, imported = torch.randn(8, WIDTH), counted_imports(monkeypatch)
@@ -304,9 +307,12 @@ def test_torchs_own_ops_are_taken_where_they_are_faster(clock: Clock, ours: floa
 @pytest.mark.parametrize(
     ("ours", "calls", "said"),
     [
-        (5.0, (9.0, 8.9, 9.0), ""),
+        pytest.param(5.0, (9.0, 8.9, 9.0), "", marks=pytest.mark.slow),
         (5.0, (9.0, 8.0, 8.5), "calls run Inductor's code (ours 9.0 µs, inductor 8.0 µs, eager 8.5 µs)"),
-        (5.0, (9.0, 8.5, 8.0), "calls run torch's own ops (ours 9.0 µs, inductor 8.5 µs, eager 8.0 µs)"),
+        pytest.param(
+            *(5.0, (9.0, 8.5, 8.0), "calls run torch's own ops (ours 9.0 µs, inductor 8.5 µs, eager 8.0 µs)"),
+            marks=pytest.mark.slow,
+        ),
         (7.0, (8.0, 9.0, 9.0), "calls run segments (ours 8.0 µs, inductor 9.0 µs, eager 9.0 µs)"),
     ],
 )
@@ -381,7 +387,7 @@ def test_symbolic_sizes_and_modes_with_graphs_are_not_compared(clock: Clock) -> 
     assert not may_compare(Settings(), [x, 3])
 
 
-@pytest.mark.parametrize(("seconds", "left"), [(10.0, 50.0), (300.0, 30.0)])
+@pytest.mark.parametrize(("seconds", "left"), [pytest.param(10.0, 50.0, marks=pytest.mark.slow), (300.0, 30.0)])
 def test_inductors_seconds_take_half_of_a_budget_at_most(
     clock: Clock, seconds: float, left: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +401,7 @@ def test_inductors_seconds_take_half_of_a_budget_at_most(
     assert lefts == [left]
 
 
-@pytest.mark.parametrize("eager", [9.0, 4.0])
+@pytest.mark.parametrize("eager", [9.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_the_graph_without_segments_is_compiled_under_autocast_too(clock: Clock, eager: float) -> None:
     clock += [(6.0, eager), (7.0, min(eager, 6.0))]
     x = torch.randn(8, WIDTH)
