@@ -13,6 +13,7 @@ from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.direct_calls import enabled, needs_no_wrapper
 from mirage_eg.torch_compile.records import graph_records
 from property_tests.support.library_segments import library_segments
+from property_tests.support.parameters import few
 from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected, with_an_op_outside
 
 Case = Callable[[Any, Any], Any]
@@ -65,7 +66,7 @@ def shared(tensors: list[Any]) -> list[int]:
     return [places.index(place) for place in places]
 
 
-@pytest.mark.parametrize("name", [*ALONE, *WRAPPED])
+@pytest.mark.parametrize("name", few([*ALONE, *WRAPPED], 3))
 def test_results_their_memory_and_what_is_written_are_those_of_eager(name: str) -> None:
     function = (ALONE | WRAPPED)[name]
     with watched() as direct:
@@ -177,7 +178,7 @@ class Plain(torch.Tensor):
     """A subclass without a meaning of its own."""
 
 
-@pytest.mark.parametrize("rest", ["inductor", "eager"])
+@pytest.mark.parametrize("rest", few(["inductor", "eager"], 1))
 @pytest.mark.parametrize("function", [projected, with_an_op_outside])
 def test_a_subclass_of_tensor_is_what_it_is_in_eager(function: Callable[[Any], Any], rest: str) -> None:
     x, _ = tensors()

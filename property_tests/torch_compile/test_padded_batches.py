@@ -26,7 +26,7 @@ class Padded(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(b, n, 32) + x
 
 
-@pytest.mark.parametrize(("rest", "shift"), few([("inductor", 0), ("eager", 1), ("inductor", 1), ("eager", 0)], 2))
+@pytest.mark.parametrize(("rest", "shift"), few([("eager", 1), ("inductor", 0), ("inductor", 1), ("eager", 0)], 1))
 def test_a_padded_batch_of_any_length_is_inside(rest: str, shift: int) -> None:
     model = Padded(shift).eval()
     with torch.no_grad(), library_segments():
