@@ -20,7 +20,7 @@ from mirage_eg.torch_compile.gate_inputs import Weights
 from mirage_eg.torch_compile.records import Decision, SegmentRecord, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from property_tests.support.library_segments import library_segments
-from property_tests.support.parameters import paired
+from property_tests.support.parameters import few, paired
 
 OPTIONS = {"gate": "cost", "cache": "off", "rest": "eager", "min_ops": 1}
 
@@ -42,7 +42,7 @@ def normed(dims: int) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("dims", "dtype", "rest"), paired([1, 2], [torch.float32, torch.float16, torch.bfloat16], ["inductor", "eager"])
+    ("dims", "dtype", "rest"), few(paired([1, 2], [torch.float32, torch.float16, torch.bfloat16], ["inductor", "eager"]), 3)
 )
 def test_convolutions_with_batch_norms_are_right(dims: int, dtype: Any, rest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIONS, "rest", rest)

@@ -97,7 +97,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(
     ("run", "memory_format"),
-    paired([("row-major", "eager"), ("channels last", "inductor")], [torch.contiguous_format, torch.channels_last]),
+    few(paired([("row-major", "eager"), ("channels last", "inductor")], [torch.contiguous_format, torch.channels_last]), 2),
 )
 def test_any_layout_of_inputs_gives_the_results_and_strides_of_torch(run: tuple[str, str], memory_format: Any) -> None:
     first, rest = run
