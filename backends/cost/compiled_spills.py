@@ -12,7 +12,7 @@ from mirage_eg.ir.graph import Graph
 def spill_us(graph: Graph, spills: Sequence[int | None], device: Device) -> float:
     """Microseconds that a µGraph takes longer than predicted, if threads of its block graphs, in order, spill so many bytes.
 
-    Where tiles fit, and the loop only multiplies, it is the result that spills, once, behind the loop.
+    If the tiles fit and the loop only multiplies, threads spill the result once, after the loop, and not in each iteration.
     """
     kernels = [kernel for kernel in kernel_works(graph) if kernel.work is not None]
     us = 0.0

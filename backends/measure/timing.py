@@ -165,7 +165,7 @@ def time_alternately(
 ) -> list[Timing]:
     """Time each of `runs`, in alternating rounds: clocks that follow the load favour none of them.
 
-    Every other round has the others behind the first in reverse: after a run of little load a GPU is faster for the next one.
+    Every other round takes all but the first in reverse order, since a GPU is faster after a run of little load.
 
     Without `graphs` the runs are called, so that the time has what the host does between kernels.
     """
