@@ -32,6 +32,11 @@ class ArrayLayout:
         """The same in bytes."""
         return self.elements * DType(self.dtype).itemsize
 
+    @property
+    def allocated(self) -> int:
+        """The number of elements that an array of this layout needs: with the gap behind the last row, which kernels write."""
+        return max(self.elements, 1, *(extent * stride for extent, stride in zip(self.shape, self.strides, strict=True)))
+
 
 class ArrayLocation(NamedTuple):  # one for each argument of each call: a tuple is faster than a dataclass
     """Device, shape, type, strides and address of an array; `device` is None in CPU memory."""

@@ -74,7 +74,8 @@ class Cupy:
         """CuPy allocates on the current device: launching has set it, other callers may not have."""
         cupy = self._cupy
         _refuse_unknown(layout)
-        size, dtype, nbytes = DType(layout.dtype).itemsize, cupy.dtype(layout.dtype), layout.nbytes
+        size, dtype = DType(layout.dtype).itemsize, cupy.dtype(layout.dtype)
+        nbytes = layout.allocated * size
         strides = tuple(stride * size for stride in layout.strides)
         current, allocate, make = cupy.cuda.runtime.getDevice, cupy.cuda.alloc, cupy.ndarray
 

@@ -113,8 +113,11 @@ class Torch:
         return self.allocator(layout, device)()
 
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
-        """`empty_strided`."""
+        """`empty_strided`, with the gap behind the last row if there is one."""
         dtype, where = getattr(self._torch, layout.dtype), self._torch.device("cuda", device)
+        if layout.allocated > layout.elements:
+            empty = partial(self._torch.empty, layout.allocated, dtype=dtype, device=where)
+            return lambda: empty().as_strided(layout.shape, layout.strides)
         return partial(self._torch.empty_strided, layout.shape, layout.strides, dtype=dtype, device=where)
 
     def address(self, array: Any) -> int:

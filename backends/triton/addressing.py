@@ -24,7 +24,7 @@ NO_PLACES: Mapping[int, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """An argument of a kernel: a tensor in memory, strides in elements."""
+    """An argument of a kernel: a tensor in memory, strides in elements. `gap`: unused elements behind each of its rows."""
 
     name: str
     tensor: str  # the name of its tile
@@ -33,6 +33,7 @@ class Pointer:
     strides: Shape
     offset: int = 0  # of its first element in the argument's memory
     rows: "Rows | None" = None  # of its memory, if it is gathered
+    gap: int = 0
 
 
 @dataclass(frozen=True, slots=True)

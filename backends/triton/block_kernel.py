@@ -216,8 +216,8 @@ def _write_body(writer: Writer, part: Part) -> None:
     for item, values in graph.numbered():
         if item.op == "output":
             position, pointer = next(stores)
-            tile = writer.tiles[item.operands[0]]
-            _store(writer, tile, item["omap"], pointer)
+            [stored] = item.operands
+            _store(writer, writer.tiles[stored], item["omap"], pointer, stored)
             continue
         [value] = values
         match item.kind:
@@ -320,7 +320,8 @@ def _write_rows(
     return times(name, rows.step)
 
 
-def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) -> None:
+def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer, value: int | None = None) -> None:
+    """Store a tile, that of a `value` of the graph or another. Gaps behind rows are written, too: in whole vectors."""
     graph = writer.graph
     new = [grid_dim for grid_dim, target in enumerate(omap) if target == NEW_DIM]
     splits = [parts([(grid_dim, graph.grid[grid_dim])], 1) for grid_dim in new]
@@ -328,6 +329,8 @@ def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) ->
         split = [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in enumerate(omap) if target == dim]
         splits.append(parts(split, extent))
     where = address(writer, pointer, splits, tile, lead=len(new))
+    if pointer.gap and value is not None:
+        tile = _with_gap(writer, tile, value, pointer)
     mask = f", mask={condition(writer, tile, sorted(tile.ragged))}" if tile.ragged else ""
     store = f"tl.store({where}, {cast(tile.name, tile.dtype, pointer.dtype)}{mask})"
     alike = [dim for dim, target in enumerate(omap) if target == REPLICATED and graph.grid[dim] > 1]
@@ -338,6 +341,16 @@ def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer) ->
         writer.say(Phase.EPILOGUE, f"    {store}")
     else:
         writer.say(Phase.EPILOGUE, store)
+
+
+def _with_gap(writer: Writer, tile: Tile, value: int, pointer: Pointer) -> Tile:
+    """The tile with the gap behind each row: where a mask ends within a vector, each element of it is a store of its own."""
+    (*rows, columns), last = tile.shape, len(tile.shape) - 1
+    if last in tile.ends:
+        return replace(tile, ends=dict(tile.ends) | {last: writer.ends(value, pointer.gap)[last]})
+    if columns == pointer.shape[-1]:
+        return replace(tile, shape=(*rows, min(columns + pointer.gap, tile.padded[-1])))
+    return tile
 
 
 def _write_elementwise(writer: Writer, item: Node, value: int) -> None:

@@ -254,6 +254,9 @@ _IMPORT = "    import torch  # here, so that the kernels can be compiled without
 def _allocation(file: ProgramFile) -> list[str]:
     """The lines of `allocate`."""
     empty = "torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)"
+    if not file.lowered.placement.gaps.isdisjoint(file.buffers):  # kernels write the gap behind the last row, too
+        elements = "max(1, 1, *(extent * stride for extent, stride in zip(shape, strides)))"
+        empty = f"torch.empty({elements}, dtype=getattr(torch, dtype), device=device).as_strided(shape, strides)"
     table = f"layouts({', '.join(file.sizes)})[1]" if file.sizes else "BUFFERS"
     buffers = ["    buffers = [", f"        {empty}", f"        for shape, dtype, strides in {table}.values()", "    ]"]
     if file.arena.buffers:

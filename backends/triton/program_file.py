@@ -190,7 +190,9 @@ class ProgramFile:
             assert chosen is not None
             index = replace(self.pointer(chosen.index), shape=kind.shape, strides=chosen.strides, offset=chosen.offset)
             rows = Rows(index, chosen.step, chosen.extent)
-        return Pointer(f"{name}_ptr", name, kind.shape, kind.dtype, self.strides[value], placement.offsets.get(value, 0), rows)
+        gap = self.strides[value][-2] - kind.shape[-1] if value in placement.gaps else 0
+        offset = placement.offsets.get(value, 0)
+        return Pointer(f"{name}_ptr", name, kind.shape, kind.dtype, self.strides[value], offset, rows, gap)
 
     def indices(self, value: int) -> tuple[int, ...]:
         """The value with the indices of a gathered one's rows."""

@@ -64,7 +64,7 @@ class Writer:
 
     def new_tile(self, value: int, name: str, dtype: DType, zero: frozenset[int] = frozenset(), finite: bool = False) -> Tile:
         """Record the tile of a value; without padding its zero and finite dims are all of them."""
-        tile = Tile(name, dtype, self.graph.types[value].shape, self.padded[value], ends=self._ends(value))
+        tile = Tile(name, dtype, self.graph.types[value].shape, self.padded[value], ends=self.ends(value))
         tile = replace(tile, zero=zero & tile.ragged, finite=finite or not tile.ragged)
         if prod(tile.padded) > MAX_TILE:
             raise UnsupportedError(
@@ -74,14 +74,14 @@ class Writer:
         self.tiles[value] = tile
         return tile
 
-    def _ends(self, value: int) -> dict[int, str]:
-        """The end, in this block and iteration, of each dim that is cut into parts of unequal extents."""
+    def ends(self, value: int, gap: int = 0) -> dict[int, str]:
+        """The end, in this block and iteration, of each dim that is cut into parts of unequal extents; with a gap behind it."""
         ends = {}
         for dim, cut in enumerate(self.graph.cuts.get(value, ())):
             if cut is not None:
                 self.grid_used.update(grid_dim for grid_dim, _ in cut.steps if grid_dim != LOOP)
                 moved = [times("i" if grid_dim == LOOP else GRID_NAMES[grid_dim], step) for grid_dim, step in cut.steps]
-                ends[dim] = " - ".join([str(cut.extent), *moved])
+                ends[dim] = " - ".join([str(cut.extent + gap), *moved])
                 if (tiles := sized_tiles_of(cut, self.graph.grid, self.graph.loop)) is not None:
                     self.sized_tiles[ends[dim]] = tiles
         return ends

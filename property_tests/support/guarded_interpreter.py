@@ -132,6 +132,8 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
         shape, dtype, strides = layout
         kind = getattr(torch, dtype)
         elements = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        if writable:  # with the gap behind the last row
+            elements = max(elements, 1, *(extent * stride for extent, stride in zip(shape, strides, strict=True)))
         nbytes = elements * kind.itemsize
         memory = torch.full((nbytes + 2 * _GUARD,), 255, dtype=torch.uint8)  # read as numbers: NaN
         inside = memory[_GUARD : _GUARD + nbytes].view(kind).as_strided(shape, strides)
