@@ -1,9 +1,10 @@
 """Products of rows with chosen weights as products of all tokens with all weights, of which rows are chosen.
 
-A row r is of an expert e(r) and of a token t(r), and reads the weight of its expert. Where there are at least as many rows as
-experts, weights would be read more than once. With D[e, t] = x[t] W[e], row r is D[e(r), t(r)]. So each weight is read once, by
-a product whose blocks are an expert and a tile of tokens; no row is sorted, and no number is read by the host. Up to a few
-hundred tokens such a product takes the time of reading its weights. Ops on rows that follow it are computed on D.
+A row r is of an expert e(r) and of a token t(r), and reads the weight of its expert: of experts without rows nothing is read.
+Where there are more than two rows for each expert, most experts have some, and weights would be read more than once. With
+D[e, t] = x[t] W[e], row r is D[e(r), t(r)]. So each weight is read once, by a product whose blocks are an expert and a tile of
+tokens; no row is sorted, and no number is read by the host. Up to a few hundred tokens such a product takes the time of reading
+its weights. Ops on rows that follow it are computed on D.
 
 No row reads the D of another expert, so a number that is none stays where it is. Import applies this law: it is trusted, and
 tested in the field.
@@ -11,6 +12,7 @@ tested in the field.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from mirage_eg.ir import write
 from mirage_eg.ir.at_sizes import dims_of
@@ -26,6 +28,8 @@ from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
 
 MOST_TOKENS = 256  # of which products with the weights of all experts take the time of reading those
+MOST_CHOSEN = 1 << 29  # elements of the weights that all rows choose, where each row reads its own
+_ROWS_EACH = 2  # rows for each expert, up to which they read their own: of random choices exp(−2) of the experts have no row
 _Lead = tuple[int, int]  # the first extents of D: of experts, or 1 for all; of tokens, or 1 for all
 
 
@@ -53,6 +57,11 @@ def rows_of_all(program: Graph) -> frozenset[int]:
     return frozenset(program.types[it.own].shape[0] for it in _found(program, GraphCopy(program)))
 
 
+def choose_all(rows: int, experts: int, elements: int) -> bool:
+    """Whether rows that choose so many elements of the weights of experts are rather multiplied by all of them."""
+    return 1 < experts <= rows and (rows > _ROWS_EACH * experts or elements > MOST_CHOSEN)
+
+
 def _found(program: Graph, copy: GraphCopy) -> "list[_OnAll]":
     products = {} if dims_of(program) else _products(program)  # places in D count its tokens
     chosen = {item.operands[1]: item.operands[0] for item in program.nodes if item.op in ROW_READS and item["dim"] == 0}
@@ -62,15 +71,18 @@ def _found(program: Graph, copy: GraphCopy) -> "list[_OnAll]":
 
 
 def _products(program: Graph) -> dict[int, list[int]]:
-    """Products of rows with weights that they choose among at most as many, by the vector of their choices."""
+    """Products of rows with weights that they choose, by the vector of their choices, if one of them chooses all."""
     found: dict[int, list[int]] = {}
+    choose_all_of: set[int] = set()
     for item, values in program.numbered():
-        if item.kind is Kind.MATMUL and len(program.types[item.operands[1]].shape) == 3:
-            for weights, own in _choices(program, item.operands[1]):
-                experts, rows = program.types[weights].shape[0], program.types[own].shape[0]
-                if all(type(extent) is int for extent in (experts, rows)) and 1 < experts <= rows:
-                    found.setdefault(own, []).append(values[0])
-    return found
+        chosen = program.types[item.operands[1]].shape if item.kind is Kind.MATMUL else ()
+        for weights, own in _choices(program, item.operands[1]) if len(chosen) == 3 else ():
+            experts, rows = program.types[weights].shape[0], program.types[own].shape[0]
+            if all(type(extent) is int for extent in (experts, *chosen)) and 1 < experts <= rows:
+                found.setdefault(own, []).append(values[0])
+                if choose_all(rows, experts, prod(chosen)):
+                    choose_all_of.add(own)
+    return {own: values for own, values in found.items() if own in choose_all_of}
 
 
 def _choices(program: Graph, value: int) -> Iterator[tuple[int, int]]:

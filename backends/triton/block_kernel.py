@@ -21,6 +21,7 @@ from mirage_eg.backends.triton.addressing import (
     parts,
 )
 from mirage_eg.backends.triton.block_order import prepared
+from mirage_eg.backends.triton.byte_casts import byte_cast, is_byte_cast, is_small
 from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.backends.triton.joined_numbers import by_numbers_of_last_dim
@@ -390,6 +391,8 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     if item.op in QUOTIENTS and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
         reciprocal = f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})"
         written = f"{texts[0]} * {aligned(reciprocal, operands[1], shape)}"
+    if item.op == "shift" and is_byte_cast(operands[0].dtype, dtype) and is_small(item["offset"]):  # one sum instead of two
+        written = byte_cast(operands[0].name, operands[0].dtype, dtype, item["offset"])
     name = writer.new_name(row.noun)
     writer.new_tile(value, name, dtype, zero, finite and row.bounded)
     why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""

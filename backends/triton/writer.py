@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from mirage_eg.backends.triton.byte_casts import byte_cast, is_byte_cast
 from mirage_eg.backends.triton.kernel_binaries import FULL, SizedTiles, sized_tiles_of
 from mirage_eg.backends.triton.op_table import triton_type
 from mirage_eg.backends.triton.safe_exp import SafeExponential
@@ -118,6 +119,8 @@ def as_float(count: int) -> str:
 
 def cast(expression: str, have: DType, want: DType) -> str:
     """The expression in another element type."""
+    if is_byte_cast(have, want):
+        return byte_cast(expression, have, want)
     return expression if have is want else f"{expression}.to({triton_type(want)})"
 
 

@@ -11,12 +11,11 @@ from typing import Any
 from mirage_eg.frontend.aten_call import FLOATING, SAME_ELEMENTS, Call, Handler, behind, named
 from mirage_eg.frontend.aten_integers import INTEGERS
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
-from mirage_eg.ir.all_experts import MOST_TOKENS
+from mirage_eg.ir.all_experts import MOST_CHOSEN, MOST_TOKENS
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import Dim, SizeExpression
 
-MOST_CHOSEN = 1 << 28  # elements of the weights that all rows choose, where each row reads its own
 _CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"))
 _HISTOGRAM, _SORT, _TOPK = "aten.histc.default", ("aten.sort.default", "aten.sort.stable"), "aten.topk.default"
 
