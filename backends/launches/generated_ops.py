@@ -1,5 +1,5 @@
-"""Ops of the library that generated kernels compute: poolings of images in row-major order whose windows have few elements, and
-cumulative sums of rows, from either end."""
+"""Ops of the library that generated kernels compute: poolings of images in row-major order whose windows have few elements,
+convolutions of each channel alone among them, and cumulative sums of rows, from either end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,10 +21,13 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import prepared_values
-from mirage_eg.ir.windows import AVG_POOLS, MAX_POOLS, sides
+from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS, MAX_POOLS, sides
 
+_WINDOWS = frozenset((*MAX_POOLS, *AVG_POOLS, *CONVOLUTIONS))
 _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
 _MOST_LOADS = 256  # of one program: each is a line of the kernel
+_MOST_FACTORS = 64  # of a window: a program keeps all of them
+_FEWEST_RESULTS = 1 << 22  # of a convolution: smaller ones of cuDNN take 3 to 16 µs on an H200
 _TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
 _MOST_SOURCES = 4  # of a cumulative sum
@@ -34,6 +37,7 @@ _MOST_SOURCES = 4  # of a cumulative sum
 class Pooling:
     """The windows of a pooling over the last dims of x, and how many rows of the result a program computes.
 
+    A convolution of each channel alone is a pooling whose elements have factors.
     `needed`: the rows of x that these rows have, from the first one's start. Each is read once for all windows that have it.
     """
 
@@ -51,6 +55,16 @@ class Pooling:
     def is_max(self) -> bool:
         """Whether it takes maxima."""
         return self.op in MAX_POOLS
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether it is a convolution."""
+        return self.op in CONVOLUTIONS
+
+    @property
+    def results_of_channel(self) -> int:
+        """The channels of the result that a channel of x gives."""
+        return self.result[1] // self.x[1]
 
     @property
     def needed(self) -> tuple[int, ...]:
@@ -75,23 +89,28 @@ class Pooling:
 @once_per_graph
 def poolings(graph: Graph) -> dict[int, Pooling]:
     """The poolings that generated kernels compute, by the positions of their nodes."""
-    if graph.depends_on_sizes or not any(item.op in (*MAX_POOLS, *AVG_POOLS) for item in graph.nodes):
+    if graph.depends_on_sizes or not any(item.op in _WINDOWS for item in graph.nodes):
         return {}
     strides, prepared, found = placement_of(graph).strides, prepared_values(graph), dict[int, Pooling]()
     for position, (item, values) in enumerate(graph.numbered()):
-        if item.op not in (*MAX_POOLS, *AVG_POOLS) or graph.types[values[0]].dtype not in _TYPES:
+        if item.op not in _WINDOWS or graph.types[values[0]].dtype not in _TYPES:
             continue
-        plain = all(strides[value] == row_major(graph.types[value].shape) for value in (item.operands[0], values[0]))
+        plain = all(strides[value] == row_major(graph.types[value].shape) for value in (*item.operands, values[0]))
         if plain and values[0] not in prepared and (pooling := _pooling(graph, item, values[0])) is not None:
             found[position] = pooling
     return found
 
 
 def _pooling(graph: Graph, item: Node, value: int) -> Pooling | None:
-    """The pooling with the most rows that its loads allow; None where one row has too many."""
+    """The pooling with the most rows that its loads allow; None where one row has too many, or channels are summed up."""
     shapes = graph.types[item.operands[0]].shape, graph.types[value].shape
-    dilations = item.get("dilations") or (1,) * len(item["window"])
-    windows = item["window"], item["strides"], dilations, sides(item.mapping)[0]
+    window = item.get("window")
+    if item.op in CONVOLUTIONS:
+        _, channels, *window = graph.types[item.operands[1]].shape
+        if channels > 1 or item["groups"] == 1 or prod(window) > _MOST_FACTORS or prod(shapes[1]) < _FEWEST_RESULTS:
+            return None
+    dilations = item.get("dilations") or (1,) * len(window)
+    windows = tuple(window), item["strides"], dilations, sides(item.mapping)[0]
     forms = (Pooling(item.op, *shapes, *windows, bool(item.get("count_include_pad")), rows) for rows in _ROWS)
     return next((it for it in forms if it.loads <= _MOST_LOADS and (it.rows == 1 or _reuses(it))), None)
 

@@ -42,7 +42,7 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
 def ordered_ends(graph: Graph) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the inputs and of the results that convolutions channels last, and ops that keep their order, read and
     compute: they cost least channels last."""
-    images = set[int]() if graph.depends_on_sizes else {it for it in _images(graph, pointwise=False) if _has_order(graph, it)}
+    images = set[int]() if graph.depends_on_sizes else {it for it in _images(graph, of_ends=True) if _has_order(graph, it)}
     results = [item.operands[0] for item in graph.outputs]
     read, written = ((place for place, value in enumerate(its) if value in images) for its in (graph.input_values, results))
     return frozenset(read), frozenset(written)
@@ -90,7 +90,7 @@ def is_channels_last_convolution(graph: Graph, item: Node) -> bool:
     if item.op != CONV2D or graph.types[item.operands[0]].dtype is DType.float64:
         return False
     if item["groups"] > 1:
-        return is_depthwise_of_many(graph, item)
+        return is_depthwise_of_many(graph, item) and not _is_row_major_alone(graph, item)
     return not graph.depends_on_sizes or item.operands[1] in marked_weights(graph) | prepared_values(graph)
 
 
@@ -104,6 +104,14 @@ def is_depthwise_of_many(graph: Graph, item: Node) -> bool:
         return False
     image, weight = (graph.types[operand] for operand in item.operands)
     return item["groups"] > weight.shape[1] == 1 and image.dtype.itemsize == 2 and image.shape[0] >= _MANY_IMAGES
+
+
+def _is_row_major_alone(graph: Graph, item: Node) -> bool:
+    """Whether a convolution of each channel alone reads a row-major input of a program that has no other kind of convolution,
+    and no results channels last: a generated kernel computes it, and nothing is converted."""
+    image = graph.node_of[item.operands[0]]
+    alone = all(it["groups"] > 1 for it in graph.nodes if it.op == CONV2D)
+    return alone and image.op == "input" and not _is_given_so(image) and not _wanted(graph)
 
 
 def converted_inputs(graph: Graph, strides: Sequence[Shape]) -> tuple[int, ...]:
@@ -137,14 +145,16 @@ def _is_product_of_rows(graph: Graph, item: Node) -> bool:
     return prod(weight.shape[2:]) == 1 and prod(image.shape[2:]) * image.dtype.itemsize % _ALIGNED == 0
 
 
-def _images(graph: Graph, pointwise: bool = True) -> set[int]:
+def _images(graph: Graph, of_ends: bool = False) -> set[int]:
     """What convolutions channels last and poolings read and write, what other library ops make of it in the same order, and
-    other images of the same planes; `pointwise`: also of 1×1 convolutions on aligned planes, which may be products."""
+    other images of the same planes; `of_ends`: of convolutions whose neighbours decide, those of each channel alone but not 1×1
+    ones on aligned planes, which may be products."""
     links: dict[int, set[int]] = {}
     convolutions = [
         (item, values)
         for item, values in graph.numbered()
-        if is_channels_last_convolution(graph, item) and (pointwise or not _is_product_of_rows(graph, item))
+        if (of_ends and is_depthwise_of_many(graph, item))
+        or (is_channels_last_convolution(graph, item) and not (of_ends and _is_product_of_rows(graph, item)))
     ]
     images = _wanted(graph).union(value for item, values in convolutions for value in (item.operands[0], values[0]))
     images |= {values[0] for item, values in graph.numbered() if item.op == "input" and _is_given_so(item)}

@@ -1,4 +1,5 @@
-"""The kernel of a pooling: a program computes a few rows of the result, for many positions along its other dims.
+"""The kernel of a pooling, or of a convolution of each channel alone: a program computes a few rows of the result, for many
+positions along its other dims.
 
 Nothing here is trusted: emitted kernels are checked against float64.
 """
@@ -23,8 +24,8 @@ def write_pooling(file: ProgramFile, launch: Launch) -> None:
     """Write the kernel of a pooling, and its launch."""
     pooling = poolings(file.graph)[launch.nodes[0]]
 
-    def body(program: str, x: str, y: str) -> list[str]:
-        return [*_body(pooling, program, x, y)]
+    def body(program: str, x: str, *others: str) -> list[str]:
+        return [*_body(pooling, program, x, *others)]
 
     programs = _groups(pooling) * -(-_positions(pooling) // _ELEMENTS)
     write_generated_kernel(file, launch, programs, body, [NAN_MAX] if pooling.is_max else [], _WARPS)
@@ -40,8 +41,10 @@ def _positions(pooling: Pooling) -> int:
     return prod(pooling.result) // pooling.result[-2]
 
 
-def _body(pooling: Pooling, number: str, x: str, y: str) -> Iterator[str]:
-    """The lines of the kernel: h is the first row of x, d and w the first plane and column of a window."""
+def _body(pooling: Pooling, number: str, x: str, *others: str) -> Iterator[str]:
+    """The lines of the kernel: h is the first row of x, d and w the first plane and column of a window; `others` are the
+    factors of a convolution, and the result."""
+    *factors, y = others
     names = ("n", "c", "d", "h", "w") if len(pooling.x) == 5 else ("n", "c", "h", "w")
     x_steps, y_steps = (dict(zip(names, row_major(shape), strict=True)) for shape in (pooling.x, pooling.result))
     place = {name: dim - len(names) for dim, name in enumerate(names)}  # from the end, as windows have it
@@ -60,6 +63,9 @@ def _body(pooling: Pooling, number: str, x: str, y: str) -> Iterator[str]:
     for name in names[2:]:
         dim = place[name]
         yield f"{name} = {'row' if name == 'h' else name} * {pooling.strides[dim]} - {pooling.before[dim]}"
+    if pooling.has_factors:
+        yield f"factors = {factors[0]} + c * {prod(pooling.window)}"
+        yield f"c = c // {pooling.results_of_channel}"
     yield f"at = {x} + {' + '.join(f'{name} * {x_steps[name]}' for name in names[:-1])} + column"
     yield from _sums(pooling, names[2:-2], x_steps)
     for row in range(pooling.rows):
@@ -68,15 +74,22 @@ def _body(pooling: Pooling, number: str, x: str, y: str) -> Iterator[str]:
 
 
 def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> Iterator[str]:
-    """The maxima or sums of the elements of each row of x, and of these for each row of the result."""
+    """The maxima or sums of the elements of each row of x, and of these for each row of the result; with factors, the sums of
+    products for each row of the result."""
     begun = set[int]()
     users = {
-        needed: [row for row in range(pooling.rows) for at in range(pooling.window[-2]) if pooling.row_of(row, at) == needed]
+        needed: [
+            (row, at) for row in range(pooling.rows) for at in range(pooling.window[-2]) if pooling.row_of(row, at) == needed
+        ]
         for needed in pooling.needed
     }
     other = 'float("-inf")' if pooling.is_max else "0.0"
     for planes in product(*(range(pooling.window[dim]) for dim in range(-2 - len(outer), -2))):
         moved = {name: at * pooling.dilations[-3] for name, at in zip(outer, planes, strict=True)}
+        if pooling.has_factors:
+            first = sum(planes) * prod(pooling.window[-2:])  # of at most one plane
+            for place in range(prod(pooling.window[-2:])):
+                yield f"factor{place} = tl.load(factors + {first + place}, mask=inside).to(tl.float32)"
         for needed, rows in users.items():
             moved["h"] = needed
             parts = []
@@ -92,9 +105,17 @@ def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> It
                     where, mask = f"({where})[:, None] + tl.arange(0, {count})[None, :]", f"({mask})[:, None]"
                 part = f"tl.load({where}, mask={mask}{fill}).to(tl.float32)"
                 parts.append(part if count == 1 else _of_neighbours(pooling, part))
+            if pooling.has_factors:
+                for column, part in enumerate(parts):
+                    yield f"line = {part}"
+                    for row, at in rows:
+                        term = f"line * factor{at * len(parts) + column}"
+                        yield f"sum{row} = " + (f"sum{row} + {term}" if row in begun else term)
+                        begun.add(row)
+                continue
             yield f"line = {parts[0]}"
             yield from (f"line = {_joined(pooling, 'line', part)}" for part in parts[1:])
-            for row in rows:
+            for row, _ in rows:
                 yield f"sum{row} = " + (_joined(pooling, f"sum{row}", "line") if row in begun else "line")
                 begun.add(row)
 
@@ -105,7 +126,7 @@ def _runs(pooling: Pooling) -> Iterator[tuple[int, int]]:
     Then the threads of a warp read without gaps. Such neighbours are all in the image, or none.
     """
     step, window, column = pooling.strides[-1], pooling.window[-1], 0
-    is_aligned = step in _VECTORS and pooling.dilations[-1] == 1 and pooling.x[-1] % step == 0
+    is_aligned = not pooling.has_factors and step in _VECTORS and pooling.dilations[-1] == 1 and pooling.x[-1] % step == 0
     while column < window:
         together = is_aligned and (column - pooling.before[-1]) % step == 0 and column + step <= window
         yield column, step if together else 1
@@ -135,8 +156,8 @@ def _of_neighbours(pooling: Pooling, part: str) -> str:
 
 
 def _result(pooling: Pooling, names: tuple[str, ...], row: int) -> str:
-    """A row of the result: a maximum, or a mean of the elements that count."""
-    if pooling.is_max:
+    """A row of the result: a maximum, a sum of products, or a mean of the elements that count."""
+    if pooling.is_max or pooling.has_factors:
         return f"sum{row}"
     if pooling.counts_pads:
         return f"sum{row} / {float(prod(pooling.window))}"
