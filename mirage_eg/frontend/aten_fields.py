@@ -32,13 +32,17 @@ def joined_fields(call: Call, pieces: Sequence[Tensor], dim: int) -> Tensor | No
         return None
     if any(piece.shape[dim] != 1 for piece in pieces):
         return None
-    g, shape, shifts = call.graph, pieces[0].shape, [it.shift for it in fields]
-    word = g.reshape(Tensor(g, fields[0].word), shape)
+    word = call.graph.reshape(Tensor(call.graph, fields[0].word), pieces[0].shape)
+    return fields_of(call, word, dim, fields[0].bits, [it.shift for it in fields])
+
+
+def fields_of(call: Call, word: Tensor, dim: int, bits: int, shifts: Sequence[int]) -> Tensor:
+    """The `bits` of words above each of some shifts, along a dim of extent 1."""
+    g, behind = call.graph, [1] * (len(word.shape) - 1 - dim)
     name = f"shifts_{word.dtype}_{'_'.join(map(str, shifts))}"
     places = call.lift(name, (len(shifts),), word.dtype, lambda: np.array(shifts))
-    behind = [1] * (len(shape) - 1 - dim)
     column = g.reshape(places, (len(shifts), *behind)) if behind else places
-    return g.low_bits(word >> column, fields[0].bits)
+    return g.low_bits(word >> column, bits)
 
 
 def _field(call: Call, x: Tensor) -> _Field | None:

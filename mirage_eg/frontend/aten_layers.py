@@ -39,12 +39,6 @@ def _linear(call: Call) -> Tensor:
     return z if bias is None else z + bias
 
 
-def _product_with_bytes(call: Call) -> Tensor:
-    """A product with a weight of int8 whose columns have scales."""
-    x = call.tensor("self")
-    return product(x, swapped(cast(call.any_tensor("mat2"), str(x.dtype)), 0, 1)) * call.tensor("scales")
-
-
 def _added_product(left: str, right: str) -> Handler:
     """beta · self + alpha · left @ right."""
 
@@ -383,7 +377,6 @@ HANDLERS: Mapping[str, Handler] = {
     **named("mm.default bmm.default", _matmul("self", "mat2")),
     "aten.mv.default": _matmul("self", "vec"),
     "aten.dot.default": _matmul("self", "tensor"),
-    "aten._weight_int8pack_mm.default": _product_with_bytes,
     "aten.addmm.default": _added_product("mat1", "mat2"),
     "aten.addmv.default": _added_product("mat", "vec"),
     "aten.addr.default": _added_outer,

@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+
 from mirage_eg.frontend.aten_call import Call, Handler, named
+from mirage_eg.frontend.aten_fields import fields_of
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
+_INT4_BLOCKS = {"AVX512": 64, "AVX2": 32}  # columns of a block of weights of 4 bits on a CPU, by what it can do
 _BLOCK = 128  # rows, columns or terms with one scale
 _OF_TENSOR, _OF_ROWS, _OF_PARTS, _OF_BLOCKS = 0, 1, 4, 5  # torch.nn.functional.ScalingType, of those that Hopper multiplies
 
@@ -99,9 +103,65 @@ def _with_bytes(call: Call) -> Tensor:
     return cast(x @ weight * scales, call.result.dtype)
 
 
+def _with_nibbles(call: Call, weight: Tensor) -> Tensor:
+    """Rows times columns of numbers of 4 bits, [columns, terms]: zero is 8, and groups of terms have a scale and an offset."""
+    g, x, (columns, terms) = call.graph, cast(call.tensor("self"), "float32"), weight.shape
+    given, size = cast(call.tensor("qScaleAndZeros"), "float32"), call.whole("qGroupSize")
+    if given.shape != (terms // size, columns, 2) or terms % size:
+        wanted = [terms // size, columns, 2]
+        raise UnsupportedError(f"scales and zeros {list(given.shape)} of groups of {size} of {terms} terms, wanted {wanted}")
+    scale, zero = (
+        reshaped(g.transpose(g.slice(given, 2, place, place + 1), (1, 0, 2)), (columns, terms // size, 1)) for place in (0, 1)
+    )
+    grouped = reshaped(cast(weight, "float32"), (columns, terms // size, size))
+    wide = reshaped((grouped - 8) * scale + zero, (columns, terms))
+    return cast(x @ g.transpose(wide, (1, 0)), call.result.dtype)
+
+
+def _int4_of_gpu(call: Call) -> Tensor:
+    """A weight in words of 8 numbers, as threads of matrix units hold it: [columns / 8, terms / (16 tiles), 32, tiles / 2].
+
+    A thread has a column and two of 8 places of a tile; a word has the numbers of two tiles there and 8 terms behind, the even
+    ones first (`_convert_weight_to_int4pack` of torch, on NVIDIA's GPUs).
+    """
+    words = call.any_tensor("mat2")
+    if len(words.shape) != 4 or words.shape[2] != 32 or words.dtype != "int32":
+        raise UnsupportedError(f"words of {words.dtype} {list(words.shape)}, wanted int32 in four dims, the third of 32")
+    eighths, outer, _, pairs = words.shape
+    fields = fields_of(call, reshaped(words, (eighths, outer, 8, 4, pairs, 1)), 5, 4, range(0, 32, 4))
+    parts = reshaped(fields, (eighths, outer, 8, 4, pairs, 2, 2, 2))  # of a word: odd, tile, 8 terms behind
+    numbers = call.graph.transpose(parts, (0, 2, 1, 4, 6, 7, 3, 5))
+    return _with_nibbles(call, reshaped(numbers, (eighths * 8, outer * pairs * 32)))
+
+
+def _int4_of_cpu(call: Call) -> Tensor:
+    """A weight in bytes of two numbers: of each block of columns the terms in rows, in the vectors of this processor.
+
+    Of a whole block a byte has columns of both halves, of fewer columns two that follow each other
+    (`_convert_weight_to_int4pack_for_cpu` of torch).
+    """
+    g, words, capability = call.graph, call.any_tensor("mat2"), torch.backends.cpu.get_cpu_capability()
+    if capability not in _INT4_BLOCKS or words.dtype != "uint8":
+        raise UnsupportedError(f"4 bits in {words.dtype} on {capability}, wanted uint8 on {' or '.join(_INT4_BLOCKS)}")
+    (columns, half), block = words.shape, _INT4_BLOCKS[capability]
+    blocks, rest, terms, parts = columns // block, columns % block, 2 * half, []
+    flat = reshaped(words, (columns * half,))
+    if blocks:
+        whole = g.slice(flat, 0, 0, (columns - rest) * half) if rest else flat
+        numbers = fields_of(call, reshaped(whole, (blocks, terms, block // 2, 1)), 3, 4, (0, 4))
+        parts.append(reshaped(g.transpose(numbers, (0, 3, 2, 1)), (blocks * block, terms)))
+    if rest:
+        few = g.slice(flat, 0, (columns - rest) * half, columns * half) if blocks else flat
+        numbers = fields_of(call, reshaped(few, (terms, rest // 2, 1)), 2, 4, (0, 4))
+        parts.append(reshaped(g.transpose(numbers, (1, 2, 0)), (rest, terms)))
+    return _with_nibbles(call, parts[0] if len(parts) == 1 else g.concat(parts, 0))
+
+
 HANDLERS: Mapping[str, Handler] = {
     **named("_scaled_mm.default", _scaled_product),
     **named("_scaled_mm_v2.default", _scaled_by_recipe),
     **named("_weight_int8pack_mm.default", _with_bytes),
+    **named("_weight_int4pack_mm.default", _int4_of_gpu),
+    **named("_weight_int4pack_mm_for_cpu.default", _int4_of_cpu),
     **named("_int_mm.default", lambda call: call.any_tensor("self") @ call.any_tensor("mat2")),
 }

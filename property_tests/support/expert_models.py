@@ -16,14 +16,14 @@ SERVED: Mapping[str, ModelCase] = {
     "gpt_oss": ModelCase("GptOss", HEADS | _LOCAL | {"sliding_window": 4}),
     "deepseek_v3": ModelCase("DeepseekV3", TEXT | LATENT | _ROUTED | _GROUPS | {"num_key_value_heads": 4}),
     "jamba": ModelCase("Jamba", GROUPED | SPECIAL | _EXPERTS | _JAMBA | {"use_mamba_kernels": False}),
+    "granitemoe": ModelCase("GraniteMoe", GROUPED | SPECIAL | _LOCAL),
+    "olmoe": ModelCase("Olmoe", HEADS | SPECIAL | _EXPERTS),
+    "phimoe": ModelCase("Phimoe", GROUPED | SPECIAL | _LOCAL),
 }
 """Models that go through torch.compile."""
 
 EXPERTS: Mapping[str, ModelCase] = {
     **{name: case for name, case in SERVED.items() if name not in DESIGNED},
-    "granitemoe": ModelCase("GraniteMoe", GROUPED | SPECIAL | _LOCAL),
-    "olmoe": ModelCase("Olmoe", HEADS | SPECIAL | _EXPERTS),
-    "phimoe": ModelCase("Phimoe", GROUPED | SPECIAL | _LOCAL),
     "qwen2_moe": ModelCase("Qwen2Moe", GROUPED | _EXPERTS | {"shared_expert_intermediate_size": 24}),
     "glm4_moe": ModelCase("Glm4Moe", HEADS | SPECIAL | _ROUTED),
     "deepseek_v2": ModelCase("DeepseekV2", TEXT | LATENT | _ROUTED | {"num_key_value_heads": 4}),

@@ -1,4 +1,4 @@
-"""Five mixtures of experts of transformers go through torch.compile whole: each op is in a segment that runs our kernels."""
+"""Eight mixtures of experts of transformers go through torch.compile whole: each op is in a segment that runs our kernels."""
 
 from dataclasses import replace
 
