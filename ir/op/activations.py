@@ -37,6 +37,24 @@ def tanh(x):
     return tl.where(tl.abs(x) < 0.25, near, far)
 ''',
 )
+# Φ(−u) = 2^−P(u) for u ≥ 0, P the polynomial with P(0) = 1 whose largest error of Φ is least (8e-9): in float32 gelu is within
+# 2 units in the last place of x, besides the error of exp2, and Φ(x) falls to 0 far below 0, where 1 + erf has no digits.
+_GELU: Helper = (
+    "gelu",
+    '''@triton.jit
+def gelu(x):
+    """x · Φ(x), Φ the normal distribution; in half the instructions of an error function."""
+    if x.dtype == tl.float64:
+        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    else:
+        u = tl.abs(x)
+        power = 0.00018618024478200823 + u * (-3.9377689972752705e-05 + u * 2.834912720572902e-06)
+        power = -0.00706342002376914 + u * (0.0001369363599224016 + u * power)
+        power = 0.4592081904411316 + u * (0.052496179938316345 + u * power)
+        below = tl.exp2(-1.0 - u * (1.1511051654815674 + u * power))
+        return x * tl.where(x < 0, below, 1.0 - below)
+''',
+)
 # tanh(log(1 + eˣ)) = (1 + 2n)/(1 + 2n + 2n²) with n = e⁻ˣ, and with n = eˣ (n² + 2n)/(n² + 2n + 2): n is below 1 on both sides,
 # so that nothing overflows.
 _MISH: Helper = (
@@ -111,11 +129,12 @@ OPS = (
         numbers=lambda xp, x: x * (0.5 + 0.5 * erf(xp, x * math.sqrt(0.5))),
         exactly=lambda mp, x: x * (1 + mp.erf(x / mp.sqrt(2))) / 2,
         field=KEYED,
-        triton="0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476))",
+        triton="gelu({x})",
         torch="torch.nn.functional.gelu({x})",
+        helpers=(_GELU,),
         keeps_zero=True,
         bounded=True,
-        functions=2,
+        functions=1,
         onnx=_gelu_in_onnx,
     ),
     ElementwiseOp(

@@ -1,5 +1,6 @@
 """log1p, expm1 and logarithms to other bases keep their digits in kernels, near zero and far from it, as in torch."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,16 @@ def test_kernel_and_evaluator_have_all_digits_of_the_function(
     evaluated = evaluate(graph, [array], FloatAlgebra(working=DType(dtype)))
     for [got] in (run_program(emit(graph), [array]), evaluated):
         np.testing.assert_allclose(got.astype(np.longdouble), wanted, rtol=4 * float(np.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gelu_is_within_units_in_the_last_place_of_its_operand(run_program: RunProgram, dtype: str) -> None:
+    """It has digits below 0, too, where the sum of 1 and an error function has few."""
+    graph, array = of("gelu", [*np.linspace(-14.0, 14.0, 2001), 0.0, -100.0, 1e30], dtype)
+    wanted = array * np.vectorize(math.erfc)(-array.astype(np.float64) / math.sqrt(2)) / 2
+    [got] = run_program(emit(graph), [array])
+    assert (np.abs(got - wanted) <= 3 * np.spacing(np.abs(array))).all()
+    assert np.abs(got[array < -7]).max() < 1e-9
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
