@@ -24,17 +24,17 @@ from mirage_eg.ir.op.record import (
 )
 from mirage_eg.ir.op.selections import NAN_MAX
 
-# Triton has no tanh on some targets. Near zero the quotient cancels, so a series replaces it.
+# Triton has no tanh on some targets. Near zero the difference cancels, so the polynomial of least relative error replaces it.
 _TANH: Helper = (
     "tanh",
     '''@triton.jit
 def tanh(x):
     """Hyperbolic tangent, to float32 precision over the whole line."""
-    decay = tl.exp(-2.0 * tl.abs(x))
-    far = tl.where(x < 0, -1.0, 1.0) * (1.0 - decay) / (1.0 + decay)
+    far = 2.0 / (1.0 + tl.exp2(-2.8853900817779268 * tl.abs(x))) - 1.0
     y = x * x
-    near = x * (1.0 + y * (-1.0 / 3.0 + y * (2.0 / 15.0 + y * (-17.0 / 315.0 + y * (62.0 / 2835.0)))))
-    return tl.where(tl.abs(x) < 0.25, near, far)
+    near = y * (0.13320942223072052 + y * (-0.05268414691090584 + y * 0.01645876280963421))
+    near = x + x * y * (-0.33332958817481995 + near)
+    return tl.where(tl.abs(x) < 0.55, near, tl.where(x < 0, -far, far))
 ''',
 )
 # Φ(−u) = 2^−P(u) for u ≥ 0, P the polynomial with P(0) = 1 whose largest error of Φ is least (8e-9): in float32 gelu is within
@@ -162,7 +162,7 @@ OPS = (
         numbers=lambda xp, x: x * _sigmoid_of_gelu_tanh(xp, x),
         exactly=lambda mp, x: x * _sigmoid(mp, 2 * mp.sqrt(2 / mp.pi) * (x + x**3 * 44715 / 10**6)),
         field=KEYED,
-        triton="{x} * tl.sigmoid({x} * (1.5957691216057308 + 0.07135481282668386 * {x} * {x}))",
+        triton="{x} / (1.0 + tl.exp2({x} * (-2.302208198144325 - 0.1029432395800235 * {x} * {x})))",
         torch='torch.nn.functional.gelu({x}, approximate="tanh")',
         noun="gelu",
         keeps_zero=True,

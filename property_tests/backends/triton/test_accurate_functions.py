@@ -46,6 +46,19 @@ def test_gelu_is_within_units_in_the_last_place_of_its_operand(run_program: RunP
     assert np.abs(got[array < -7]).max() < 1e-9
 
 
+def test_tanh_and_the_gelu_of_it_have_the_digits_of_float32(run_program: RunProgram) -> None:
+    x = [*np.linspace(-10.0, 10.0, 3001), *np.linspace(-0.6, 0.6, 998), 1e-30]
+    graph, array = of("tanh", x, "float32")
+    wanted = np.tanh(array.astype(np.float64))
+    [got] = run_program(emit(graph), [array])
+    assert (np.abs(got - wanted) <= 5 * np.spacing(np.abs(wanted).astype(np.float32))).all()
+    graph, array = of("gelu_tanh", x, "float32")
+    exact = array.astype(np.float64)
+    wanted = exact * (1 + np.tanh(math.sqrt(2 / math.pi) * (exact + 0.044715 * exact**3))) / 2
+    [got] = run_program(emit(graph), [array])
+    assert (np.abs(got - wanted) <= 4 * np.spacing(np.abs(array))).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_roots_are_rounded_to_nearest(run_program: RunProgram, dtype: str) -> None:
     """A GPU's fast root is off by a digit, often to one side: a mean of differences of distances shows it."""
