@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from egglog import bindings
+from mirage_eg.egraph.egglog_bindings import bindings
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from functools import partial
 from itertools import permutations
 from typing import Any
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.terms import assign, call, define, fact, term
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph

@@ -16,12 +16,11 @@ from math import prod
 from time import perf_counter, thread_time
 from traceback import clear_frames
 
-from egglog import bindings
-
 from mirage_eg.backends.evaluator.sandbox import Worker, in_worker
-from mirage_eg.egraph.expression import INDEX_TERMS, REDUCTIONS, Constant, Expression, Term, index_name, parts_in
+from mirage_eg.egraph.egglog_bindings import bindings
+from mirage_eg.egraph.expression import INDEX_TERMS, REDUCTIONS, Constant, Expression, index_name, parts_in
 from mirage_eg.egraph.growing_laws import blame, culprits, growth_shares
-from mirage_eg.egraph.laws import Law, Literal, applications, patterns
+from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook, is_added
 from mirage_eg.egraph.scheduler import BackOff, count_nodes
@@ -124,7 +123,7 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, worker: Wor
     if rulebook.packaged:
 
         def build(target: Expression) -> Oracle:
-            _check_declared(rulebook, target)
+            check_declared(rulebook, target)
             return _saturated(rulebook, target, limits)
 
         yield build
@@ -134,7 +133,7 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, worker: Wor
 
 
 def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Limits) -> Oracle:
-    _check_declared(rulebook, target)
+    check_declared(rulebook, target)
     iterations, nodes = 0, 0
 
     def on_iteration(progress: tuple[int, int]) -> None:
@@ -221,7 +220,8 @@ def undeclared(rulebook: Rulebook, target: Expression) -> str | None:
     return next((term.constructor for term in target.terms if term.constructor not in rulebook.signatures), None)
 
 
-def _check_declared(rulebook: Rulebook, target: Expression) -> None:
+def check_declared(rulebook: Rulebook, target: Expression) -> None:
+    """Raise a RuleError unless a theory declares each constructor of the target."""
     if (name := undeclared(rulebook, target)) is not None:
         raise RuleError(
             f"the program has an op whose constructor {name} no loaded theory declares; wanted a rule file with "
@@ -231,7 +231,7 @@ def _check_declared(rulebook: Rulebook, target: Expression) -> None:
 
 def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
     """`build_oracle` in this process, for user laws too, but without the laws named in `without`."""
-    _check_declared(rulebook, target)
+    check_declared(rulebook, target)
     return _saturated(rulebook, target, limits, without)
 
 
@@ -253,13 +253,25 @@ def _saturated(
     without: frozenset[str] = frozenset(),
     on_iteration: OnIteration | None = None,
 ) -> Oracle:
-    """The oracle; no reference to its e-graph is left, not even in an error, since only the creating thread may drop it."""
-    inserted = ["below", *INSERTED, *(item.constructor for item in target.terms)]
+    """The oracle; no reference to its e-graph is left, not even in an error."""
+    inserted = ["below", *inserted_tables(target)]
     rulebook = rulebook.leaving_out(without)
-    try:  # no variable of this frame, which the error keeps, may name the e-graph
+    with dropped_in_this_thread():
         if limits.backoff is not None:
             return _saturated_by_law(rulebook, inserted, target, limits, on_iteration)
         return saturate_in(rulebook.new_egraph(inserted), rulebook.domain, target, limits, on_iteration)
+
+
+def inserted_tables(target: Expression) -> list[str]:
+    """The tables that `insert` fills."""
+    return [*INSERTED, *(item.constructor for item in target.terms)]
+
+
+@contextmanager
+def dropped_in_this_thread() -> Iterator[None]:
+    """No error keeps an e-graph that only frames called from this body name: the creating thread alone may drop it."""
+    try:
+        yield
     except BaseException as error:
         link: BaseException | None = error
         while link is not None:
@@ -300,11 +312,11 @@ def saturate_in(
     egraph.set_report_level(bindings.TimeOnly())
     insert(egraph, domain, target)
     matches: Counter[str] = Counter()
-    growth, stopped = _saturate(egraph, OWN_RULESET, limits, matches, on_iteration, schedule)
+    growth, stopped = saturate_until(egraph, OWN_RULESET, limits, matches, on_iteration, schedule)
     egraph.run_program(*(fact("below", term(output)) for output in target.outputs))
     # The closure must be complete for an unsaturated e-graph, too; a deep program needs an iteration for each level.
     closing = Limits(iterations=sys.maxsize, nodes=growth[-1] + limits.nodes, seconds=limits.seconds)
-    _, stopped_below = _saturate(egraph, "subexpression", closing, matches, on_iteration)
+    _, stopped_below = saturate_until(egraph, "subexpression", closing, matches, on_iteration)
     stopped = stopped or stopped_below
     table, numbers, sorts = _freeze(egraph)
 
@@ -320,14 +332,15 @@ def saturate_in(
         iterations=len(growth),
         seconds=perf_counter() - start,
         growth=tuple(growth),
-        matches=_largest_first(matches),
-        added=() if schedule is None else _largest_first(schedule.added),
+        matches=matches_largest_first(matches),
+        added=() if schedule is None else matches_largest_first(schedule.added),
         paused=() if schedule is None else schedule.paused,
     )
     return Oracle(table, inputs, outputs, saturation, sorts)
 
 
-def _largest_first(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
+def matches_largest_first(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
+    """Counts by law."""
     return tuple(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
@@ -377,15 +390,19 @@ def _prime_factors(size: Constant) -> Iterable[int]:
             divisor += 1
 
 
-def _saturate(
+def saturate_until(
     egraph: bindings.EGraph,
     ruleset: str,
     limits: Limits,
     matches: Counter[str],
-    on_iteration: OnIteration | None,
+    on_iteration: OnIteration | None = None,
     schedule: BackOff | None = None,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> tuple[list[int], str | None]:
-    """E-nodes after each iteration, and the limit that was hit, checked between iterations: egglog cannot be interrupted."""
+    """E-nodes after each iteration, and the limit that was hit, checked between iterations: egglog cannot be interrupted.
+
+    Saturation ends where no law changes the e-graph, or it `is_enough`.
+    """
     growth: list[int] = []
     start, processor_start = perf_counter(), thread_time()
 
@@ -401,7 +418,7 @@ def _saturate(
             growth.append(nodes)
             if on_iteration is not None:
                 on_iteration((number, nodes))
-            if not updated:
+            if not updated or is_enough():
                 return growth, None
             if nodes > limits.nodes:
                 return growth, f"stopped at {limits.nodes:,} nodes"
@@ -445,47 +462,3 @@ def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Valu
                 if None not in arguments:
                     table[(name, *arguments)] = numbers[row.output]
     return table, numbers, sorts
-
-
-def _name_a_part(rulebook: Rulebook) -> bool:
-    """Whether a law says the name of a part of a loop or grid."""
-    if not any(end in theory.text for theory in rulebook.theories for end in ('.g"', '.l"')):
-        return False  # at once: this is asked for each segment
-    calls = (call for law in rulebook.laws for pattern in patterns(law) for call in applications(pattern))
-    constants = (it for call in calls for it in call.arguments)
-    return any(isinstance(it, Literal) and str(it.value).endswith((".g", ".l")) for it in constants)
-
-
-def share_renamed(build: BuildOracle, rulebook: Rulebook) -> BuildOracle:
-    """`build` with one saturation for all targets of the indexed domain that are equal up to the names of parts.
-
-    A reduced axis that is split over the grid has the same laws as one that is looped.
-    """
-    if rulebook.domain != "indexed" or _name_a_part(rulebook):
-        return build  # parts of the abstract domain are sizes
-    memo: dict[Expression, Oracle] = {}
-
-    def build_shared(target: Expression) -> Oracle:
-        names = _loop_names(target)
-        renamed = _renamed(target, names)
-        if renamed not in memo:
-            memo[renamed] = build(renamed)
-        oracle = memo[renamed]
-        back: dict[Constant, Constant] = {new: old for old, new in names.items()}
-        table = {(name, *(back.get(it, it) for it in arguments)): class_ for (name, *arguments), class_ in oracle.table.items()}
-        return replace(oracle, table=table) if names else oracle
-
-    return build_shared
-
-
-def _loop_names(target: Expression) -> dict[Constant, Constant]:
-    """A loop part's name for every grid part of an axis without a loop part."""
-    parts = {str(name) for item in target.terms for name in item.constants if isinstance(name, str)}.union(*target.free)
-    renamed = {name: f"{name.removesuffix('.g')}.l" for name in parts if name.endswith(".g")}
-    return {old: new for old, new in renamed.items() if new not in parts}
-
-
-def _renamed(target: Expression, names: dict[Constant, Constant]) -> Expression:
-    terms = (Term(it.constructor, tuple(names.get(name, name) for name in it.constants), it.children) for it in target.terms)
-    free = (frozenset(str(names.get(part, part)) for part in parts) for parts in target.free)
-    return replace(target, terms=tuple(terms), free=tuple(free))

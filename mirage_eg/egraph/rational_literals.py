@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import Signature
 from mirage_eg.egraph.terms import literal
 from mirage_eg.ir.errors import RuleError
 
 _RATIO = re.compile(r"[+-]?\d+/\d+")
+_NUMBER = re.compile(r"(?<![^\s()])[+-]?\d")  # the begin of a plain number
 _EXACT_SORTS = ("BigRat", "BigInt")
 _SAME_SORT = frozenset({"+", "-", "*", "/", "%", "neg", "abs", "pow", "min", "max"})  # operands and result
 _COMPARED = frozenset({"<", ">", "<=", ">=", "=", "!="})
@@ -34,12 +34,16 @@ Expr = Any  # a Var, Lit or Call of egglog.bindings
 
 
 def with_rationals(command: Any, signatures: Mapping[str, Signature], place: str) -> Any:
-    """The law with egglog's notation for all its plain numbers; other commands as they are.
+    """The law, which was parsed, with egglog's notation for all its plain numbers; other commands as they are.
 
     Raises:
         RuleError: a fraction with the denominator 0.
     """
     match command:
+        case bindings.RewriteCommand() | bindings.BiRewriteCommand() if not _NUMBER.search(_source(command.rewrite)):
+            return command
+        case bindings.RuleCommand() if not _NUMBER.search(_source(command.rule)):
+            return command
         case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
             return bindings.RewriteCommand(ruleset, _rewrite(rewrite, signatures, place), subsume)
         case bindings.BiRewriteCommand(name=ruleset, rewrite=rewrite):

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import Signature, directions, read_law, read_signatures
 from mirage_eg.egraph.rational_literals import with_rationals
 from mirage_eg.egraph.rule_errors import OWN_RULESET, located, refused_command

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Signature
 

@@ -15,9 +15,8 @@ from itertools import takewhile
 from pathlib import Path
 from threading import current_thread, main_thread
 
-from egglog import bindings
-
 from mirage_eg.backends.evaluator.sandbox import in_worker
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import Law, Signature, read_law, read_signatures, wording
 from mirage_eg.egraph.rational_literals import with_rationals
 from mirage_eg.egraph.rule_commands import (
@@ -261,8 +260,9 @@ class _Loading:
         places_by_wording: dict[tuple[str, ...], str] = {}
         for command, place in self.commands(file):
             try:
-                law = self.law(command, place, places_by_wording)
-                self.run(command, file, place)
+                exact = with_rationals(command, self.signatures, place)
+                law = self.law(exact, place, places_by_wording)
+                self.run(exact, file, place)
             except RuleError as error:
                 declared = read_signatures(command).keys()
                 self.undeclared |= declared
@@ -293,7 +293,7 @@ class _Loading:
         """The law of a command, if it is one; its name and wording are new."""
         if not isinstance(command, LAWS):
             return None
-        law = read_law(with_rationals(command, self.signatures, place), place, source_of(command))
+        law = read_law(command, place, source_of(command))
         if law.ruleset in self.rulesets:
             raise RuleError(f"{place}: got the ruleset {law.ruleset}, which is never run; wanted {' or '.join(RULESETS)}")
         if law.name in self.places:
@@ -307,7 +307,7 @@ class _Loading:
     def run(self, command: Command, file: RuleFile, place: str) -> None:
         """Type-check a command, and record what it declares."""
         try:
-            self.egraph.run_program(with_rationals(command, self.signatures, place))
+            self.egraph.run_program(command)
         except bindings.EggSmolError as error:
             raise RuleError(located(error, file.path) + hint(str(error), self.signatures)) from None
         if isinstance(command, bindings.AddRuleset) and not file.packaged and command.name not in (*RULESETS, MEANING):

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import thread_time
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.expression import Constant, Expression, Term
 from mirage_eg.egraph.oracle import INSERTED, Limits, insert
 from mirage_eg.egraph.rulebook import Rulebook

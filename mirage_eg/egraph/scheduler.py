@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.terms import run_once, table_sizes
 
 PAUSE = 5  # iterations of a law's first pause, as in egg; each later pause is twice as long, and its bound twice as high

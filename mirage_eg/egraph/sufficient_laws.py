@@ -6,8 +6,9 @@ User laws run in a process of their own, which ends with the object.
 from collections.abc import Collection, Sequence
 
 from mirage_eg.backends.evaluator.sandbox import Worker
+from mirage_eg.egraph.agreement import Agreement, agreement
 from mirage_eg.egraph.expression import Expression
-from mirage_eg.egraph.oracle import Limits, Oracle, saturate, spellings
+from mirage_eg.egraph.oracle import Limits, spellings
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.errors import RuleError
 
@@ -47,15 +48,14 @@ class SufficientLaws:
         for laws in (*known, self.equations):
             without = self.others(laws)
             try:
-                oracle = self._saturate(joint, without)
+                found = self._agreement(joint, without)
             except RuleError as error:  # user laws hit a limit
                 reason = str(error)
                 continue
-            if _agree(oracle):
+            if found.equal:
                 earlier = not minimal and laws is not self.equations
-                return tuple(self._matched(oracle, without)) if earlier else self._reduced(joint, oracle, without)
-            stopped = oracle.saturation.stopped
-            reason = f"saturation {stopped}" if stopped else NOT_SHOWN
+                return tuple(self._matched(found, without)) if earlier else self._reduced(joint, found, without)
+            reason = f"saturation {found.stopped}" if found.stopped else NOT_SHOWN
         return reason
 
     def without_superfluous(
@@ -80,19 +80,19 @@ class SufficientLaws:
         """A sufficient set of laws without the excluded ones, or None."""
         without = self.excluded.union(excluded)
         try:
-            oracle = self._saturate(joint, without)
+            found = self._agreement(joint, without)
         except RuleError:
             return None
-        return self._reduced(joint, oracle, without) if _agree(oracle) else None
+        return self._reduced(joint, found, without) if found.equal else None
 
     def matching(self, joint: Expression, excluded: Collection[str]) -> tuple[str, ...] | None:
         """A sufficient set of laws without the excluded ones, superfluous laws among them, or None."""
         without = frozenset(excluded)
         try:
-            oracle = self._saturate(joint, without)
+            found = self._agreement(joint, without)
         except RuleError:
             return None
-        return tuple(self._matched(oracle, without)) if _agree(oracle) else None
+        return tuple(self._matched(found, without)) if found.equal else None
 
     def suffices(self, joint: Expression, laws: Collection[str]) -> bool:
         """Whether these laws alone suffice; not if they hit a limit."""
@@ -104,24 +104,24 @@ class SufficientLaws:
 
     def _agrees(self, joint: Expression, without: frozenset[str]) -> bool:
         try:
-            return _agree(self._saturate(joint, without))
+            return self._agreement(joint, without).equal
         except RuleError:  # a limit: the laws in `without` count as needed
             return False
 
-    def _reduced(self, joint: Expression, oracle: Oracle, without: frozenset[str]) -> tuple[str, ...]:
+    def _reduced(self, joint: Expression, found: Agreement, without: frozenset[str]) -> tuple[str, ...]:
         """Of the laws that matched, superfluous ones are dropped in halves, then one by one.
 
         A set from an earlier proof is reduced one by one from the start. A large e-graph keeps all laws that matched.
         """
-        needed = self._matched(oracle, without)
-        if oracle.saturation.nodes <= MINIMIZED_NODES:
+        needed = self._matched(found, without)
+        if found.nodes <= MINIMIZED_NODES:
             needed = self._minimized(joint, needed, 1 if without else max(1, len(needed) // 2))
         self._sets.pop(tuple(needed), None)
         self._sets[tuple(needed)] = None
         return tuple(needed)
 
-    def _matched(self, oracle: Oracle, without: frozenset[str]) -> list[str]:
-        matched = {law for law, count in oracle.saturation.matches if count}
+    def _matched(self, found: Agreement, without: frozenset[str]) -> list[str]:
+        matched = {law for law, count in found.matches if count}
         return [law for law in self.equations if law not in without and any(name in matched for name in spellings(law))]
 
     def _minimized(self, joint: Expression, needed: list[str], size: int) -> list[str]:
@@ -137,24 +137,19 @@ class SufficientLaws:
                 return needed
             size = max(1, size // 2)
 
-    def _saturate(self, joint: Expression, without: frozenset[str]) -> Oracle:
-        oracle = self._oracle(joint, without)
-        self.nodes += oracle.saturation.nodes
-        self.seconds += oracle.saturation.seconds
-        return oracle
+    def _agreement(self, joint: Expression, without: frozenset[str]) -> Agreement:
+        found = self._found(joint, without)
+        self.nodes += found.nodes
+        self.seconds += found.seconds
+        return found
 
-    def _oracle(self, joint: Expression, without: frozenset[str]) -> Oracle:
+    def _found(self, joint: Expression, without: frozenset[str]) -> Agreement:
         if self.rulebook.packaged:
-            return saturate(self.rulebook, joint, self.limits, without)
+            return agreement(self.rulebook, joint, self.limits, without)
         if self._worker is None:
             self._worker = Worker()
         paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
         task = f"{paths}: saturation of two sides of an equality together"
-        arguments = (saturate, self.rulebook, joint, self.limits, without)
-        oracle: Oracle = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
-        return oracle
-
-
-def _agree(oracle: Oracle) -> bool:
-    half = len(oracle.outputs) // 2
-    return oracle.outputs[:half] == oracle.outputs[half:]
+        arguments = (agreement, self.rulebook, joint, self.limits, without)
+        found: Agreement = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
+        return found

@@ -8,7 +8,7 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from egglog import bindings
+from mirage_eg.egraph.egglog_bindings import bindings
 
 if TYPE_CHECKING:
     from mirage_eg.egraph.expression import Constant

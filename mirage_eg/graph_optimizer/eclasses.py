@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import read_enodes
 from mirage_eg.egraph.terms import term
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, ProgramTerms, append_enode

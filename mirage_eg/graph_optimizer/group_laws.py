@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, applications, read_law
 from mirage_eg.egraph.rule_files import forms, packaged_files
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import OpTerms, op_node, terms, vector
 from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union, variable
 from mirage_eg.ir import write

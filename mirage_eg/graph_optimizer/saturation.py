@@ -13,8 +13,7 @@ from functools import cache
 from importlib import resources
 from time import perf_counter, thread_time
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.rule_commands import core_of, in_ruleset, ruleset_of
 from mirage_eg.egraph.terms import run_once, table_sizes
 from mirage_eg.graph_optimizer.group_laws import group_laws

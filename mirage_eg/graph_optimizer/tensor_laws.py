@@ -12,9 +12,8 @@ from functools import cache
 from itertools import combinations
 from pathlib import PurePath
 
-from egglog import bindings
-
 from mirage_eg.backends.evaluator.sandbox import in_worker
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import (
     Apply,
     Condition,

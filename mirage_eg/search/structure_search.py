@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from mirage_eg.egraph.expression import Split, express, grid_splits, splits
-from mirage_eg.egraph.oracle import BuildOracle, Limits, Saturation, oracle_builder, share_renamed
+from mirage_eg.egraph.oracle import BuildOracle, Limits, Saturation, oracle_builder
 from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.shared_saturation import share_renamed
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.derivations import Closure, close, walk_back

@@ -14,9 +14,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from egglog import bindings
-
 from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import OpTerms, has_type_of_operand
 from mirage_eg.egraph.terms import assign, fact, literal, run_once, table_sizes, term
 from mirage_eg.ir.at_sizes import dims_of

@@ -8,8 +8,7 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 from collections.abc import Callable, Mapping
 from math import inf
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import ENode, op_node, read_enodes
 from mirage_eg.egraph.terms import term
 from mirage_eg.ir.graph import Graph

@@ -17,8 +17,7 @@ from importlib import resources
 from math import inf
 from time import perf_counter
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import ENode, OpTerms
 from mirage_eg.egraph.terms import call, run_once, table_sizes, term
 from mirage_eg.ir.dissolve import dissolved

@@ -1,8 +1,8 @@
 """Laws are read as commands: line breaks, names in comments and texts change nothing."""
 
 import mirage_eg as mi
-from mirage_eg.egraph.oracle import share_renamed
 from mirage_eg.egraph.rulebook import read_rules
+from mirage_eg.egraph.shared_saturation import share_renamed
 from mirage_eg.graph_optimizer.program_terms import ProgramTerms
 from mirage_eg.graph_optimizer.saturation import directed_laws
 from mirage_eg.ir.node import node

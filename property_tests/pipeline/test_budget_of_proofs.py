@@ -12,13 +12,13 @@ from mirage_eg.egraph import sufficient_laws
 def test_a_proof_takes_at_most_half_of_what_is_left_of_the_budget(
     budget: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saturate, limits = sufficient_laws.saturate, []
+    agreement, limits = sufficient_laws.agreement, []
 
     def recorded(rulebook: Any, joint: Any, given: Any, without: Any) -> Any:
         limits.append(given.seconds)
-        return saturate(rulebook, joint, given, without)
+        return agreement(rulebook, joint, given, without)
 
-    monkeypatch.setattr(sufficient_laws, "saturate", recorded)
+    monkeypatch.setattr(sufficient_laws, "agreement", recorded)
     graph = mi.new_kernel_graph()
     x, y = (graph.new_input((16, 16), "float32", name) for name in "xy")
     graph.mark_output(x * y + 1)

@@ -9,9 +9,10 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.egraph.expression import Expression, Split, express, grid_splits, splits
-from mirage_eg.egraph.oracle import Oracle, build_oracle, oracle_builder, share_renamed
+from mirage_eg.egraph.oracle import Oracle, build_oracle, oracle_builder
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.shared_saturation import share_renamed
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.builder import new_kernel_graph

@@ -13,8 +13,7 @@ from fractions import Fraction
 from itertools import islice, product
 from typing import Any
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.equations import instance
 from mirage_eg.egraph.expression import primes
 from mirage_eg.egraph.laws import (

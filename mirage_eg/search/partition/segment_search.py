@@ -19,8 +19,9 @@ from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.targets import why_no_clusters
 from mirage_eg.egraph.expression import Split
-from mirage_eg.egraph.oracle import Limits, oracle_builder, share_renamed
+from mirage_eg.egraph.oracle import Limits, oracle_builder
 from mirage_eg.egraph.rulebook import Rulebook
+from mirage_eg.egraph.shared_saturation import share_renamed
 from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError

@@ -10,8 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from egglog import bindings
-
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.tensor.normal_form import proved
 from mirage_eg.egraph.tensor.ops import op
 from mirage_eg.egraph.tensor.term import Equation

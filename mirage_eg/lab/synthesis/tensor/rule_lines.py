@@ -13,8 +13,8 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from egglog import bindings
 
+from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import read_law, wording
 from mirage_eg.egraph.tensor.normal_form import proved
 from mirage_eg.egraph.tensor.ops import op
