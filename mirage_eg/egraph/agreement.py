@@ -24,7 +24,7 @@ from mirage_eg.egraph.terms import term
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class EqualHalves:
     """Whether the halves are equal, and how the e-graph grew until then.
 
     `stopped`: the limit, where they are not equal and laws still apply; `matches`: of each law, the largest first.
@@ -37,7 +37,7 @@ class Agreement:
     matches: tuple[tuple[str, int], ...]
 
 
-def agreement(rulebook: Rulebook, both: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Agreement:
+def agreement(rulebook: Rulebook, both: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> EqualHalves:
     """Whether the laws, but those in `without`, make the first half of the outputs equal to the second within the limits.
 
     Raises:
@@ -49,7 +49,7 @@ def agreement(rulebook: Rulebook, both: Expression, limits: Limits, without: fro
         return _agreement_in(rulebook.new_egraph(inserted_tables(both)), rulebook.domain, both, limits)
 
 
-def _agreement_in(egraph: bindings.EGraph, domain: str, both: Expression, limits: Limits) -> Agreement:
+def _agreement_in(egraph: bindings.EGraph, domain: str, both: Expression, limits: Limits) -> EqualHalves:
     start = perf_counter()
     egraph.set_report_level(bindings.TimeOnly())
     insert(egraph, domain, both)
@@ -62,4 +62,4 @@ def _agreement_in(egraph: bindings.EGraph, domain: str, both: Expression, limits
         return classes(both.outputs[:half]) == classes(both.outputs[half:])
 
     growth, stopped = saturate_until(egraph, OWN_RULESET, limits, matches, is_enough=are_equal)
-    return Agreement(are_equal(), growth[-1], perf_counter() - start, stopped, matches_largest_first(matches))
+    return EqualHalves(are_equal(), growth[-1], perf_counter() - start, stopped, matches_largest_first(matches))

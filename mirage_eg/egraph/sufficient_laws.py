@@ -6,7 +6,7 @@ User laws run in a process of their own, which ends with the object.
 from collections.abc import Collection, Sequence
 
 from mirage_eg.backends.evaluator.sandbox import Worker
-from mirage_eg.egraph.agreement import Agreement, agreement
+from mirage_eg.egraph.agreement import EqualHalves, agreement
 from mirage_eg.egraph.expression import Expression
 from mirage_eg.egraph.oracle import Limits, spellings
 from mirage_eg.egraph.rulebook import Rulebook
@@ -108,7 +108,7 @@ class SufficientLaws:
         except RuleError:  # a limit: the laws in `without` count as needed
             return False
 
-    def _reduced(self, joint: Expression, found: Agreement, without: frozenset[str]) -> tuple[str, ...]:
+    def _reduced(self, joint: Expression, found: EqualHalves, without: frozenset[str]) -> tuple[str, ...]:
         """Of the laws that matched, superfluous ones are dropped in halves, then one by one.
 
         A set from an earlier proof is reduced one by one from the start. A large e-graph keeps all laws that matched.
@@ -120,7 +120,7 @@ class SufficientLaws:
         self._sets[tuple(needed)] = None
         return tuple(needed)
 
-    def _matched(self, found: Agreement, without: frozenset[str]) -> list[str]:
+    def _matched(self, found: EqualHalves, without: frozenset[str]) -> list[str]:
         matched = {law for law, count in found.matches if count}
         return [law for law in self.equations if law not in without and any(name in matched for name in spellings(law))]
 
@@ -137,13 +137,13 @@ class SufficientLaws:
                 return needed
             size = max(1, size // 2)
 
-    def _agreement(self, joint: Expression, without: frozenset[str]) -> Agreement:
+    def _agreement(self, joint: Expression, without: frozenset[str]) -> EqualHalves:
         found = self._found(joint, without)
         self.nodes += found.nodes
         self.seconds += found.seconds
         return found
 
-    def _found(self, joint: Expression, without: frozenset[str]) -> Agreement:
+    def _found(self, joint: Expression, without: frozenset[str]) -> EqualHalves:
         if self.rulebook.packaged:
             return agreement(self.rulebook, joint, self.limits, without)
         if self._worker is None:
@@ -151,5 +151,5 @@ class SufficientLaws:
         paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
         task = f"{paths}: saturation of two sides of an equality together"
         arguments = (agreement, self.rulebook, joint, self.limits, without)
-        found: Agreement = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
+        found: EqualHalves = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
         return found

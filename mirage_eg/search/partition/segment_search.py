@@ -252,14 +252,17 @@ def search_worthwhile(task: Task, program: Graph, axes: Axes, only: Split | None
 def for_other_sizes(instantiated: Sequence[Instantiated], check: "FieldCheck") -> tuple[AnyStructure, ...]:
     """The structures that the µGraphs of a segment have, and the first equal one of each split, where these do not fit.
 
-    Whether that one overflows is checked where it gets tiles: most never do.
+    Laws decide, or the fields where there is no proof. What gets tiles later is checked then, as is whether it overflows: most
+    never do.
     """
     first: dict[tuple[type[AnyStructure], Split], AnyStructure] = {}
     with suppress(OverdueError):
         for entry in instantiated:
             structure = entry.structure
             kind = type(structure), structure.split
-            if kind not in first and (check.is_equal(structure) if entry.equal is None else entry.equal):
+            if kind in first or entry.equal is False:
+                continue
+            if entry.equal or structure.proved or check.is_equal(structure):
                 first[kind] = structure
     return (*dict.fromkeys([*(entry.structure for entry in instantiated if entry.kernels), *first.values()]),)
 
