@@ -202,6 +202,8 @@ class _Inference:
                 return self.library(item, operands, shape, row.axes(self.extents(operands), item.mapping))
             case Kind.REARRANGEMENT if self.slices and item.op in CUTS_AND_JOINS:
                 return self.cut(item, operands, shape)
+            case _ if self.finest and item.op == "pad":
+                return self.padded(item, operands[0], shape)
             case Kind.REARRANGEMENT:
                 return self.rearrange(item, operands[0], shape)
             case _:
@@ -284,6 +286,13 @@ class _Inference:
             dim = self.new(shape[cut])
             self.indexed.update(atom for own in (*(dims[cut] for dims in operands), dim) for atom in own)
         return (*others[:cut], dim, *others[cut + 1 :])
+
+    def padded(self, item: Node, dims: Dims, shape: Shape) -> Dims:
+        """The dims of a tensor with more around it: padded ones have indices of their own, the others are the tensor's."""
+        wider = [before > 0 or after > 0 for before, after in zip(item["before"], item["after"], strict=True)]
+        result = tuple(self.new(extent) if wide else dim for dim, extent, wide in zip(dims, shape, wider, strict=True))
+        self.indexed.update(atom for own, made, wide in zip(dims, result, wider, strict=True) if wide for atom in (*own, *made))
+        return result
 
     def parts_of(self, dim: Dim) -> Dims:
         """The dims that a concatenation of unequal parts joined, or the dim alone."""

@@ -3,12 +3,14 @@
 from math import ceil, prod
 
 from mirage_eg.backends.cost.lower_bound import flops_of_product
+from mirage_eg.backends.launches.few_channels import filled_values
 from mirage_eg.backends.launches.image_layouts import is_depthwise_of_many
+from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.ir.windows import CONVOLUTIONS
+from mirage_eg.ir.windows import CONV2D, CONVOLUTIONS
 
 UNALIGNED = 2.8
 ODD = 7.0
@@ -73,4 +75,20 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
     if item.op not in CONVOLUTIONS or image.dtype.itemsize != 2 or item["groups"] > 1:
         return operations, slower
     filters, channels, *_ = weight.shape
-    return operations, _UNALIGNED_CHANNELS if channels % 8 else slower * _FILTERS * ceil(filters / _FILTERS) / filters
+    slower *= _FILTERS * ceil(filters / _FILTERS) / filters
+    if (filled := filled_values(graph).get(item.operands[1])) is not None:
+        return operations * filled // channels, slower
+    return operations, _UNALIGNED_CHANNELS if channels % 8 else slower
+
+
+def converted_bytes(graph: Graph, item: Node) -> int:
+    """The bytes that the copies channels last of the images of a convolution move: of images that it reads first."""
+    if item.op != CONV2D:
+        return 0
+    converted, filled = placement_of(graph).converted, filled_values(graph)
+    image, total = item.operands[0], 0
+    first = next((graph.nodes[reader] for reader in graph.readers[image] if graph.nodes[reader].op == CONV2D), None)
+    if image in converted and first is item:
+        kind = graph.types[image]
+        total = kind.nbytes + kind.nbytes * filled.get(image, kind.shape[1]) // kind.shape[1]
+    return total

@@ -18,6 +18,7 @@ from mirage_eg.backends.cost.library_products import (
     MOVED_BY_ELEMENTS,
     ODD,
     UNALIGNED,
+    converted_bytes,
     convolution_steps,
     library_work,
 )
@@ -122,7 +123,7 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
     works: dict[tuple[Graph, float, bool], BlockWork] = {}  # of each different block graph
     kernels = [(launch, _kernel_work(graph, launch, works)) for launch in launches_of(graph).kernels]
-    return tuple(replace(it, copied=copied) if (copied := reordered_bytes(graph, launch)) else it for launch, it in kernels)
+    return tuple(replace(it, copied=it.copied + reordered_bytes(graph, launch)) for launch, it in kernels)
 
 
 def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, bool], "BlockWork"]) -> KernelWork:
@@ -179,7 +180,7 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
     operations, slower = library_work(graph, item, value)
     if is_channels_last_convolution(graph, item) and item.operands[1] not in marked_weights(graph) | prepared_values(graph):
         dram += 2 * graph.types[item.operands[1]].nbytes  # the filter, read and written in another order
-    copied = 0
+    copied = converted_bytes(graph, item)
     if unaligned is not None and unaligned.is_padded:
         moved = MOVED_BY_ELEMENTS if len(unaligned.copied) > 1 else MOVED
         copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)

@@ -7,7 +7,7 @@ concatenations and elementwise ops of torch keep the order of their images. Pool
 torch's kernel for images channels last has a handful of blocks there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
 from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
@@ -39,10 +39,10 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
     return found
 
 
-def ordered_ends(graph: Graph) -> tuple[frozenset[int], frozenset[int]]:
+def ordered_ends(graph: Graph, may: bool = False) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the inputs and of the results that convolutions channels last, and ops that keep their order, read and
-    compute: they cost least channels last."""
-    images = set[int]() if graph.depends_on_sizes else {it for it in _images(graph, of_ends=True) if _has_order(graph, it)}
+    compute: they cost least channels last. `may`: also those that cost no more so, of 1×1 convolutions on aligned planes."""
+    images = set[int]() if graph.depends_on_sizes else {it for it in _images(graph, True, may) if _has_order(graph, it)}
     results = [item.operands[0] for item in graph.outputs]
     read, written = ((place for place, value in enumerate(its) if value in images) for its in (graph.input_values, results))
     return frozenset(read), frozenset(written)
@@ -114,8 +114,9 @@ def _is_row_major_alone(graph: Graph, item: Node) -> bool:
     return alone and image.op == "input" and not _is_given_so(image) and not _wanted(graph)
 
 
-def converted_inputs(graph: Graph, strides: Sequence[Shape]) -> tuple[int, ...]:
-    """The inputs with other `strides` that convolutions read channels last: images, and filters that are no weights."""
+def converted_inputs(graph: Graph, strides: Sequence[Shape], filled: Collection[int]) -> tuple[int, ...]:
+    """The inputs with other `strides` that convolutions read channels last: images, and filters that are no weights; those that
+    are `filled` with zeros also with these strides."""
     if graph.depends_on_sizes:
         return ()
     convolutions = (item.operands for item in graph.nodes if is_channels_last_convolution(graph, item))
@@ -124,7 +125,7 @@ def converted_inputs(graph: Graph, strides: Sequence[Shape]) -> tuple[int, ...]:
     return tuple(
         value
         for value, shape in shapes.items()
-        if runs_in_memory(shape, strides[value]) != runs_in_memory(shape, channels_last(shape))
+        if value in filled or runs_in_memory(shape, strides[value]) != runs_in_memory(shape, channels_last(shape))
     )
 
 
@@ -145,16 +146,16 @@ def _is_product_of_rows(graph: Graph, item: Node) -> bool:
     return prod(weight.shape[2:]) == 1 and prod(image.shape[2:]) * image.dtype.itemsize % _ALIGNED == 0
 
 
-def _images(graph: Graph, of_ends: bool = False) -> set[int]:
+def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
     """What convolutions channels last and poolings read and write, what other library ops make of it in the same order, and
     other images of the same planes; `of_ends`: of convolutions whose neighbours decide, those of each channel alone but not 1×1
-    ones on aligned planes, which may be products."""
+    ones on aligned planes, which may be products, unless they `may` be channels last."""
     links: dict[int, set[int]] = {}
     convolutions = [
         (item, values)
         for item, values in graph.numbered()
         if (of_ends and is_depthwise_of_many(graph, item))
-        or (is_channels_last_convolution(graph, item) and not (of_ends and _is_product_of_rows(graph, item)))
+        or (is_channels_last_convolution(graph, item) and not (of_ends and not may and _is_product_of_rows(graph, item)))
     ]
     images = _wanted(graph).union(value for item, values in convolutions for value in (item.operands[0], values[0]))
     images |= {values[0] for item, values in graph.numbered() if item.op == "input" and _is_given_so(item)}

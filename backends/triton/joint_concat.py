@@ -1,9 +1,12 @@
 """The launch of several copies: one generated kernel with a branch for each operand of a concatenation, which it copies to its
-place in the result, for rows that are written in place, and for inputs that convolutions read channels last."""
+place in the result, for rows that are written in place, for inputs that convolutions read channels last, and for images that
+convolutions give so."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from mirage_eg.backends.launches.few_channels import filled_values
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.block_kernel import BlockKernel
@@ -43,15 +46,33 @@ def write_conversions(file: ProgramFile) -> None:
     """Write the kernel that copies inputs channels last, before all others, and its launch."""
     pointers, copies = dict[int, str](), list[Copy]()
     for number, value in enumerate(file.lowered.placement.converted):
-        kind = file.types[value]
+        kind, channels = file.types[value], filled_values(file.graph).get(value)
+        if channels is not None:
+            kind = replace(kind, shape=(kind.shape[0], channels, *kind.shape[2:]))
         laid = file.converted[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
         file.strides[laid] = channels_last(kind.shape)
         file.buffers.append(file.write(laid))
         pointers |= {laid: f"y{number}_ptr", value: f"x{number}_ptr"}
-        source, target = (StridedMemory(pointers[it], file.strides[it]) for it in (value, laid))
+        source = StridedMemory(pointers[value], file.strides[value], first=file.types[value].shape[1] if channels else None)
+        target = StridedMemory(pointers[laid], file.strides[laid])
         copies.append((kind.shape, source, target))
     if copies:
         _write(file, copies, pointers, "channels_last")
+
+
+def write_row_major(file: ProgramFile, value: int, call: str) -> None:
+    """Write a `call` of the library that gives an image channels last, and the kernel that copies it into row-major order.
+
+    torch's copy of 128 images of 96 channels and 56 × 56 took 260 µs on an H200, at 0.6 TB/s.
+    """
+    kind = file.types[value]
+    laid = file.add_value(kind, f"{file.names[value]}_channels_last")
+    file.strides[laid] = channels_last(kind.shape)
+    file.body.append(f"    {file.names[laid]} = ({call}).contiguous(memory_format=torch.channels_last)")
+    file.buffers.append(file.write(value))
+    pointers = {value: "y0_ptr", laid: "x0_ptr"}
+    source, target = (StridedMemory(pointers[it], file.strides[it]) for it in (laid, value))
+    _write(file, [(kind.shape, source, target)], pointers, f"{file.names[value]}_row_major")
 
 
 def _write(file: ProgramFile, copies: Sequence[Copy], pointers: Mapping[int, str], name: str) -> None:

@@ -1,13 +1,17 @@
 """The calls of an emitted program that torch runs: library kernels, and convolutions with what follows them in one kernel."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.convolution import FusedConvolution
+from mirage_eg.backends.launches.few_channels import filled_values
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.backends.triton.addressing import ALIGNMENT
+from mirage_eg.backends.triton.joint_concat import write_row_major
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.biased_product import BiasedProduct
@@ -54,12 +58,22 @@ def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
         call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
         call = f"{empty(file, value, file.strides[value], first)}.copy_({call})"
+    elif not is_prepared and gives_channels_last(file.graph, item, value) and (read_by_kernel or is_result):
+        write_row_major(file, value, call)
+        file.calls_torch = True
+        return
     elif is_prepared or read_by_kernel or (is_result and (images or item.op == CONV2D)):
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     if (is_prepared or read_by_kernel) and _shows_a_part(file.graph, value):
         file.aligns, call = True, f"{ALIGNED}({call})"
     (file.preparation if is_prepared else file.body).append(f"    {file.names[value]} = {call}")
     file.calls_torch |= not is_prepared
+
+
+def gives_channels_last(graph: Graph, item: Node, value: int) -> bool:
+    """Whether a call gives an image of several channels and positions channels last."""
+    _, channels, *plane = graph.types[value].shape if item.op == CONV2D else (1, 1)
+    return channels > 1 and prod(plane) > 1 and is_channels_last_convolution(graph, item)
 
 
 def _shows_a_part(graph: Graph, value: int) -> bool:
@@ -108,9 +122,14 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
     added = "None" if fused.added is None else file.names[fused.added]
     windows = f"{tuple(item['strides'])}, {tuple(item['pads'][:2])}, {tuple(item['dilations'])}"
     name = file.name_result(value)
-    order = "(memory_format=torch.channels_last)" if value in file.lowered.placement.images else "()"
-    file.body.append(f"    {name} = {FUSED}({image}, {weight}, {bias}, {added}, {windows}).contiguous{order}")
+    call = f"{FUSED}({image}, {weight}, {bias}, {added}, {windows})"
     file.calls_torch = True
+    if value in file.lowered.placement.images:
+        file.body.append(f"    {name} = {call}.contiguous(memory_format=torch.channels_last)")
+    elif gives_channels_last(file.graph, item, value) and file.strides[value] == row_major(file.types[value].shape):
+        write_row_major(file, value, call)
+    else:
+        file.body.append(f"    {name} = {call}.contiguous()")
 
 
 def write_biased_product(file: ProgramFile, biased: BiasedProduct) -> None:
@@ -178,12 +197,18 @@ def _filter_channels_last(file: ProgramFile, value: int) -> str:
     kind = file.types[value]
     if value in file.converted:
         return file.names[file.converted[value]]
-    if file.sizes or value not in marked_weights(file.graph) | file.prepared or kind.shape[2:] == (1, 1):
+    filled = filled_values(file.graph).get(value)
+    is_given = filled is None and kind.shape[2:] == (1, 1)
+    if file.sizes or value not in marked_weights(file.graph) | file.prepared or is_given:
         return file.names[value]
     if value not in file.filters:
+        source = file.names[value]
+        if filled is not None:
+            source = f"torch.nn.functional.pad({source}, (0, 0, 0, 0, 0, {filled - kind.shape[1]}))"
+            kind = replace(kind, shape=(kind.shape[0], filled, *kind.shape[2:]))
         laid = file.filters[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
         file.strides[laid] = channels_last(kind.shape)
-        call = f"{file.names[value]}.contiguous(memory_format=torch.channels_last)"
+        call = f"{source}.contiguous(memory_format=torch.channels_last)"
         file.preparation.append(f"    {file.names[laid]} = {call}")
     return file.names[file.filters[value]]
 

@@ -20,6 +20,7 @@ from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.executors import Memory, Workers
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result, Wanted
 from mirage_eg.torch_compile.segment_keys import Key, form_of_key, hash_of, longer_of, request_for, title_of, wanted_by
@@ -34,7 +35,7 @@ class BegunSearches:
 
     `apart` from this process, which does something else meanwhile, workers search the first one, too: all but one of them, in
     parts by the ops of the programs. A worker that has found one begins the next, and each search has at most twice its part,
-    by its ops, of the seconds that they have `until` all end. Where the search `tunes`, workers do the rest of it. `names`: of
+    by its work, of the seconds that they have `until` all end. Where the search `tunes`, workers do the rest of it. `names`: of
     the searches that programs wait for.
     """
 
@@ -55,8 +56,11 @@ class BegunSearches:
         self._running: dict[str, Future[list[Any]]] = {}  # the result, or the memory of a search that tunes
         self._continue()
 
-    def next_of(self, programs: Sequence[Graph], until: Deadline) -> Graph:
-        """The program whose segment is next: one whose search is done, else the first that no worker searches or will search.
+    def next_of(
+        self, programs: Sequence[Graph], until: Deadline, gain: Callable[[Graph, Result], float] = lambda program, found: 0.0
+    ) -> Graph:
+        """The program whose segment is next: the first of the largest `gain` whose search is done, as the budget may end before
+        all are timed; else the first that no worker searches or will search.
 
         Where workers search all of them it waits for one, no longer than `until`.
         """
@@ -66,7 +70,12 @@ class BegunSearches:
         if running and len(running) + len(waiting) == len(programs):
             wait(running.values(), None if until == NEVER else max(0.0, until.left()), FIRST_COMPLETED)
         free = [it for it in programs if it not in running and it not in waiting]
-        return next((it for it in programs if it in running and running[it].done()), (free or programs)[0])
+        done = [it for it in programs if it in running and running[it].done()]
+        return max(done, key=lambda it: self._gain(it, running[it], gain)) if done else (free or programs)[0]
+
+    def _gain(self, program: Graph, future: Future[list[Any]], gain: Callable[[Graph, Result], float]) -> float:
+        failed = future.cancelled() or future.exception() is not None
+        return 0.0 if failed or self._tunes else gain(program, future.result()[0])
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
         """The result of a search, when it is there; None if it was not begun, and will not be, or is to be done here.
@@ -117,9 +126,14 @@ class BegunSearches:
         options = replace(options, jobs=max(1, self._most * ops // self._ops if self._ops else 1))
         if not self._apart or self.until == NEVER:
             return options
-        parts = sum(len(program.ops) for _, program, *_ in self._waiting.values()) / self._most
-        seconds = self.until.left() * min(_IN_TIME, 2 * ops / parts)
+        parts = sum(_work(program) for _, program, *_ in self._waiting.values()) / self._most
+        seconds = self.until.left() * min(_IN_TIME, 2 * _work(program) / parts)
         return replace(options, budget=max(min(options.budget or inf, seconds), 1e-6))
+
+
+def _work(program: Graph) -> int:
+    """The work of a search, in ops: what each needs, however small, and those of the program."""
+    return HEURISTICS.ops_of_a_search + len(program.ops)
 
 
 def may_begin(workers: Workers) -> int:

@@ -1,13 +1,16 @@
 """The segments of one functional graph: found, gated, replaced."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from math import inf
 from types import FunctionType
 from typing import Any
 
+from mirage_eg.backends.cost.compiled_form import compiled_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.measure.timing import gpu_available
 from mirage_eg.frontend.fx_complex import write_pairs
@@ -18,12 +21,13 @@ from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, is_row_ma
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, shared_timing_processes
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
-from mirage_eg.pipeline.run.result import Behind
+from mirage_eg.pipeline.run.result import Behind, Result
 from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
 from mirage_eg.torch_compile.calls import KernelCall, add_call
 from mirage_eg.torch_compile.first_call import FirstCall
@@ -34,7 +38,7 @@ from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, Segme
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
 from mirage_eg.torch_compile.segment_call import SegmentCall
-from mirage_eg.torch_compile.segment_keys import is_timed
+from mirage_eg.torch_compile.segment_keys import is_timed, options_of
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
 from mirage_eg.torch_compile.settings import Settings, budget_spent
 from mirage_eg.torch_compile.sized_call import SizedCall
@@ -107,14 +111,15 @@ def gated_records(
 
     Each of the different regions has at most twice its share of what is left of the budget, by its ops, and leaves half of
     theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
-    worker; what they have done comes first. Where there is a `meanwhile`, this process calls it while workers search all, and
-    searches nothing afterwards that they search or will.
+    worker; what they have done comes first, by the time that it is predicted to save. Where there is a `meanwhile`, this
+    process calls it while workers search all, and searches nothing afterwards that they search or will.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
     store = store_of(settings)
     ops = {(region.program, _device(region)): region.ops for region in found.regions if region.ops >= settings.min_ops}
     different = {(region.program, _device(region)): region for region in found.regions}
+    gain = partial(_predicted_gain, settings, Counter(region.program for region in found.regions))
     by_program: dict[Any, SegmentRecord] = {}
     with _disable_current_modes():
         in_order = sorted(different.items(), key=lambda pair: -pair[1].ops)
@@ -140,7 +145,7 @@ def gated_records(
                     searching.until = _until_gate(until, settings)
                 pending = dict(in_order)
                 while pending:
-                    program = searching.next_of([program for program, _ in pending], _until_gate(until, settings))
+                    program = searching.next_of([program for program, _ in pending], _until_gate(until, settings), gain)
                     same = next(each for each in pending if each[0] == program)
                     region, begun = pending.pop(same), time.monotonic()
                     share = _share(until, region.ops / max(1, sum(ops.values())), settings, apart and not tunes)
@@ -259,6 +264,19 @@ def _why_not_timed(measurements: Sequence[Measurement]) -> str:
 def _tuning_since(begun: float, settings: Settings, device: Any) -> float:
     """The seconds of a segment's tuning, which are not those of the budget, at most."""
     return min(settings.tune, time.monotonic() - begun) if can_time(device) else 0.0
+
+
+def _predicted_gain(settings: Settings, times: Mapping[Graph, int], program: Graph, found: Result) -> float:
+    """The predicted microseconds that a segment saves at all its `times`, against library kernels with all else fused.
+
+    Infinite for one that needs no time of the gate.
+    """
+    if found.behind is not None or not found.candidates:
+        return inf
+    if dims_of(program):
+        return 0.0
+    device = options_of(settings)[0].device_record
+    return times[program] * (compiled_us(program, device) - found.candidates[0].us)
 
 
 def _share(until: Deadline, part: float, settings: Settings, is_searched: bool) -> Deadline:

@@ -1,7 +1,7 @@
 """The strides of the images that regions read and write: those of torch, so that no call copies an image channels last.
 
-An image that torch has row-major is channels last between regions if one computes it by convolutions channels last and others
-alone read it so: else each would convert it.
+An image that torch has row-major is channels last between regions if it costs least so for the one that computes it or for one
+that reads it, and no more for any: else one of them would convert it.
 """
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -51,10 +51,15 @@ def with_strides(regions: Sequence[Ends], readers: Mapping[Fx, Iterable[Fx]], in
 
 
 def _between(regions: Sequence[Ends], readers: Mapping[Fx, Iterable[Fx]], inside: Container[Fx]) -> Collection[Any]:
-    """The values that regions alone read, all of them as images channels last, and one computes so."""
-    made, others = set[Any](), set[Any]()
+    """The values that one region computes and others alone read, which cost least as images channels last for one of these, and
+    no more for any."""
+    best, made, others = set[Any](), set[Any](), set[Any]()
     for inputs, outputs, program in regions:
         read, written = ordered_ends(program)
+        best.update(outputs[place] for place in written)
+        best.update(inputs[place] for place in read)
+        read, written = ordered_ends(program, may=True)
         made.update(outputs[place] for place in written)
         others.update(each for place, each in enumerate(inputs) if place not in read)
-    return {each for each in made - others if (its := [*readers[each]]) and all(reader in inside for reader in its)}
+    shown = made.intersection(best) - others
+    return {each for each in shown if (its := [*readers[each]]) and all(reader in inside for reader in its)}

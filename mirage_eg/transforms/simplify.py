@@ -1,11 +1,11 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First convolutions of 1×1 windows become products (`pointwise_convolutions`), slices and concatenations move to the ends
-(`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them (`early_picks`), and
-logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws merge constants and cancel
-transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is cheaper. Last, chains of
-products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified against the program as
-it was written.
+First convolutions of 1×1 windows and of patches become products (`pointwise_convolutions`, `patch_convolutions`), slices and
+concatenations move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before
+them (`early_picks`), and logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws
+merge constants and cancel transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is
+cheaper. Last, chains of products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified
+against the program as it was written.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
@@ -32,6 +32,7 @@ from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
 from mirage_eg.transforms.extract import CheapestTerms
 from mirage_eg.transforms.matrix_chains import associate
+from mirage_eg.transforms.patch_convolutions import with_patch_products
 from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
 from mirage_eg.transforms.whole_products import whole_products
 
@@ -61,7 +62,8 @@ def simplify(program: Graph) -> Simplification:
     start = perf_counter()
     if any(item.kind is Kind.GRAPH for item in program.nodes):
         return Simplification(program, program, (), (), None, 0.0)
-    multiplied = with_pointwise_products(program)
+    pointwise = with_pointwise_products(program)
+    multiplied = with_patch_products(pointwise)
     sliced = dissolved(multiplied, whole_products(multiplied))
     narrow = with_late_broadcasts(sliced)
     early = with_early_picks(narrow)
@@ -79,7 +81,7 @@ def simplify(program: Graph) -> Simplification:
         alive = plain = after = near
     associated = associate(after)
     passes = (
-        *(("1×1 convolutions", multiplied), ("slices", sliced), ("broadcasts", narrow)),
+        *(("1×1 convolutions", pointwise), ("patch convolutions", multiplied), ("slices", sliced), ("broadcasts", narrow)),
         *(("picks", early), ("logarithms", near)),
         *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
     )

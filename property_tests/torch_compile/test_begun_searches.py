@@ -133,6 +133,33 @@ def test_apart_from_this_process_workers_begin_the_next_themselves() -> None:
     assert [*workers.begun] == ["a", "b", "c"]
 
 
+def test_of_searches_that_are_done_the_one_that_saves_most_is_next() -> None:
+    workers: Any = FakeWorkers(4)
+    given = different_searches("abc")
+    begun = BegunSearches(workers, given, {search[1]: name for name, search in given.items()}, apart=True)
+    programs = [search[1] for search in given.values()]
+    workers.begun["a"].set_exception(MemoryError())
+    for name, us in (("b", 2.0), ("c", 3.0)):
+        workers.begun[name].set_result([us])
+    gain: Any = lambda program, us: us  # noqa: E731
+    assert begun.next_of(programs, NEVER, gain) is programs[2] and begun.next_of(programs[:2], NEVER, gain) is programs[1]
+    assert begun.next_of(programs, NEVER) is programs[0]
+
+
+def test_a_small_search_beside_large_ones_has_the_seconds_that_each_needs() -> None:
+    small, large = different_searches("s"), different_searches("abcd")
+    for name, (_, _, options, wanted) in large.items():
+        graph = new_kernel_graph()
+        x = graph.new_input((8, 8), name=name)
+        for _ in range(48):
+            x = graph.exp(x)
+        graph.mark_output(x)
+        large[name] = (name, graph.graph(), options, wanted)
+    workers: Any = FakeWorkers(2)
+    BegunSearches(workers, small | large, {}, apart=True, until=after(100.0))
+    assert workers.budgets == pytest.approx([100 * 2 * 17 / (17 + 4 * 64)], abs=1.0)
+
+
 def test_searches_apart_have_twice_their_part_of_the_seconds() -> None:
     workers: Any = FakeWorkers(3)
     BegunSearches(workers, searches("abcdefgh"), {}, apart=True, until=after(100.0))

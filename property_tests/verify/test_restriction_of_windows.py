@@ -14,6 +14,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.restriction import restricted
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.hand_written import inputs_of
 from property_tests.verify.test_restriction import at_places, few, values
@@ -136,3 +137,12 @@ def test_an_image_that_is_cut_elsewhere_keeps_its_extents() -> None:
     program = graph.graph()
     small = few(program, program)
     assert small is None or small.program.input_types[0].shape[2:] == (32, 32)
+
+
+def test_of_padded_images_few_are_tested() -> None:
+    graph = new_kernel_graph()
+    x, w = graph.new_input((64, 3, 20, 20), "float32", "x"), graph.new_input((16, 3, 3, 3), "float32", "w")
+    graph.mark_output(graph.conv2d(graph.pad(x, ((0, 0), (0, 0), (0, 1), (1, 0))), w, 2))
+    program = graph.graph()
+    small = restricted(program, program)
+    assert small is not None and small.program.input_types[0].shape == (16, 3, 20, 20)

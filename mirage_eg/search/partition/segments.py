@@ -10,7 +10,7 @@ Segments with these properties are left out, since a better segment exists or no
   computed from elementwise: no more bytes leave the kernel after the op; but a large product, or several ops, may be a kernel
   of the library;
 - a boundary between a transpose and its reader, which reads along other strides at no cost; but a large product of the library
-  may have its operand copied;
+  may have its operand copied, unless it is a transposed input;
 - a boundary at an elementwise function of inputs that is no smaller than they are: its readers may read them instead;
 - an unnormalised exponential as an output;
 - more ops than a block graph may have;
@@ -301,7 +301,7 @@ class Segmenter:
                         more.add(self.makers[operand])
                     elif (
                         position not in self.barriers
-                        and (shown in self._inner or self._is_read_in_place(maker, position))
+                        and (shown in self._inner or self._is_read_in_place(maker, position, operand == shown))
                         and self.axes.of(shown) == self.axes.of(operand)
                     ):
                         more |= {maker} | self._views(operand)
@@ -320,12 +320,14 @@ class Segmenter:
             return not any(map(self._is_input, self.items[position].operands))
         return position not in self.barriers
 
-    def _is_read_in_place(self, maker: int, reader: int) -> bool:
-        """Whether a kernel reads a view along its strides; before a large product of the library it may be copied."""
+    def _is_read_in_place(self, maker: int, reader: int, directly: bool) -> bool:
+        """Whether a kernel reads a view along its strides, not through reshapes if `directly`; before a large product of the
+        library it may be copied."""
         item = self.items[maker]
         if item.kind is not Kind.REARRANGEMENT or item.op in RESHAPES | CUTS_AND_JOINS:
             return False
-        return self._is_input(item.operands[0]) or not self._is_large_product(self.items[reader], self.values[reader][0])
+        has_strides = directly and self._is_input(item.operands[0])  # a reshape of a transpose has none in general
+        return has_strides or not self._is_large_product(self.items[reader], self.values[reader][0])
 
     def _inner_values(self) -> frozenset[int]:
         """The values at which a boundary is no better than one at their reader, or at the inputs that they are functions of."""

@@ -8,6 +8,7 @@ import pytest
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.few_channels import filled_values
 from mirage_eg.backends.launches.image_layouts import ordered_ends
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
@@ -68,9 +69,9 @@ def test_filters_are_converted_once() -> None:
     source = emit(two_convolutions())
     launch = source.partition("def launch")[2]
     assert (
-        source.count(f"a.contiguous({LAST})") == 1
-        and "a_channels_last, stride" in launch
-        and f"a.contiguous({LAST})" not in launch
+        source.count(f"b.contiguous({LAST})") == 1
+        and "b_channels_last, stride" in launch
+        and f"b.contiguous({LAST})" not in launch
     )
 
 
@@ -84,6 +85,41 @@ def test_images_and_filters_of_the_caller_are_converted_by_one_kernel(run: RunPr
     assert is_right(run, graph, source, "float16")
 
 
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize(("images", "extents"), [(1, (6, 5)), (2, (6, 5)), (3, (1, 1))])
+@pytest.mark.parametrize("last", [True, False])
+def test_images_of_few_channels_are_copied_with_zeros_up_to_8(
+    run: RunProgram, images: int, extents: tuple[int, int], weight: bool, last: bool
+) -> None:
+    p = new_kernel_graph()
+    shape = (images, 3, *extents)
+    x = p.new_input(shape, "bfloat16", "x", strides=channels_last(shape) if last else None)
+    p.mark_output(doubled(p, p.relu(convolution(p, x, "a", 8, weight=weight)), 1))
+    p.mark_output(p.exp(x))
+    graph = p.graph()
+    source = emit(graph)
+    assert "conv2d(x_channels_last, a_channels_last" in source and filled_values(graph) == {0: 8, 1: 8}
+    assert (", (0, 0, 0, 0, 0, 5)).contiguous" in source) is weight
+    assert is_right(run, graph, source, "bfloat16")
+
+
+@pytest.mark.parametrize(("dtype", "channels", "groups"), [("float32", 3, 1), ("float16", 12, 1), ("float16", 4, 4)])
+def test_other_channels_are_not_filled(dtype: str, channels: int, groups: int) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((8, channels, 6, 5), dtype, "x")
+    p.mark_output(convolution(p, x, "a", 8, groups))
+    p.mark_output(convolution(p, p.relu(x), "b", 8, groups))
+    assert not filled_values(p.graph())
+
+
+def test_a_filter_that_an_image_of_a_kernel_needs_too_is_not_filled() -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((2, 3, 6, 5), "float16", "x"), p.new_input((8, 3, 3, 3), "float16", "w")
+    p.mark_output(p.conv2d(x, w))
+    p.mark_output(p.conv2d(p.relu(x), w))
+    assert not filled_values(p.graph())
+
+
 def test_a_result_of_a_convolution_of_inputs_is_row_major(run: RunProgram) -> None:
     p = new_kernel_graph()
     x = p.new_input((2, 70, 9, 5), "float16", "x", strides=(9 * 5 * 70, 1, 5 * 70, 70))
@@ -91,7 +127,8 @@ def test_a_result_of_a_convolution_of_inputs_is_row_major(run: RunProgram) -> No
     graph = p.graph()
     source = emit(graph)
     assert "x_channels_last" not in source and "conv2d(x, a_channels_last" in source  # it is so already
-    assert re.search(r"out0 = \(.*conv2d.*\)\.contiguous\(\)", source)
+    assert re.search(rf"out0_channels_last = \(.*conv2d.*\)\.contiguous\({LAST}\)", source)
+    assert "out0_row_major_kernel[" in source
     assert is_right(run, graph, source, "float16")
 
 
@@ -133,8 +170,8 @@ def test_images_that_the_caller_receives_are_row_major(run: RunProgram) -> None:
     graph = p.graph()
     source = emit(graph)
     with loaded(source) as module:
-        assert [strides for _, _, strides in module.BUFFERS.values()] == [(120, 1, 20, 4), (120, 30, 5, 1)]
-    assert re.search(r"out1 = \(.*conv2d.*\)\.contiguous\(\)", source)
+        assert [strides for _, _, strides in module.BUFFERS.values()] == [(240, 1, 40, 8), (120, 30, 5, 1), (120, 30, 5, 1)]
+    assert "out1_row_major_kernel[" in source
     assert is_right(run, graph, source, "float16")
 
 
@@ -159,6 +196,6 @@ def test_what_a_kernel_writes_for_a_pooling_of_few_images_is_row_major(run: RunP
     graph = p.graph()
     source = emit(graph)
     with loaded(source) as module:
-        assert [strides for _, _, strides in module.BUFFERS.values()] == [(120, 1, 20, 4), (240, 30, 5, 1)]
+        assert [strides for _, _, strides in module.BUFFERS.values()] == [(240, 1, 40, 8), (240, 30, 5, 1), (48, 6, 2, 1)]
     assert re.search(r"max_pool2d\(\w+, ", source.partition("def launch")[2])
     assert is_right(run, graph, source, "float16")
