@@ -4,7 +4,6 @@ A stand-in for each generated kernel passes launches to the driver, prepared as 
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import Lock, local
 from types import ModuleType
 from typing import Any
@@ -24,7 +23,7 @@ class _StandIn:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         state: MixedStreamState = self._running.state
-        return partial(state.launch, self._kernel, self._types, grid)
+        return state.launches.get((self._kernel, grid)) or state.prepare(self._kernel, self._types, grid)
 
 
 def stand_in(module: ModuleType) -> local:
@@ -51,7 +50,7 @@ class MixedStreamState:
         self._resize(0)
         self._fixed = [fixed.get(value) for value in range(len(plan.inputs), len(values))]  # None: new each call
         self._allocators = [library.allocator(layout, site.device) for layout in plan.buffers]
-        self._ready: dict[tuple[str, tuple[int, ...]], tuple[Any, LaunchCall]] = {}
+        self.launches: dict[tuple[str, tuple[int, ...]], Callable[..., None]] = {}
 
     def run(self, arrays: Sequence[Any], addresses: list[int], out: Sequence[Any] | None) -> tuple[Any, ...]:
         """See `StreamState.run`."""
@@ -74,16 +73,20 @@ class MixedStreamState:
         if self._arena is not None:  # its views are of the memory that it then has
             self._site.library.resize(self._arena, nbytes)
 
-    def launch(self, kernel: str, types: Sequence[str], grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        """Launch a generated kernel; the options have been used by the compiler."""
-        binary, given = binary_of(kernel, types, arguments)
-        slots, start = self._ready.get((binary, grid)) or self._prepare(binary, grid, len(given))
-        address = self._site.library.address
-        slots[: len(given)] = [each if isinstance(each, int) else address(each) for each in given]
-        if status := start():
-            self._site.driver.refuse(status)
+    def prepare(self, kernel: str, types: Sequence[str], grid: tuple[int, ...]) -> Callable[..., None]:
+        """A function that launches a generated kernel with its arguments; the options have been used by the compiler."""
+        site, ready = self._site, dict[str, tuple[Any, int, LaunchCall]]()
+        address, refuse = site.library.address, site.driver.refuse
 
-    def _prepare(self, binary: str, grid: tuple[int, ...], arguments: int) -> tuple[Any, LaunchCall]:
-        slots = new_argument_slots(arguments)
-        self._ready[binary, grid] = slots, self._site.prepare(binary, grid, slots, range(arguments))
-        return self._ready[binary, grid]
+        def launch(*arguments: Any, **options: Any) -> None:
+            binary, given = binary_of(kernel, types, arguments)
+            if binary not in ready:
+                slots = new_argument_slots(len(given))
+                ready[binary] = slots, len(given), site.prepare(binary, grid, slots, range(len(given)))
+            slots, count, start = ready[binary]
+            slots[:count] = [each if type(each) is int else address(each) for each in given]
+            if status := start():
+                refuse(status)
+
+        self.launches[kernel, grid] = launch
+        return launch

@@ -49,6 +49,7 @@ class Torch:
         # The function of torch's own generated code: a handle, without an object around it.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._guard = _guard_factory(torch)
+        self.address: Callable[[Any], int] = torch.Tensor.data_ptr  # without a frame of ours
 
     def locate(self, array: Any, what: str) -> ArrayLocation:
         """Refuses a tensor that requires a gradient: kernels have none."""
@@ -119,11 +120,6 @@ class Torch:
             empty = partial(self._torch.empty, layout.allocated, dtype=dtype, device=where)
             return lambda: empty().as_strided(layout.shape, layout.strides)
         return partial(self._torch.empty_strided, layout.shape, layout.strides, dtype=dtype, device=where)
-
-    def address(self, array: Any) -> int:
-        """`data_ptr`."""
-        pointer: int = array.data_ptr()
-        return pointer
 
     def memory(self, nbytes: int, device: int) -> Any:
         """From torch's caching allocator."""

@@ -7,8 +7,9 @@ from mirage_eg.ir.op.moves import JOINS
 
 MOST_MASKS = 256  # constant masks whose form is kept
 ROWS_OF_CUDNN, SAFE_CUDNN = 128, 91501  # an older cuDNN takes whole tiles of so many rows alone (PyTorch's issue 169849)
-NAMES = ("attention", "aligned_rows", "is_causal", "MASKS")
-SOURCE = f'''MASKS = {{}}  # constant masks, and whether they are causal
+NAMES = ("attention", "aligned_rows", "is_causal", "MASKS", "MATH", "FLASH", "EFFICIENT", "CUDNN", "KERNELS")
+SOURCE = f'''MATH, FLASH, EFFICIENT, CUDNN = KERNELS = range(4)  # as in torch.nn.attention.SDPBackend
+MASKS = {{}}  # constant masks, and whether they are causal
 
 
 def is_causal(mask):
@@ -28,8 +29,8 @@ def is_causal(mask):
 def aligned_rows(x):
     """The tensor, or a copy whose rows begin at multiples of {ALIGNMENT} bytes: kernels load vectors of masks, too."""
     whole = {ALIGNMENT} // x.element_size()
-    steps = [step % whole for extent, step in zip(x.shape[:-1], x.stride()) if extent > 1]
-    if x.stride(-1) == 1 and not any(steps) and x.data_ptr() % {ALIGNMENT} == 0:
+    *steps, last = x.stride()
+    if last == 1 and x.data_ptr() % {ALIGNMENT} == 0 and not any(step % whole for step in steps):
         return x
     return x.new_empty((*x.shape[:-1], -(-x.shape[-1] // whole) * whole))[..., : x.shape[-1]].copy_(x)
 
@@ -37,18 +38,23 @@ def aligned_rows(x):
 def attention(q, k, v, mask, scale, constant):
     """softmax(scale · q kᵀ + mask) v by one kernel of the library, which skips what a constant causal mask leaves out."""
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     causal = constant and is_causal(mask)
     q, k, v = map(aligned_rows, (q, k, v))
     added = None if mask is None or causal else aligned_rows(mask)
-    fast = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION][:: 1 if q.shape[2] > 64 else -1]
-    if q.shape[2] % {ROWS_OF_CUDNN} and (torch.backends.cudnn.version() or 0) < {SAFE_CUDNN}:
-        fast.remove(SDPBackend.CUDNN_ATTENTION)
-    with sdpa_kernel([*fast, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True):
+    fast = [CUDNN, FLASH] if q.shape[2] > 64 else [FLASH, CUDNN]
+    safe = q.shape[2] % {ROWS_OF_CUDNN} == 0 or (torch.backends.cudnn.version() or 0) >= {SAFE_CUDNN}
+    settings = torch._C  # what torch.nn.attention.sdpa_kernel sets, which takes longer than the attention's own call
+    order, uses_cudnn = settings._get_sdp_priority_order(), settings._get_cudnn_sdp_enabled()
+    try:
+        settings._set_sdp_priority_order([*fast, EFFICIENT, MATH, *(it for it in order if it not in KERNELS)])
+        settings._set_sdp_use_cudnn(safe)
         return torch.nn.functional.scaled_dot_product_attention(
             q, k, v, added, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
         )
+    finally:
+        settings._set_sdp_priority_order(order)
+        settings._set_sdp_use_cudnn(uses_cudnn)
 
 '''
 

@@ -7,6 +7,7 @@ import atexit
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
+from math import inf
 from threading import Lock
 from typing import Any
 from weakref import finalize
@@ -63,6 +64,8 @@ class Results:
 
     def written_back(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """Copy results into the inputs whose memory receives them, if they are elsewhere; the other results."""
+        if not self.written:
+            return [*results]
         for place, given in self.written.items():
             if results[place] is not inputs[given]:
                 inputs[given].copy_(results[place])
@@ -196,9 +199,23 @@ def dense(tensor: Any, strides: Shape | None = None) -> Any:
 def own_results(inputs: Sequence[Any], results: Sequence[Any], strides: Sequence[Shape | None]) -> list[Any]:
     """Tensors of the same values with these strides, row-major without, each with memory of its own."""
     own = list(map(_as_said, results, strides))
-    for place in _sharing(inputs, own):
-        own[place] = own[place].clone()
+    if not are_alone(inputs, own):
+        for place in _sharing(inputs, own):
+            own[place] = own[place].clone()
     return own
+
+
+def are_alone(inputs: Sequence[Any], results: Sequence[Any]) -> bool:
+    """Whether nothing else has the memory of a result: each is a tensor of its own, the only one of its storage.
+
+    It takes no look at the storages of inputs, which takes longer than launching a kernel.
+    """
+    different = len({*map(id, inputs), *map(id, results)}) == len(inputs) + len(results)
+    return different and all(_users(it.untyped_storage()._cdata) <= _ALONE for it in results)
+
+
+_users = getattr(torch._C, "_storage_Use_Count", lambda storage: inf)
+_ALONE = 2  # the tensor and Python's object of the storage
 
 
 def _as_said(tensor: Any, strides: Shape | None) -> Any:

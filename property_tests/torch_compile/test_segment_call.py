@@ -12,7 +12,7 @@ from torch import nn
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import segment_call
 from mirage_eg.torch_compile.records import Compilation, graph_records
-from mirage_eg.torch_compile.segment_call import SegmentCall
+from mirage_eg.torch_compile.segment_call import SegmentCall, own_results
 from mirage_eg.torch_compile.segment_store import segment_by_key
 from property_tests.support.library_segments import library_segments
 from property_tests.support.parameters import AMPLE, few, paired
@@ -73,6 +73,18 @@ def test_results_are_new_row_major_tensors_at_every_call(name: str, later: bool,
     assert [it.stride() for it in results] == [torch.empty(it.shape).stride() for it in results]
     places = [it.untyped_storage().data_ptr() for it in (*given, *results)]
     assert len({*places}) == len(places)
+
+
+def test_storages_of_arguments_are_read_only_where_a_result_may_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[bool]()
+    monkeypatch.setattr("mirage_eg.torch_compile.segment_call._sharing", lambda *_: asked.append(True) or ())
+    x = torch.randn(2, 4, 6, 6)
+    for run, may in ((lambda: (x + 1, x * 2), False), (lambda: (x,), True)):
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                own_results([x], run(), [x.stride()] * len(run()))
+                assert (asked != []) == may
+                asked.clear()
 
 
 class Classifier(nn.Module):

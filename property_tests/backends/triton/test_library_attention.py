@@ -156,6 +156,33 @@ def test_a_mask_that_changes_in_place_is_looked_at_again() -> None:
     assert not is_causal(mask) and not is_causal(mask[:, :-1])
 
 
+@pytest.mark.parametrize(("version", "wanted"), [(91501, True), (91500, False)])
+def test_the_library_prefers_fast_kernels_in_the_call_alone(
+    monkeypatch: pytest.MonkeyPatch, version: int, wanted: bool
+) -> None:
+    import torch
+    from torch.nn.attention import SDPBackend
+
+    def settings() -> tuple[list[int], bool]:
+        return torch._C._get_sdp_priority_order(), torch._C._get_cudnn_sdp_enabled()
+
+    seen: list[tuple[list[int], bool]] = []
+
+    def attend(*given: Any, **_: Any) -> None:
+        seen.append(settings())
+        raise RuntimeError("no kernel")
+
+    before, module = settings(), dict[str, Any]()
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: version)
+    exec(emit(attended()), module)
+    with pytest.raises(RuntimeError, match="no kernel"):
+        module["attention"](*torch.ones(3, 2, 1, ROWS, WIDTH), None, 1.0, False)
+    order = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    assert [(found[:4], cudnn) for found, cudnn in seen] == [([int(it) for it in order], wanted)]
+    assert settings() == before and sorted(seen[0][0]) == sorted(before[0])
+
+
 def test_what_is_between_the_products_is_not_rounded() -> None:
     """Scores of about ±50, which float16 rounds by up to 0.03."""
     graph, apart = attended(between=lambda p, scores: scores), attended(between=lambda p, scores: p.maximum(scores, scores))
