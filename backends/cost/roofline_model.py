@@ -50,8 +50,8 @@ from mirage_eg.ir.weights import marked_weights, prepared_values
 
 def functions_of(op: str, attributes: Mapping[str, Any]) -> int:
     """The exponentials in whose time an element of an op is computed: of its ops the most; 0 for additions and the like."""
-    records = (record_of(name) for name, _ in primitive_nodes(op, attributes))
-    return max((record.functions for record in records if record is not None), default=0)
+    records = ((record_of(name), given) for name, given in primitive_nodes(op, attributes))
+    return max((record.functions_of(given) for record, given in records if record is not None), default=0)
 
 
 LONG_ROW = 48 << 10  # bytes: a longer row is read three times by the library's softmax, which has it in shared memory else

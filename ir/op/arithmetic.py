@@ -33,7 +33,7 @@ def _triton_pow(x: str, exponent: Fraction) -> str:
         return f"tl.full({x}.shape, 1.0, {x}.dtype)"  # of not-a-number, too
     if size == Fraction(1, 2):
         return f"tl.sqrt({x})" if exponent > 0 else f"tl.rsqrt({x})"
-    if size.denominator == 1 and size <= _LARGEST_PRODUCT:
+    if _is_product(exponent):
         product = " * ".join([x] * int(size))
         return product if exponent > 0 else f"1.0 / ({product})"
     magnitude = f"tl.exp2({number(exponent)} * tl.log2({{}}))"
@@ -41,6 +41,11 @@ def _triton_pow(x: str, exponent: Fraction) -> str:
         return magnitude.format(x)  # NaN for a negative base
     magnitude = magnitude.format(f"tl.abs({x})")
     return f"tl.where({x} < 0, -1.0, 1.0) * {magnitude}" if size % 2 else magnitude
+
+
+def _is_product(exponent: Fraction) -> bool:
+    """Whether a power, or its reciprocal, is computed as a product."""
+    return exponent.denominator == 1 and abs(exponent) <= _LARGEST_PRODUCT
 
 
 def _is_no_whole_power(exponent: Fraction) -> bool:
@@ -199,7 +204,7 @@ OPS = (
         torch="torch.pow({x}, {exponent})",
         noun="power",
         keeps_zero=lambda exponent: exponent > 0,
-        functions=1,
+        functions=lambda exponent: int(not (_is_product(exponent) and exponent >= 0)),
         pole=True,
         onnx=lambda append, number, x, exponent: append("Pow", x, number(exponent)),
         power=lambda exponent: exponent,

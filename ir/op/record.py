@@ -84,7 +84,7 @@ class ElementwiseOp:
     bounded       finite in gives finite out, overflow aside
     pole          infinite at a number
     power         p with f(c · x) = c^p · f(x) for all c > 0, where there is one and kernels use it
-    functions     exponentials that take as long; 0: no more expensive than an addition
+    functions     exponentials that take as long, or a function of the attributes; 0: no more expensive than an addition
     of_sums       f(x + y) = f(x) · f(y): an exponential, of which kernels subtract a maximum first
     logarithm     of an exponential it is as large as its argument
     signs         of a sum or difference: those of the operands
@@ -125,12 +125,16 @@ class ElementwiseOp:
     bounded: bool = False
     pole: bool = False
     power: Fraction | Callable[..., Fraction] | None = None
-    functions: int = 0
+    functions: int | Callable[..., int] = 0
     of_sums: bool = False
     logarithm: bool = False
     signs: tuple[int, ...] = ()
     powers: tuple[int, ...] = ()
     taken_bits: Callable[..., tuple[int, int]] | None = None
+
+    def functions_of(self, attributes: Mapping[str, Any]) -> int:
+        """The exponentials in whose time an element is computed."""
+        return self.functions(**attributes) if callable(self.functions) else self.functions
 
     @property
     def operands(self) -> tuple[str, ...]:
