@@ -303,7 +303,11 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
 
 
 def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], split_count: int, filters: Filters) -> list[int]:
-    """Loop counts with tiles of 16 to 512, or any divisors if the axis is shorter or the filters require it."""
+    """Loop counts with tiles of 16 to 512, or any divisors if the axis is shorter or the filters require it.
+
+    A tile of an axis that a product contracts together with others has 16 terms with theirs.
+    """
+    least = -(-16 // _contracted_beside(kernel, looped, sizes))
     blocks = split_count if looped == kernel.split_axis else 1
     size, rest = divmod(sizes[looped], blocks)
     divisors = _divisors(size) if rest == 0 else ()
@@ -311,9 +315,16 @@ def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], split_c
     if filters.franges is not None:
         return sorted({count for count in (*divisors, *ragged) if count in filters.franges})
     usual = [
-        count for count in divisors if count > 1 and 16 <= size // count <= 512 and not size // count & (size // count - 1)
+        count for count in divisors if count > 1 and least <= size // count <= 512 and not size // count & (size // count - 1)
     ]
     return usual + list(ragged) or [count for count in divisors if count > 1]
+
+
+def _contracted_beside(kernel: TiledKernel, looped: int, sizes: Sequence[int]) -> int:
+    """The fewest terms that products contract for one place of the looped axis; 1 where another op reduces it, too."""
+    steps = [step for step in kernel.structure.steps if looped in step.reduced]
+    terms = [prod(sizes[axis] for axis in step.reduced if axis != looped) for step in steps if step.kind is Kind.MATMUL]
+    return min(terms, default=1) if len(terms) == len(steps) else 1
 
 
 def _ragged_loops(kernel: TiledKernel, looped: int, size: int, blocks: int) -> dict[int, int]:
