@@ -307,7 +307,7 @@ def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], split_c
 
     A tile of an axis that a product contracts together with others has 16 terms with theirs.
     """
-    least = -(-16 // _contracted_beside(kernel, looped, sizes))
+    least = -(-16 // _terms_of_a_place(kernel, looped, sizes))
     blocks = split_count if looped == kernel.split_axis else 1
     size, rest = divmod(sizes[looped], blocks)
     divisors = _divisors(size) if rest == 0 else ()
@@ -320,7 +320,7 @@ def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], split_c
     return usual + list(ragged) or [count for count in divisors if count > 1]
 
 
-def _contracted_beside(kernel: TiledKernel, looped: int, sizes: Sequence[int]) -> int:
+def _terms_of_a_place(kernel: TiledKernel, looped: int, sizes: Sequence[int]) -> int:
     """The fewest terms that products contract for one place of the looped axis; 1 where another op reduces it, too."""
     steps = [step for step in kernel.structure.steps if looped in step.reduced]
     terms = [prod(sizes[axis] for axis in step.reduced if axis != looped) for step in steps if step.kind is Kind.MATMUL]
