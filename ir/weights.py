@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from mirage_eg.ir.at_sizes import dims_of
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
@@ -14,6 +15,12 @@ from mirage_eg.ir.remembered import once_per_graph
 def marked_weights(graph: Graph) -> frozenset[int]:
     """The values of the inputs that are marked as weights."""
     return frozenset(values[0] for item, values in graph.numbered() if item.op == "input" and item.get("weight"))
+
+
+def weights_to_join(graph: Graph) -> frozenset[int]:
+    """The marked weights, where one has numbers that laws may join: none where all are indicators, such as constant masks."""
+    marked = marked_weights(graph)
+    return marked if any(graph.types[value].dtype is not DType.bool for value in marked) else frozenset()
 
 
 def weight_only(graph: Graph, weights: Collection[int]) -> frozenset[int]:

@@ -56,7 +56,8 @@ class Call:
     A tensor among the arguments is a node of the FX graph: `tensor_of` returns its tensor, and makes it an input if need be;
     `known` returns its NumPy array if it is a constant, else None. `lift` makes an input of kind constant from a function that
     returns its NumPy array, `causal_mask` one of so many rows and columns. `values`: torch's values of the tensor arguments,
-    which have strides, but need not have elements. `has`: whether a node of the FX graph is in this graph already.
+    which have strides, but need not have elements. `has`: whether a node of the FX graph is in this graph already, `is_fixed`
+    whether its value depends on no argument, weight or buffer.
     """
 
     graph: KernelGraph
@@ -70,6 +71,7 @@ class Call:
     known: Callable[[Any], Any]
     values: Mapping[str, Any] = field(default_factory=dict)
     has: Callable[[Any], bool] = lambda node: False
+    is_fixed: Callable[[Any], bool] = lambda node: False
     taken: set[str] = field(default_factory=set)
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 from mirage_eg.frontend.aten_call import SAME_ELEMENTS, Call, Handler, Lazy, behind, named
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped, swapped
+from mirage_eg.frontend.known_masks import known_mask
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import SizeExpression
@@ -317,6 +318,8 @@ def _mask(call: Call, name: str, rows: int, columns: int) -> _Mask | None:
         return None if columns == 1 else _Mask(call.causal_mask(rows, columns), True, True)
     if given is None:
         return None
+    if (one := known_mask(call, name, rows, columns)) is not None:
+        return None if one.indicator is None else _Mask(one.indicator, True, one.shown)
     known = call.known_array(name)
     if call.is_indicator(name):
         return _Mask(call.indicator(name), True, known is not None and bool(known.any(-1).all()))

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirage_eg.frontend.aten_call import Call, TorchType, of_scalars
 from mirage_eg.frontend.aten_ops import HANDLERS
-from mirage_eg.frontend.fx_values import Fx, operands_of, type_of, types_of_results
+from mirage_eg.frontend.fx_values import Fx, is_fixed, operands_of, type_of, types_of_results
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.onnx_barriers import TARGET, reason_of
 from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
@@ -123,7 +123,9 @@ class Translation:
             arguments[argument.name] = value
         added = self._lift, self._causal_mask
         has = self.values.__contains__
-        return Call(self.graph, arguments, defaults, types, results, self._operand, *added, self.known, values, has)
+        return Call(
+            self.graph, arguments, defaults, types, results, self._operand, *added, self.known, values, has, is_fixed=is_fixed
+        )
 
     def _operand(self, node: Fx) -> Tensor:
         """The tensor of a node: its value in this graph, or an input."""

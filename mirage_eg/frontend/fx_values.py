@@ -100,6 +100,23 @@ def _type(value: Any, named: Any = None) -> TorchType | None:
     return TorchType(tuple(value.shape if named is None else named), str(value.dtype).removeprefix("torch."))
 
 
+LITERALS = ("_tensor_constant", "c_lifted_tensor")  # how tracing and torch.export name tensors of numbers in a model's source
+
+
+def is_fixed(node: Fx) -> bool:
+    """Whether a constant depends on shapes and numbers of the source alone: on no weight, buffer or attribute of a module."""
+    seen, pending = {node}, [node]
+    while pending:
+        one = pending.pop()
+        literal = one.op != "call_function" and str(one.target).startswith(LITERALS)
+        if not (one.op == "call_function" or literal) or is_random(one) or not has_fixed_sizes(one):
+            return False
+        new = [it for it in read_of(one) if it not in seen]
+        pending += new
+        seen.update(new)
+    return True
+
+
 def attribute_of(node: Fx) -> Any:
     """The attribute of its module that a node of kind get_attr names."""
     value = node.graph.owning_module

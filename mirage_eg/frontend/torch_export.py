@@ -174,10 +174,14 @@ def _default_decompositions(_ops: tuple[str, ...]) -> Mapping[Any, Callable[...,
     return table
 
 
+_KEPT = 32  # arrays of constants
+
+
 def known_values(graph: Any, roles: Mapping[str, Place], state: Mapping[str, Any]) -> Callable[[Fx], Any]:
     """A function that returns the NumPy array of a node that is a constant, and None for others."""
     constant = constants_of(graph, roles)
 
+    @lru_cache(_KEPT)  # each layer asks for the mask of all
     def known(node: Fx) -> Any:
         if constant.get(node) is not Place.CONSTANT:
             return None

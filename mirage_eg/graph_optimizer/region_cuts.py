@@ -16,7 +16,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
-from mirage_eg.ir.weights import marked_weights
+from mirage_eg.ir.weights import weights_to_join
 
 LOSS = 1.01  # regions that cost less than this times the whole program lose nothing: the cost model is no finer
 
@@ -26,7 +26,7 @@ def values_to_cut_at(program: Graph, regions: Sequence[Graph], device: Device, s
 
     None, too, without weights, with named dims, or if there is no program within `seconds` of the solver.
     """
-    if not marked_weights(program) or dims_of(program):
+    if not weights_to_join(program) or dims_of(program):
         return None
     values = [value for item, own in program.numbered() if item.op not in ("input", "output") for value in own]
     every = Graph((*program.nodes, *(node("output", value) for value in values)))
@@ -47,6 +47,6 @@ def values_to_cut_at(program: Graph, regions: Sequence[Graph], device: Device, s
 def _cheapest(program: Graph, outputs: int, device: Device, seconds: float) -> tuple[EClasses, Extraction]:
     """The e-classes, and the extraction of the first outputs."""
     written = expand_ops(program, WRITTEN_OUT)
-    _, classes = saturated_classes(written, marked_weights(written))
+    _, classes = saturated_classes(written, weights_to_join(written))
     needed = replace(classes, roots=classes.roots[:outputs])
     return classes, extract(needed, KernelCosts(device), seconds=seconds)

@@ -23,7 +23,7 @@ from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.op.library import CHOICES
 from mirage_eg.ir.op.moves import VIEWS_OF_A_PART
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.weights import marked_weights, prepared_values
+from mirage_eg.ir.weights import prepared_values, weights_to_join
 
 _PARTLY_READ = CHOICES | VIEWS_OF_A_PART | {"take"}  # ops that read a part of their first operand
 
@@ -107,12 +107,12 @@ class Substitutions:
 def substitutions(program: Graph, primitive: Graph, device: Device, find: Find, keeps: bool = False) -> Substitutions | None:
     """The programs equal to a given one under `rules/graph`; None where no law can save anything, or with named dims.
 
-    Laws save something where there are weights, where the program sums what a product gives (`may_collapse`), or where filters
-    may take what follows their convolutions (`may_fold`).
+    Laws save something where there are weights to join, where the program sums what a product gives (`may_collapse`), or where
+    filters may take what follows their convolutions (`may_fold`).
 
     `primitive`: the program in primitive ops. `find` searches segments of programs. `keeps`: see `saturated_classes`.
     """
-    weights = marked_weights(primitive)
+    weights = weights_to_join(primitive)
     in_each_call = not weights and may_fold(primitive)
     if dims_of(program) or not (weights or in_each_call or may_collapse(primitive)):
         return None

@@ -6,7 +6,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import NORMS
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.weights import marked_weights, matching_inputs
+from mirage_eg.ir.weights import matching_inputs, weights_to_join
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 _PARAMETERS = dict.fromkeys((*CONVOLUTIONS, *TRANSPOSED, *NORMS), 1)  # operands from this one on
@@ -16,7 +16,7 @@ def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozens
     """The values of the inputs that are weights.
 
     `patterns` are names of inputs, `*` and `?` stand for any letters. Without patterns the weights are the marked inputs
-    (`ir.weights`). Where no input is marked, an input is a weight if the program reads it only as the second factor of a
+    (`ir.weights`). Where none of them has numbers, an input is a weight if the program reads it only as the second factor of a
     product with two dims, as the filter of a convolution, as the factor or offset of a norm, or with one dim in an elementwise
     op; rearrangements before that do not matter.
 
@@ -26,7 +26,7 @@ def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozens
     values = program.input_values
     if patterns is not None:
         return frozenset(values[place] for place in matching_inputs(program, patterns))
-    return marked_weights(program) or frozenset(value for value in values if value in _read_as_weights(program))
+    return weights_to_join(program) or frozenset(value for value in values if value in _read_as_weights(program))
 
 
 def _read_as_weights(program: Graph) -> set[int]:

@@ -16,7 +16,7 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import Level
-from mirage_eg.ir.weights import marked_weights
+from mirage_eg.ir.weights import weights_to_join
 from mirage_eg.pipeline.kernel_origins import Values
 
 Classes = frozenset[int]
@@ -29,7 +29,7 @@ def given_rewriting(program: Graph, graph: Graph, seed: int, *, keeps: bool) -> 
     """
     if dims_of(program):
         return None
-    _, classes = saturated_classes(program, marked_weights(program), keeps=keeps)
+    _, classes = saturated_classes(program, weights_to_join(program), keeps=keeps)
     every, class_of = _with_every_class(program, classes)
     values, composed = Values(every, graph, seed), _Composed(program, classes)
     read_by: dict[int, Classes] = {}  # of each value of the µGraph: its classes, or where it has none those of its operands

@@ -15,10 +15,11 @@ from typing import Any
 
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments, users_of, writes_argument
 from mirage_eg.frontend.fx_translate import Translation
-from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, nbytes_of
+from mirage_eg.frontend.fx_values import LITERALS, Fx, has_fixed_sizes, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant, ImportedSegment
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.frontend.torch_export import known_values, segment_of
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -57,9 +58,6 @@ class FxRegions:
     found: Analysis
 
 
-_LITERAL = "_tensor_constant"  # the names that tracing gives to tensors of numbers in the source of a model
-
-
 def fx_regions(
     module: Any,
     parameters: Sequence[str],
@@ -69,8 +67,8 @@ def fx_regions(
 ) -> FxRegions:
     """The regions of a functional graph of ATen ops; `parameters` are the names of placeholders that are weights or buffers.
 
-    With `constant_weights` they are weights of the regions' programs, but for those that the graph writes. With `in_place`
-    results may be written into arguments.
+    Constant masks that import adds are weights of the regions' programs; with `constant_weights` all constants and these
+    parameters are, but for those that the graph writes. With `in_place` results may be written into arguments.
 
     Raises:
         ProgramError: a node changes an operand in place.
@@ -81,7 +79,7 @@ def fx_regions(
     state: dict[str, Any] = {}
     for each in module.graph.nodes:
         if each.op == "get_attr":
-            literal = str(each.target).startswith(_LITERAL) and isinstance(value := getattr(module, each.target), torch.Tensor)
+            literal = str(each.target).startswith(LITERALS) and isinstance(value := getattr(module, each.target), torch.Tensor)
             roles[each.name] = Place.CONSTANT if literal else Place.PARAMETER
             if literal:
                 state[each.name] = value
@@ -90,12 +88,10 @@ def fx_regions(
     made = []
     for group in segments(module.graph, found):
         try:
-            regions_of_group = [_region(*part, found, known) for part in _parts(group, found, known)]
+            made += [_region(*part, found, known, constant_weights) for part in _parts(group, found, known)]
         except UnsupportedError as error:  # it reads a value whose extent is a product of sizes
             found.place.update(dict.fromkeys(group, Place.OUTSIDE))
             found.reason.update(dict.fromkeys(group, str(error)))
-            continue
-        made += [it if constant_weights else replace(it, program=without_weights(it.program)) for it in regions_of_group]
     made = _laid_out(made, found)
     return FxRegions(module, tuple(_writing(made, found) if in_place else made), found)
 
@@ -148,22 +144,35 @@ Part = tuple[list[Fx], list[Fx], list[Fx]]  # nodes, outputs and views of a regi
 
 
 def _region(
-    part: Sequence[Fx], outputs: Sequence[Fx], views: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]
+    part: Sequence[Fx],
+    outputs: Sequence[Fx],
+    views: Sequence[Fx],
+    found: Analysis,
+    known: Callable[[Fx], Any],
+    constant_weights: bool,
 ) -> FxRegion:
     segment, lifted = segment_of(part, outputs, found, known)
     by_name = {each.name: each for one in part for each in found.operands(one)}
     inputs = tuple(lifted[name] if name in lifted else by_name[name] for name in segment.program.input_names)
     ops = sum(name not in segment.views for name in segment.nodes)
     program = by_position(segment)
+    device = outputs[0].meta["val"].device
     weights = [
         place
         for place, (it, item) in enumerate(zip(inputs, program.inputs, strict=True))
-        if item.get("weight")
-        and not isinstance(it, CausalMask)
-        and (isinstance(it, Constant) or _stays(it, outputs[0].meta["val"].device))
+        if _is_weight(it, item, constant_weights, device)
     ]
     program = with_weights(without_weights(program), weights)
     return FxRegion(tuple(part), inputs, tuple(outputs), tuple(views), program, ops)
+
+
+def _is_weight(given: Fx | AddedInput, item: Node, constant_weights: bool, device: Any) -> bool:
+    """Whether an input of a program is marked as a weight: a constant mask always, others where weights are constant."""
+    if isinstance(given, CausalMask):
+        return False
+    if isinstance(given, Constant):
+        return constant_weights or item["dtype"] == str(DType.bool)
+    return constant_weights and bool(item.get("weight")) and _stays(given, device)
 
 
 def _stays(given: Fx, device: Any) -> bool:

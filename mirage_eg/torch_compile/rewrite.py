@@ -4,19 +4,19 @@ import operator
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from heapq import heapify, heappop, heappush
-from itertools import count
-from operator import getitem
+from operator import attrgetter, getitem
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mirage_eg.frontend.fx_partition import writes_argument
-from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, read_of
+from mirage_eg.frontend.fx_values import Fx, HostValues, has_fixed_sizes, is_fixed, is_mutable, read_of
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion, is_host_number
@@ -34,7 +34,9 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
         if not isinstance(given, AddedInput):
             copies[given] = graph.placeholder(given.name)
             copies[given].meta["val"] = given.meta["val"]
-    sizes = _Sizes(graph, copies)
+    sizes, inside, values = _Sizes(graph, copies), set(region.nodes), dict[str, Any]()
+    attributes = [node for node in module.graph.nodes if node.op == "get_attr"]
+    host = HostValues({node.name: attrgetter(node.target)(module) for node in attributes})
 
     def copy(each: Fx) -> Any:
         """The copy of a node, after those of its operands: sizes, and constants whose values the program has.
@@ -47,16 +49,40 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
             copies[each] = sizes.node(each.meta["val"].node.expr)
         elif each not in copies:
             for operand in each.all_input_nodes:
-                copy(operand)
+                operand_of(each, operand)
             copies[each] = graph.node_copy(each, copy)
             if str(each.target) in ("aten.view.default", "aten._unsafe_view.default"):
                 copies[each].target = torch.ops.aten.reshape.default  # `same` leaves out clones that make views possible
         return copies[each]
 
+    def operand_of(reader: Fx, operand: Fx) -> None:
+        """The copy of an operand; a value, where the graph computes it once for all layers, as the mask of an attention."""
+        source = same.get(operand, operand)
+        if reader in inside and source not in copies and _is_computed_once(source, reader):
+            values[name := f"_mirage_eg_fixed_{len(values)}"] = _laid_out(host[source], source.meta["val"])
+            copies[source] = graph.get_attr(name)
+        copy(operand)
+
     for each in region.nodes:
         copy(each)
     graph.output(tuple(copies[each] for each in region.outputs))
-    return torch.fx.GraphModule(module, graph)
+    given = [str(node.target) for node in graph.nodes if node.op == "get_attr" and node.target not in values]
+    return torch.fx.GraphModule({name: attrgetter(name)(module) for name in given} | values, graph)
+
+
+def _is_computed_once(source: Fx, reader: Fx) -> bool:
+    """Whether no argument decides a tensor, and an op reads it that Inductor fuses with nothing."""
+    is_tensor = source.op == "call_function" and isinstance(source.meta.get("val"), torch.Tensor)
+    return is_tensor and torch.Tag.pointwise not in getattr(reader.target, "tags", ()) and is_fixed(source)
+
+
+def _laid_out(values: Any, like: Any) -> Any:
+    """The values on the device and with the strides of another tensor, whose expanded dims are one element in memory."""
+    expanded = [dim for dim, stride in enumerate(like.stride()) if stride == 0]
+    for dim in expanded:
+        values = values.narrow(dim, 0, 1)
+    made = torch.empty_strided(values.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return made.copy_(values).expand(like.shape)
 
 
 def _lays_out(each: Fx) -> bool:
@@ -132,7 +158,7 @@ class _Writer:
         self.graph = module.graph
         self.replaced: dict[Fx, Fx] = {}
         self.as_written: dict[Fx, Fx] = {}  # results of kernels in their layout, where torch has other strides
-        self.constants = count()
+        self.constants: dict[tuple[str, Shape, str, Any], Fx] = {}  # equal ones are named alike
         self.masks: dict[tuple[CausalMask, Any], Fx] = {}
         self.moved: dict[tuple[Fx, Any], Fx] = {}  # numbers on the CPU, as tensors of a device
         [self.output] = [node for node in self.graph.nodes if node.op == "output"]
@@ -190,7 +216,7 @@ class _Writer:
         if isinstance(given, CausalMask):
             return self._causal_mask(given)
         if isinstance(given, Constant):
-            return self._constant(given, item["dtype"])
+            return self._constant(given, item)
         node: Fx = self.replaced.get(given, given)
         if is_host_number(node.meta["val"], self.device):
             return self._moved(node)
@@ -202,15 +228,18 @@ class _Writer:
         order = torch.contiguous_format if item.get("strides") is None else torch.channels_last
         return self.call(torch.ops.aten.clone.default, node, memory_format=order)
 
-    def _constant(self, given: Constant, dtype: str) -> Fx:
-        name = f"_mirage_eg_constant_{next(self.constants)}"
-        with _disable_current_modes():  # a tensor with values
-            values = torch.from_numpy(given.array().copy()).to(self.device, getattr(torch, dtype))
-            self.module.register_buffer(name, values)
-        with self.graph.inserting_before(self.output):
-            node = self.graph.get_attr(name)
-        node.meta["val"] = self.fake.from_tensor(values, static_shapes=True)
-        return node
+    def _constant(self, given: Constant, item: Node) -> Fx:
+        """The constant as a buffer of the module, which all layers of a model share."""
+        key = given.name, item["shape"], item["dtype"], self.device
+        if key not in self.constants:
+            name = f"_mirage_eg_constant_{len(self.constants)}"
+            with _disable_current_modes():  # a tensor with values
+                values = torch.from_numpy(given.array().copy()).to(self.device, getattr(torch, item["dtype"]))
+                self.module.register_buffer(name, values)
+            with self.graph.inserting_before(self.output):
+                node = self.constants[key] = self.graph.get_attr(name)
+            node.meta["val"] = self.fake.from_tensor(values, static_shapes=True)
+        return self.constants[key]
 
     def _moved(self, node: Fx) -> Fx:
         """A number on the CPU as a tensor of the device, by a product with 1: a copy would wait for the device."""

@@ -1,0 +1,57 @@
+"""Masks of attention whose numbers are known at import: the indicator of the scores that count, in as few dims as it needs.
+
+A model computes its mask of `arange`, comparisons and choices, for each sequence of a batch and often as 0 and −∞. What depends
+on no argument and no weight is evaluated once. So a causal mask is the same input as that of `is_causal`.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from mirage_eg.frontend.aten_call import Call
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.sizes import SizeExpression
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMask:
+    """The scores that count: an indicator of queries and keys, None where all do. `shown` where each row has one."""
+
+    indicator: Tensor | None
+    shown: bool
+
+
+def known_mask(call: Call, name: str, rows: int, columns: int) -> KnownMask | None:
+    """The mask that an argument adds, or shows scores with, where its numbers are known.
+
+    None where they are not, where they depend on weights, where sequences or heads differ, and of other numbers than 0 and −∞.
+    """
+    node = call.take(name)
+    has_sizes = any(isinstance(extent, SizeExpression) for extent in (rows, columns))
+    array = call.known(node) if not has_sizes and call.is_fixed(node) else None
+    counts = None if array is None else counting_scores(array, rows, columns)
+    if counts is None:
+        return None
+    if counts.all():
+        return KnownMask(None, True)
+    if np.array_equal(counts, np.tri(rows, columns, dtype=bool)):
+        return KnownMask(call.causal_mask(rows, columns), True)
+    digest = sha256(counts.tobytes()).hexdigest()[:16]
+    indicator = call.lift(f"mask_{rows}_{columns}_{digest}", counts.shape, "bool", lambda: counts)
+    return KnownMask(indicator, bool(counts.any(-1).all()))
+
+
+def counting_scores(mask: Any, rows: int, columns: int) -> Any:
+    """The indicator [rows, columns] that all sequences and heads share; None if they differ, or add other numbers."""
+    for dim in range(mask.ndim - 2):
+        first = mask[(slice(None),) * dim + (slice(1),)]
+        if not (mask == first).all():
+            return None
+        mask = first
+    mask = np.broadcast_to(mask.reshape(mask.shape[-2:]), (rows, columns))
+    counts = mask if mask.dtype == bool else mask == 0
+    is_indicator = mask.dtype == bool or (counts | (mask == -inf)).all()
+    return np.ascontiguousarray(counts) if is_indicator else None
