@@ -9,10 +9,20 @@ from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation,
 from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.shapes import Shape
+
+_MOST_GUARDS = 4  # layers that share a program pass weights as parameters or as tensors, and with other strides of one element
 
 
 def _never_same(*tensors: Any) -> bool:
     return False
+
+
+def _same_strides(strides: Shape, wanted: Shape, shape: Shape) -> bool:
+    """Whether elements are where they should be: a dim of extent 1 may have any stride."""
+    return strides == wanted or all(
+        have == want or extent == 1 for have, want, extent in zip(strides, wanted, shape, strict=True)
+    )
 
 
 def _guard_factory(torch: Any) -> Callable[..., Callable[..., bool]]:
@@ -66,17 +76,21 @@ class Torch:
         """Without messages: calls are frequent, errors are not."""
         wanted = [(getattr(self._torch, layout.dtype), layout.shape, layout.strides, layout.is_dense) for layout in layouts]
         strided, grad_enabled, data_ptr = self._torch.strided, self._grad_enabled, self._torch.Tensor.data_ptr
-        guard, none = self._guard, (_never_same, -1)
-        last: dict[tuple[int, bool], tuple[Callable[..., bool], int]] = {}  # guard and device of arguments that passed
+        guard = self._guard
+        kept: dict[tuple[int, bool], list[tuple[Callable[..., bool], int]]] = {}  # guards and devices of arguments that passed
 
         def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
-            kind = len(arrays), grad_enabled()
-            same, device = last.get(kind, none)
-            if not same(*arrays):
+            guards = kept.setdefault((len(arrays), grad_enabled()), [])
+            for same, known in guards:
+                if same(*arrays):
+                    device = known
+                    break
+            else:
                 device = compare(arrays)
                 if device < 0:
                     return None
-                last[kind] = guard(*arrays), device
+                guards.insert(0, (guard(*arrays), device))
+                del guards[_MOST_GUARDS:]
             found = list(map(data_ptr, arrays))
             for pointer in found:
                 if pointer % ALIGNMENT:
@@ -92,7 +106,7 @@ class Torch:
                     or array.layout is not strided
                     or array.get_device() != device
                     or array.shape != shape
-                    or not (array.is_contiguous() if dense else array.stride() == strides)  # the former is faster
+                    or not (array.is_contiguous() if dense else _same_strides(array.stride(), strides, shape))
                     or (tracked and array.requires_grad)
                 ):
                     return -1

@@ -106,6 +106,7 @@ class SegmentCall:
         self._torchs = torchs
         self._wanted: dict[Sizes, list[tuple[Any, Shape]]] = {}
         self._running: dict[Sizes, tuple[RunningProgram, bool, list[Shape]]] = {}
+        self._lays_out = False  # since a call had tensors of other strides
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results that are not written into inputs.
@@ -149,10 +150,13 @@ class SegmentCall:
             _forget_oldest(self._running)
             self._running[sizes] = self.started(tensors)
         running, are_own, strides = self._running[sizes]
-        given = tensors
+        given = self.results.laid_out(tensors) if self._lays_out else tensors
         try:
             results = running(given, torch_library())  # it checks shapes, types, strides and alignment
         except GraphError:
+            if self._lays_out:
+                raise
+            self._lays_out = True  # at later calls without an error in between
             given = self.results.laid_out(tensors)
             results = running(given, torch_library())
         returned = self.results.written_back(tensors, results)
@@ -188,7 +192,7 @@ class SegmentCall:
 
 def dense(tensor: Any, strides: Shape | None = None) -> Any:
     """A tensor of the same values with these strides, row-major without, at an aligned address."""
-    tensor = tensor.detach()
+    tensor = tensor.detach() if tensor.requires_grad or tensor._is_view() else tensor
     if strides is None:
         tensor = tensor.contiguous()
     elif any(have != want and extent > 1 for have, want, extent in zip(tensor.stride(), strides, tensor.shape, strict=True)):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from mirage_eg.ir.errors import GraphError
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import segment_call
 from mirage_eg.torch_compile.records import Compilation, graph_records
@@ -73,6 +74,24 @@ def test_results_are_new_row_major_tensors_at_every_call(name: str, later: bool,
     assert [it.stride() for it in results] == [torch.empty(it.shape).stride() for it in results]
     places = [it.untyped_storage().data_ptr() for it in (*given, *results)]
     assert len({*places}) == len(places)
+
+
+def test_tensors_of_other_strides_raise_no_error_at_later_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, ran = own_call(), list[bool]()
+
+    def running(given: Any, library: Any) -> Any:
+        ran.append(given[0].is_contiguous())
+        if not ran[-1]:
+            raise GraphError("argument x: strides")
+        return [given[0] * 2]
+
+    monkeypatch.setattr(SegmentCall, "started", lambda *_: (running, False, [(WIDTH, 1)]))
+    monkeypatch.setattr("mirage_eg.torch_compile.segment_call.torch_library", lambda: None)
+    x = torch.randn(8, WIDTH)
+    others = [it.contiguous() for it in call.results.laid_out([x] * len(call.found.program.inputs))[1:]]
+    for given in (x.T.contiguous().T, x.T.contiguous().T, x):
+        assert torch.equal(call.run_on_gpu([given, *others])[0], x * 2)
+    assert ran == [False, True, True, True]
 
 
 def test_storages_of_arguments_are_read_only_where_a_result_may_have_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,21 @@ def test_what_is_just_right_needs_no_close_look(name: str, wanted: ArrayLayout, 
             assert check([array]) == ([library.address(array)], device)
 
 
+def test_kinds_of_arguments_that_take_turns_are_compared_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    library, guards = Torch(), list[Any]()
+    make = library._guard
+    monkeypatch.setattr(library, "_guard", lambda *tensors: guards.append(tensors) or make(*tensors))
+    check = library.checker([ArrayLayout("x", (2, 1, 3), "float32", (3, 3, 2))])
+    memory = torch.zeros(64).as_subclass(tensor_type(0))
+    of_one_element = memory.as_strided((2, 1, 3), (3, 1, 2))
+    for _ in range(3):
+        for each in (memory.as_strided((2, 1, 3), (3, 3, 2)), of_one_element):
+            assert check([each]) == ([each.data_ptr()], 0)
+    assert len(guards) == 2 and check([memory.as_strided((2, 1, 3), (3, 3, 1))]) is None
+
+
 @pytest.mark.parametrize("name", LIBRARIES)
 @given(wanted=layouts(), other=layouts(), offset=st.sampled_from((0, 1, 8)), device=st.integers(0, 2), tracked=st.booleans())
 def test_what_is_refused_is_named_and_explained(
