@@ -82,13 +82,13 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
 
 
 def converted_bytes(graph: Graph, item: Node) -> int:
-    """The bytes that the copies channels last of the images of a convolution move: of images that it reads first."""
+    """The bytes that the copy channels last of the image of a convolution moves, if it reads it first."""
     if item.op != CONV2D:
         return 0
     converted, filled = placement_of(graph).converted, filled_values(graph)
     image, total = item.operands[0], 0
     first = next((graph.nodes[reader] for reader in graph.readers[image] if graph.nodes[reader].op == CONV2D), None)
-    if image in converted and first is item:
+    if (image in converted or image in filled) and first is item:
         kind = graph.types[image]
         total = kind.nbytes + kind.nbytes * filled.get(image, kind.shape[1]) // kind.shape[1]
     return total

@@ -44,8 +44,18 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
 
 def write_conversions(file: ProgramFile) -> None:
     """Write the kernel that copies inputs channels last, before all others, and its launch."""
-    pointers, copies = dict[int, str](), list[Copy]()
-    for number, value in enumerate(file.lowered.placement.converted):
+    _write_converted(file, file.lowered.placement.converted, "channels_last")
+
+
+def write_filled(file: ProgramFile, value: int) -> None:
+    """Write the kernel that copies an image of few channels channels last, with zeros behind them, once it is there."""
+    _write_converted(file, [value], f"{file.names[value]}_channels_last")
+
+
+def _write_converted(file: ProgramFile, values: Sequence[int], name: str) -> None:
+    """Write the kernel that copies values channels last, some with zeros behind their channels, and its launch."""
+    pointers, copies, offsets = dict[int, str](), list[Copy](), file.lowered.placement.offsets
+    for number, value in enumerate(values):
         kind, channels = file.types[value], filled_values(file.graph).get(value)
         if channels is not None:
             kind = replace(kind, shape=(kind.shape[0], channels, *kind.shape[2:]))
@@ -53,11 +63,11 @@ def write_conversions(file: ProgramFile) -> None:
         file.strides[laid] = channels_last(kind.shape)
         file.buffers.append(file.write(laid))
         pointers |= {laid: f"y{number}_ptr", value: f"x{number}_ptr"}
-        source = StridedMemory(pointers[value], file.strides[value], first=file.types[value].shape[1] if channels else None)
-        target = StridedMemory(pointers[laid], file.strides[laid])
-        copies.append((kind.shape, source, target))
+        first = None if channels is None else file.types[value].shape[1]
+        source = StridedMemory(pointers[value], file.strides[value], offsets.get(value, 0), first=first)
+        copies.append((kind.shape, source, StridedMemory(pointers[laid], file.strides[laid])))
     if copies:
-        _write(file, copies, pointers, "channels_last")
+        _write(file, copies, pointers, name)
 
 
 def write_row_major(file: ProgramFile, value: int, call: str) -> None:

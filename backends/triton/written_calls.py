@@ -11,7 +11,7 @@ from mirage_eg.backends.launches.image_layouts import is_channels_last_convoluti
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.backends.triton.addressing import ALIGNMENT
-from mirage_eg.backends.triton.joint_concat import write_row_major
+from mirage_eg.backends.triton.joint_concat import write_filled, write_row_major
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.biased_product import BiasedProduct
@@ -108,6 +108,8 @@ _GENERATED = (LaunchKind.BLOCK, LaunchKind.CONCATENATION, LaunchKind.POOLING, La
 def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
     """Whether a generated kernel reads a value or a view of it."""
     family = (value, *(view for view, it in file.lowered.placement.views.items() if value in it.read))
+    if not filled_values(file.graph).keys().isdisjoint(family):
+        return True
     readers = (file.lowered.launches.at.get(reader) for member in family for reader in file.graph.readers[member])
     return any(it is not None and it.kind in _GENERATED for it in readers)
 
@@ -186,6 +188,8 @@ FUSED_SOURCE = f'''def {FUSED}(x, weight, bias, added, stride, padding, dilation
 def _channels_last_operands(file: ProgramFile, item: Node) -> list[str]:
     """The names of the image and the filter of a convolution: those of copies channels last, where there are any."""
     image, weight = item.operands
+    if image in filled_values(file.graph) and image not in file.converted:
+        write_filled(file, image)
     for value in item.operands:
         if value in file.converted:
             file.use(file.converted[value])
