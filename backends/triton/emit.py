@@ -313,6 +313,8 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
 def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
     """Write the call of an op of the library, unless its value is stored in memory that is written already."""
     views, joined = file.lowered.placement.views, file.lowered.placement.joined
+    if item.op in RESHAPES and not file.graph.readers[value]:
+        return  # reshapes of it read what it shows
     if value in views:
         file.name_alias(value, views[value].base)
     elif item.op in RESHAPES | JOINS and joined.keys() >= {*item.operands}:

@@ -153,3 +153,12 @@ def test_a_library_product_takes_a_matrix_in_either_order() -> None:
     assert launches((0, 2, 1), False) == 1
     assert launches((1, 0, 2), False) == 2  # which matrices are multiplied changes: they are copied
     assert launches((0, 2, 1), True) == 3
+
+
+def test_a_reshape_that_only_reshapes_read_is_not_written() -> None:
+    """It would copy what is transposed."""
+    p = new_kernel_graph()
+    x, w = p.new_input((4, 6, 8), "float16", "x"), p.new_input((24, 8), "float16", "w")
+    between = p.reshape(p.transpose(x, (1, 0, 2)), (24, 8))
+    p.mark_output(p.reshape(between, (8, 24)) @ w, name="z")
+    assert emit(p.graph()).count(".reshape(") == 1
