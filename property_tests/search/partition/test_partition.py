@@ -162,6 +162,20 @@ def test_transposes_with_a_reshape_between_are_one_kernel() -> None:
     assert not alone.kernels[0].fused
 
 
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_large_product_of_the_library_reads_a_copy_of_merged_dims_alone(merged: bool) -> None:
+    """Patches of an image are copied; a transposed matrix is read along its strides."""
+    program = KernelGraph()
+    x, w = program.new_input((128, 2, 4, 64) if merged else (512, 128), name="x"), program.new_input((512, 128), name="w")
+    rows = program.transpose(x, (0, 2, 1, 3) if merged else (1, 0))
+    program.mark_output((program.reshape(rows, (128, 512)) if merged else rows) @ w)
+    segmenter = Segmenter(program.graph())
+    [product] = [place for place, item in enumerate(segmenter.items) if item.op == "matmul"]
+    transposes = {place for place, item in enumerate(segmenter.items) if item.op == "transpose"}
+    found = [segment.nodes for segment, _ in segmenter.choices(segmenter.start)]
+    assert any(product in nodes and transposes.isdisjoint(nodes) for nodes in found) is merged
+
+
 def test_structures_for_other_sizes_pass_the_field_check() -> None:
     """Attention and its output product, whose weights a structure may divide: then exponentials overflow."""
     program = KernelGraph()
