@@ -34,8 +34,12 @@ def filled_values(graph: Graph) -> Mapping[int, int]:
 def _has_few_channels(graph: Graph, item: Node) -> bool:
     image, weight = item.operands
     is_few = graph.types[image].dtype.itemsize == 2 and graph.types[image].shape[1] < CHANNELS and item["groups"] == 1
-    maker = graph.node_of[image]
-    written = maker.op in ("input", "block", "pad") or maker.kind is Kind.ELEMENTWISE
-    changes = image not in marked_weights(graph) | prepared_values(graph) and not graph.depends_on_sizes
-    fixed = weight in graph.input_values or weight in prepared_values(graph)
-    return is_few and written and changes and fixed and is_channels_last_convolution(graph, item)
+    fixed = marked_weights(graph) | prepared_values(graph)
+    copied = image not in fixed and _is_written(graph, image) and (weight in fixed or _is_written(graph, weight))
+    return is_few and copied and not graph.depends_on_sizes and is_channels_last_convolution(graph, item)
+
+
+def _is_written(graph: Graph, value: int) -> bool:
+    """Whether a value is the caller's, or in memory of its own when it is computed."""
+    maker = graph.node_of[value]
+    return maker.op in ("input", "block", "pad") or maker.kind is Kind.ELEMENTWISE

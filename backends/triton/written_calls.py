@@ -188,9 +188,12 @@ FUSED_SOURCE = f'''def {FUSED}(x, weight, bias, added, stride, padding, dilation
 def _channels_last_operands(file: ProgramFile, item: Node) -> list[str]:
     """The names of the image and the filter of a convolution: those of copies channels last, where there are any."""
     image, weight = item.operands
-    if image in filled_values(file.graph) and image not in file.converted:
-        write_filled(file, image)
     for value in item.operands:
+        if (
+            value in filled_values(file.graph)
+            and value not in file.converted.keys() | marked_weights(file.graph) | file.prepared
+        ):
+            write_filled(file, value)
         if value in file.converted:
             file.use(file.converted[value])
     return [file.names[file.converted.get(image, image)], _filter_channels_last(file, weight)]

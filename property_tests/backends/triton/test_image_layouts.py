@@ -128,6 +128,16 @@ def test_computed_images_of_few_channels_are_copied_once(run: RunProgram, op: st
     assert is_right(run, graph, source, "float16")
 
 
+def test_a_filter_that_a_kernel_computes_is_filled_in_each_call(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((2, 3, 6, 5), "float16", "x"), p.new_input((8, 3, 3, 3), "float16", "w")
+    p.mark_output(doubled(p, p.conv2d(x, doubled(p, w, 1)), 1))
+    graph = p.graph()
+    source = emit(graph)
+    assert len(filled_values(graph)) == 2 and source.partition("def launch")[2].count("_channels_last_kernel[") == 1
+    assert is_right(run, graph, source, "float16")
+
+
 def test_a_filter_that_another_convolution_needs_too_is_not_filled() -> None:
     p = new_kernel_graph()
     x, w = p.new_input((2, 3, 6, 5), "float16", "x"), p.new_input((8, 3, 3, 3), "float16", "w")
