@@ -258,7 +258,8 @@ def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int], r
         operands = [it for it in found.operands(each) if it in inside]
         for operand in operands:
             readers[operand].append(each)
-        if each.target is not getitem and (each in found.views or each in repeated) and all(it in free for it in operands):
+        again = each in found.views or each in repeated or each not in number  # not one: a field of a word, read where it is
+        if each.target is not getitem and again and all(it in free for it in operands):
             free.add(each)
         region[each] = 0 if each in free else max([number.get(each, 0), *(region[it] for it in operands)])
     outputs = set(escaping(group, found))

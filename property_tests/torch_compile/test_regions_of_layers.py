@@ -56,6 +56,20 @@ def test_a_large_function_of_arguments_is_computed_by_each_region() -> None:
     assert {*found.found.place.values()} <= {Place.ARGUMENT, Place.SEGMENT}
 
 
+def test_fields_of_packed_weights_are_taken_where_their_product_is() -> None:
+    def layers(x: Any, words: Any) -> Any:
+        for _ in range(6):
+            numbers = torch.stack([words & 15, words >> 4], -1).view(64, 64)
+            x = x + (x.softmax(-1) @ numbers.float()).softmax(-1)
+        return x
+
+    found = regions_of(layers, torch.randn(4, 64), torch.zeros(64, 32, dtype=torch.uint8))
+    assert len(found.regions) > 1
+    for region in found.regions:
+        assert not any(kind.dtype.is_integer for kind in region.program.output_types)
+        assert any(item.op == "right_shift_by" for item in region.program.nodes)
+
+
 def test_a_product_over_one_element_is_what_torch_computes() -> None:
     def products(x: Any, y: Any, v: Any) -> Any:
         return (x @ y + 1) * 2, torch.bmm(x[None], y[None]) + v @ v, torch.addmm(x, x, y)
