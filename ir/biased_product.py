@@ -15,11 +15,12 @@ from mirage_eg.ir.weights import prepared_values
 
 @dataclass(frozen=True, slots=True)
 class BiasedProduct:
-    """The product, the bias, and the values of all nodes: the product, its reshapes, and the sum."""
+    """The product, the bias, and the values of all nodes: the product, its reshapes, the sum, and its `activation`, if any."""
 
     product: Node
     bias: int
-    values: tuple[int, ...]  # the sum's last
+    values: tuple[int, ...]  # the result's last
+    activation: str = ""  # an op (`backends.launches.activated_product`)
 
     @property
     def read(self) -> tuple[int, ...]:

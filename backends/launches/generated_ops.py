@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 
+from mirage_eg.backends.launches.activated_product import activated_products
 from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
 from mirage_eg.backends.launches.convolution import fused_convolutions
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import shown_at
-from mirage_eg.ir.biased_product import biased_products
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -174,7 +174,7 @@ def _with_prologue(graph: Graph, scan: Scan) -> Scan | None:
     [x] = scan.sources
     nodes, sources = list[int](), list[int]()
     fixed = prepared_values(graph).union(*(it.values for it in fused_convolutions(graph)))
-    fixed = fixed.union(*(it.values for it in biased_products(graph)))
+    fixed = fixed.union(*(it.values for it in activated_products(graph)))
 
     def take(value: int) -> None:
         if len(graph.readers[value]) == 1 and value not in fixed and _is_computed(graph, value):

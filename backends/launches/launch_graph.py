@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from mirage_eg.backends.launches.activated_product import activated_products
 from mirage_eg.backends.launches.attention import LibraryAttention, library_attentions
 from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order
 from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
 from mirage_eg.backends.launches.generated_ops import poolings, scans
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import transposed_operands
-from mirage_eg.ir.biased_product import BiasedProduct, biased_products
+from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.library import ROW_READS
 from mirage_eg.ir.op.moves import JOINS, TRANSPOSES, VIEWS_IN_ORDER
@@ -31,7 +32,7 @@ class LaunchKind(Enum):
     LIBRARY = "a library kernel of one op"
     ATTENTION = "a library kernel of an attention"
     CONVOLUTION = "a library kernel of a convolution and the ops behind it up to a relu"
-    PRODUCT = "a library kernel of a product and the bias behind it"
+    PRODUCT = "a library kernel of a product, the bias behind it, and an activation of their sum"
     CONCATENATION = "a generated kernel of several concatenations, and of rows that are written in place"
     POOLING = "a generated kernel of a pooling"
     SCAN = "a generated kernel of a cumulative sum, and of the moves around it"
@@ -149,7 +150,7 @@ _KINDS: Mapping[type, LaunchKind] = {
 
 
 def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
-    calls: list[LibraryCall] = [*library_attentions(graph), *fused_convolutions(graph), *biased_products(graph)]
+    calls: list[LibraryCall] = [*library_attentions(graph), *fused_convolutions(graph), *activated_products(graph)]
     for it in calls:
         views = it.views if isinstance(it, LibraryAttention) else ()
         nodes, shown = (tuple(map(graph.makers.__getitem__, values)) for values in (it.values, views))

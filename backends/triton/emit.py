@@ -36,6 +36,8 @@ from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.backends.triton.written_calls import (
+    ACTIVATED,
+    ACTIVATED_SOURCE,
     ALIGNED,
     ALIGNED_SOURCE,
     FUSED,
@@ -74,7 +76,7 @@ _TABLES = (
     "SIZES",
     "WRITTEN",
 )
-_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED, ALIGNED, PRODUCT)
+_FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED, ALIGNED, PRODUCT, ACTIVATED)
 _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr", FULL)
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
 
@@ -231,6 +233,11 @@ def _functions(
             *preparation_functions(file),
             *([FUSED_SOURCE] if any(launches.of_kind(LaunchKind.CONVOLUTION)) else []),
             *([PRODUCT_SOURCE] if any(it.is_padded for it in unaligned_products(file.graph).values()) else []),
+            *(
+                [ACTIVATED_SOURCE]
+                if any(isinstance(it.call, BiasedProduct) and it.call.activation for it in launches.kernels)
+                else []
+            ),
             *([ATTENTION_SOURCE] if any(launches.of_kind(LaunchKind.ATTENTION)) else []),
             f"def launch({', '.join([*inputs, *kept, *written, *sizes, *library])}):",
             f'    """{kernels}; returns the outputs."""',

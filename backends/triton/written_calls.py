@@ -147,6 +147,8 @@ def write_biased_product(file: ProgramFile, biased: BiasedProduct) -> None:
     shape = "" if len(file.types[value].shape) == 2 else f".reshape({file.types[value].shape})"
     shape += ".contiguous()" if is_padded and value not in file.lowered.placement.gaps else ""
     call = f"{PRODUCT}({left}, {right}, {bias})" if is_padded else f"torch.addmm({bias}, {left}, {right})"
+    if biased.activation:
+        call = f"{ACTIVATED}({left}, {right}, {bias}, {biased.activation.startswith('gelu')})"
     file.body.append(f"    {name} = {call}{shape}")
     file.calls_torch = True
 
@@ -163,6 +165,19 @@ PRODUCT_SOURCE = f'''def {PRODUCT}(x, w, bias=None):
     w = pad(w, (0, gap, 0, zeros)) if w.stride(1) == 1 else pad(w.mT, (0, zeros, 0, gap)).mT
     result = x @ w if bias is None else torch.addmm(pad(bias, (0, gap)), x, w)
     return result[:, :columns]
+
+'''
+
+
+ACTIVATED = "activated_product"
+ACTIVATED_SOURCE = f'''def {ACTIVATED}(x, w, bias, is_gelu):
+    """relu(x w + bias), or gelu(x w + bias) by tanh: one kernel of cuBLAS."""
+    import torch
+
+    if x.is_cuda and torch.version.hip is None:
+        return torch._addmm_activation(bias, x, w, use_gelu=is_gelu)
+    total = torch.addmm(bias, x, w)
+    return torch.nn.functional.gelu(total, approximate="tanh") if is_gelu else torch.relu(total)
 
 '''
 

@@ -155,6 +155,7 @@ OPS = (
         sign=lambda x: max(x, Sign.NOT_NEGATIVE),
         range=lambda x: (max(0, x[0]), max(0, x[1])),
         behind_convolution=True,
+        behind_product=True,
     ),
     of_one_name("tanh", field=MONOTONE, triton="tanh({x})", helpers=(_TANH,), keeps_zero=True, bounded=True, functions=1),
     ElementwiseOp(
@@ -168,6 +169,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         functions=1,
+        behind_product=True,
         onnx=_gelu_tanh_in_onnx,
     ),
     of_one_name(

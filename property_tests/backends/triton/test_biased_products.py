@@ -72,6 +72,49 @@ def test_a_product_with_its_bias_is_one_kernel(run: RunProgram, name: str) -> No
     assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
 
 
+def written(p: KernelGraph, x: Tensor, inner: float = 0.044715, limit: float = 0.0) -> Tensor:
+    """The gelu by tanh as models write it."""
+    if limit:
+        x = p.clamp(x, -limit, limit)
+    scaled = p.scale(x + p.scale(p.pow(x, 3), inner), 0.7978845608028654)
+    return p.scale(x, 0.5) * p.shift(p.tanh(scaled), 1)
+
+
+ACTIVATED = {
+    "relu": product(lambda p, y, bias: p.relu(y + bias)),
+    "gelu by tanh": product(lambda p, y, bias: p.gelu_tanh(y + bias)),
+    "written": product(lambda p, y, bias: written(p, y + bias)),
+    "written and reshaped": product(lambda p, y, bias: p.reshape(written(p, of_rows(p, y, bias)), (24, 48)), dtype="bfloat16"),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATED)
+def test_a_product_with_bias_and_activation_is_one_kernel(run: RunProgram, name: str) -> None:
+    for graph in (ACTIVATED[name], expand(ACTIVATED[name])):
+        [launch] = launches_of(graph).kernels
+        assert launch.kind is LaunchKind.PRODUCT and len(predict(graph, DEVICES["H200"])) == 1
+        source = emit(graph)
+        assert source.count("= activated_product(") == 1 and "tanh(" not in source.partition("def launch")[2]
+        arrays = inputs_of(graph, scale=0.3)
+        dtype = str(graph.output_types[0].dtype)
+        assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
+
+
+NOT_ACTIVATED = {
+    "gelu": product(lambda p, y, bias: p.gelu(y + bias)),
+    "another cube": product(lambda p, y, bias: written(p, y + bias, 0.0447)),
+    "a limit": product(lambda p, y, bias: written(p, y + bias, limit=6e4)),
+    "a relu of halves": product(lambda p, y, bias: p.relu(p.scale(y + bias, 0.5))),
+    "another tensor": product(lambda p, y, bias: p.relu(y + bias) * y, reads=False),
+    "float32": product(lambda p, y, bias: p.relu(y + bias), dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ACTIVATED)
+def test_other_functions_are_kernels_of_their_own(name: str) -> None:
+    assert "activated_product(" not in emit(NOT_ACTIVATED[name])
+
+
 OTHERS = {
     "a bias of rows": product(bias=(ROWS, 1)),
     "a matrix": product(bias=(ROWS, COLUMNS)),
