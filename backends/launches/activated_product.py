@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from mirage_eg.backends.launches.aligned_rows import ALIGNED
 from mirage_eg.ir.biased_product import BiasedProduct, biased_products
 from mirage_eg.ir.dtypes import DType
@@ -28,7 +26,7 @@ def activated_products(graph: Graph) -> Iterator[BiasedProduct]:
 
 _ACTIVATIONS = tuple(op for op in PACKAGED.values() if op.behind_product)
 _MOST_OPS = 16  # of an activation that is written in others
-_POINTS = np.concatenate([np.linspace(-8, 8, 65), *(np.array([-x, x]) for x in (1e-3, 20.0, 1e5, 1e10, 1e30))])
+_POINTS = (*(it / 8 for it in range(-64, 65)), *(sign * it for it in (1e-3, 20.0, 1e5, 1e10, 1e30) for sign in (-1, 1)))
 _EXACT = 1e-6  # of a point: a half has 11 binary digits
 
 
@@ -38,7 +36,9 @@ def _with_activation(graph: Graph, numbered: Sequence[tuple[Node, range]], biase
     kind, rows = graph.types[value], [graph.types[it].shape[-1] for it in (value, biased.product.operands[0])]
     if kind.dtype not in (DType.float16, DType.bfloat16) or any(it * kind.dtype.itemsize % ALIGNED for it in rows):
         return biased
-    at_points, waiting = {value: _POINTS}, {*graph.readers[value]}
+    import numpy as np  # small commands load no arrays
+
+    at_points, waiting = {value: np.array(_POINTS)}, {*graph.readers[value]}
     while waiting and len(at_points) <= _MOST_OPS:
         position = min(waiting)
         waiting.remove(position)
@@ -62,16 +62,21 @@ def _at_points(item: Node, operands: Sequence[Any]) -> Any:
     record = record_of(item.op)
     if record is None or record.numbers is None or record.indicator or record.conditions or record.dtype:
         return None
+    return _numbers(record, operands, **item.mapping)
+
+
+def _numbers(record: ElementwiseOp, operands: Sequence[Any], **attributes: Any) -> Any:
+    import numpy as np
+
+    assert record.numbers is not None
     with np.errstate(all="ignore"):
-        return record.numbers(np, *operands, **item.mapping)
+        return record.numbers(np, *operands, **attributes)
 
 
 def _name_of(values: Any) -> str:
     """The activation that has these values at the points; "" of another function."""
+    import numpy as np
 
-    def is_it(op: ElementwiseOp) -> bool:
-        assert op.numbers is not None
-        with np.errstate(all="ignore"):
-            return bool((np.abs(values - op.numbers(np, _POINTS)) <= _EXACT * np.abs(_POINTS)).all())
-
-    return next((op.name for op in _ACTIVATIONS if is_it(op)), "")
+    points = np.array(_POINTS)
+    alike = (op.name for op in _ACTIVATIONS if (abs(values - _numbers(op, [points])) <= _EXACT * abs(points)).all())
+    return next(alike, "")
