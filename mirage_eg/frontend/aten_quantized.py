@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from mirage_eg.frontend.aten_call import Call, Handler, named
 from mirage_eg.frontend.aten_fields import fields_of
 from mirage_eg.frontend.aten_rearrangements import cast, reshaped
@@ -140,6 +138,8 @@ def _int4_of_cpu(call: Call) -> Tensor:
     Of a whole block a byte has columns of both halves, of fewer columns two that follow each other
     (`_convert_weight_to_int4pack_for_cpu` of torch).
     """
+    import torch  # here: the importer loads no torch
+
     g, words, capability = call.graph, call.any_tensor("mat2"), torch.backends.cpu.get_cpu_capability()
     if capability not in _INT4_BLOCKS or words.dtype != "uint8":
         raise UnsupportedError(f"4 bits in {words.dtype} on {capability}, wanted uint8 on {' or '.join(_INT4_BLOCKS)}")
