@@ -14,6 +14,7 @@ from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
+from mirage_eg.backends.launches.merged_views import merged_views
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
@@ -320,15 +321,15 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
 def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
     """Write the call of an op of the library, unless its value is stored in memory that is written already."""
     views, joined = file.lowered.placement.views, file.lowered.placement.joined
-    if item.op in RESHAPES and not file.graph.readers[value]:
-        return  # reshapes of it read what it shows
     if value in views:
         file.name_alias(value, views[value].base)
     elif item.op in RESHAPES | JOINS and joined.keys() >= {*item.operands}:
         file.name_alias(value, item.operands[0])
     else:
-        file.name_result(value)
-        write_library_call(file, item, value)
+        merged, unread = merged_views(file.graph)
+        if value not in unread:
+            file.name_result(value)
+            write_library_call(file, item, value, merged.get(value))
         if item.kind is Kind.REARRANGEMENT:  # may be a view
             file.shown[value] = frozenset[int]().union(*(file.shown.get(i, frozenset()) for i in item.operands))
 

@@ -9,7 +9,7 @@ from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.few_channels import filled_values
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
-from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
+from mirage_eg.backends.launches.views import View, reshaped_strides, runs_in_memory
 from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.joint_concat import write_filled, write_row_major
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
@@ -34,16 +34,16 @@ def empty(file: ProgramFile, value: int, strides: Shape, first: str) -> str:
     return f"{call}, dtype=torch.{type_.dtype}, device={first}.device)"
 
 
-def write_library_call(file: ProgramFile, item: Node, value: int) -> None:
-    """Write the call that makes a value."""
+def write_library_call(file: ProgramFile, item: Node, value: int, merged: View | None = None) -> None:
+    """Write the call that makes a value; a `merged` view is one of the memory that its operand shows."""
     types, is_prepared, images = file.graph.types, value in file.prepared, file.lowered.placement.images
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
-    operands = [file.names[i] for i in item.operands] or [first]
+    operands = [file.names[i] for i in (item.operands if merged is None else (merged.base,))] or [first]
     if item.op == CONV2D and is_channels_last_convolution(file.graph, item):
         operands = _channels_last_operands(file, item)
     if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
-    call = _torch_text(item, operands, file.graph, value)
+    call = _torch_text(item, operands, file.graph, value) if merged is None else _strided(file, operands[0], value, merged)
     read_by_kernel = _is_read_by_generated_kernel(file, value)
     is_image, has_gaps = value in images and len(types[value].shape) == 4, value in file.lowered.placement.gaps
     product = unaligned_products(file.graph).get(value)
@@ -74,6 +74,12 @@ def gives_channels_last(graph: Graph, item: Node, value: int) -> bool:
     """Whether a call gives an image of several channels and positions channels last."""
     _, channels, *plane = graph.types[value].shape if item.op == CONV2D else (1, 1)
     return channels > 1 and prod(plane) > 1 and is_channels_last_convolution(graph, item)
+
+
+def _strided(file: ProgramFile, base: str, value: int, view: View) -> str:
+    """The call of a view by its strides; its memory may itself begin in that of another tensor."""
+    offset = f", {base}.storage_offset() + {view.offset}" if view.offset else ""
+    return f"{base}.as_strided({file.types[value].shape}, {view.strides}{offset})"
 
 
 def _shows_a_part(graph: Graph, value: int) -> bool:

@@ -155,6 +155,34 @@ def test_a_library_product_takes_a_matrix_in_either_order() -> None:
     assert launches((0, 2, 1), True) == 3
 
 
+def test_views_of_views_are_one_call_on_the_memory_that_they_show(run_program: RunProgram) -> None:
+    """Queries, keys and values of one product: a reshape, a slice, a reshape and a transpose each."""
+    p = new_kernel_graph()
+    x, w = p.new_input((6, 8), "float16", "x"), p.new_input((8, 24), "float16", "w")
+    whole = p.reshape(x @ w, (2, 3, 24))
+
+    def part(number: int) -> Tensor:
+        heads = p.reshape(p.slice(whole, 2, 8 * number, 8 * number + 8), (2, 3, 2, 4))
+        return p.transpose(heads, (0, 2, 1, 3))
+
+    p.mark_output(p.softmax(part(0) @ p.transpose(part(1), (0, 1, 3, 2)), 3) @ part(2), name="z")
+    graph = p.graph()
+    source = emit(graph)
+    assert source.count(".as_strided((2, 2, ") == 3 and not any(it in source for it in (".permute(", "[:, :"))
+    arrays = inputs_of(graph)
+    assert worst(run_program(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 4e-3
+
+
+def test_a_copy_between_views_stays(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((4, 6, 8), "float16", "x"), p.new_input((48, 8), "float16", "w")
+    copied = p.reshape(p.transpose(x, (1, 0, 2)), (4, 48))
+    p.mark_output(p.slice(p.transpose(copied, (1, 0)), 0, 1, 5) @ p.slice(w, 0, 3, 7), name="z")
+    graph = p.graph()
+    arrays = inputs_of(graph)
+    assert worst(run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 4e-3
+
+
 def test_a_reshape_that_only_reshapes_read_is_not_written() -> None:
     """It would copy what is transposed."""
     p = new_kernel_graph()
