@@ -19,11 +19,11 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import CompileRecord
 from mirage_eg.pipeline.search_stage import OneKernelSearch, mugraph_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.search.partition.kernel_finder import KernelFinder
 from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, PlanPart
 from mirage_eg.search.partition.known_segments import bound_of_known, find_known
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
-    KernelFinder,
     SegmentSearch,
     Task,
     as_searched,
@@ -150,7 +150,8 @@ class Partitioner:
         """The cheapest plans, without block graphs that are avoided."""
         with self._run.watch.stage("kernels"):
             finder = self._finder
-            found = partition(self._primitive, finder.find, self._lower_bound, self._bounds, self._progress)
+            library = None if self._structures else finder.library
+            found = partition(self._primitive, finder.find, self._lower_bound, self._bounds, self._progress, library)
             searched = finder.found.values()
             unsaturated = sum(entry.unsaturated for entry in searched)
             cut = self._task.until.passed()
@@ -175,8 +176,8 @@ class Partitioner:
     def _known(self, partition: Partition) -> Iterator[KnownSegment]:
         """The structures of the segments that were searched."""
         for segment, _ in partition.searched:
-            found = self._finder.found[segment_program(self._primitive, segment)]
-            if found.tried:
+            found = self._finder.found.get(segment_program(self._primitive, segment))  # None: of the library alone
+            if found is not None and found.tried:
                 yield KnownSegment(segment, found.tried)
 
     def _candidates(self, plans: Sequence[KernelPlan]) -> Iterator[Found]:

@@ -8,11 +8,11 @@ from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import rename_views
+from mirage_eg.search.partition.kernel_finder import KernelFinder
 from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, SegmentKernels
 from mirage_eg.search.partition.plan_graph import LowerBound, PartitionLimits
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
-    KernelFinder,
     SegmentSearch,
     Task,
     as_searched,

@@ -10,13 +10,23 @@ from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
+from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, op_count, segment_program
 from mirage_eg.search.partition.windows import windows
 
 # gives of each segment the best µGraph of each number of kernels; the second argument: segments of later calls, likeliest first
 Find = Callable[[Sequence[Segment], Iterable[Segment]], list[tuple[PlanPart, ...]]]
 LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
+Library = Callable[[Segment], tuple[PlanPart, ...]]  # the kernels of the library for a segment, without a search
 Edge = tuple[int, int]  # segment, state
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A segment of a plan, with its kernels, and the values that are needed before it."""
+
+    segment: Segment
+    parts: tuple[PlanPart, ...]
+    needed: Needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +75,19 @@ def _left_out(limits: PartitionLimits, used: SegmentLimits, parts: int, cut: boo
 class PlanGraph:
     """The states and segments of a program, with bounds of their costs."""
 
-    def __init__(self, program: Graph, lower_bound: LowerBound, limits: PartitionLimits) -> None:
+    def __init__(
+        self,
+        program: Graph,
+        lower_bound: LowerBound,
+        limits: PartitionLimits,
+        library: Library | None = None,
+        given: Sequence[Step] = (),
+    ) -> None:
+        """`library`: its kernels are those of segments with products; else these are searched. `given`: the steps of a plan."""
         self.segments: list[Segment] = []
         self.states: list[list[Edge]] = []
         self.searched: dict[int, tuple[PlanPart, ...]] = {}  # of the segments searched
         self.cut = False  # some states were not explored
-        self.plan_until = limits.until.halfway()  # when another kind of plan is tried, if there is none
         self.end = -1  # the position of the state that needs nothing; other states without edges are dead ends
         ops = op_count(program)
         own = windows(program, limits.window if ops > limits.deep else ops)
@@ -84,12 +101,17 @@ class PlanGraph:
                 self.left_out = tuple(_left_out(limits, segments, 1 + max(parts or (0,)), self.cut))
                 self.cut |= number > 1
                 break
+        if library is not None:
+            of_library = (
+                (place, library(it)) for place, it in enumerate(self.segments) if not self._alone.isdisjoint(it.nodes)
+            )
+            self.searched |= {number: parts for number, parts in of_library if parts}
+        self._add(given)
         self._program, self._alike = program, self._by_signature(program) if max(own) else {}
         self._equals: dict[int, list[int]] = {}
         self.order = self._topological()
         self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # a lower bound of each cost
         self.infeasible: set[int] = set()  # taken to have no kernels
-        self._ops = [sum(counts(program.nodes[place]) for place in segment.nodes) for segment in self.segments]
         self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
 
     def _expand(self, segmenter: Segmenter, limits: PartitionLimits, anyway: bool) -> bool:
@@ -97,8 +119,8 @@ class PlanGraph:
         self.segments, self.states, self.cut = [], [], False
         count = 0
         numbers: dict[Segment, int] = {}
-        places: dict[Needed, int] = {segmenter.start: 0}
-        frontier = [segmenter.start]
+        self._alone, self._places = segmenter.alone, {segmenter.start: 0}
+        frontier, places = [segmenter.start], self._places
         for place, needed in enumerate(frontier):
             edges: list[Edge] = []
             if not needed:
@@ -121,6 +143,29 @@ class PlanGraph:
             if count > limits.max_edges and not anyway:
                 return False
         return True
+
+    def _add(self, steps: Sequence[Step]) -> None:
+        """Add a plan, from the outputs backwards, whose segments have been searched."""
+        place = 0
+        for step in steps:
+            target = self._places.setdefault(step.needed, len(self.states))
+            if target == len(self.states):
+                self.states.append([])
+            self.end = self.end if step.needed else target
+            self.states[place].append((len(self.segments), target))
+            self.searched[len(self.segments)] = step.parts
+            self.segments.append(step.segment)
+            place = target
+
+    def steps(self, per_kernel: float) -> list[Step]:
+        """The cheapest plan through segments that were searched, from the outputs backwards."""
+        path, _ = self.cheapest(per_kernel, None, searched=True)
+        needed = {place: it for it, place in self._places.items()}
+        found, place = list[Step](), 0
+        for number in path:
+            place = next(target for other, target in self.states[place] if other == number)
+            found.append(Step(self.segments[number], self.searched[number], needed[place]))
+        return found
 
     def _topological(self) -> list[int]:
         """States in reverse topological order."""
@@ -239,11 +284,6 @@ class PlanGraph:
         while more := self._waiting_without(avoided, per_kernel, most):
             avoided.update(more)
             yield from (self.segments[number] for number in more)
-
-    def plan_of_small(self, most_ops: int) -> list[int]:
-        """The segments to search of the cheapest plan that has larger ones only where they were searched."""
-        large = {number for number, ops in enumerate(self._ops) if ops > most_ops}
-        return self._waiting_without(large - self.searched.keys(), 0.0, None)
 
     def _waiting_without(self, avoided: set[int], per_kernel: float, most: int | None) -> list[int]:
         """The segments to search of the cheapest plan without those in `avoided`."""

@@ -7,10 +7,10 @@ structures of the indexed domain are also proved by their root class.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import prod
 
 from mirage_eg.backends.cost.devices import Device
@@ -34,10 +34,8 @@ from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, has_element_types, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
-from mirage_eg.search.partition.chosen_rows import copies_us
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
-from mirage_eg.search.partition.segment_bound import least_us
-from mirage_eg.search.partition.segments import Segment, barriers, op_count, segment_program
+from mirage_eg.search.partition.kernel_plan import SegmentKernels
+from mirage_eg.search.partition.segments import barriers, op_count
 from mirage_eg.search.structure import AnyStructure, Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
@@ -437,66 +435,3 @@ class FieldCheck:
         program, candidate = small_instance(structure, self._program, self._axes)
         reference = self._make(program)
         return reference, candidate, reference.check(candidate).worth_full_size(structure.proved)
-
-
-@dataclass
-class KernelFinder:
-    """Finds the kernels of the segments of one program; `run` searches programs, here or on workers, and may begin others."""
-
-    program: Graph
-    device: Device
-    run: Callable[[Sequence[Graph], Iterator[Graph]], Sequence[SegmentSearch]]
-    found: dict[Graph, SegmentSearch] = field(default_factory=dict)
-
-    def lower_bound(self, segment: Segment) -> float:
-        """The least that kernels of the segment can take, if it has any."""
-        return least_us(self.program, segment, self.device)
-
-    def traced(self) -> Iterator[Traced]:
-        """Where candidates ended, segment by segment in the order in which they were searched."""
-        for number, (program, found) in enumerate(self.found.items()):
-            ops = " ".join(item.op for item in program.nodes if item.kind is not Kind.BOUNDARY)
-            yield from (replace(entry, segment=f"{number}: {ops}") for entry in found.traced)
-
-    def others(self, part: PlanPart) -> list[PlanPart]:
-        """The µGraphs that were found for the segment of a part besides its own."""
-        found = self.found[segment_program(self.program, part.segment)].kernels
-        return [PlanPart(part.segment, part.inputs, kernels) for kernels in found if kernels != part.kernels]
-
-    def forget(self, blocks: frozenset[Graph], again: bool) -> None:
-        """Leave out what has these block graphs; `again`: search its segments again when they are asked for."""
-        for program, found in [*self.found.items()]:
-            left = tuple(kernels for kernels in found.kernels if blocks.isdisjoint(kernels.graph.blocks))
-            if left != found.kernels:
-                if again:
-                    del self.found[program]
-                else:
-                    self.found[program] = replace(found, kernels=left)
-
-    def find(self, segments: Sequence[Segment], likely: Iterable[Segment] = ()) -> list[tuple[PlanPart, ...]]:
-        """The cheapest µGraph of each number of kernels, for each segment; none where no block graph holds it.
-
-        `likely`: segments that may follow.
-        """
-        programs = [segment_program(self.program, segment) for segment in segments]
-        new = [program for program in dict.fromkeys(programs) if program not in self.found]
-        next_ones = (segment_program(self.program, segment) for segment in likely)
-        upcoming = (program for program in next_ones if program not in self.found)
-        self.found.update(zip(new, self.run(new, upcoming), strict=True))
-        return [self._parts(segment, program) for segment, program in zip(segments, programs, strict=True)]
-
-    def _parts(self, segment: Segment, program: Graph) -> tuple[PlanPart, ...]:
-        best: dict[int, SegmentKernels] = {}
-        for kernels in self.found[program].kernels:
-            own = kernels if kernels.fused else self._with_copies(segment, kernels)
-            best.setdefault(own.count, own)
-        return tuple(PlanPart(segment, segment.inputs, kernels) for kernels in best.values())
-
-    def _with_copies(self, segment: Segment, kernels: SegmentKernels) -> SegmentKernels:
-        """Library kernels with the copies of chosen rows that they read."""
-        read = [self._copies[value] for value in segment.inputs if value in self._copies]
-        return replace(kernels, us=kernels.us + sum(read), count=kernels.count + len(read)) if read else kernels
-
-    @cached_property
-    def _copies(self) -> dict[int, float]:
-        return copies_us(self.program, barriers(self.program), self.device)

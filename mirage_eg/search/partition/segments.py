@@ -54,6 +54,7 @@ class SegmentLimits:
     max_cones: int = 400  # segments that end in one op, smallest first
     large_product: tuple[int, int] = (128, 512)  # rows and columns, terms of a sum: above, the library may win
     every_boundary: bool = False
+    library_products: bool = False  # products, and what the library computes with them, are kernels of the library alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +92,6 @@ def _images(program: Graph) -> Mapping[int, Shape]:
     """The strides of the images that are channels last in a kernel graph of the program."""
     found = {} if program.depends_on_sizes else image_layouts(program, frozenset())
     return {value: strides for value, strides in found.items() if len(program.types[value].shape) == 4}
-
-
-def read_names(program: Graph, segment: Segment) -> tuple[str, ...]:
-    """For each value that a segment reads the name of the input that it is or shows, or its number in the program."""
-    names = []
-    for value in segment.inputs:
-        shown = value
-        while (item := program.node_of[shown]).op in PLAIN_VIEWS:
-            shown = item.operands[0]
-        names.append(str(item.get("name") or f"x{shown}") if item.op == "input" else f"%{value}")
-    return tuple(names)
 
 
 def is_barrier(item: Node) -> bool:
@@ -153,6 +143,8 @@ class Segmenter:
         self.windows = windows or [0] * len(program.nodes)
         self.items = list(program.nodes)
         self.barriers = barriers(program)
+        alone = [Kind.MATMUL] if self.limits.library_products else []
+        self.alone = self.barriers | {place for place, item in enumerate(self.items) if item.kind in alone}
         self.makers: list[int] = []  # of every value the position of its node
         self.values: list[range] = []  # of every node
         self.level: list[int] = []  # of every node: the longest path from an input
@@ -188,8 +180,10 @@ class Segmenter:
         root = max(needed, key=lambda value: (self.windows[self.makers[value]], self.level[self.makers[value]], value))
         seen = set()
         if root in self._fused and len({self.windows[position] for position in self._fused[root]}) == 1:
-            nodes = self._fused[root]
+            nodes, _ = self._closed(self._fused[root])
             yield self._segment(nodes, frozenset({root})), (needed - {root}) | self._node_set(nodes).needed
+            if self.limits.library_products:
+                return
         for cone in self._grown(self.makers[root]) if alone else self.cones(self.makers[root]):
             for nodes in self._with_siblings(cone, needed - {root}):
                 if nodes in seen:
@@ -311,14 +305,14 @@ class Segmenter:
 
     def _is_outside(self, position: int, nodes: frozenset[int]) -> bool:
         """Whether a node cannot be in one segment with these: it is a barrier, or of another window."""
-        return position in self.barriers or self.windows[position] != self.windows[next(iter(nodes))]
+        return position in self.alone or self.windows[position] != self.windows[next(iter(nodes))]
 
     def _is_written(self, position: int) -> bool:
         """Whether kernels write a node's values: not those of a barrier, but of a concatenation of computed values, each its
         place."""
         if self.items[position].op in JOINS:
             return not any(map(self._is_input, self.items[position].operands))
-        return position not in self.barriers
+        return position not in self.alone
 
     def _is_read_in_place(self, maker: int, reader: int, directly: bool) -> bool:
         """Whether a kernel reads a view along its strides, not through reshapes if `directly`; before a large product of the
@@ -341,7 +335,7 @@ class Segmenter:
                 sources.append(frozenset({value}))
         computed = [frozenset(i for i in each if not self._is_input(i)) for each in sources]
         size = [kind.nbytes for kind in self.program.types]
-        stored = self.start | self._needed(i for position in self.barriers for i in self.items[position].operands)
+        stored = self.start | self._needed(i for position in self.alone for i in self.items[position].operands)
         inner = set[int]()
         for value, maker in enumerate(self.makers):
             item = self.items[maker]

@@ -14,7 +14,7 @@ bytes at least: the larger one costs no less, and where the outputs are the same
 holds the larger.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -22,7 +22,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.plan_graph import Find, LowerBound, PartitionLimits, PlanGraph
+from mirage_eg.search.partition.plan_graph import Find, Library, LowerBound, PartitionLimits, PlanGraph, Step
 from mirage_eg.search.partition.segments import Segment
 
 
@@ -61,19 +61,14 @@ def partition(
     lower_bound: LowerBound,
     limits: PartitionLimits | None = None,
     on_progress: Progress | None = None,
+    library: Library | None = None,
 ) -> Partition:
-    """The cheapest plans to make kernels of `program`, which is in primitive ops.
-
-    If no block graph holds the segments of any plan, or half of the seconds pass without one, boundaries that are no better
-    than others are tried, too.
-    """
+    """The cheapest plans to make kernels of `program`, which is in primitive ops; with a `library` one of its kernels first."""
     limits = limits or PartitionLimits()
-    graph = PlanGraph(program, lower_bound, limits)
+    given = () if library is None else _plan_of_library(program, find, lower_bound, library, limits)
+    graph = PlanGraph(program, lower_bound, limits, given=given)
     bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)  # first: seconds may be few
     _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
-    if not graph.front(None) and not limits.segments.every_boundary:
-        every = replace(limits, segments=replace(limits.segments, every_boundary=True))
-        return partition(program, find, lower_bound, every, on_progress)
     few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
     bound_of_few, _ = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us, few)
     if len(graph.segments) <= limits.explore:
@@ -96,6 +91,22 @@ def partition(
     )
 
 
+def _plan_of_library(
+    program: Graph, find: Find, lower_bound: LowerBound, library: Library, limits: PartitionLimits
+) -> Sequence[Step]:
+    """The cheapest plan whose products are kernels of the library, with all else between them in few kernels.
+
+    If no block graph holds the segments of any such plan, boundaries that are no better than others are tried, too.
+    """
+    for every in (False, True):
+        segments = replace(limits.segments, library_products=True, large_product=(0, 0), every_boundary=every)
+        graph = PlanGraph(program, lower_bound, replace(limits, segments=segments), library)
+        _search(graph, find, limits, None, SEARCH.tie_penalty_us)
+        if steps := graph.steps(SEARCH.tie_penalty_us):
+            return steps
+    return ()
+
+
 def few_kernels(fewest: int, max_kernels: int | None = None) -> int:
     """How many kernels are few: as many as asked for, or one more than the fewest, or three."""
     return max_kernels or max(SEARCH.few_kernels, 1 + fewest)
@@ -115,7 +126,12 @@ def _search(
     given, one at a time, since each tightens the bounds of its neighbours, so that fewer are searched until the bound is met.
     Gives a lower bound, and whether no such plan is cheaper than the best.
     """
-    (best, us), bound, waited, most_ops = graph.best(per_kernel, most), 0.0, 0, limits.segments.max_ops
+    (best, us), bound, waited, is_reached = (
+        graph.best(per_kernel, most),
+        0.0,
+        0,
+        False,
+    )  # the last: a plan besides the given one
     while waited < (limits.patience if most is None else limits.patience_of_few):
         path, least = graph.cheapest(per_kernel, most)
         bound = max(bound, least)
@@ -124,15 +140,11 @@ def _search(
             return bound, True
         if best - bound <= (limits.close - 1) * us < inf:
             return bound, best <= bound
-        if best == inf and most is None and graph.plan_until.passed():
-            if not limits.segments.every_boundary:
-                break
-            most_ops = max(1, most_ops // 2)
-            waiting = graph.plan_of_small(most_ops) or waiting
         asked = len(waiting) if most is None else 1
         graph.evaluate(waiting[:asked], find, graph.likely(waiting, asked, per_kernel, most))
         before, (best, us) = best, graph.best(per_kernel, most)
-        waited = 0 if best < before else waited + (best < inf)
+        is_reached |= all(map(graph.searched.get, path))
+        waited = 0 if best < before else waited + is_reached
         if on_progress is not None and not on_progress(len(graph.searched), us):
             break
         if len(graph.searched) >= limits.max_searched:

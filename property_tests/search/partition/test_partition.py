@@ -18,15 +18,15 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
-from mirage_eg.ir.deadline import after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.compose import compose
+from mirage_eg.search.partition.kernel_finder import KernelFinder
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
 from mirage_eg.search.partition.plan_graph import PartitionLimits
-from mirage_eg.search.partition.segment_search import FieldCheck, KernelFinder, Task, find_kernels
+from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.search.structure_search import SearchLimits
@@ -87,7 +87,7 @@ def cut(
     primitive, task = drop_shifts(expand(program)), task_with(filters)
     finder = KernelFinder(primitive, H100, lambda programs, _: list(find_kernels(task, programs)))
     chosen = PartitionLimits(limits or SegmentLimits(), **more)  # type: ignore[arg-type]
-    return primitive, partition(primitive, finder.find, finder.lower_bound, chosen), finder
+    return primitive, partition(primitive, finder.find, finder.lower_bound, chosen, library=finder.library), finder
 
 
 PROGRAMS = {
@@ -476,33 +476,37 @@ def test_elementwise_ops_of_any_number_are_one_kernel(ops: int) -> None:
     assert elementwise_structure(reduced.graph(), infer_axes(reduced.graph())) is None
 
 
-@pytest.mark.parametrize(
-    ("seconds", "lower_bound"),
-    [(12.0, lambda segment: float(len(segment.nodes) > 1)), (20.0, lambda segment: 1.0)],
-    ids=["other boundaries", "smaller segments"],
-)
-def test_smaller_kernels_are_tried_where_half_of_the_budget_gives_no_plan(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, lower_bound: Callable[[Segment], float]
-) -> None:
-    """Each search takes a second, and no block graph holds two elementwise ops, between which a boundary is no better."""
-    now = 0.0
-    monkeypatch.setattr("mirage_eg.ir.deadline.monotonic", lambda: now)
+def chain_of_products() -> Graph:
+    """Twelve products behind a square and its exponential, and a sum of rows behind them."""
     program = KernelGraph()
     value = program.exp(program.square(program.new_input((4, 4))))
     for _ in range(12):
         value = program.matmul(value, program.new_input((4, 4)))
-    program.mark_output(value)
-    graph = program.graph()
-    apart = {position for position, item in enumerate(graph.nodes) if item.op in ("square", "exp")}
+    program.mark_output(program.add(value, program.sum(value, 1)))
+    return program.graph()
+
+
+@pytest.mark.parametrize("apart", [(), ("square", "exp"), ("square", "exp", "sum", "add")])
+def test_the_first_plan_has_products_of_the_library_and_fuses_the_rest(apart: tuple[str, ...]) -> None:
+    """No product is searched for it, and ops that no block graph holds together are kernels of their own."""
+    graph = chain_of_products()
+    searched = list[set[str]]()
+
+    def kernels(segment: Segment, us: float) -> tuple[PlanPart, ...]:
+        return (PlanPart(segment, segment.inputs, SegmentKernels(graph, us, 1, True, True)),)
+
+    def found_for(segment: Segment) -> tuple[PlanPart, ...]:
+        searched.append({graph.nodes[position].op for position in segment.nodes})
+        return () if len(searched[-1] & {*apart}) > 1 or "matmul" in searched[-1] else kernels(segment, 5.0)
 
     def find(segments: Sequence[Segment], _: object) -> list[tuple[PlanPart, ...]]:
-        nonlocal now
-        now += 1.0
-        kernels = SegmentKernels(graph, 5.0, 1, True, True)
-        return [(PlanPart(s, s.inputs, kernels),) if not apart <= s.nodes and now < seconds else () for s in segments]
+        return [found_for(segment) for segment in segments]
 
-    limits = PartitionLimits(SegmentLimits(max_ops=14), until=after(seconds))
-    assert partition(graph, find, lower_bound, limits, lambda *_: now < seconds).plans
+    limits = PartitionLimits(SegmentLimits(max_ops=14))
+    found = partition(graph, find, lambda _: 1.0, limits, lambda *_: False, lambda segment: kernels(segment, 7.0))
+    others = 2 if not apart else 3 if len(apart) == 2 else 4
+    assert found.plans[0].us == 12 * 7.0 + others * 5.0
+    assert ["matmul" in ops for ops in searched].index(True) >= others
 
 
 def test_a_search_that_ends_before_a_plan_says_so() -> None:
