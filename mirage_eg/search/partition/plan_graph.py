@@ -21,7 +21,7 @@ Edge = tuple[int, int]  # segment, state
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """A segment of a plan, with its kernels, and the values that are needed before it."""
 
     segment: Segment
@@ -81,7 +81,7 @@ class PlanGraph:
         lower_bound: LowerBound,
         limits: PartitionLimits,
         library: Library | None = None,
-        given: Sequence[Step] = (),
+        given: Sequence[PlanStep] = (),
     ) -> None:
         """`library`: its kernels are those of segments with products; else these are searched. `given`: the steps of a plan."""
         self.segments: list[Segment] = []
@@ -144,7 +144,7 @@ class PlanGraph:
                 return False
         return True
 
-    def _add(self, steps: Sequence[Step]) -> None:
+    def _add(self, steps: Sequence[PlanStep]) -> None:
         """Add a plan, from the outputs backwards, whose segments have been searched."""
         place = 0
         for step in steps:
@@ -157,14 +157,14 @@ class PlanGraph:
             self.segments.append(step.segment)
             place = target
 
-    def steps(self, per_kernel: float) -> list[Step]:
+    def steps(self, per_kernel: float) -> list[PlanStep]:
         """The cheapest plan through segments that were searched, from the outputs backwards."""
         path, _ = self.cheapest(per_kernel, None, searched=True)
         needed = {place: it for it, place in self._places.items()}
-        found, place = list[Step](), 0
+        found, place = list[PlanStep](), 0
         for number in path:
             place = next(target for other, target in self.states[place] if other == number)
-            found.append(Step(self.segments[number], self.searched[number], needed[place]))
+            found.append(PlanStep(self.segments[number], self.searched[number], needed[place]))
         return found
 
     def _topological(self) -> list[int]:

@@ -6,8 +6,8 @@ output moved once. The cheapest plan under these costs is found, its segments ar
 has been (Dellin and Srinivasa, 2016, LazySP). Then no other plan through these segments is cheaper under the cost model; where
 patience ends first, the result has the gap to the last lower bound.
 
-The first plans have few kernels, so that their segments are large and often held by no block graph. Where half of the seconds
-pass without a plan, boundaries are tried that are no better than others; after half of the rest, plans of smaller segments.
+The first plan has products, convolutions and attention as kernels of the library, and all else between them in few kernels
+(`_plan_of_library`). Its graph of plans is small, and none of its products is searched: it takes seconds at most.
 
 Two things are taken for granted, of a segment and a larger one that has the same ops and outputs and more, and reads as many
 bytes at least: the larger one costs no less, and where the outputs are the same and no block graph holds the smaller one, none
@@ -22,7 +22,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.plan_graph import Find, Library, LowerBound, PartitionLimits, PlanGraph, Step
+from mirage_eg.search.partition.plan_graph import Find, Library, LowerBound, PartitionLimits, PlanGraph, PlanStep
 from mirage_eg.search.partition.segments import Segment
 
 
@@ -93,7 +93,7 @@ def partition(
 
 def _plan_of_library(
     program: Graph, find: Find, lower_bound: LowerBound, library: Library, limits: PartitionLimits
-) -> Sequence[Step]:
+) -> Sequence[PlanStep]:
     """The cheapest plan whose products are kernels of the library, with all else between them in few kernels.
 
     If no block graph holds the segments of any such plan, boundaries that are no better than others are tried, too.
