@@ -20,7 +20,7 @@ from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
 from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
 from mirage_eg.backends.triton.attention_call import write_attention
-from mirage_eg.backends.triton.joint_concat import write_conversions, write_joint_concat
+from mirage_eg.backends.triton.joint_concat import moves_rows, write_conversions, write_joint_concat, write_moved_rows
 from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
@@ -325,6 +325,9 @@ def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
         file.name_alias(value, views[value].base)
     elif item.op in RESHAPES | JOINS and joined.keys() >= {*item.operands}:
         file.name_alias(value, item.operands[0])
+    elif moves_rows(file, item, value):
+        file.name_result(value)
+        write_moved_rows(file, item, value)
     else:
         merged, unread = merged_views(file.graph)
         if value not in unread:

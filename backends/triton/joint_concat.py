@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mirage_eg.backends.launches.few_channels import filled_values
 from mirage_eg.backends.launches.launch_graph import Launch
+from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import STAGES, WARPS, CopiedRows, StridedMemory, copied_block, kernel_source
@@ -15,9 +16,12 @@ from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import ROW_WRITES
-from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
+from mirage_eg.ir.shapes import Shape, row_major, text
 from mirage_eg.ir.windows import channels_last
 from mirage_eg.ir.written_inputs import rows_in_place
+
+SHORTEST_ROW = 16  # bytes that a load has at most
 
 Copy = tuple[Shape, StridedMemory, StridedMemory]  # of a tensor of this shape from one memory into another
 
@@ -68,6 +72,36 @@ def _write_converted(file: ProgramFile, values: Sequence[int], name: str) -> Non
         copies.append((kind.shape, source, StridedMemory(pointers[laid], file.strides[laid])))
     if copies:
         _write(file, copies, pointers, name)
+
+
+def moves_rows(file: ProgramFile, item: Node, value: int) -> bool:
+    """Whether an op is a transpose that leaves rows of some length as they are, of a tensor in memory of its own, and others
+    read it through reshapes that need a copy."""
+    if item.op not in TRANSPOSES or file.sizes or value in file.prepared:
+        return False
+    [source], graph, last = item.operands, file.graph, len(item["permutation"]) - 1
+    row = graph.types[value].shape[-1] * graph.types[value].dtype.itemsize
+    base = source
+    while graph.node_of[base].op in RESHAPES:
+        [base] = graph.node_of[base].operands
+    plain = all(file.strides[it] == row_major(graph.types[it].shape) for it in (source, base))
+    given = graph.node_of[base].op in ("input", "block") and plain and source not in file.lowered.placement.offsets
+    if item["permutation"][-1] != last or row < SHORTEST_ROW or not given:
+        return False
+    strides = tuple(file.strides[source][dim] for dim in item["permutation"])
+    readers = [graph.nodes[reader] for reader in graph.readers[value]]
+    shapes = [item["shape"] for item in readers if item.op in RESHAPES]
+    return len(shapes) == len(readers) and any(reshaped_strides(graph.types[value].shape, strides, it) is None for it in shapes)
+
+
+def write_moved_rows(file: ProgramFile, item: Node, value: int) -> None:
+    """Write the kernel of such a transpose."""
+    [source], kind = item.operands, file.types[value]
+    strides = tuple(file.strides[source][dim] for dim in item["permutation"])
+    file.buffers.append(file.write(value))
+    pointers = {value: "y0_ptr", source: "x0_ptr"}
+    moved = StridedMemory(pointers[source], strides, file.lowered.placement.offsets.get(source, 0))
+    _write(file, [(kind.shape, moved, StridedMemory(pointers[value], file.strides[value]))], pointers, file.names[value])
 
 
 def write_row_major(file: ProgramFile, value: int, call: str) -> None:

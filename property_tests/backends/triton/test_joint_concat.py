@@ -213,3 +213,22 @@ def test_the_order_of_launches_keeps_dependences_and_kernels(graph: Graph) -> No
 @given(graph=concats_and_kernels())
 def test_random_concatenations_are_right(run: RunProgram, graph: Graph) -> None:
     assert is_right(run, graph, emit(graph))
+
+
+@pytest.mark.parametrize("order", ["patches", "rows", "columns", "short"])
+def test_rows_in_another_order_for_the_library_are_copied_by_a_kernel(run: RunProgram, order: str) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((2, 3, 32, 64), "float16", "x")
+    shape, permutation = {
+        "patches": ((2, 3, 2, 16, 4, 16), (0, 2, 4, 1, 3, 5)),
+        "rows": ((2, 3, 32, 64), (0, 2, 1, 3)),
+        "columns": ((2, 3, 32, 64), (0, 3, 1, 2)),
+        "short": ((2, 3, 8, 4, 16, 4), (0, 2, 4, 1, 3, 5)),
+    }[order]
+    moved = p.transpose(p.reshape(x, shape), permutation)
+    p.mark_output(p.reshape(moved, (16, 768)) @ p.new_input((768, 8), "float16", "w"))
+    graph = p.graph()
+    source = emit(graph)
+    assert ("_kernel[" in source) is (order in ("patches", "rows"))
+    arrays = inputs_of(graph, scale=0.3)
+    assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]

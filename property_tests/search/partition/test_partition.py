@@ -163,7 +163,7 @@ def test_transposes_with_a_reshape_between_are_one_kernel() -> None:
 
 
 @pytest.mark.parametrize("merged", [True, False])
-def test_a_large_product_of_the_library_reads_a_copy_of_merged_dims_alone(merged: bool) -> None:
+def test_a_large_product_of_the_library_reads_a_copy_of_merged_dims(merged: bool) -> None:
     """Patches of an image are copied; a transposed matrix is read along its strides."""
     program = KernelGraph()
     x, w = program.new_input((128, 2, 4, 64) if merged else (512, 128), name="x"), program.new_input((512, 128), name="w")
