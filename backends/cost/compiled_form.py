@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.backends.cost.roofline_model import KernelWork, attention_work, kernel_us, product_work
+from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.library import CHOICES
@@ -32,7 +33,8 @@ def _library(program: Graph) -> Iterator[tuple[int, KernelWork | None]]:
         yield nodes[-1], attention_work(attention, _nbytes(program, {*attention.read, attention.values[-1]}))
     for position, (item, values) in enumerate(program.numbered()):
         if item.op in PRODUCTS and position not in inside:
-            yield position, product_work(program, item, values[0], _nbytes(program, {*item.operands, values[0]}))
+            dram = _nbytes(program, {*item.operands, values[0]})
+            yield position, product_work(program, item, values[0], dram, unaligned_products(program).get(values[0]))
 
 
 def _nbytes(program: Graph, values: set[int]) -> int:

@@ -38,6 +38,14 @@ def test_a_product_is_a_kernel_of_the_library_between_two_others() -> None:
     assert compiled_us(graph.graph(), H100) == pytest.approx(wanted, rel=1e-5)
 
 
+def test_unaligned_rows_of_a_product_are_copied_by_a_compiler_too() -> None:
+    graph = new_kernel_graph()
+    graph.mark_output(image(graph) @ graph.new_input((WIDTH, 4 * WIDTH + 1), "bfloat16", "w"))
+    aligned = new_kernel_graph()
+    aligned.mark_output(image(aligned) @ aligned.new_input((WIDTH, 4 * WIDTH), "bfloat16", "w"))
+    assert compiled_us(graph.graph(), H100) == predict_us(graph.graph(), H100) > 1.1 * compiled_us(aligned.graph(), H100)
+
+
 def test_views_move_nothing_and_rows_of_a_table_are_read_alone() -> None:
     graph = new_kernel_graph()
     table, rows = graph.new_input((50_000, WIDTH), "bfloat16", "table"), graph.new_input((8, ROWS // 8), "int64", "rows")
