@@ -18,6 +18,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
+from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.elementwise_structure import elementwise_structure
@@ -486,8 +487,9 @@ def chain_of_products() -> Graph:
     return program.graph()
 
 
+@pytest.mark.parametrize("until", [NEVER, after(0.0)], ids=["in time", "late"])
 @pytest.mark.parametrize("apart", [(), ("square", "exp"), ("square", "exp", "sum", "add")])
-def test_the_first_plan_has_products_of_the_library_and_fuses_the_rest(apart: tuple[str, ...]) -> None:
+def test_the_first_plan_has_products_of_the_library_and_fuses_the_rest(apart: tuple[str, ...], until: Deadline) -> None:
     """No product is searched for it, and ops that no block graph holds together are kernels of their own."""
     graph = chain_of_products()
     searched = list[set[str]]()
@@ -502,7 +504,7 @@ def test_the_first_plan_has_products_of_the_library_and_fuses_the_rest(apart: tu
     def find(segments: Sequence[Segment], _: object) -> list[tuple[PlanPart, ...]]:
         return [found_for(segment) for segment in segments]
 
-    limits = PartitionLimits(SegmentLimits(max_ops=14))
+    limits = PartitionLimits(SegmentLimits(max_ops=14), until=until)
     found = partition(graph, find, lambda _: 1.0, limits, lambda *_: False, lambda segment: kernels(segment, 7.0))
     others = 2 if not apart else 3 if len(apart) == 2 else 4
     assert found.plans[0].us == 12 * 7.0 + others * 5.0
