@@ -3,7 +3,7 @@
 A µGraph that was not compiled ranks as one that compiles.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from math import inf
 
@@ -17,22 +17,24 @@ from mirage_eg.pipeline.run.result import Behind, Candidate
 
 
 def ordered(candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
-    """The candidates, fastest first; of equally fast ones first those without overflow, then, by prediction, fewer kernels,
-    then those that keep no functions of weights.
+    """The candidates, fastest first; of equally fast ones first those without overflow, then, by prediction, fewer kernels if
+    they take no longer than as many launches, then those that keep no functions of weights.
 
     After all others, in this order: µGraphs that do not compile, that fail the float check, that have more kernels than
     `max_kernels`, that have no generated kernel although grids are given, that were not measured although others were. With
     `prefer_few_kernels` the number of kernels comes before time.
     """
     return [
-        candidate for equally_fast in _in_groups(candidates, options) for candidate in sorted(equally_fast, key=_among_equals)
+        candidate
+        for equally_fast in _in_groups(candidates, options)
+        for candidate in sorted(equally_fast, key=_among_equals(equally_fast))
     ]
 
 
 def on_which_the_first_depends(candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
     """The first of the candidates and the fastest of its equals: if both compile, it is the first whether others do or not."""
     group = next(_in_groups(candidates, options), [])
-    return [*{id(it): it for it in (min(group, key=_among_equals), group[0])}.values()] if group else []
+    return [*{id(it): it for it in (min(group, key=_among_equals(group)), group[0])}.values()] if group else []
 
 
 def behind(best_us: float, program: Graph, device: Device) -> Behind | None:
@@ -60,9 +62,16 @@ def _in_groups(candidates: Sequence[Candidate], options: Options) -> Iterator[li
         yield from _by_time([*alike], HEURISTICS.close_measured if measured else HEURISTICS.close)
 
 
-def _among_equals(candidate: Candidate) -> tuple[bool, int, bool, float]:
-    kernels = candidate.kernels if candidate.measured_us is None else 0
-    return candidate.float_check.overflows, kernels, bool(prepared_values(candidate.graph)), candidate.us
+def _among_equals(group: Sequence[Candidate]) -> Callable[[Candidate], tuple[bool, int, bool, float]]:
+    """The order of equally fast candidates; a kernel less is worth a few microseconds of prediction."""
+    least = min(candidate.us for candidate in group)
+
+    def order(candidate: Candidate) -> tuple[bool, int, bool, float]:
+        slower = 0 if candidate.us == inf else int((candidate.us - least) / HEURISTICS.kernel_us)
+        kernels = candidate.kernels + slower if candidate.measured_us is None else 0
+        return candidate.float_check.overflows, kernels, bool(prepared_values(candidate.graph)), candidate.us
+
+    return order
 
 
 def exceeds(candidate: Candidate, options: Options) -> bool:

@@ -103,6 +103,13 @@ def test_those_asked_for_by_number_of_kernels_stand_first(given: list[Candidate]
         assert any("--max-kernels" in note for note in notes_on(found, Options(max_kernels=2)))
 
 
+def test_a_kernel_less_is_worth_a_few_microseconds() -> None:
+    few, many = candidate(265.4, kernels=3), candidate(257.0, kernels=4)
+    assert ordered([few, many], Options()) == [many, few]
+    few, many = candidate(10.3, kernels=1), candidate(10.0, kernels=2)
+    assert ordered([many, few], Options()) == [few, many]
+
+
 def test_who_gives_grids_gets_generated_kernels_first() -> None:
     generated, library = replace(candidate(11.9), fused=True), replace(candidate(9.6), fused=False)
     assert ordered([generated, library], Options()) == [library, generated]

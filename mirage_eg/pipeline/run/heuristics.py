@@ -55,6 +55,7 @@ class Heuristics:
     spares: int = 3  # candidates that are verified one by one where none of the chosen ones passes the float check
     proof_nodes: int = 200_000  # of the e-graphs of all proofs; µGraphs after it are only tested
     close: float = 1.05  # predicted times within this factor are equal (docs/explanation/optimizer.md)
+    kernel_us: float = 4.0  # that a kernel less may take longer among these: products of 100 µs are predicted within 15 %
     hopeless: float = 16.0  # times the predicted time of the best µGraph: none that takes longer is verified
     behind: float = 1.5  # times the predicted time as Inductor compiles it: on an H200 it took up to so many times that
     close_measured: float = 1.02  # measured times likewise: the spread of a measurement
