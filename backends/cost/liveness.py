@@ -4,8 +4,9 @@ A value is live from the task that defines it to its last reader. In a block gra
 a later phase reads is live to the end of its phase, and accumulators are live through the loop. Bytes are of padded float32
 tiles in registers; a load that only products with vectors read keeps its type, since they convert it element by element. Some
 values take none: a load that only tl.dot reads, as it is or transposed, goes through shared memory, a product that is only
-accumulated is added in place, and an elementwise result that is only reduced, stored, or multiplied with a vector is so element
-by element. In a kernel graph, bytes are of intermediates in device memory.
+accumulated is added in place, a tile that is loaded behind the loop is added as it comes, and an elementwise result that is
+only reduced, stored, or multiplied with a vector is so element by element. In a kernel graph, bytes are of intermediates in
+device memory.
 
 A block of rows has no loop and no tl.dot. There an elementwise op works in place: its result takes the registers of operands
 that end with it. Registers that would hold padding alone are none, since the compiler drops them.
@@ -15,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block
+from mirage_eg.backends.triton.storage import late_loads
 from mirage_eg.backends.triton.tiles import padded_elements, power_of_two
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, adds_tiles
@@ -198,11 +200,8 @@ def element_bytes(block: Graph) -> list[int]:
             readers[operand].append(item)
         if item.op in RESHAPES:
             made[item] = values[0]
-    streamed, staged, loaded = (
-        _streamed(block),
-        staged_loads(block),
-        set[int](),
-    )  # the last: loads, and what they are reshaped to
+    streamed = _streamed(block) | late_loads(block)
+    staged, loaded = staged_loads(block), set[int]()  # the last: loads, and what they are reshaped to
 
     def by_vectors(value: int) -> bool:
         """Whether all that reads a load, or what it is reshaped to, are products with vectors."""

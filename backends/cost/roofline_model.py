@@ -35,6 +35,7 @@ from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launche
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
+from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -48,8 +49,14 @@ from mirage_eg.ir.shapes import matmul as matmul_shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 
 
-def functions_of(op: str, attributes: Mapping[str, Any]) -> int:
-    """The exponentials in whose time an element of an op is computed: of its ops the most; 0 for additions and the like."""
+def functions_of(op: str, attributes: Mapping[str, Any], by_torch: bool = False) -> float:
+    """The exponentials in whose time an element of an op is computed: of its ops the most; 0 for additions and the like.
+
+    `by_torch`: in torch's own kernel.
+    """
+    own = record_of(op)
+    if by_torch and own is not None and own.torch_functions:
+        return own.torch_functions
     records = ((record_of(name), given) for name, given in primitive_nodes(op, attributes))
     return max((record.functions_of(given) for record, given in records if record is not None), default=0)
 
@@ -98,10 +105,10 @@ class KernelWork:
     """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel.
 
     `op` is "copy" for several concatenations in one launch, "pool" for a generated pooling. `steps`: of the loop of a library
-    convolution, sequential. `functions`: exponentials of a library attention, half of which overlap with its products.
-    `copied`: bytes that copies of a library kernel's result or operands move. `loads`: elements that a pooling loads. `rows`:
-    of a norm or softmax of the library, each of one thread block; 0 of other kernels. `waits`: the time of
-    other library kernels in times of their traffic.
+    convolution, sequential. `functions`: exponentials of a library kernel, half of which overlap with products. `copied`: bytes
+    that copies of a library kernel's result or operands move. `loads`: elements that a pooling loads. `rows`: of a norm or
+    softmax of the library, each of one thread block; 0 of other kernels. `waits`: the time of other library kernels in times
+    of their traffic.
     """
 
     op: str
@@ -145,12 +152,18 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
                 works[key] = block_work(*key)
             return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid) * busy_blocks(block), loop=block.loop)
     if item.op in PRODUCTS:
-        return product_work(graph, item, result, dram, unaligned_products(graph).get(_product_of(launch)))
+        work = product_work(graph, item, result, dram, unaligned_products(graph).get(_product_of(launch)))
+        activation = launch.call.activation if isinstance(launch.call, BiasedProduct) else ""
+        functions = int(functions_of(activation, {}) * prod(graph.types[result].shape)) if activation else 0
+        return replace(work, functions=functions)
     if OPS[item.op].indices is not None and len(item.operands) == 2:  # reads as much as it writes, and the indices
         dram = 2 * graph.types[result].nbytes + graph.types[item.operands[1]].nbytes
     if item.op in SOFTMAXES and graph.types[result].shape[item["dim"]] * graph.types[result].dtype.itemsize > LONG_ROW:
         dram += 2 * graph.types[result].nbytes
-    return KernelWork(item.op, dram, rows=thread_blocks(item, graph.types[result].shape), waits=waits_of(graph, item, result))
+    each = functions_of(item.op, item.mapping, by_torch=True) if item.kind is Kind.ELEMENTWISE else 0
+    functions = int(each * prod(graph.types[result].shape))
+    rows = thread_blocks(item, graph.types[result].shape)
+    return KernelWork(item.op, dram, rows=rows, waits=waits_of(graph, item, result), functions=functions)
 
 
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
@@ -199,6 +212,8 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
         times["matrix units"] += kernel.functions / 2 / device.function_rate
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
+    elif kernel.functions:
+        times["functions"] = kernel.functions / device.function_rate
     if kernel.op == "pool":
         times["arithmetic"] = _POOLED * kernel.loads / device.arithmetic_rate
     copy_us = kernel.copied / device.memory_bandwidth * 1e6 + device.launch_us * device.library_elementwise
@@ -452,7 +467,7 @@ def work_of_tiles(
 
 def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
     """What a block of products does outside its loop; None if registers and shared memory hold two."""
-    moved = functions = buffered = 0  # the last: bytes that an iteration loads
+    moved, functions, buffered = 0, 0.0, 0  # the last: bytes that an iteration loads
     for item in _tile_ops(block):
         if item.kind is Kind.BOUNDARY:
             buffered += item.looped * prod(shapes[item.value]) * item.size
@@ -461,7 +476,7 @@ def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
             functions += item.functions * padded_elements(shapes[item.value])
     if max(held / register_bytes(MOST_THREADS), BUFFERS * buffered / SHARED_MEMORY) <= 1 / 2:
         return None
-    return Ending(moved, functions, BUFFERS * buffered > SHARED_MEMORY)
+    return Ending(moved, int(functions), BUFFERS * buffered > SHARED_MEMORY)
 
 
 class _Staged(NamedTuple):
@@ -481,7 +496,7 @@ class _TileOp(NamedTuple):
     size: int  # bytes of an element
     looped: bool
     operands: Sequence[int]
-    functions: int = 0
+    functions: float = 0
     tensor: Shape = ()  # of an input or output
     is_stored: bool = False
     product: DType = DType.float32  # the type in which a product is computed

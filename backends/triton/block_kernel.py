@@ -35,7 +35,7 @@ from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judge
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.skipped_iterations import SkippedIterations
 from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
-from mirage_eg.backends.triton.storage import accumulates, is_widening, needs_copy, reads_stored
+from mirage_eg.backends.triton.storage import accumulates, is_widening, late_loads, needs_copy, reads_stored
 from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
 from mirage_eg.backends.triton.viewed_loads import Step, places, viewed_loads
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
@@ -185,7 +185,7 @@ def _assemble(writer: Writer, part: Part) -> list[str]:
         ):  # else Triton pipelines the operands of the products alone
             steps = f"tl.range({limits}, num_stages={writer.schedule.num_stages})"
         lines += [f"for {counter} in {steps}:", *_indent([*widen, *body])]
-    return lines + writer.lines[Phase.EPILOGUE]
+    return [*lines, *writer.late_loads, *writer.lines[Phase.EPILOGUE]]
 
 
 def _loop_bounds(writer: Writer, part: Part) -> list[str]:
@@ -255,7 +255,8 @@ def _write_load(
     dtype, stored = graph.types[value].dtype, pointer.dtype
     before_loop = graph.phases[value] is Phase.PROLOGUE
     early = ready and before_loop and writer.schedule.dependent_launch
-    hoisted = not early and before_loop and writer.schedule.hoist_loads and pointer.rows is None
+    late = not early and not moved and pointer.rows is None and value in late_loads(graph)
+    hoisted = not (early or late) and before_loop and writer.schedule.hoist_loads and pointer.rows is None
     name = writer.new_name(pointer.tensor)
     tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
     ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
@@ -285,6 +286,8 @@ def _write_load(
         writer.new_tile(value, name, writer.compute_dtype(value), tile.zero, finite=True)
     if hoisted:
         writer.loads.append((name, f"{name} = {load}"))
+    elif late:
+        writer.late_loads.append(f"{name} = {load}")
     elif load != name:
         writer.say(graph.phases[value], f"{name} = {load}")
     if needs_copy(graph, value, writer.schedule.swapped):

@@ -39,6 +39,7 @@ class Writer:
     names: set[str]
     loads: list[tuple[str, str]] = field(default_factory=list)  # loads that are hoisted: the variable, the line
     early_loads: list[str] = field(default_factory=list)  # before a dependent kernel waits for the kernel before it
+    late_loads: list[str] = field(default_factory=list)  # behind the loop, before all else there
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     tiles: dict[int, Tile] = field(default_factory=dict)
     ranges: set[int] = field(default_factory=set)

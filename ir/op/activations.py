@@ -134,7 +134,8 @@ OPS = (
         helpers=(_GELU,),
         keeps_zero=True,
         bounded=True,
-        functions=1,
+        functions=0.6,
+        torch_functions=2,
         onnx=_gelu_in_onnx,
     ),
     ElementwiseOp(
@@ -168,7 +169,7 @@ OPS = (
         noun="gelu",
         keeps_zero=True,
         bounded=True,
-        functions=1,
+        functions=0.6,
         behind_product=True,
         onnx=_gelu_tanh_in_onnx,
     ),

@@ -85,7 +85,8 @@ class ElementwiseOp:
     bounded       finite in gives finite out, overflow aside
     pole          infinite at a number
     power         p with f(c · x) = c^p · f(x) for all c > 0, where there is one and kernels use it
-    functions     exponentials that take as long, or a function of the attributes; 0: no more expensive than an addition
+    functions     exponentials, of 21 instructions, that take as long, or a function of the attributes; 0: as an addition
+    torch_functions  the same of torch's kernel, where that takes longer
     of_sums       f(x + y) = f(x) · f(y): an exponential, of which kernels subtract a maximum first
     logarithm     of an exponential it is as large as its argument
     signs         of a sum or difference: those of the operands
@@ -127,14 +128,15 @@ class ElementwiseOp:
     bounded: bool = False
     pole: bool = False
     power: Fraction | Callable[..., Fraction] | None = None
-    functions: int | Callable[..., int] = 0
+    functions: float | Callable[..., float] = 0
+    torch_functions: int = 0
     of_sums: bool = False
     logarithm: bool = False
     signs: tuple[int, ...] = ()
     powers: tuple[int, ...] = ()
     taken_bits: Callable[..., tuple[int, int]] | None = None
 
-    def functions_of(self, attributes: Mapping[str, Any]) -> int:
+    def functions_of(self, attributes: Mapping[str, Any]) -> float:
         """The exponentials in whose time an element is computed."""
         return self.functions(**attributes) if callable(self.functions) else self.functions
 

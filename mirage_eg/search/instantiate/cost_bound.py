@@ -53,7 +53,7 @@ class _Counted:
     tile: Tile
     loops: bool
     reduced: tuple[Tile, ...] = ()  # each of these axes, as a tile of its own
-    functions: int = 0
+    functions: float = 0
 
 
 Sizes = tuple[int, ...]

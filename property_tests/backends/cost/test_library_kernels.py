@@ -35,6 +35,18 @@ def biased(rows: int, terms: int, columns: int) -> Graph:
     return program(body)
 
 
+def activated(rows: int, terms: int, columns: int) -> Graph:
+    def body(p: KernelGraph) -> Tensor:
+        x, w = p.new_input((rows, terms), "bfloat16", "x"), p.new_input((terms, columns), "bfloat16", "w")
+        return p.gelu_tanh(x @ w + p.new_input((columns,), "bfloat16", "b"))
+
+    return program(body)
+
+
+def gelu(rows: int, columns: int) -> Graph:
+    return program(lambda p: p.gelu(p.new_input((rows, columns), "bfloat16", "x")))
+
+
 def product(rows: int, terms: int, columns: int) -> Graph:
     return program(lambda p: p.new_input((rows, terms), "bfloat16", "x") @ p.new_input((terms, columns), "bfloat16", "w"))
 
@@ -60,6 +72,9 @@ MEASURED = {
     "attention of 198 rows": (attention(128, 12, 198), 93),
     "product and bias": (biased(16384, 768, 2304), 98),
     "product and bias, few columns": (biased(16384, 768, 768), 36),
+    "product, bias and gelu by tanh": (activated(16384, 768, 3072), 128),
+    "product, bias and gelu by tanh, few columns": (activated(16384, 3072, 768), 108),
+    "gelu": (gelu(8192, 4096), 45),
     "head of odd columns, without the copy of its weight": (product(16384, 768, 50257), 1810),
     "long odd sums, and copies of both operands": (product(1024, 197951, 512), 280 + 722),
     "bias": (plus_bias(16384, 2304), 96),
