@@ -31,6 +31,7 @@ from mirage_eg.backends.launches.aligned_rows import UnalignedProduct, unaligned
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.generated_ops import poolings
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
+from mirage_eg.backends.launches.implicit_products import implicit_products
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
@@ -104,11 +105,11 @@ class Cost:
 class KernelWork:
     """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel.
 
-    `op` is "copy" for several concatenations in one launch, "pool" for a generated pooling. `steps`: of the loop of a library
-    convolution, sequential. `functions`: exponentials of a library kernel, half of which overlap with products. `copied`: bytes
-    that copies of a library kernel's result or operands move. `loads`: elements that a pooling loads. `rows`: of a norm or
-    softmax of the library, each of one thread block; 0 of other kernels. `waits`: the time of other library kernels in times
-    of their traffic.
+    `op` is "copy" for several concatenations in one launch, "pool" and "convolution" for generated ones. `steps`: of the loop
+    of a library convolution, sequential. `functions`: exponentials of a library kernel, half of which overlap with
+    products. `copied`: bytes that copies of a library kernel's result or operands move. `loads`: elements that a pooling or a
+    convolution loads. `rows`: of a norm or softmax of the library, each of one thread block; 0 of other kernels. `waits`: the
+    time of other library kernels in times of their traffic.
     """
 
     op: str
@@ -143,6 +144,8 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
             return KernelWork("copy", sum(bytes_of_copies(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.POOLING):
             return KernelWork("pool", dram, loads=poolings(graph)[launch.nodes[0]].elements)
+        case Launch(kind=LaunchKind.IMPLICIT_PRODUCT):
+            return _implicit_product_work(graph, launch, dram)
         case Launch(kind=LaunchKind.SCAN):
             return KernelWork("scan", dram)
         case Launch(kind=LaunchKind.BLOCK):
@@ -166,6 +169,15 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
     return KernelWork(item.op, dram, rows=rows, waits=waits_of(graph, item, result), functions=functions)
 
 
+def _implicit_product_work(graph: Graph, launch: Launch, dram: int) -> KernelWork:
+    """The products of a generated convolution, and the elements of windows that its programs load."""
+    [product] = (it.product for it in implicit_products(graph) if it.nodes == launch.nodes)
+    slowdown = 1.0 if graph.types[launch.operands[0]].dtype.itemsize == 2 else _IN_FLOAT32
+    return KernelWork("convolution", dram, 2 * product.gathered * product.tile, slowdown, loads=product.gathered)
+
+
+_IN_FLOAT32 = 6.0  # products in bfloat16 of one in float32
+_GATHERED = 60  # arithmetic operations in the time of a load of an implicit product, and of its parts in bfloat16
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 
 
@@ -214,6 +226,9 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
     elif kernel.functions:
         times["functions"] = kernel.functions / device.function_rate
+    if kernel.op == "convolution":  # one stage: a program loads, or multiplies
+        times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
+        times["matrix units"] += _GATHERED * kernel.loads / device.arithmetic_rate
     if kernel.op == "pool":
         times["arithmetic"] = _POOLED * kernel.loads / device.arithmetic_rate
     copy_us = kernel.copied / device.memory_bandwidth * 1e6 + device.launch_us * device.library_elementwise
@@ -227,7 +242,7 @@ def _launches(op: str, device: Device) -> float:
         return device.library_product
     if op == "attention":
         return device.library_attention
-    if op in ("copy", "pool", "scan"):  # a generated kernel
+    if op in ("copy", "pool", "scan", "convolution"):  # a generated kernel
         return 1.0
     match OPS[op].kind:
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:

@@ -30,6 +30,7 @@ _MOST_FACTORS = 64  # of a window: a program keeps all of them
 _FEWEST_RESULTS = 1 << 22  # of a convolution: smaller ones of cuDNN take 3 to 16 µs on an H200
 _TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
+_ROWS_OF_CONVOLUTION = (8, *_ROWS)
 _MOST_SOURCES = 4  # of a cumulative sum
 
 
@@ -111,7 +112,8 @@ def _pooling(graph: Graph, item: Node, value: int) -> Pooling | None:
             return None
     dilations = item.get("dilations") or (1,) * len(window)
     windows = tuple(window), item["strides"], dilations, sides(item.mapping)[0]
-    forms = (Pooling(item.op, *shapes, *windows, bool(item.get("count_include_pad")), rows) for rows in _ROWS)
+    rows_of_program = _ROWS_OF_CONVOLUTION if item.op in CONVOLUTIONS else _ROWS
+    forms = (Pooling(item.op, *shapes, *windows, bool(item.get("count_include_pad")), rows) for rows in rows_of_program)
     return next((it for it in forms if it.loads <= _MOST_LOADS and (it.rows == 1 or _reuses(it))), None)
 
 

@@ -19,10 +19,15 @@ from mirage_eg.ir.op.moves import MOVES, RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
-from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, MAX_POOL2D, channels_last
+from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, CONVOLUTIONS, MAX_POOL2D, TRANSPOSED, channels_last
 
 _POOLINGS = frozenset({MAX_POOL2D, AVG_POOL2D})
 _MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
+_FEW, _FEW_OF_IMAGES = 4, 8  # channels, for which cuDNN's kernels of matrix units are half empty
+_WINDOW = 3  # that cuDNN's transposed convolutions of volumes are made for
+_FEWEST_ELEMENTS = 1 << 20  # of images, whose convolutions take more than some µs
+_MOST_ELEMENTS = (1 << 31) - 1  # of an image: offsets within it have 32 bits
+_MOST_PHASES = 64
 _KEEP_ORDER = {name for name, op in MOVES.items() if op.keeps_order} | {name for name, op in DERIVED.items() if op.keeps_order}
 
 
@@ -89,9 +94,34 @@ def is_channels_last_convolution(graph: Graph, item: Node) -> bool:
     precision; where sizes are chosen later only one of matrix units with a filter that is a weight."""
     if item.op != CONV2D or graph.types[item.operands[0]].dtype is DType.float64:
         return False
+    if is_rare_convolution(graph, item):
+        return False
     if item["groups"] > 1:
         return is_depthwise_of_many(graph, item) and not _is_row_major_alone(graph, item)
     return not graph.depends_on_sizes or item.operands[1] in marked_weights(graph) | prepared_values(graph)
+
+
+def is_rare_convolution(graph: Graph, item: Node) -> bool:
+    """Whether an op is a convolution for which cuDNN has no good kernel, of large images. A generated kernel computes it from
+    images in any order.
+
+    On an H200 cuDNN reached 1 to 20 TFLOP/s in float32 for volumes of few channels, groups and transposed ones with dilated
+    strides or large windows, and 88 to 160 for others. In half precision it is slow for volumes of few channels.
+    """
+    if item.op not in (*CONVOLUTIONS, *TRANSPOSED) or graph.depends_on_sizes:
+        return False
+    x, weight = (graph.types[operand] for operand in item.operands)
+    channels, is_volume = x.shape[1] // item["groups"], len(x.shape) == 5
+    if channels == 1 or prod(x.shape) < _FEWEST_ELEMENTS or prod(x.shape[1:]) > _MOST_ELEMENTS or x.dtype.itemsize == 8:
+        return False
+    is_few = channels <= _FEW and is_volume
+    if x.dtype.itemsize == 2 or is_few:
+        return is_few
+    phases = prod(item["strides"]) if item.op in TRANSPOSED else 1
+    is_dilated = item.op in TRANSPOSED and phases > 1 and max(item["dilations"]) > 1
+    is_wide = item.op in TRANSPOSED and is_volume and max(weight.shape[2:]) > _WINDOW
+    is_image = item.op in CONVOLUTIONS and not is_volume and channels <= _FEW_OF_IMAGES and max(item["strides"]) == 1
+    return phases <= _MOST_PHASES and (item["groups"] > 1 or is_dilated or is_wide or is_image)
 
 
 def is_depthwise_of_many(graph: Graph, item: Node) -> bool:

@@ -14,6 +14,7 @@ from mirage_eg.backends.launches.attention import LibraryAttention, library_atte
 from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order
 from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
 from mirage_eg.backends.launches.generated_ops import poolings, scans
+from mirage_eg.backends.launches.implicit_products import implicit_products
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.biased_product import BiasedProduct
@@ -35,6 +36,7 @@ class LaunchKind(Enum):
     PRODUCT = "a library kernel of a product, the bias behind it, and an activation of their sum"
     CONCATENATION = "a generated kernel of several concatenations, and of rows that are written in place"
     POOLING = "a generated kernel of a pooling"
+    IMPLICIT_PRODUCT = "a generated kernel of a convolution, and of elementwise ops behind it"
     SCAN = "a generated kernel of a cumulative sum, and of the moves around it"
     PREPARED = "library kernels before the first call, of weights alone"
     VIEW = "no kernel: readers read its operand, or the makers of its operands write it"
@@ -102,7 +104,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
     joint = joint_concats(graph, copying)
     order = launch_order(graph, joint)
     steps = {position: step for step, position in enumerate(order)}
-    launches = [*_of_concatenations(graph, joint, steps), *_of_library_calls(graph, steps), *_of_scans(graph, steps)]
+    launches = [*_of_concatenations(graph, joint, steps), *_of_library_calls(graph, steps), *_of_generated_ops(graph, steps)]
     grouped = {position for launch in launches for position in launch.nodes}
     prepared, pooled = prepared_values(graph), poolings(graph)
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
@@ -137,9 +139,10 @@ def _of_concatenations(graph: Graph, joint: Sequence[JointConcat], steps: Mappin
         yield Launch(LaunchKind.CONCATENATION, steps[it.members[0]], it.members, tuple(operands), results)
 
 
-def _of_scans(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
-    for it in scans(graph):
-        yield Launch(LaunchKind.SCAN, steps[it.nodes[-1]], it.nodes, it.operands, (it.value,))
+def _of_generated_ops(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
+    for kind, found in ((LaunchKind.SCAN, scans(graph)), (LaunchKind.IMPLICIT_PRODUCT, implicit_products(graph))):
+        for it in found:
+            yield Launch(kind, steps[it.nodes[-1]], it.nodes, it.operands, (it.value,))
 
 
 _KINDS: Mapping[type, LaunchKind] = {
@@ -158,5 +161,5 @@ def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch
 
 
 def generates_kernels(graph: Graph) -> bool:
-    """Whether poolings or cumulative sums among its ops are generated kernels."""
-    return bool(poolings(graph) or scans(graph))
+    """Whether poolings, convolutions or cumulative sums among its ops are generated kernels."""
+    return bool(poolings(graph) or implicit_products(graph) or scans(graph))

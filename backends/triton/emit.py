@@ -20,6 +20,7 @@ from mirage_eg.backends.triton.arena import Arena
 from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
 from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
 from mirage_eg.backends.triton.attention_call import write_attention
+from mirage_eg.backends.triton.convolution import write_convolution
 from mirage_eg.backends.triton.joint_concat import moves_rows, write_conversions, write_joint_concat, write_moved_rows
 from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
@@ -306,6 +307,8 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
             write_joint_concat(file, launch)
         case Launch(kind=LaunchKind.POOLING):
             write_pooling(file, launch)
+        case Launch(kind=LaunchKind.IMPLICIT_PRODUCT):
+            write_convolution(file, launch)
         case Launch(kind=LaunchKind.SCAN):
             write_scan(file, launch)
         case Launch(call=LibraryAttention() as attention):

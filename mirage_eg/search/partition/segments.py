@@ -25,7 +25,7 @@ from itertools import combinations
 from math import prod
 
 from mirage_eg.backends.launches.image_layouts import image_layouts
-from mirage_eg.backends.launches.launch_graph import launches_of
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
@@ -197,9 +197,10 @@ class Segmenter:
                         return
 
     def _fused_by_library(self) -> dict[int, frozenset[int]]:
-        """The nodes of each convolution, attention and biased product that the library has as one kernel, by its result."""
+        """The nodes of each convolution, attention and biased product that is one kernel outside the search, by its result."""
         kernels = launches_of(self.program).kernels
-        return {it.results[0]: frozenset((*it.views, *it.nodes)) for it in kernels if it.call is not None}
+        known = (it for it in kernels if it.call is not None or it.kind is LaunchKind.IMPLICIT_PRODUCT)
+        return {it.results[0]: frozenset((*it.views, *it.nodes)) for it in known}
 
     def _node_set(self, nodes: frozenset[int]) -> "_NodeSet":
         if nodes not in self._node_sets:

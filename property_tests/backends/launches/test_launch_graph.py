@@ -33,6 +33,8 @@ def all_kinds() -> Graph:
     convolved = p.conv2d(image, filters, pads=(1, 1, 1, 1)) + p.reshape(p.exp(bias), (8, 1, 1))
     p.mark_output(p.exp(p.relu(convolved)), name="convolved")
     p.mark_output(p.avg_pool2d(image, window=(2, 2)), name="pooled")
+    volume, windows = p.new_input((1, 2, 64, 64, 128), name="volume"), p.new_input((4, 2, 2, 2, 2), name="windows")
+    p.mark_output(p.conv3d(volume, windows), name="of volumes")
     p.mark_output(p.cumsum(w, 2), name="summed")
     matrix = p.new_input((16, 8), "float16", "matrix")
     p.mark_output(matrix @ p.new_input((8, 8), "float16", "columns") + p.new_input((8,), "float16", "added"), name="product")
@@ -74,7 +76,8 @@ def test_a_program_has_launches_of_all_kinds() -> None:
     launches = launches_of(graph)
     assert {launch.kind for launch in launches.launches} == {*LaunchKind} - {LaunchKind.BLOCK}
     torch_kernels = [LaunchKind.ATTENTION, LaunchKind.CONVOLUTION, LaunchKind.LIBRARY]
-    kernels = [LaunchKind.CONCATENATION, *torch_kernels, LaunchKind.POOLING, LaunchKind.SCAN, LaunchKind.PRODUCT]
+    generated = [LaunchKind.POOLING, LaunchKind.IMPLICIT_PRODUCT, LaunchKind.SCAN]
+    kernels = [LaunchKind.CONCATENATION, *torch_kernels, *generated, LaunchKind.PRODUCT]
     assert [launch.kind for launch in launches.kernels] == kernels
     prepared = [value for launch in launches.of_kind(LaunchKind.PREPARED) for value in launch.results]
     assert {*prepared} == prepared_values(graph)

@@ -1,0 +1,217 @@
+"""Convolutions that generated kernels compute as implicit products: filters times the elements of windows, which are gathered.
+
+They are those for which cuDNN has no kernel of its kind: volumes, transposed ones with strides, groups, and few channels.
+Images may have any strides.
+"""
+
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import NamedTuple
+
+from mirage_eg.backends.launches.generated_ops import scans
+from mirage_eg.backends.launches.image_layouts import is_rare_convolution
+from mirage_eg.backends.launches.placement import placement_of
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import record_of, to_a_type
+from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.remembered import once_per_graph
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.weights import prepared_values
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED, sides
+
+_FILTERS = 16, 64  # of a program, at least and at most
+_TERMS = 16, 32, 64  # of a step: at least, as it should be, at most
+_MOST_OPS = 24  # behind a convolution, with the tensors that they read
+_TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The places of a window along a dim that count for some positions of the result: first + step · j for j < count.
+
+    Position q of them reads element scale · q + shift − back · j of x.
+    """
+
+    first: int
+    step: int
+    count: int
+    scale: int
+    shift: int
+    back: int
+
+
+class Terms(NamedTuple):
+    """The terms of a step of the loop: of so many channels, and all places of the window along the last `folded` dims.
+
+    `rows`: those of a tile, a power of two, of which the first ones are `used`. Their places are known when a kernel is
+    compiled, so that addresses cost nothing.
+    """
+
+    channels: int
+    folded: int
+    used: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImplicitProduct:
+    """A convolution over three dims; images have a first one of extent 1.
+
+    Positions of the result that are `steps` apart have the same places of the window: they are one phase, of `steps` along each
+    dim.
+    """
+
+    is_transposed: bool
+    x: Shape
+    weight: Shape
+    result: Shape
+    strides: Shape
+    dilations: Shape
+    before: Shape
+    groups: int
+    memory: tuple[Shape, Shape, Shape]  # the strides of x, weight and result
+
+    @property
+    def steps(self) -> Shape:
+        """How far positions of a phase are apart."""
+        return self.strides if self.is_transposed else (1, 1, 1)
+
+    @property
+    def filters(self) -> int:
+        """The channels of the result of a group."""
+        return self.result[1] // self.groups
+
+    @property
+    def channels(self) -> int:
+        """The channels of x of a group."""
+        return self.x[1] // self.groups
+
+    @property
+    def tile(self) -> int:
+        """The filters of a program."""
+        return min(max(1 << (self.filters - 1).bit_length(), _FILTERS[0]), _FILTERS[1])
+
+    @property
+    def gathered(self) -> int:
+        """The elements of x that all programs load."""
+        tiles, steps = -(-self.filters // self.tile) * self.groups, -(-self.channels // self.terms.channels)
+        for dim, step in enumerate(self.steps):
+            is_looped = dim < len(self.steps) - self.terms.folded
+            steps *= sum(self.taps(dim, phase).count for phase in range(step)) if is_looped else step
+        return tiles * prod(self.positions) * steps * self.terms.rows
+
+    @property
+    def most(self) -> Shape:
+        """The most places of the window along each dim that count for a position."""
+        return tuple(max(self.taps(dim, phase).count for phase in range(step)) for dim, step in enumerate(self.steps))
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of a step with the fewest rows over all steps; of equal ones 32, or else the most."""
+        found = []
+        for folded in range(4):
+            channels = min(self.channels, _TERMS[1]) if folded == 0 else self.channels
+            count = channels * prod(self.most[3 - folded :])
+            rows = max(_TERMS[0], 1 << (count - 1).bit_length())
+            steps = -(-self.channels // channels) * prod(self.most[: 3 - folded])
+            if rows <= _TERMS[2] or folded == 0:
+                found.append((steps * rows, rows > _TERMS[1], -rows, folded, Terms(channels, folded, count, rows)))
+        return min(found)[-1]
+
+    @property
+    def positions(self) -> Shape:
+        """The images, and the positions of the largest phase along each dim."""
+        return (self.result[0], *(-(-extent // step) for extent, step in zip(self.result[2:], self.steps, strict=True)))
+
+    def taps(self, dim: int, phase: int) -> Taps:
+        """The places of the window along a dim for the positions of a phase."""
+        window, stride, dilation, before = self.weight[2 + dim], self.strides[dim], self.dilations[dim], self.before[dim]
+        if not self.is_transposed:
+            return Taps(0, 1, window, stride, -before, -dilation)
+        step = stride // gcd(stride, dilation)
+        first = next((i for i in range(min(step, window)) if (phase + before - dilation * i) % stride == 0), window)
+        count = -(-(window - first) // step)
+        return Taps(first, step, count, 1, (phase + before - dilation * first) // stride, dilation * step // stride)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionKernel:
+    """The positions of a convolution and of the elementwise ops behind it that its kernel computes, the values that it reads
+    (image and weight first) and the value that it writes."""
+
+    product: ImplicitProduct
+    nodes: tuple[int, ...]
+    operands: tuple[int, ...]
+    value: int
+
+
+@once_per_graph
+def implicit_products(graph: Graph) -> tuple[ConvolutionKernel, ...]:
+    """The convolutions that generated kernels compute."""
+    if graph.depends_on_sizes or not any(item.op in (*CONVOLUTIONS, *TRANSPOSED) for item in graph.nodes):
+        return ()
+    prepared, found = prepared_values(graph), list[ConvolutionKernel]()
+    taken = {position for it in scans(graph) for position in it.nodes}
+    for position, (item, values) in enumerate(graph.numbered()):
+        if is_rare_convolution(graph, item) and graph.types[values[0]].dtype in _TYPES and values[0] not in prepared:
+            nodes = _with_epilogue(graph, position, values[0], taken)
+            taken.update(nodes)
+            found.append(_kernel(graph, nodes))
+    return tuple(found)
+
+
+def _kernel(graph: Graph, nodes: tuple[int, ...]) -> ConvolutionKernel:
+    made = [values[0] for place, (_, values) in enumerate(graph.numbered()) if place in nodes]
+    read = (operand for place in nodes for operand in graph.nodes[place].operands if operand not in made)
+    product = _implicit_product(graph, graph.nodes[nodes[0]], made[0], made[-1])
+    return ConvolutionKernel(product, nodes, tuple(dict.fromkeys(read)), made[-1])
+
+
+def _with_epilogue(graph: Graph, position: int, value: int, taken: set[int]) -> tuple[int, ...]:
+    """The longest run of elementwise ops behind a convolution of which others read the last value alone."""
+    shape, inside, nodes = graph.types[value].shape, {value}, [position]
+    best: tuple[int, ...] = (position,)
+    for place, (item, values) in enumerate(graph.numbered()):
+        if place <= position or inside.isdisjoint(item.operands):
+            continue
+        others = [it for it in item.operands if it not in inside]
+        if place in taken or not _is_epilogue(graph, item, values, shape) or len({*others}) + len(nodes) > _MOST_OPS:
+            break
+        inside.add(values[0])
+        nodes.append(place)
+        read_outside = [it for it in inside if any(reader not in nodes for reader in graph.readers[it])]
+        if read_outside == [values[0]]:
+            best = (*nodes,)
+    return best
+
+
+def _is_epilogue(graph: Graph, item: Node, values: range, shape: Shape) -> bool:
+    """Whether an op is elementwise on images of a convolution, on tensors that are spread over them, and on conditions."""
+    if item.kind is not Kind.ELEMENTWISE or to_a_type(item.op) or graph.types[values[0]].shape != shape:
+        return False
+    record, types = record_of(item.op), [graph.types[it].dtype for it in (*item.operands, *values)]
+    return record is not None and record.triton is not None and all(it in _TYPES for it in types)
+
+
+def _implicit_product(graph: Graph, item: Node, value: int, result: int) -> ImplicitProduct:
+    """A convolution, over three dims, whose kernel writes a result."""
+    lack = 5 - len(graph.types[value].shape)
+
+    def over_three(numbers: Shape, other: int, lead: int = 0) -> Shape:
+        return (*numbers[:lead], *(other,) * lack, *numbers[lead:])
+
+    x, weight, made = (over_three(graph.types[it].shape, 1, 2) for it in (*item.operands, value))
+    of_x, of_weight, of_result = (over_three(placement_of(graph).strides[it], 0, 2) for it in (*item.operands, result))
+    return ImplicitProduct(
+        is_transposed=item.op in TRANSPOSED,
+        x=x,
+        weight=weight,
+        result=made,
+        strides=over_three(item["strides"], 1),
+        dilations=over_three(item["dilations"], 1),
+        before=over_three(sides(item.mapping)[0], 0),
+        groups=item["groups"],
+        memory=(of_x, of_weight, of_result),
+    )

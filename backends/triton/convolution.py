@@ -1,0 +1,205 @@
+"""The kernel of a convolution as an implicit product: a program computes a tile of filters and positions.
+
+Nothing here is trusted: emitted kernels are checked against float64.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from mirage_eg.backends.launches.implicit_products import ConvolutionKernel, ImplicitProduct, implicit_products
+from mirage_eg.backends.launches.launch_graph import Launch
+from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
+from mirage_eg.backends.triton.op_table import ELEMENTWISE
+from mirage_eg.backends.triton.program_file import ProgramFile
+
+_WIDE = 64  # filters that are the rows of a tile of matrix units; fewer are its columns
+_POSITIONS = 128
+_WARPS = 4
+_DIMS = ("d", "h", "w")
+
+
+def write_convolution(file: ProgramFile, launch: Launch) -> None:
+    """Write the kernel of a convolution, and its launch."""
+    [kernel] = (it for it in implicit_products(file.graph) if it.nodes == launch.nodes)
+    it, items = kernel.product, [file.graph.nodes[position] for position in kernel.nodes]
+    is_full = all(file.types[operand].dtype.itemsize == 4 for operand in items[0].operands)
+    helpers = [name for item in items[1:] for name, _ in ELEMENTWISE[item.op].helpers]
+
+    def body(program: str, *pointers: str) -> list[str]:
+        epilogue = [*_epilogue(file, kernel, dict(zip(kernel.operands, pointers, strict=False)))]
+        x, w = pointers[0], pointers[kernel.operands.index(items[0].operands[1])]
+        return [*_body(it, is_full, epilogue, program, x, w, pointers[-1])]
+
+    tiles = -(-it.filters // it.tile) * -(-prod(it.positions) // _POSITIONS)
+    write_generated_kernel(file, launch, tiles * it.groups * prod(it.steps), body, helpers, _WARPS)
+
+
+def _epilogue(file: ProgramFile, kernel: ConvolutionKernel, pointers: Mapping[int, str]) -> Iterator[str]:
+    """The lines that compute the elementwise ops behind the sums, which become the last value; tensors are spread over them."""
+    graph, it = file.graph, kernel.product
+    made = {position: values[0] for position, (_, values) in enumerate(graph.numbered()) if position in kernel.nodes}
+    name = {made[kernel.nodes[0]]: "sums"}
+    read = dict.fromkeys(it for position in kernel.nodes[1:] for it in graph.nodes[position].operands)
+    rank = len(graph.types[kernel.value].shape)
+    for number, value in enumerate(it for it in read if it not in made.values()):
+        name[value] = f"other{number}"
+        shape, strides = graph.types[value].shape, file.strides[value]
+        steps = [0 if extent == 1 else step for extent, step in zip(shape, strides, strict=True)]
+        steps = [0] * (rank - len(steps)) + steps
+        yield f"other{number} = {_spread(it, [*steps[:2], *[0] * (5 - rank), *steps[2:]], pointers[value])}"
+    for number, position in enumerate(kernel.nodes[1:]):
+        item = graph.nodes[position]
+        text = ELEMENTWISE[item.op].triton([name[operand] for operand in item.operands], item.mapping)
+        name[made[position]] = "sums" if position == kernel.nodes[-1] else f"value{number}"
+        yield f"{name[made[position]]} = {text}"
+
+
+def _spread(it: ImplicitProduct, steps: Sequence[int], pointer: str) -> str:
+    """The load of a tensor for each filter and position of a tile."""
+    places = [f"{name} * {step}" for name, step in zip(("n", *_DIMS), (steps[0], *steps[2:]), strict=True) if step]
+    channels = [f"((group * {it.filters} + o) * {steps[1]})[:, None]"] if steps[1] else []
+    masks = [_known(it)] if channels and _known(it) else []
+    masks += ["inside[None, :]"] if places else []
+    where = " + ".join([pointer, *channels, *([f"({' + '.join(places)})[None, :]"] if places else [])])
+    return f"tl.load({where}{', mask=' + ' & '.join(masks) if masks else ''}).to(tl.float32)"
+
+
+def _known(it: ImplicitProduct) -> str:
+    """The condition that filters of a tile exist; nothing where all do."""
+    return "" if it.filters % it.tile == 0 else f"(o < {it.filters})[:, None]"
+
+
+def _body(it: ImplicitProduct, is_full: bool, epilogue: Sequence[str], number: str, x: str, w: str, y: str) -> Iterator[str]:
+    """The lines of the kernel: q are positions of a phase r, j places of its windows, and p the first element of a window."""
+    filters = it.tile
+    steps, taps, into = it.memory
+    yield f"program = {number}"
+    for name, count in (("tile", -(-it.filters // filters)), *_phases(it), ("group", it.groups)):
+        yield f"{name} = program % {count}"
+        yield f"program = program // {count}"
+    yield f"i = program * {_POSITIONS} + tl.arange(0, {_POSITIONS})"
+    yield f"inside = i < {prod(it.positions)}"
+    yield f"o = tile * {filters} + tl.arange(0, {filters})"
+    step = 1
+    for dim in (2, 1, 0):
+        name, extent = _DIMS[dim], it.positions[1 + dim]
+        yield f"q{name} = i // {step} % {extent}"
+        step *= extent
+        every = [it.taps(dim, phase) for phase in range(it.steps[dim])]
+        for field in ("first", "count", "shift"):
+            yield f"{field}_{name} = {_by_phase([getattr(each, field) for each in every], f'r{name}')}"
+        yield f"p{name} = q{name} * {every[0].scale} + shift_{name}"
+    yield f"n = i // {step}"
+    places = " + ".join(f"p{_DIMS[dim]} * {steps[2 + dim]}" for dim in range(3))
+    yield f"at = {x} + n * {steps[0]} + group * {it.channels * steps[1]} + {places}"
+    of_filter, of_channel = (taps[1], taps[0]) if it.is_transposed else (taps[0], taps[1])
+    first = it.channels * of_channel if it.is_transposed else it.filters * of_filter
+    yield f"factors = {w} + group * {first} + o * {of_filter}"
+    tile = (_POSITIONS, filters) if filters < _WIDE else (filters, _POSITIONS)
+    yield f"sums = tl.zeros([{tile[0]}, {tile[1]}], tl.float32)"
+    yield from _loops(it, [*_terms(it, steps, taps, of_channel)], [*_step(it, steps, taps, of_channel, is_full)])
+    outs = []
+    for dim in range(3):
+        name = _DIMS[dim]
+        yield f"{name} = q{name} * {it.steps[dim]} + r{name}"
+        outs.append(f"{name} * {into[2 + dim]}")
+        if it.result[2 + dim] % it.steps[dim]:
+            yield f"inside = inside & ({name} < {it.result[2 + dim]})"
+    yield f"out = {y} + n * {into[0]} + group * {it.filters * into[1]} + {' + '.join(outs)}"
+    if filters < _WIDE:
+        yield "sums = tl.trans(sums)"
+    yield from epilogue
+    is_stored = " & ".join(["inside[None, :]", *filter(None, [_known(it)])])
+    yield f"tl.store(out[None, :] + (o * {into[1]})[:, None], sums, mask={is_stored})"
+
+
+def _loops(it: ImplicitProduct, before: Sequence[str], step: Sequence[str]) -> Iterator[str]:
+    """A step for each block of channels and each place of the window that no terms of a step have."""
+    yield from before
+    indent = ""
+    if it.terms.channels < it.channels:
+        yield f"for first_c in range(0, {it.channels}, {it.terms.channels}):"
+        indent += "    "
+    for dim in _looped(it):
+        yield f"{indent}for j_{_DIMS[dim]} in range(count_{_DIMS[dim]}):"
+        indent += "    "
+    yield from (f"{indent}{line}" for line in step)
+
+
+def _looped(it: ImplicitProduct) -> range:
+    """The dims along which a step has one place of the window."""
+    return range(3 - it.terms.folded)
+
+
+def _terms(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_channel: int) -> Iterator[str]:
+    """The lines before the loop: the channel and the place of each term, and where its elements and factors are."""
+    yield f"term = tl.arange(0, {it.terms.rows})"
+    yield "c = term"
+    exists = [] if it.terms.used == it.terms.rows else [f"(term < {it.terms.used})"]
+    at, of = [f"c * {steps[1]}"], [f"c * {of_channel}"]
+    for dim in reversed(range(3 - it.terms.folded, 3)):
+        name, tap = _DIMS[dim], it.taps(dim, 0)
+        yield f"j_{name} = c % {it.most[dim]}"
+        yield f"c = c // {it.most[dim]}"
+        at.append(f"j_{name} * {-tap.back * steps[2 + dim]}")
+        of.append(f"(first_{name} + j_{name} * {tap.step}) * {taps[2 + dim]}")
+        if any(it.taps(dim, phase).count < it.most[dim] for phase in range(it.steps[dim])):
+            exists.append(f"(j_{name} < count_{name})")
+    yield f"term_at = {' + '.join(at)}"
+    yield f"term_of = {' + '.join(of)}"
+    yield f"term_exists = {' & '.join(exists) if exists else 'term >= 0'}"
+
+
+def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_channel: int, is_full: bool) -> Iterator[str]:
+    """The lines of a step of the loop: a product of elements of x and of filters."""
+    at, of, valid, bounds = ["at"], ["factors"], ["inside"], list[str]()
+    exists = "term_exists"
+    if it.terms.channels < it.channels:
+        at.append(f"first_c * {steps[1]}")
+        of.append(f"first_c * {of_channel}")
+        exists += f" & (first_c + c < {it.channels})" if it.channels % it.terms.channels else ""
+    for dim, name in enumerate(_DIMS):
+        tap, is_looped = it.taps(dim, 0), dim in _looped(it)
+        if is_looped:
+            at.append(f"j_{name} * {-tap.back * steps[2 + dim]}")
+            of.append(f"(first_{name} + j_{name} * {tap.step}) * {taps[2 + dim]}")
+        if _may_leave(it, dim) and is_looped:
+            yield f"e{name} = p{name} - j_{name} * {tap.back}"
+            valid.append(f"(e{name} >= 0) & (e{name} < {it.x[2 + dim]})")
+        elif _may_leave(it, dim):
+            yield f"e{name} = p{name}[None, :] - (j_{name} * {tap.back})[:, None]"
+            bounds.append(f"(e{name} >= 0) & (e{name} < {it.x[2 + dim]})")
+    yield f"valid = {' & '.join(valid)}"
+    yield f"exists = {exists}"
+    mask = " & ".join(["valid[None, :]", "exists[:, None]", *bounds])
+    yield f"block = tl.load(({' + '.join(at)})[None, :] + term_at[:, None], mask={mask}, other=0.0)"
+    known = " & ".join(["exists[None, :]", *filter(None, [_known(it)])])
+    yield f"factor = tl.load(({' + '.join(of)})[:, None] + term_of[None, :], mask={known}, other=0.0)"
+    precision = ', input_precision="bf16x6"' if is_full else ""
+    operands = "tl.trans(block), tl.trans(factor)" if it.tile < _WIDE else "factor, block"
+    yield f"sums = tl.dot({operands}, sums{precision})"
+
+
+def _may_leave(it: ImplicitProduct, dim: int) -> bool:
+    """Whether a window may reach over an end of x along a dim."""
+    for phase in range(it.steps[dim]):
+        taps = it.taps(dim, phase)
+        last = taps.scale * (it.positions[1 + dim] - 1)
+        ends = [q + taps.shift - taps.back * j for q in (0, last) for j in (0, taps.count - 1)]
+        if taps.count and not 0 <= min(ends) <= max(ends) < it.x[2 + dim]:
+            return True
+    return False
+
+
+def _phases(it: ImplicitProduct) -> Iterator[tuple[str, int]]:
+    """The name of the first position of a phase along each dim, the last one first, and their number."""
+    for dim in (2, 1, 0):
+        yield f"r{_DIMS[dim]}", it.steps[dim]
+
+
+def _by_phase(values: Sequence[int], phase: str) -> str:
+    """The value of a phase: a number where all are the same."""
+    *others, text = map(str, values)
+    for number, value in reversed([*enumerate(others)]):
+        text = f"tl.where({phase} == {number}, {value}, {text})" if str(value) != text else text
+    return text

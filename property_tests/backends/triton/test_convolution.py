@@ -1,0 +1,130 @@
+"""Convolutions for which cuDNN has no good kernel are generated kernels, with the elementwise ops behind them."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirage_eg import new_kernel_graph
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches import image_layouts
+from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
+from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.tensor import Tensor
+from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[RunProgram]:
+    with interpreter() as run:
+        yield run
+
+
+@pytest.fixture
+def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_layouts, "_FEWEST_ELEMENTS", 0)
+    monkeypatch.setattr(image_layouts, "_FEW", 99)
+    monkeypatch.setattr(image_layouts, "_FEW_OF_IMAGES", 99)
+
+
+def is_right(run: RunProgram, program: Graph) -> bool:
+    arrays = inputs_of(program)
+    return worst(run(emit(program), arrays), evaluate(program, arrays, FloatAlgebra())) < ROUNDING["float32"]
+
+
+def kernels(program: Graph) -> list[LaunchKind]:
+    return [launch.kind for launch in launches_of(program).kernels]
+
+
+def with_ops_behind(p: KernelGraph, y: Tensor) -> Tensor:
+    """A bias, a factor of each image and column, a residual, a value that two ops read, and constants."""
+    bias, ones = p.new_input((y.shape[1],), "float32", "b"), (1,) * (len(y.shape) - 2)
+    factor = p.new_input((y.shape[0], *ones, y.shape[-1]), "float32", "f")
+    y = p.mul(p.add(y, p.reshape(bias, (y.shape[1], *ones))), factor)
+    y = p.add(p.relu(y), p.new_input(y.shape, "float32", "z"))
+    return p.tanh(p.scale(p.mul(y, p.minimum(y, p.op("fill", y, value=2))), 0.125))
+
+
+@pytest.mark.usefixtures("of_any_size")
+def test_a_convolution_and_the_ops_behind_it_are_one_kernel(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    image, volume = p.new_input((2, 6, 5, 4), "float32", "x"), p.new_input((2, 3, 4, 3, 5), "float32", "y")
+    of_image, of_volume = p.new_input((10, 3, 3, 2), "float32", "w"), p.new_input((3, 5, 2, 3, 3), "float32", "v")
+    p.mark_output(with_ops_behind(p, p.conv2d(image, of_image, strides=(1, 2), pads=(1, 0, 2, 1), groups=2)))
+    turned = p.conv_transpose3d(volume, of_volume, strides=(2, 1, 3), pads=1, output_pads=(1, 0, 0), dilations=(1, 2, 1))
+    p.mark_output(p.exp(p.scale(turned, -1)))
+    assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT] * 2
+    assert is_right(run, p.graph())
+
+
+@pytest.mark.usefixtures("of_any_size")
+def test_a_value_that_others_read_is_written() -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((1, 4, 4, 4, 4), "float32", "x"), p.new_input((8, 4, 3, 3, 3), "float32", "w")
+    y = p.relu(p.conv3d(x, w))
+    p.mark_output(y)
+    p.mark_output(p.exp(y))
+    first, second = launches_of(p.graph()).kernels
+    assert [len(launch.nodes) for launch in (first, second)] == [2, 1]
+
+
+@st.composite
+def convolved(draw: st.DrawFn) -> Graph:
+    """A convolution of any windows, transposed or not, of groups or volumes; with ops behind it or alone."""
+    dims, groups, transposed = draw(st.sampled_from([2, 3])), draw(st.integers(1, 3)), draw(st.booleans())
+    groups = max(groups, 2) if dims == 2 else groups
+
+    def numbers(least: int, most: int, count: int = dims) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(least, most), min_size=count, max_size=count)))
+
+    channels, filters = groups * draw(st.integers(2, 40)), groups * draw(st.integers(1, 5))
+    p = new_kernel_graph()
+    x = p.new_input((draw(st.integers(1, 2)), channels, *numbers(1, 6)), "float32", "x")
+    shape = (channels, filters // groups) if transposed else (filters, channels // groups)
+    w = p.new_input((*shape, *numbers(1, 3)), "float32", "w")
+    windows = {"strides": numbers(1, 3), "pads": numbers(0, 2, 2 * dims), "dilations": numbers(1, 3), "groups": groups}
+    windows |= {"output_pads": numbers(0, 1)} if transposed else {}
+    y = getattr(p, f"conv{'_transpose' if transposed else ''}{dims}d")(x, w, **windows)
+    p.mark_output(with_ops_behind(p, y) if draw(st.booleans()) else y)
+    return p.graph()
+
+
+@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.slow
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture])
+def test_convolutions_of_any_windows_are_right(run: RunProgram, data: st.DataObject) -> None:
+    try:
+        program = data.draw(convolved())
+    except GraphError:  # a window larger than the image, or pads that leave nothing
+        return
+    assert kernels(program) == [LaunchKind.IMPLICIT_PRODUCT]
+    assert is_right(run, program)
+
+
+def volumes(channels: int, dtype: str) -> Graph:
+    p = new_kernel_graph()
+    x, w = p.new_input((16, channels, 32, 32, 32), dtype, "x"), p.new_input((64, channels, 3, 3, 3), dtype, "w")
+    p.mark_output(p.conv3d(x, w))
+    return p.graph()
+
+
+def test_small_volumes_are_left_to_the_library() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.conv3d(p.new_input((1, 4, 8, 8, 8), "float32", "x"), p.new_input((8, 4, 3, 3, 3), "float32", "w")))
+    assert kernels(p.graph()) == [LaunchKind.LIBRARY]
+
+
+def test_more_channels_cost_more_and_float32_more_than_half() -> None:
+    few, many, half = (
+        predict(volumes(*given), DEVICES["H200"])[0].us for given in ((2, "float32"), (4, "float32"), (4, "float16"))
+    )
+    assert few < many > half
