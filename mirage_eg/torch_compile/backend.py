@@ -15,7 +15,7 @@ from mirage_eg.torch_compile.calls import add_call, known_calls, withdraw_calls
 from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct, unchecked
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
-from mirage_eg.torch_compile.operator import op_of
+from mirage_eg.torch_compile.operator import op_of, spare_dispatch
 from mirage_eg.torch_compile.records import (
     GraphRecord,
     add_record,
@@ -222,6 +222,7 @@ def _with_inductor(
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     chosen, direct = settings, DirectCall(example_inputs)
+    spare_dispatch()
 
     def meanwhile() -> Settings:
         nonlocal chosen

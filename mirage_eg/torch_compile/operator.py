@@ -5,7 +5,7 @@ of inference alone.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from mirage_eg.ir.graph import Graph
@@ -51,8 +51,8 @@ def segment_op() -> Any:
     )
     op.register_fake(fake)
     op.register_autograd(backward, setup_context=keep_inputs)
-    _spare_dispatch("segment", run_segment)
-    return torch.ops.mirage_eg.segment.default
+    _CALLED[found := torch.ops.mirage_eg.segment.default] = run_segment
+    return found
 
 
 @cache
@@ -76,8 +76,8 @@ def writing_segment_op(returned: int) -> Any:
     schema = f"(Tensor[] inputs, Tensor(a!)[] written, str key) -> {types}"
     op = torch.library.custom_op(f"mirage_eg::{name}", segment, mutates_args=("written",), schema=schema)
     op.register_fake(fake)
-    _spare_dispatch(name, run_writing_segment_of_one if returned == 1 else run_writing_segment)
     _WRITING.add(found := getattr(torch.ops.mirage_eg, name).default)
+    _CALLED[found] = run_writing_segment_of_one if returned == 1 else run_writing_segment
     return found
 
 
@@ -106,17 +106,26 @@ def _new_results(inputs: Sequence[Any], key: str) -> list[Any]:
     ]
 
 
-def _spare_dispatch(name: str, run: Callable[..., Any]) -> None:
-    """Let Inductor's code call the kernels: torch's dispatcher takes longer than our code (`benchmarks/segment_op.py`)."""
-    try:
-        from torch._inductor.codegen.custom_extern_kernel_codegen import CUSTOM_EXTERN_KERNEL_CODEGEN, CustomCodegen
-    except ImportError:  # before torch 2.13 the op is dispatched
-        return
+_CALLED: dict[Any, Callable[..., Any]] = {}  # by op, what Inductor's code calls
 
-    def write(node: Any, writeline: Callable[[str], None]) -> None:
-        from torch._inductor.virtualized import V
 
-        V.graph.wrapper_code.add_import_once(f"from {run.__module__} import {run.__name__}")
-        writeline(f"{node.get_name()} = {run.__name__}({', '.join(node.codegen_args())})")
+@cache
+def spare_dispatch() -> None:
+    """Let Inductor's code call the kernels: torch's dispatcher takes longer than our code (`benchmarks/segment_op.py`).
 
-    CUSTOM_EXTERN_KERNEL_CODEGEN[f"torch.ops.mirage_eg.{name}.default"] = CustomCodegen(python=write)
+    torch has a registry for that from 2.13 on alone.
+    """
+    from torch._inductor.ir import FallbackKernel
+    from torch._inductor.virtualized import V
+
+    write = FallbackKernel.codegen
+
+    @wraps(write)
+    def codegen(node: Any, wrapper: Any) -> None:
+        run = _CALLED.get(node.op_overload)
+        if run is not None and not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):  # not before torch 2.8
+            V.graph.wrapper_code.add_import_once(f"from {run.__module__} import {run.__name__}")
+            node.python_kernel_name = run.__name__
+        write(node, wrapper)
+
+    FallbackKernel.codegen = codegen

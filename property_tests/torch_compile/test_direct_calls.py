@@ -101,6 +101,26 @@ def test_inductor_compiles_graphs_that_have_an_op_besides_segments_alone(
         assert direct == [True] and len(kept) == 2
 
 
+def writes_outside(x: Any) -> Any:
+    """A segment that writes an argument, and an op that stays with torch."""
+    return torch.special.bessel_j0(norm(x.index_copy_(0, PLACE, projected(x)[:1])))
+
+
+@pytest.mark.parametrize("function", [with_an_op_outside, pytest.param(writes_outside, marks=pytest.mark.slow)])
+def test_code_of_inductor_calls_segments_without_the_dispatcher(function: Case) -> None:
+    from torch._functorch import config as functorch
+    from torch._inductor import config as inductor
+    from torch._inductor.utils import run_and_get_code
+
+    x, _ = tensors()
+    with watched(), functorch.patch(enable_autograd_cache=False), inductor.patch(fx_graph_cache=False):
+        wanted = function(x.clone())
+        got, codes = run_and_get_code(compiled(function), x.clone())
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+    code = "".join(codes)
+    assert "import run_" in code and "= torch.ops.mirage_eg" not in code and " torch.ops.mirage_eg.segment.default(" not in code
+
+
 def test_dynamo_hides_compiled_code_from_itself_once() -> None:
     assert enabled(torch._dynamo.disable(projected)) is projected is enabled(projected)
     hidden: list[Any] = []
