@@ -177,7 +177,7 @@ def _implicit_product_work(graph: Graph, launch: Launch, dram: int) -> KernelWor
 
 
 _IN_FLOAT32 = 6.0  # products in bfloat16 of one in float32
-_GATHERED = 60  # arithmetic operations in the time of a load of an implicit product, and of its parts in bfloat16
+_GATHERED, _PARTED = 20, 60  # arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 
 
@@ -228,7 +228,7 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["functions"] = kernel.functions / device.function_rate
     if kernel.op == "convolution":  # one stage: a program loads, or multiplies
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
-        times["matrix units"] += _GATHERED * kernel.loads / device.arithmetic_rate
+        times["matrix units"] += (_GATHERED if kernel.slowdown == 1 else _PARTED) * kernel.loads / device.arithmetic_rate
     if kernel.op == "pool":
         times["arithmetic"] = _POOLED * kernel.loads / device.arithmetic_rate
     copy_us = kernel.copied / device.memory_bandwidth * 1e6 + device.launch_us * device.library_elementwise

@@ -23,7 +23,7 @@ from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, CONVOLUTIONS, MAX_POOL2D, T
 
 _POOLINGS = frozenset({MAX_POOL2D, AVG_POOL2D})
 _MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
-_FEW, _FEW_OF_IMAGES = 4, 8  # channels, for which cuDNN's kernels of matrix units are half empty
+_FEW, _FEW_OF_IMAGES, _FEW_IN_HALF = 4, 8, 16  # channels, for which cuDNN's kernels of matrix units are half empty
 _WINDOW = 3  # that cuDNN's transposed convolutions of volumes are made for
 _FEWEST_ELEMENTS = 1 << 20  # of images, whose convolutions take more than some µs
 _MOST_ELEMENTS = (1 << 31) - 1  # of an image: offsets within it have 32 bits
@@ -106,7 +106,8 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     images in any order.
 
     On an H200 cuDNN reached 1 to 20 TFLOP/s in float32 for volumes of few channels, groups and transposed ones with dilated
-    strides or large windows, and 88 to 160 for others. In half precision it is slow for volumes of few channels.
+    strides or large windows, and 88 to 160 for others. In half precision it is slow for volumes of few channels, and for
+    row-major images of few channels alone.
     """
     if item.op not in (*CONVOLUTIONS, *TRANSPOSED) or graph.depends_on_sizes:
         return False
@@ -115,13 +116,14 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     if channels == 1 or prod(x.shape) < _FEWEST_ELEMENTS or prod(x.shape[1:]) > _MOST_ELEMENTS or x.dtype.itemsize == 8:
         return False
     is_few = channels <= _FEW and is_volume
+    is_image = item.op in CONVOLUTIONS and not is_volume and max(item["strides"]) == 1 and prod(weight.shape[2:]) > 1
     if x.dtype.itemsize == 2 or is_few:
-        return is_few
+        return is_few or (is_image and 1 < channels <= _FEW_IN_HALF and _is_row_major_alone(graph, item))
     phases = prod(item["strides"]) if item.op in TRANSPOSED else 1
     is_dilated = item.op in TRANSPOSED and phases > 1 and max(item["dilations"]) > 1
     is_wide = item.op in TRANSPOSED and is_volume and max(weight.shape[2:]) > _WINDOW
-    is_image = item.op in CONVOLUTIONS and not is_volume and channels <= _FEW_OF_IMAGES and max(item["strides"]) == 1
-    return phases <= _MOST_PHASES and (item["groups"] > 1 or is_dilated or is_wide or is_image)
+    is_few = is_image and channels <= _FEW_OF_IMAGES
+    return phases <= _MOST_PHASES and (item["groups"] > 1 or is_dilated or is_wide or is_few)
 
 
 def is_depthwise_of_many(graph: Graph, item: Node) -> bool:
@@ -137,11 +139,18 @@ def is_depthwise_of_many(graph: Graph, item: Node) -> bool:
 
 
 def _is_row_major_alone(graph: Graph, item: Node) -> bool:
-    """Whether a convolution of each channel alone reads a row-major input of a program that has no other kind of convolution,
-    and no results channels last: a generated kernel computes it, and nothing is converted."""
+    """Whether a convolution reads a row-major input of a program that has no other one but of groups, and no results channels
+    last: a generated kernel computes it, and nothing is converted."""
     image = graph.node_of[item.operands[0]]
-    alone = all(it["groups"] > 1 for it in graph.nodes if it.op == CONV2D)
+    alone = all(it is item or it["groups"] > 1 for it in graph.nodes if it.op == CONV2D)
     return alone and image.op == "input" and not _is_given_so(image) and not _wanted(graph)
+
+
+def _is_fast_channels_last(graph: Graph, item: Node) -> bool:
+    """Whether cuDNN computes a convolution well channels last, whose image may be row-major where it is alone."""
+    if item.op != CONV2D or graph.types[item.operands[0]].dtype.itemsize != 2:
+        return False
+    return is_depthwise_of_many(graph, item) or (item["groups"] == 1 and not _is_product_of_rows(graph, item))
 
 
 def converted_inputs(graph: Graph, strides: Sequence[Shape], filled: Collection[int]) -> tuple[int, ...]:
@@ -184,7 +193,7 @@ def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
     convolutions = [
         (item, values)
         for item, values in graph.numbered()
-        if (of_ends and is_depthwise_of_many(graph, item))
+        if (of_ends and _is_fast_channels_last(graph, item))
         or (is_channels_last_convolution(graph, item) and not (of_ends and not may and _is_product_of_rows(graph, item)))
     ]
     images = _wanted(graph).union(value for item, values in convolutions for value in (item.operands[0], values[0]))

@@ -12,6 +12,7 @@ from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches import image_layouts
+from mirage_eg.backends.launches.image_layouts import ordered_ends
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
@@ -121,6 +122,20 @@ def test_small_volumes_are_left_to_the_library() -> None:
     p = new_kernel_graph()
     p.mark_output(p.conv3d(p.new_input((1, 4, 8, 8, 8), "float32", "x"), p.new_input((8, 4, 3, 3, 3), "float32", "w")))
     assert kernels(p.graph()) == [LaunchKind.LIBRARY]
+
+
+def test_images_of_few_channels_in_half_precision_are_generated_alone() -> None:
+    def program(strides: tuple[int, ...] | None, twice: bool) -> Graph:
+        p = new_kernel_graph()
+        x = p.new_input((32, 8, 64, 64), "float16", "x", strides=strides)
+        y = p.conv2d(x, p.new_input((16, 8, 3, 3), "float16", "w"))
+        p.mark_output(p.conv2d(y, p.new_input((16, 16, 3, 3), "float16", "v")) if twice else y)
+        return p.graph()
+
+    alone, others = program(None, False), (program((8 << 12, 1, 8 << 6, 8), False), program(None, True))
+    assert kernels(alone) == [LaunchKind.IMPLICIT_PRODUCT]
+    assert not any(LaunchKind.IMPLICIT_PRODUCT in kernels(it) for it in others)
+    assert ordered_ends(alone) == (frozenset({0}), frozenset({0}))  # neighbours may have them channels last
 
 
 def test_more_channels_cost_more_and_float32_more_than_half() -> None:
