@@ -20,6 +20,7 @@ class DType(StrEnum):
     int64 = "int64"
     float8_e4m3fn = "float8_e4m3fn"  # 3 bits of mantissa, no infinity
     float8_e5m2 = "float8_e5m2"
+    float8_e8m0fnu = "float8_e8m0fnu"  # powers of two, from 2^−127 on: scales of blocks of mx formats
 
     @property
     def is_integer(self) -> builtins.bool:
@@ -75,13 +76,15 @@ _ITEMSIZE = {
     DType.int64: 8,
     DType.float8_e4m3fn: 1,
     DType.float8_e5m2: 1,
+    DType.float8_e8m0fnu: 1,
 }
-_FLOAT8 = (DType.float8_e4m3fn, DType.float8_e5m2)
+_FLOAT8 = (DType.float8_e4m3fn, DType.float8_e5m2, DType.float8_e8m0fnu)
+_WITH_DIGITS = _FLOAT8[:2]
 _BYTES = (DType.bool, DType.int8, DType.uint8)
 _KEPT = {
     DType.int16: _BYTES,
     **dict.fromkeys((DType.int32, DType.int64), (*_BYTES, DType.int16)),
-    **dict.fromkeys((DType.float16, DType.bfloat16), (*_BYTES, *_FLOAT8)),
+    **dict.fromkeys((DType.float16, DType.bfloat16), (*_BYTES, *_WITH_DIGITS)),
     DType.float32: (*_BYTES, *_FLOAT8, DType.int16, DType.float16, DType.bfloat16),
     DType.float64: (*_BYTES, *_FLOAT8, DType.int16, DType.float16, DType.bfloat16, DType.float32, DType.int32),
 }
@@ -92,6 +95,7 @@ _UNIT_ROUNDOFF = {
     DType.float64: 2.0**-53,
     DType.float8_e4m3fn: 2.0**-4,
     DType.float8_e5m2: 2.0**-3,
+    DType.float8_e8m0fnu: 1 / 3,
     **dict.fromkeys((DType.bool, *_INTEGERS), 0.0),
 }
 _LARGEST = {
@@ -107,6 +111,7 @@ _LARGEST = {
     DType.int64: 2.0**63,
     DType.float8_e4m3fn: 448.0,
     DType.float8_e5m2: 57344.0,
+    DType.float8_e8m0fnu: 2.0**127,
 }
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mirage_eg.report.draw import picture
     from mirage_eg.verify.tensor_laws import equal_for_all_shapes
 
-    float16, bfloat16, float32, float64, _, int8, uint8, int16, int32, int64, float8_e4m3fn, float8_e5m2 = DType
+    float16, bfloat16, float32, float64, _, int8, uint8, int16, int32, int64, float8_e4m3fn, float8_e5m2, float8_e8m0fnu = DType
 
 _HOMES = {  # module: the public names that it holds; a test holds them to the imports above
     "egraph_api": ("EGraph", "egraph"),
@@ -60,6 +60,7 @@ _DTYPES = (
     "bfloat16",
     "float8_e4m3fn",
     "float8_e5m2",
+    "float8_e8m0fnu",
     "float16",
     "float32",
     "float64",
@@ -129,6 +130,7 @@ __all__ = [
     "equal_for_all_shapes",
     "float8_e4m3fn",
     "float8_e5m2",
+    "float8_e8m0fnu",
     "float16",
     "float32",
     "float64",

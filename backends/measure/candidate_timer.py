@@ -30,7 +30,7 @@ from mirage_eg.ir.shapes import Shape
 
 ERROR_RATIO = 2  # a candidate may be this many times as wrong as the library form, as in the float check
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # or so wrong, of the largest element
-TOLERANCE |= {"float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}  # two neighbours
+TOLERANCE |= {"float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2, "float8_e8m0fnu": 1}  # two neighbours
 MOST_WRONG = 0.1  # of the largest element: a library form that is more wrong has overflown inside, and allows nothing
 FIXED_SHAPES: Sequence[Sequence[Shape]] = ((),)  # of a program that takes no sizes
 MOST_DIFFERENT = 1e-2  # of whole numbers, such as places in an order: roundings decide between numbers that are nearly equal

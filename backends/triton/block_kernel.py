@@ -21,7 +21,7 @@ from mirage_eg.backends.triton.addressing import (
     parts,
 )
 from mirage_eg.backends.triton.block_order import prepared
-from mirage_eg.backends.triton.byte_casts import byte_cast, is_byte_cast, is_small
+from mirage_eg.backends.triton.byte_casts import byte_cast, is_byte_sum
 from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.backends.triton.joined_numbers import by_numbers_of_last_dim
@@ -258,7 +258,8 @@ def _write_load(
     late = not early and not moved and pointer.rows is None and value in late_loads(graph)
     hoisted = not (early or late) and before_loop and writer.schedule.hoist_loads and pointer.rows is None
     name = writer.new_name(pointer.tensor)
-    tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))), finite=True)
+    has_zero = dtype is not DType.float8_e8m0fnu  # bytes that are 0 are a power of two
+    tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))) if has_zero else frozenset(), finite=True)
     ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
     splits = [
         [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in ranged if target == dim] for dim in range(len(tile.shape))
@@ -269,7 +270,8 @@ def _write_load(
     loaded, where_moved = tile, places(writer, moved) if moved else NO_PLACES
     if moved:
         value = moved[-1][1]
-        tile = writer.new_tile(value, name, dtype, frozenset(range(len(graph.types[value].shape))), finite=True)
+        whole = frozenset(range(len(graph.types[value].shape)))
+        tile = writer.new_tile(value, name, dtype, whole if has_zero else frozenset(), finite=True)
     if pointer.rows is not None:
         row = _write_rows(writer, pointer.rows, steps, loaded, tile, where_moved, graph.phases[value])
         pointer = replace(pointer, name=f"{pointer.name} + {row}")
@@ -279,7 +281,7 @@ def _write_load(
     if early:
         writer.early_loads.append(f"{name} = {load}")
         load = name
-    if dtype is not DType.bool and any(reads_stored(graph, consumer, value) for consumer in consumers):
+    if not has_zero or (dtype is not DType.bool and any(reads_stored(graph, consumer, value) for consumer in consumers)):
         load = cast(load, stored, dtype)
     else:
         load = cast(load, stored, writer.compute_dtype(value))
@@ -394,7 +396,7 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     if item.op in QUOTIENTS and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
         reciprocal = f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})"
         written = f"{texts[0]} * {aligned(reciprocal, operands[1], shape)}"
-    if item.op == "shift" and is_byte_cast(operands[0].dtype, dtype) and is_small(item["offset"]):  # one sum instead of two
+    if item.op == "shift" and is_byte_sum(operands[0].dtype, dtype, item["offset"]):  # one sum instead of two
         written = byte_cast(operands[0].name, operands[0].dtype, dtype, item["offset"])
     name = writer.new_name(row.noun)
     writer.new_tile(value, name, dtype, zero, finite and row.bounded)

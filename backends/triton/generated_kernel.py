@@ -35,4 +35,4 @@ def write_generated_kernel(
     kernel = BlockKernel(name, source, arguments, (), frozenset(helpers))
     signature = tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in tensors)
     file.add_kernel(kernel, signature, {"num_warps": warps, "num_stages": STAGES, "enable_fp_fusion": True}, of_block=False)
-    file.body.append(f'    {name}[({programs}, 1, 1)]({", ".join(file.names[it] for it in tensors)}, **OPTIONS["{name}"])')
+    file.body.append(f'    {name}[({programs}, 1, 1)]({", ".join(map(file.argument, tensors))}, **OPTIONS["{name}"])')

@@ -128,7 +128,7 @@ def _write(file: ProgramFile, copies: Sequence[Copy], pointers: Mapping[int, str
     sizes = tuple(size for size in file.sizes if any(re.search(rf"\b{size}\b", line) for line in body))
     types = tuple(f"*{TRITON_TYPES[file.types[value_of[name]].dtype]}" for name in arguments)
     name = _kernel(file, f"{name}_kernel", (arguments, sizes), types, body)
-    given = ", ".join([*(file.names[value_of[argument]] for argument in arguments), *sizes])
+    given = ", ".join([*(file.argument(value_of[argument]) for argument in arguments), *sizes])
     file.body.append(f'    {name}[({programs}, 1, 1)]({given}, **OPTIONS["{name}"])')
 
 

@@ -43,7 +43,7 @@ def write_kernel(file: ProgramFile, launch: Launch) -> None:
         options["launch_pdl"] = True
     kernel, name_of = _shared(file, block.part, options) or (_new_kernel(file, block, options, value_of), {})
     file.buffers += [value for value in written if value not in file.buffers]
-    arguments = [file.names[value_of[name_of.get(argument, argument)]] for argument in kernel.arguments]
+    arguments = [file.argument(value_of[name_of.get(argument, argument)]) for argument in kernel.arguments]
     grid = launch_grid(block.part.graph.grid, block.part.order)
     constant = [" and ".join(tiles.are_full for tiles in kernel.sized_tiles)] if kernel.sized_tiles else []
     given = ", ".join([*arguments, *kernel.sizes, *constant])

@@ -68,7 +68,12 @@ def triton_type(dtype: DType) -> str:
     return f"tl.{_TRITON_NAMES.get(dtype, dtype)}"
 
 
-_TRITON_NAMES = {DType.bool: "int1", DType.float8_e4m3fn: "float8e4nv", DType.float8_e5m2: "float8e5"}
+_TRITON_NAMES = {
+    DType.bool: "int1",
+    DType.float8_e4m3fn: "float8e4nv",
+    DType.float8_e5m2: "float8e5",
+    DType.float8_e8m0fnu: "uint8",
+}
 
 
 def _write(expression: str | Callable[..., str]) -> Write:

@@ -32,6 +32,7 @@ TRITON_TYPES = {
     DType.int64: "i64",
     DType.float8_e4m3fn: "fp8e4nv",
     DType.float8_e5m2: "fp8e5",
+    DType.float8_e8m0fnu: "u8",
 }
 
 
@@ -173,6 +174,13 @@ class ProgramFile:
         self.shown[value] = frozenset[int]().union(
             *(self.shown.get(each, frozenset()) for each in (base, *self.indices(value)))
         )
+
+    def argument(self, value: int) -> str:
+        """A value as an argument of a kernel: Triton has no numbers that are exponents alone, of which it gets the bytes."""
+        if self.types[value].dtype is not DType.float8_e8m0fnu:
+            return self.names[value]
+        self.calls_torch = True
+        return f"{self.names[value]}.view(torch.uint8)"
 
     def name_written(self, value: int) -> None:
         """Name a value that a kernel writes, and the buffer that holds it."""

@@ -82,11 +82,13 @@ def _before_cast(graph: Graph, value: int) -> DType:
 
 
 def is_widening(graph: Graph, item: Node) -> bool:
-    """Whether an op casts to a floating-point type that has every number of the operand's type."""
+    """Whether an op casts to a floating-point type that has every number of the operand's type, of which bits 0 are 0."""
     if item.op not in CASTS or (wanted := DType(item["dtype"])).is_integer:
         return False
     have = graph.types[item.operands[0]].dtype
-    return have is not DType.bool and wanted is not DType.float64 and have is not wanted and wanted.keeps(have)
+    if have in (DType.bool, DType.float8_e8m0fnu) or wanted is DType.float64:
+        return False
+    return have is not wanted and wanted.keeps(have)
 
 
 def needs_copy(graph: Graph, value: int, swapped: bool) -> bool:

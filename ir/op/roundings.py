@@ -4,7 +4,7 @@ from math import inf
 from typing import Any
 
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.op.record import IDEMPOTENT, ElementwiseOp, of_one_name
+from mirage_eg.ir.op.record import IDEMPOTENT, KEYED, ElementwiseOp, of_one_name
 
 _ROUND = (
     "round_to_even",
@@ -82,6 +82,50 @@ def {name}(x):
     )
 
 
+def _to_power_of_two(dtype: DType) -> ElementwiseOp:
+    """The power of two at |x|, 3/2 of one to the next; none where it is above all. The least one has those below it.
+
+    It is not monotone: signs are lost.
+    """
+    least, largest = 2.0**-127, dtype.largest
+
+    def numbers(xp: Any, x: Any) -> Any:
+        share, exponent = xp.frexp(abs(x))
+        near = xp.ldexp(xp.ones_like(x), exponent - (share < 0.75))
+        near = xp.where(abs(x) <= least, least, xp.where(abs(x) < 2 * least, 2 * least, near))
+        return xp.where(xp.isfinite(x) & (near <= largest), near, xp.nan)
+
+    def exactly(mp: Any, x: Any) -> Any:
+        if not mp.isfinite(x):
+            return mp.nan
+        share, exponent = mp.frexp(abs(x))
+        near = mp.ldexp(1, exponent - (share < 0.75))
+        near = mp.mpf(least) if abs(x) <= least else mp.mpf(2 * least) if abs(x) < 2 * least else near
+        return near if near <= largest else mp.nan
+
+    name = f"to_{dtype}"
+    source = f'''@triton.jit
+def {name}(x):
+    """The nearest power of two, in float32: its sum with half of it carries into the exponent; subnormal numbers have one."""
+    bits = x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    near = tl.where(bits < 0x00800000, tl.where(bits <= 0x00400000, 0x00400000, 0x00800000), (bits + 0x00400000) & 0x7F800000)
+    return tl.where(near < 0x7F800000, near, 0x7FC00000).to(tl.float32, bitcast=True)
+'''
+    return ElementwiseOp(
+        name=name,
+        words=f"x rounded to {dtype}",
+        dtype=str(dtype),
+        numbers=numbers,
+        exactly=exactly,
+        field=KEYED,
+        triton=f"{name}({{x}})",
+        torch=f"{{x}}.to(torch.{dtype})",
+        helpers=((name, source),),
+        noun="rounded",
+        keeps_zero=False,
+    )
+
+
 OPS = (
     of_one_name(
         "round",
@@ -113,4 +157,5 @@ OPS = (
     bits = tl.where(tl.abs(x) < 61440.0, x.to(tl.float8e5).to(tl.uint8, bitcast=True), beyond)
     rounded = bits.to(tl.uint8).to(tl.float8e5, bitcast=True)""",
     ),
+    _to_power_of_two(DType.float8_e8m0fnu),
 )

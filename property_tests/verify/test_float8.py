@@ -38,7 +38,9 @@ def _numbers(name: str) -> Any:
     middle = (finite[1:] + finite[:-1]) / 2
     generator = np.random.default_rng(0)
     random = generator.standard_normal(1000) * np.exp2(generator.integers(-22, 18, 1000))
-    return np.r_[every, middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf), random, 1e30].astype(np.float32)
+    around = np.nextafter(middle, np.float32(np.inf)), np.nextafter(middle, np.float32(-np.inf))
+    with np.errstate(invalid="ignore"):
+        return np.r_[every, middle, *around, random, 1e30].astype(np.float32)
 
 
 @pytest.mark.parametrize("name", FLOAT8)
@@ -50,6 +52,11 @@ def test_float8_is_rounded_to_as_torch_does_to_the_bit(name: str) -> None:
         assert np.array_equal(ELEMENTWISE[f"to_{name}"](np, x.astype(np.float64)), wanted, equal_nan=True)
     exact = [float(mpmath_ops.ELEMENTWISE[f"to_{name}"](mpmath.mpf(float(it)))) for it in x]
     assert np.array_equal(exact, wanted, equal_nan=True)
+
+
+def _stored(numbers: Any, name: str) -> Any:
+    """The nearest numbers of a type, in float64."""
+    return torch.from_numpy(numbers).to(getattr(torch, name)).double().numpy()
 
 
 @pytest.mark.parametrize("name", FLOAT8)
@@ -66,12 +73,24 @@ def test_kernels_load_round_and_store_float8(run_program: RunProgram, name: str)
     [load] = [line for line in source.splitlines() if "tl.load(W_ptr" in line]
     assert ".to(" not in load and from_json(to_json(kernel.graph())) == kernel.graph()
     numbers = _numbers(name)[-512:].reshape(16, 32)
-    stored = np.random.default_rng(0).integers(-8, 9, (32, 16)) / 8
+    stored = _stored(np.random.default_rng(0).integers(-8, 9, (32, 16)) / 8, name)
     rounded, product = run_program(source, [numbers, stored])
-    wanted = torch.from_numpy(numbers).to(getattr(torch, name)).double().numpy()
+    wanted = _stored(numbers, name)
     assert np.array_equal(rounded, wanted, equal_nan=True)
     with np.errstate(all="ignore"):
         assert np.allclose(product[:-1], (wanted @ stored)[:-1], rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_the_padding_of_a_tile_of_float8_adds_nothing(run_program: RunProgram, name: str) -> None:
+    kernel, block = new_kernel_graph(), new_threadblock_graph((1,))
+    scales = kernel.new_input((4, 12), name, "S")
+    wide = block.cast(block.new_input(scales, (REPLICATED,)), "float32")
+    block.new_output(block.sum(block.shift(block.scale(wide, -1), 1), 1), (REPLICATED,))
+    kernel.customized([scales], block)
+    stored = _stored(np.exp2(np.arange(48.0) % 7 - 3).reshape(4, 12), name)
+    [result] = run_program(emit(kernel.graph()), [stored])
+    assert np.allclose(result, (1 - stored).sum(1, keepdims=True))
 
 
 Program = Callable[[KernelGraph, Tensor, Tensor, Tensor], Tensor]
@@ -114,6 +133,20 @@ def test_a_rounding_to_float8_is_a_part_of_the_program(name: str) -> None:
     wanted = Equality.EQUAL if name in EQUAL else Equality.NOT_EQUAL
     assert Reference(program).check(other).verdict is wanted
     assert float_check(program, other).ok or name in NOT_EQUAL
+
+
+def _largest(name: str, rounded_first: bool) -> Graph:
+    g = new_kernel_graph()
+    x = g.new_input((8, 16), "float32")
+    rounded = g.cast(g.cast(x, name), "float32")
+    g.mark_output(g.max(rounded, 1) if rounded_first else g.cast(g.cast(g.max(x, 1), name), "float32"))
+    return expand(g.graph())
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_the_largest_number_may_be_rounded_first_where_signs_are_kept(name: str) -> None:
+    wanted = Equality.NOT_EQUAL if name == "float8_e8m0fnu" else Equality.EQUAL
+    assert Reference(_largest(name, True)).check(_largest(name, False)).verdict is wanted
 
 
 def test_arithmetic_of_float8_is_refused() -> None:
