@@ -1,10 +1,10 @@
 """Products of rows with chosen weights as products of all tokens with all weights, of which rows are chosen.
 
 A row r is of an expert e(r) and of a token t(r), and reads the weight of its expert: of experts without rows nothing is read.
-Where there are more than two rows for each expert, most experts have some, and weights would be read more than once. With
-D[e, t] = x[t] W[e], row r is D[e(r), t(r)]. So each weight is read once, by a product whose blocks are an expert and a tile of
-tokens; no row is sorted, and no number is read by the host. Up to a few hundred tokens such a product takes the time of reading
-its weights. Ops on rows that follow it are computed on D.
+Where there are more rows than experts, weights would be read more than once. With D[e, t] = x[t] W[e], row r is D[e(r), t(r)].
+So each weight is read once, by a product whose blocks are an expert and a tile of tokens; no row is sorted, and no number is
+read by the host. Up to a few hundred tokens such a product takes the time of reading its weights. Ops on rows behind it are
+computed on D. As many rows as experts take as long in both forms: 16 tokens of Qwen3-MoE 314 and 324 µs on an H200.
 
 No row reads the D of another expert, so a number that is none stays where it is. Import applies this law: it is trusted, and
 tested in the field.
@@ -29,7 +29,6 @@ from mirage_eg.ir.shapes import Shape
 
 MOST_TOKENS = 256  # of which products with the weights of all experts take the time of reading those
 MOST_CHOSEN = 1 << 29  # elements of the weights that all rows choose, where each row reads its own
-_ROWS_EACH = 2  # rows for each expert, up to which they read their own: of random choices exp(−2) of the experts have no row
 _Lead = tuple[int, int]  # the first extents of D: of experts, or 1 for all; of tokens, or 1 for all
 
 
@@ -59,7 +58,7 @@ def rows_of_all(program: Graph) -> frozenset[int]:
 
 def choose_all(rows: int, experts: int, elements: int) -> bool:
     """Whether rows that choose so many elements of the weights of experts are rather multiplied by all of them."""
-    return 1 < experts <= rows and (rows > _ROWS_EACH * experts or elements > MOST_CHOSEN)
+    return rows > experts > 1 or (1 < experts <= rows and elements > MOST_CHOSEN)
 
 
 def _found(program: Graph, copy: GraphCopy) -> "list[_OnAll]":

@@ -17,7 +17,7 @@ from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 
-_MOST_ROWS = 64  # of more rows, those of one expert had better follow each other: they share its weights in the cache
+_MOST_ROWS = 128  # 16 tokens of Qwen3-MoE took 314 µs in their order and 329 sorted, on an H200; of more rows none was timed
 
 
 def with_rows_in_order(program: Graph) -> Graph:

@@ -326,6 +326,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
 SHARED_MEMORY = 227 << 10  # bytes of a block
+NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 weights times 16 rows on an H200
 TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
 LARGE_TILES = 1.3  # the cache's rate for them over that for others
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
@@ -451,8 +452,9 @@ def work_of_tiles(
                     ahead |= item.looped
                     results += result_bytes(padded_elements((*batch, m, n)))
                     if is_narrow(dtype) or dtype.itemsize == 1:
+                        alone = NO_SHARES if padded_elements((m, n)) <= 256 else 1.0
                         staged += sum(
-                            padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1)
+                            padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1) * alone
                             for it in item.staged
                             if it.computed or prod(batch) > 1
                         )

@@ -86,16 +86,16 @@ def test_places_of_experts_stay_below_their_number(program: Graph) -> None:
     assert index_bounds(with_all_experts(program))[place] == index_bounds(program)[place] == EXPERTS
 
 
-@pytest.mark.parametrize("experts", [ROWS // 2, ROWS + 1])
-def test_up_to_two_rows_for_each_expert_read_those_of_their_own(experts: int) -> None:
+@pytest.mark.parametrize("experts", [ROWS, ROWS + 1])
+def test_up_to_as_many_rows_as_experts_read_those_of_their_own(experts: int) -> None:
     program = layer(experts=experts)
     assert with_all_experts(program) is program and not rows_of_all(program)
 
 
 def test_rows_that_choose_too_many_weights_read_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(all_experts, "MOST_CHOSEN", ROWS * 2 * INNER * WIDTH - 1)
-    program = layer(experts=ROWS // 2)
-    assert {shape[0] for shape in _shapes(with_all_experts(program), "matmul")} == {ROWS // 2}
+    program = layer(experts=ROWS)
+    assert {shape[0] for shape in _shapes(with_all_experts(program), "matmul")} == {ROWS}
     assert rows_of_all(layer(experts=ROWS + 1)) == frozenset()
 
 
