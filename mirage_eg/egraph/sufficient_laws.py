@@ -41,7 +41,8 @@ class SufficientLaws:
     def find(self, joint: Expression, minimal: bool = True) -> tuple[str, ...] | str:
         """A sufficient set of laws for the first half of the outputs to equal the second half; else the reason why not.
 
-        A `minimal` set has no superfluous law; otherwise laws of earlier proofs that suffice are not asked one by one.
+        A `minimal` set has no superfluous law. Another one has the laws that matched: of the laws of earlier proofs, if they
+        suffice.
         """
         reason = NOT_SHOWN
         known = [*reversed(self._sets)][: self.recent] if minimal else [*filter(None, [self._known()])]
@@ -53,8 +54,7 @@ class SufficientLaws:
                 reason = str(error)
                 continue
             if found.equal:
-                earlier = not minimal and laws is not self.equations
-                return tuple(self._matched(found, without)) if earlier else self._reduced(joint, found, without)
+                return self._reduced(joint, found, without) if minimal else self._remembered(self._matched(found, without))
             reason = f"saturation {found.stopped}" if found.stopped else NOT_SHOWN
         return reason
 
@@ -116,9 +116,12 @@ class SufficientLaws:
         needed = self._matched(found, without)
         if found.nodes <= MINIMIZED_NODES:
             needed = self._minimized(joint, needed, 1 if without else max(1, len(needed) // 2))
-        self._sets.pop(tuple(needed), None)
-        self._sets[tuple(needed)] = None
-        return tuple(needed)
+        return self._remembered(needed)
+
+    def _remembered(self, laws: Sequence[str]) -> tuple[str, ...]:
+        self._sets.pop(tuple(laws), None)
+        self._sets[tuple(laws)] = None
+        return tuple(laws)
 
     def _matched(self, found: EqualHalves, without: frozenset[str]) -> list[str]:
         matched = {law for law, count in found.matches if count}

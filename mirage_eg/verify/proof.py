@@ -36,7 +36,7 @@ from mirage_eg.ir.program_ends import core_of
 from mirage_eg.verify.box_proof import proved_by_boxes
 from mirage_eg.verify.proof_scope import ProofScope
 from mirage_eg.verify.slice_proof import LIMITS as PARTING_LIMITS
-from mirage_eg.verify.slice_proof import laws_of_parting, parting_claims
+from mirage_eg.verify.slice_proof import laws_of_parting, laws_that_may_part, parting_claims
 
 CHAIN_LIMITS = Limits(iterations=40, nodes=5_000, seconds=10.0)  # of the search of a chain of steps for one proof
 
@@ -70,8 +70,8 @@ class Proof:
 class Prover:
     """Proves candidates of one program by one rulebook; µGraphs with equal terms share a proof.
 
-    Unless the sets of laws are to be `minimal`, laws of earlier proofs that suffice are taken as they are, without superfluous
-    ones that are partial or a user's. User laws run in a process of their own, which ends with the prover.
+    Unless the sets of laws are to be `minimal`, superfluous laws are left out only if they are partial or a user's. User laws
+    run in a process of their own, which ends with the prover.
     """
 
     def __init__(
@@ -143,10 +143,10 @@ class Prover:
         used = laws_of_parting(joint.parting, self._laws_of_slices)
         if used is None:
             return Proof(False, reason="the laws of slices do not show that the parts are those of the program and µGraph")
-        proof = self._proof(joint.both, minimal=True)
+        proof = self._proof(joint.both, self._minimal)
         if not proof.proved and proof.reason == NOT_SHOWN:
             claims = joint.parting.outputs[: len(joint.parting.outputs) // 2]
-            proof = self._proof(needed_for(joint.parting, (*claims[::2], *claims[1::2])), minimal=True)
+            proof = self._proof(needed_for(joint.parting, (*claims[::2], *claims[1::2])), self._minimal)
         return replace(proof, laws=tuple(dict.fromkeys((*used, *proof.laws)))) if proof.proved else proof
 
     def _proof(self, joint: Expression, minimal: bool) -> Proof:
@@ -173,8 +173,16 @@ class Prover:
 
 
 def minimal_laws(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook, limits: Limits = PROOF_LIMITS) -> tuple[str, ...]:
-    """Of laws that prove the terms equal those that are not superfluous; all, where slices and concatenations are parted."""
-    return tuple(laws) if joint.parting is not None else SufficientLaws(rulebook, limits).without_superfluous(joint.both, laws)
+    """Of laws that prove the terms equal those that are not superfluous, with those that may show the partition.
+
+    All, where the parts are equal only together with the partition.
+    """
+    sufficient = SufficientLaws(rulebook, limits)
+    if joint.parting is None:
+        return sufficient.without_superfluous(joint.both, laws)
+    if not sufficient.suffices(joint.both, laws):
+        return tuple(laws)
+    return sufficient.without_superfluous(joint.both, laws, set(laws) - laws_that_may_part(rulebook))
 
 
 def proof_in_steps(joint: JointTerms, laws: Sequence[str], rulebook: Rulebook, names: Sequence[str] = ()) -> Chains:

@@ -73,6 +73,12 @@ def partition_is_proved(program: Graph, undivided: frozenset[int], rulebook: Rul
     return laws_of_parting(claims, SufficientLaws(rulebook, LIMITS)) is not None
 
 
+def laws_that_may_part(rulebook: Rulebook) -> frozenset[str]:
+    """The laws with which `laws_of_parting` tries to prove a partition."""
+    of_slices = (law.name for theory in rulebook.theories if theory.name in THEORIES for law in theory.laws)
+    return frozenset((*ASSOCIATIVE, *of_slices))
+
+
 def laws_of_parting(claims: Expression, laws: SufficientLaws) -> tuple[str, ...] | None:
     """Laws of slices that prove the claims, or None. Laws of the order of sums are tried last: e-graphs grow."""
     others = frozenset(law.name for theory in laws.rulebook.theories if theory.name not in THEORIES for law in theory.laws)
