@@ -103,15 +103,18 @@ def _fit(axes: Axes, sizes: list[int], fixed: Collection[int]) -> None:
     for whole, parts in axes.numberings:
         if len(whole) == 1:
             sizes[whole[0]] = _extent(sizes, parts) - 1 if _changed(axes, sizes, parts) else axes.sizes[whole[0]]
-    for joined, dims in axes.joins:
+    for joined, dims in sorted(axes.joins, key=lambda join: len(join[0]) == 1):  # sums of parts last
         own = (*joined[1:], *(axis for dim in dims for axis in dim))
         if len(joined) == 1:
             sizes[joined[0]] = sum(_extent(sizes, dim) for dim in dims)
-        elif len(joined) == 2 and not {joined[0], *own}.intersection(fixed) and all(len(dim) == 1 for dim in dims):
-            few = min(sizes[axis] for axis in own)
-            sizes[joined[0]] = min(len(dims), axes.sizes[joined[0]])  # a block for each part
-            for axis in own:
-                sizes[axis] = few
+        elif not {joined[0], *own}.intersection(fixed) and all(len(dim) == 1 for dim in dims):
+            most = min(axes.sizes[axis] for (axis,) in dims)
+            for axis in reversed(joined[1:]):
+                sizes[axis] = min(sizes[axis], most)
+                most //= sizes[axis]
+            sizes[joined[0]] = min(len(dims), axes.sizes[joined[0]])  # an index of it for each part
+            for (axis,) in dims:
+                sizes[axis] = _extent(sizes, joined[1:])
     for image, windows, stride in reversed(axes.slides):
         if len(image) == 1:
             sizes[image[0]] = axes.sizes[image[0]] - stride * _lost(axes, sizes, windows)

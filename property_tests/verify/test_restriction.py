@@ -248,8 +248,13 @@ def test_a_joint_product_that_is_cut_elsewhere_is_not_equal(start: int) -> None:
     assert BlockReference(program).check(wrong).verdict is Equality.NOT_EQUAL
 
 
-def _joint_projections(starts: Sequence[int], names: str = "uvw", places: int = 160) -> tuple[Graph, Graph]:
-    """Products with 96, 32 and 32 columns, and one kernel for all of them whose result is cut at `starts`."""
+def _joint_projections(
+    starts: Sequence[int], names: str = "uvw", places: int = 160, behind: int | None = None
+) -> tuple[Graph, Graph]:
+    """Products with 96, 32 and 32 columns, and one kernel for all of them whose result is cut at `starts`.
+
+    With `behind` their exponentials, in a second kernel whose tiles have so many columns.
+    """
     columns = {"u": 96, "v": 32, "w": 32}
     graphs = []
     for joined in (False, True):
@@ -262,20 +267,27 @@ def _joint_projections(starts: Sequence[int], names: str = "uvw", places: int = 
             tiles = b.new_input(x, (REPLICATED,), 1), b.new_input(w, (1,), 0)
             b.new_output(b.forloop_accum(b.matmul(*tiles)), (1,))
             whole = graph.customized([x, w], b)[0]
+            if behind is not None:
+                b = new_threadblock_graph((places // behind,))
+                b.new_output(b.exp(b.new_input(whole, (1,))), (1,))
+                whole = graph.customized([whole], b)[0]
             parts = [graph.slice(whole, 1, start, start + count) for start, count in zip(starts, columns.values(), strict=True)]
         else:
-            parts = [x @ w for w in weights.values()]
+            parts = [x @ w if behind is None else graph.exp(x @ w) for w in weights.values()]
         for part in parts:
             graph.mark_output(part)
         graphs.append(graph.graph())
     return graphs[0], graphs[1]
 
 
-def test_a_joint_product_of_unequal_parts_is_compared_at_few_columns_of_each() -> None:
-    program, joined = _joint_projections((0, 96, 128))
+@pytest.mark.parametrize(("behind", "columns", "grids"), [(None, 2, [(3,)]), (4, 4, [(3,), (6,)]), (32, 4, [(6,), (3,)])])
+def test_a_joint_product_of_unequal_parts_is_compared_at_few_columns_of_each(
+    behind: int | None, columns: int, grids: list[tuple[int, ...]]
+) -> None:
+    program, joined = _joint_projections((0, 96, 128), behind=behind)
     small = few(program, joined)
-    assert small is not None and [kind.shape for kind in small.graph.input_types] == [(2, 48), *[(48, 2)] * 3]
-    assert small.graph.blocks[0].grid == (3,)
+    assert small is not None and [kind.shape for kind in small.graph.input_types] == [(2, 48), *[(48, columns)] * 3]
+    assert [block.grid for block in small.graph.blocks] == grids
     assert BlockReference(program).check(joined).verdict is Equality.EQUAL
     arrays = inputs_of(program)
     kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
@@ -283,12 +295,15 @@ def test_a_joint_product_of_unequal_parts_is_compared_at_few_columns_of_each() -
         np.testing.assert_allclose(got, at_places(whole, places), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("behind", [None, 4, 32])
 @pytest.mark.parametrize(
     ("starts", "names"),
     [((0, 128, 96), "uvw"), ((0, 95, 128), "uvw"), ((0, 96, 127), "uvw"), ((0, 96, 128), "uwv"), ((1, 96, 128), "uvw")],
 )
-def test_parts_of_a_joint_product_that_change_places_are_not_equal(starts: tuple[int, ...], names: str) -> None:
-    program, wrong = _joint_projections(starts, names)
+def test_parts_of_a_joint_product_that_change_places_are_not_equal(
+    starts: tuple[int, ...], names: str, behind: int | None
+) -> None:
+    program, wrong = _joint_projections(starts, names, behind=behind)
     assert BlockReference(program).check(wrong).verdict is Equality.NOT_EQUAL
     small = few(program, wrong)
     assert small is None or Reference(small.program).check(small.graph).verdict is Equality.NOT_EQUAL
