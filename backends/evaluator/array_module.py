@@ -25,7 +25,7 @@ def usable_cupy() -> Any:
 def array_module(program: Graph) -> Any:
     """CuPy where the program has many elements or terms and the GPU enough free memory for them, else NumPy."""
     count = element_count(program)
-    cupy = usable_cupy() if count + work_of(program) // _TERMS > FEW else None
+    cupy = usable_cupy() if evaluation_size(program) > FEW else None
     if cupy is None:
         return np
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
@@ -35,6 +35,11 @@ def array_module(program: Graph) -> Any:
 def element_count(program: Graph) -> int:
     """The elements of all values of a program."""
     return sum(prod(kind.shape) for kind in program.types)
+
+
+def evaluation_size(program: Graph) -> int:
+    """The elements of all values that take as long as the evaluation, with the terms of products."""
+    return element_count(program) + work_of(program) // _TERMS
 
 
 def evaluator_device(xp: Any) -> str:

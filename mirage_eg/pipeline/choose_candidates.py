@@ -1,7 +1,7 @@
 """The choice of candidates: which µGraphs are verified, or tuned, of all that structures and plans give."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from math import inf
 
@@ -66,6 +66,17 @@ def within_budget(until: Deadline, chosen: Sequence[Lowered]) -> Iterator[Sequen
         done += count
         left = until.left()
         count = int(left * done / max(seconds - left, 1e-9))
+
+
+def large_checks_last(until: Deadline, chosen: Sequence[Lowered], size_of_check: Callable[[Graph], int]) -> list[Lowered]:
+    """In a finite time candidates whose check may take half of what is left come after the others.
+
+    `size_of_check`: the elements that a check evaluates.
+    """
+    if until.left() == inf:
+        return [*chosen]
+    most = until.left() / 2 * HEURISTICS.checked_elements
+    return sorted(chosen, key=lambda entry: size_of_check(entry.graph) > most)
 
 
 def diverse(groups: Groups, top: int, few_first: bool) -> list[Found]:

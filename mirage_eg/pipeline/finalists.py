@@ -14,7 +14,7 @@ from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.pipeline.choose_candidates import Groups, choose, diverse_by_kind, with_library, within_budget
+from mirage_eg.pipeline.choose_candidates import Groups, choose, diverse_by_kind, large_checks_last, with_library, within_budget
 from mirage_eg.pipeline.compile_stage import EQUAL_TO_ITSELF, NO_ERROR, UNWRITTEN, Compiled, Compiler, candidate_of
 from mirage_eg.pipeline.equal_programs import EqualPrograms
 from mirage_eg.pipeline.found import Found, Lowered
@@ -115,13 +115,13 @@ def _behind(run: Run, library: Found, candidates: Groups) -> Behind | None:
 
 
 def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: BlockReference, compiler: Compiler) -> Verified:
-    """The candidates verified while they compile; with a budget as many as fit.
+    """The candidates verified while they compile; with a budget as many as fit, the large checks last.
 
     Without a GPU those compile that may be the first, by prediction at once, others when it turns out that they may.
     """
     verified = Verified()
     with suppress(OverdueError):
-        for batch in within_budget(run.until, chosen):
+        for batch in within_budget(run.until, large_checks_last(run.until, chosen, reference.size_of_check)):
             likely = [candidate_of(entry, UNWRITTEN, EQUAL_TO_ITSELF, NO_ERROR) for entry in batch]
             some = batch if run.on_gpu else _lowered(batch, _that_may_be_first(run, likely))
             with ending(run.until), background_task(partial(compiler.compile_some, batch, some)) as compiled:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_eg.backends.evaluator.array_module import FEW, array_module, element_count, evaluator_device
+from mirage_eg.backends.evaluator.array_module import FEW, array_module, element_count, evaluation_size, evaluator_device
 from mirage_eg.backends.evaluator.modular_arithmetic import PRIMES
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -57,6 +57,16 @@ class BlockReference:
             results.append(self._checked(candidate))
             on_progress(number + 1, len(candidates))
         return results
+
+    def size_of_check(self, candidate: Graph) -> int:
+        """The elements of program and µGraph at the indices that decide, of all parts; terms of products count in part."""
+        size = 0
+        for pair in self._cut(candidate):
+            if not pair.by_definition:
+                small = self._part(pair.program).restricted(pair.kernels, sums=False)
+                graphs = (pair.program, pair.kernels) if small is None else (small.program, small.graph)
+                size += sum(map(evaluation_size, graphs))
+        return size
 
     def check_parts(self, primitive: Graph, subgraphs: Sequence[Subgraph]) -> list[Verdict]:
         """The verdict on µGraphs of parts of the program in primitive ops; those that random inputs of their own do not

@@ -24,7 +24,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import as_given
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.choose_candidates import with_hope, within_budget
+from mirage_eg.pipeline.choose_candidates import large_checks_last, with_hope, within_budget
 from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.optimize import optimize, optimize_wanted
 from mirage_eg.pipeline.partition_stage import Partitioner
@@ -244,6 +244,16 @@ def test_a_budget_bounds_the_candidates_that_are_verified(count: int, library: i
     assert done == [*(entry for entry in chosen if not entry.fused), *fused][: len(done)]
     assert len(done) == min(count, max(2, int(budget / pace * (1 + 1e-9))))
     assert [*within_budget(NEVER, chosen)] == [chosen] and [*within_budget(after(0), chosen)] == []
+
+
+def test_with_a_budget_large_checks_come_last() -> None:
+    graph, other = written(group_norm), written(norm_squared)
+    chosen = [Lowered(Found(each, 1.0, fused=True), each) for each in (graph, other)]
+    seconds = 60.0
+    sizes = {graph: int(seconds * HEURISTICS.checked_elements), other: 1 << 20}
+    assert large_checks_last(after(seconds), chosen, sizes.__getitem__) == chosen[::-1]
+    assert large_checks_last(after(3 * seconds), chosen, sizes.__getitem__) == chosen
+    assert large_checks_last(NEVER, chosen, sizes.__getitem__) == chosen
 
 
 def many_inputs(unused: int) -> Graph:
