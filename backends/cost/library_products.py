@@ -3,7 +3,7 @@
 from math import ceil, prod
 
 from mirage_eg.backends.cost.lower_bound import flops_of_product
-from mirage_eg.backends.launches.few_channels import filled_values
+from mirage_eg.backends.launches.few_channels import window_products
 from mirage_eg.backends.launches.image_layouts import is_depthwise_of_many
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.ir.dtypes import DType
@@ -31,6 +31,12 @@ DEPTHWISE_OF_MANY = 61.0
 """The same for many images in half precision, channels last, whose operations are the places of a window times the elements of
 image and result. Ten of 128 images were predicted at 0.84 to 1.23 of their times on an H200: 3×3 to 7×7, strides of 1 and 2."""
 _FILTERS = 128  # that a tile of cuDNN's convolutions in half precision has
+_CHANNELS = 32  # likewise: of 16 an H200 has 2.1 to 2.5 times the time
+_CHANNELS_OF_GROUPS = 140.0
+"""How much slower a convolution of groups is, times the channels of a group. Of 128 images in bfloat16 cuDNN took 181, 96, 38
+and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200."""
+_LEAST_COLUMNS = 64  # of a product of the library
+_COPIED_WINDOWS = 1.6  # times its bytes: each element has an address and conditions of its own
 _UNALIGNED_CHANNELS = 16.0
 """How much slower cuDNN's convolutions in half precision are on channels that are no multiple of 8: the first one of ResNet-50
 took 895 µs for 128 images on an H200, at 34 TFLOP/s."""
@@ -72,12 +78,14 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
     if is_depthwise(graph, item):
         return operations, DEPTHWISE
     slower = library_slowdown(image.dtype, item.op in CONVOLUTIONS)
-    if item.op not in CONVOLUTIONS or image.dtype.itemsize != 2 or item["groups"] > 1:
-        return operations, slower
     filters, channels, *_ = weight.shape
-    slower *= _FILTERS * ceil(filters / _FILTERS) / filters
-    if (filled := filled_values(graph).get(item.operands[1])) is not None:
-        return operations * filled // channels, slower
+    if item.op not in CONVOLUTIONS or image.dtype.itemsize != 2:
+        return operations, slower
+    if item["groups"] > 1:
+        return operations, max(slower, _CHANNELS_OF_GROUPS / channels)
+    if (windows := window_products(graph).get(value)) is not None:
+        return 2 * windows.rows * windows.columns * filters, max(1.0, _LEAST_COLUMNS / filters)
+    slower *= _FILTERS * ceil(filters / _FILTERS) / filters * max(1.0, _CHANNELS / channels)
     return operations, _UNALIGNED_CHANNELS if channels % 8 else slower
 
 
@@ -85,10 +93,17 @@ def converted_bytes(graph: Graph, item: Node) -> int:
     """The bytes that the copy channels last of the image of a convolution moves, if it reads it first."""
     if item.op != CONV2D:
         return 0
-    converted, filled = placement_of(graph).converted, filled_values(graph)
-    image, total = item.operands[0], 0
-    first = next((graph.nodes[reader] for reader in graph.readers[image] if graph.nodes[reader].op == CONV2D), None)
-    if (image in converted or image in filled) and first is item:
-        kind = graph.types[image]
-        total = kind.nbytes + kind.nbytes * filled.get(image, kind.shape[1]) // kind.shape[1]
-    return total
+    image = item.operands[0]
+    kind, readers = graph.types[image], [graph.nodes[reader] for reader in graph.readers[image]]
+    first = next((reader for reader in readers if reader.op == CONV2D), None)
+    return 2 * kind.nbytes if image in placement_of(graph).converted and first is item else 0
+
+
+def window_bytes(graph: Graph, value: int) -> tuple[int, int]:
+    """The bytes of the windows of a convolution that is a product of these, and those that their copy takes as long as."""
+    windows = window_products(graph).get(value)
+    if windows is None:
+        return 0, 0
+    image = graph.types[windows.item.operands[0]]
+    nbytes = windows.rows * windows.columns * image.dtype.itemsize
+    return nbytes, image.nbytes + int(_COPIED_WINDOWS * nbytes)

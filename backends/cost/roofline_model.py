@@ -21,6 +21,7 @@ from mirage_eg.backends.cost.library_products import (
     converted_bytes,
     convolution_steps,
     library_work,
+    window_bytes,
 )
 from mirage_eg.backends.cost.library_traffic import thread_blocks, waits_of
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
@@ -205,7 +206,8 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
     operations, slower = library_work(graph, item, value)
     if is_channels_last_convolution(graph, item) and item.operands[1] not in marked_weights(graph) | prepared_values(graph):
         dram += 2 * graph.types[item.operands[1]].nbytes  # the filter, read and written in another order
-    copied = converted_bytes(graph, item)
+    read, copied = window_bytes(graph, value)
+    dram, copied = dram + read, copied + converted_bytes(graph, item)
     if unaligned is not None and unaligned.is_padded:
         moved = MOVED_BY_ELEMENTS if len(unaligned.copied) > 1 else MOVED
         copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)

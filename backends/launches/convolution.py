@@ -6,7 +6,6 @@ cuDNN has them as one kernel for images channels last in half precision. All oth
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mirage_eg.backends.launches.few_channels import filled_values
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.graph import Graph
@@ -53,8 +52,7 @@ def _may_be_fused(graph: Graph, item: Node, values: range) -> bool:
     if not is_channels_last_convolution(graph, item) or item["groups"] > 1 or item["pads"][:2] != item["pads"][2:]:
         return False
     kinds = [graph.types[value] for value in (*item.operands, *values)]
-    read = filled_values(graph).get(item.operands[1], kinds[1].shape[1])
-    return len({kind.dtype for kind in kinds}) == 1 and not read % _ALIGNED and not kinds[2].shape[1] % _ALIGNED
+    return len({kind.dtype for kind in kinds}) == 1 and not any(kind.shape[1] % _ALIGNED for kind in kinds[1:])
 
 
 def _fused(graph: Graph, numbered: list[tuple[Node, range]], position: int) -> FusedConvolution | None:

@@ -1,7 +1,7 @@
-"""Ops of the library that generated kernels compute: poolings of images in row-major order whose windows have few elements,
+"""Ops of the library that generated kernels compute: poolings of images whose windows have few elements,
 convolutions of each channel alone among them, and cumulative sums of rows, from either end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
@@ -21,7 +21,7 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import prepared_values
-from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS, MAX_POOLS, sides
+from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS, MAX_POOLS, channels_last, sides
 
 _WINDOWS = frozenset((*MAX_POOLS, *AVG_POOLS, *CONVOLUTIONS))
 _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
@@ -40,6 +40,7 @@ class Pooling:
 
     A convolution of each channel alone is a pooling whose elements have factors.
     `needed`: the rows of x that these rows have, from the first one's start. Each is read once for all windows that have it.
+    `x_last`, `result_last`: it is channels last, else row-major.
     """
 
     op: str
@@ -51,6 +52,8 @@ class Pooling:
     before: Shape
     counts_pads: bool
     rows: int
+    x_last: bool = False
+    result_last: bool = False
 
     @property
     def is_max(self) -> bool:
@@ -84,7 +87,7 @@ class Pooling:
     @property
     def elements(self) -> int:
         """Elements that all programs load; of a row of which every second one is loaded, the others too."""
-        return prod(self.result) // self.rows * self.loads * min(self.strides[-1], _TOGETHER)
+        return prod(self.result) // self.rows * self.loads * (1 if self.x_last else min(self.strides[-1], _TOGETHER))
 
 
 @once_per_graph
@@ -96,10 +99,19 @@ def poolings(graph: Graph) -> dict[int, Pooling]:
     for position, (item, values) in enumerate(graph.numbered()):
         if item.op not in _WINDOWS or graph.types[values[0]].dtype not in _TYPES:
             continue
-        plain = all(strides[value] == row_major(graph.types[value].shape) for value in (*item.operands, values[0]))
+        orders = [_order(graph, strides, value) for value in (*item.operands, values[0])]
+        plain = orders == [False] * len(orders) or (item.op not in CONVOLUTIONS and None not in orders and orders[0] is True)
         if plain and values[0] not in prepared and (pooling := _pooling(graph, item, values[0])) is not None:
-            found[position] = pooling
+            found[position] = replace(pooling, x_last=bool(orders[0]), result_last=bool(orders[-1]))
     return found
+
+
+def _order(graph: Graph, strides: Sequence[Shape], value: int) -> bool | None:
+    """Whether a value is channels last; None in another order than row-major."""
+    shape = graph.types[value].shape
+    if strides[value] == row_major(shape):
+        return False
+    return True if len(shape) == 4 and strides[value] == channels_last(shape) else None
 
 
 def _pooling(graph: Graph, item: Node, value: int) -> Pooling | None:

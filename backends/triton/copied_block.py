@@ -16,16 +16,12 @@ STAGES = 1  # with more, Triton 3.6 overwrites tiles that wgmma still reads; on 
 
 
 class StridedMemory(NamedTuple):
-    """The memory of a tensor: an argument of the kernel, strides and offset in elements, and the rows that an index chooses.
-
-    It has the `first` places of the second dim alone, others are read as 0: of channels, which are contiguous in the target.
-    """
+    """The memory of a tensor: an argument of the kernel, strides and offset in elements, and the rows that an index chooses."""
 
     pointer: str
     strides: Sequence[int]
     offset: int = 0
     rows: "CopiedRows | None" = None
-    first: int | None = None
 
 
 class CopiedRows(NamedTuple):
@@ -54,14 +50,12 @@ def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, pro
     if (tile := _tile_of_both(shape, source, target)) is not None:
         return _transposed_block(*tile, program)
     mask = f"mask=i < {prod(shape)}"
-    where, into, stored, loaded = _address(shape, source), _address(shape, target), mask, mask
-    if source.first is not None:
-        loaded = f"mask=(i < {prod(shape)}) & (i // {prod(shape[2:])} % {shape[1]} < {source.first}), other=0"
+    where, into, stored = _address(shape, source), _address(shape, target), mask
     lines = [f"i = {program} * {ELEMENTS} + tl.arange(0, {ELEMENTS})"]
     if (rows := source.rows) is not None:
         lines += rows.load(shape, mask)
         where += f" + tl.minimum(tl.maximum(row, 0), {_factor(rows.extent + -1)}) * {_factor(rows.step)}"
-    lines.append(f"block = tl.load({where}, {loaded})")
+    lines.append(f"block = tl.load({where}, {mask})")
     if (rows := target.rows) is not None:
         lines += rows.load(shape, mask)
         into += f" + row * {_factor(rows.step)}"
@@ -101,8 +95,7 @@ def _transposed_block(shape: Shape, source: StridedMemory, target: StridedMemory
         for memory in (source, target)
     )
     mask = f"mask=(i{across} < {shape[across]}) & (i{down} < {shape[down]})"
-    loaded = mask if source.first is None else f"{mask} & (i{down} < {source.first}), other=0"
-    return programs, [*lines, f"block = tl.load({read}, {loaded})", f"tl.store({written}, block, {mask})"]
+    return programs, [*lines, f"block = tl.load({read}, {mask})", f"tl.store({written}, block, {mask})"]
 
 
 def _address(shape: Shape, memory: StridedMemory) -> str:

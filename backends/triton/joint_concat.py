@@ -4,9 +4,7 @@ convolutions give so."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from mirage_eg.backends.launches.few_channels import filled_values
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
@@ -14,6 +12,7 @@ from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import STAGES, WARPS, CopiedRows, StridedMemory, copied_block, kernel_source
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
@@ -48,30 +47,17 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
 
 def write_conversions(file: ProgramFile) -> None:
     """Write the kernel that copies inputs channels last, before all others, and its launch."""
-    _write_converted(file, file.lowered.placement.converted, "channels_last")
-
-
-def write_filled(file: ProgramFile, value: int) -> None:
-    """Write the kernel that copies an image of few channels channels last, with zeros behind them, once it is there."""
-    _write_converted(file, [value], f"{file.names[value]}_channels_last")
-
-
-def _write_converted(file: ProgramFile, values: Sequence[int], name: str) -> None:
-    """Write the kernel that copies values channels last, some with zeros behind their channels, and its launch."""
-    pointers, copies, offsets = dict[int, str](), list[Copy](), file.lowered.placement.offsets
-    for number, value in enumerate(values):
-        kind, channels = file.types[value], filled_values(file.graph).get(value)
-        if channels is not None:
-            kind = replace(kind, shape=(kind.shape[0], channels, *kind.shape[2:]))
+    pointers, copies = dict[int, str](), list[Copy]()
+    for number, value in enumerate(file.lowered.placement.converted):
+        kind = file.types[value]
         laid = file.converted[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
         file.strides[laid] = channels_last(kind.shape)
         file.buffers.append(file.write(laid))
         pointers |= {laid: f"y{number}_ptr", value: f"x{number}_ptr"}
-        first = None if channels is None else file.types[value].shape[1]
-        source = StridedMemory(pointers[value], file.strides[value], offsets.get(value, 0), first=first)
-        copies.append((kind.shape, source, StridedMemory(pointers[laid], file.strides[laid])))
+        source, target = (StridedMemory(pointers[it], file.strides[it]) for it in (value, laid))
+        copies.append((kind.shape, source, target))
     if copies:
-        _write(file, copies, pointers, name)
+        _write(file, copies, pointers, "channels_last")
 
 
 def moves_rows(file: ProgramFile, item: Node, value: int) -> bool:
@@ -81,11 +67,9 @@ def moves_rows(file: ProgramFile, item: Node, value: int) -> bool:
         return False
     [source], graph, last = item.operands, file.graph, len(item["permutation"]) - 1
     row = graph.types[value].shape[-1] * graph.types[value].dtype.itemsize
-    base = source
-    while graph.node_of[base].op in RESHAPES:
-        [base] = graph.node_of[base].operands
-    plain = all(file.strides[it] == row_major(graph.types[it].shape) for it in (source, base))
-    given = graph.node_of[base].op in ("input", "block") and plain and source not in file.lowered.placement.offsets
+    base, offsets = _reshaped(graph, source), file.lowered.placement.offsets
+    plain = all(file.strides[it] == row_major(graph.types[it].shape) and it not in offsets for it in (source, base))
+    given = graph.node_of[base].op in ("input", "block") and plain
     if item["permutation"][-1] != last or row < SHORTEST_ROW or not given:
         return False
     strides = tuple(file.strides[source][dim] for dim in item["permutation"])
@@ -94,14 +78,23 @@ def moves_rows(file: ProgramFile, item: Node, value: int) -> bool:
     return len(shapes) == len(readers) and any(reshaped_strides(graph.types[value].shape, strides, it) is None for it in shapes)
 
 
+def _reshaped(graph: Graph, value: int) -> int:
+    """The value that reshapes show."""
+    while graph.node_of[value].op in RESHAPES:
+        [value] = graph.node_of[value].operands
+    return value
+
+
 def write_moved_rows(file: ProgramFile, item: Node, value: int) -> None:
     """Write the kernel of such a transpose."""
     [source], kind = item.operands, file.types[value]
     strides = tuple(file.strides[source][dim] for dim in item["permutation"])
     file.buffers.append(file.write(value))
-    pointers = {value: "y0_ptr", source: "x0_ptr"}
-    moved = StridedMemory(pointers[source], strides, file.lowered.placement.offsets.get(source, 0))
-    _write(file, [(kind.shape, moved, StridedMemory(pointers[value], file.strides[value]))], pointers, file.names[value])
+    base = _reshaped(file.graph, source)  # a reshape alone is not written
+    file.use(base)
+    pointers = {value: "y0_ptr", base: "x0_ptr"}
+    target = StridedMemory(pointers[value], file.strides[value])
+    _write(file, [(kind.shape, StridedMemory(pointers[base], strides), target)], pointers, file.names[value])
 
 
 def write_row_major(file: ProgramFile, value: int, call: str) -> None:
@@ -122,7 +115,11 @@ def write_row_major(file: ProgramFile, value: int, call: str) -> None:
 def _write(file: ProgramFile, copies: Sequence[Copy], pointers: Mapping[int, str], name: str) -> None:
     """Write a kernel with a branch for each copy, and its launch; `pointers` are the arguments of the values."""
     wide = any(highest_offset(file.pointer(value)) > LARGEST_OFFSET for value in pointers)
-    programs, body = _body(copies, wide)
+    write_copies(file, *_body(copies, wide), pointers, name)
+
+
+def write_copies(file: ProgramFile, programs: int, body: Sequence[str], pointers: Mapping[int, str], name: str) -> None:
+    """Write a kernel with this body, unless an equal one is written, and its launch by so many programs."""
     value_of = {name: value for value, name in pointers.items()}
     arguments = tuple(dict.fromkeys(pointers.values()))
     sizes = tuple(size for size in file.sizes if any(re.search(rf"\b{size}\b", line) for line in body))

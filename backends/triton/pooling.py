@@ -14,9 +14,11 @@ from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.shapes import row_major
+from mirage_eg.ir.windows import channels_last
 
 _WARPS = 8
 _ELEMENTS = 32 * _WARPS  # of each row of one program: with several a thread, each load of a warp has wide gaps
+_CHANNELS = 4  # that a thread loads at once, channels last
 _VECTORS = (2, 4)  # elements that a thread loads at once
 
 
@@ -27,8 +29,13 @@ def write_pooling(file: ProgramFile, launch: Launch) -> None:
     def body(program: str, x: str, *others: str) -> list[str]:
         return [*_body(pooling, program, x, *others)]
 
-    programs = _groups(pooling) * -(-_positions(pooling) // _ELEMENTS)
+    programs = _groups(pooling) * -(-_positions(pooling) // _elements(pooling))
     write_generated_kernel(file, launch, programs, body, [NAN_MAX] if pooling.is_max else [], _WARPS)
+
+
+def _elements(pooling: Pooling) -> int:
+    """Positions of one program: several channels a thread where they follow each other in memory."""
+    return _CHANNELS * _ELEMENTS if pooling.x_last else _ELEMENTS
 
 
 def _groups(pooling: Pooling) -> int:
@@ -46,20 +53,22 @@ def _body(pooling: Pooling, number: str, x: str, *others: str) -> Iterator[str]:
     factors of a convolution, and the result."""
     *factors, y = others
     names = ("n", "c", "d", "h", "w") if len(pooling.x) == 5 else ("n", "c", "h", "w")
-    x_steps, y_steps = (dict(zip(names, row_major(shape), strict=True)) for shape in (pooling.x, pooling.result))
+    orders = (channels_last if pooling.x_last else row_major, channels_last if pooling.result_last else row_major)
+    shapes = pooling.x, pooling.result
+    x_steps, y_steps = (dict(zip(names, order(shape), strict=True)) for order, shape in zip(orders, shapes, strict=True))
     place = {name: dim - len(names) for dim, name in enumerate(names)}  # from the end, as windows have it
     yield f"program = {number}"
-    yield f"i = program // {_groups(pooling)} * {_ELEMENTS} + tl.arange(0, {_ELEMENTS})"
+    yield f"i = program // {_groups(pooling)} * {_elements(pooling)} + tl.arange(0, {_elements(pooling)})"
     yield f"inside = i < {_positions(pooling)}"
     yield f"row = program % {_groups(pooling)} * {pooling.rows} + tl.zeros_like(i)"  # the interpreter spreads no condition
     step = 1
-    for name in [it for it in reversed(names) if it != "h"]:
+    for name in ("c", "w", "n") if pooling.x_last else [it for it in reversed(names) if it != "h"]:
         extent = pooling.result[place[name]]
         yield f"{name} = i // {step}" + ("" if name == "n" else f" % {extent}")
         step *= extent
     into = " + ".join(f"{name} * {y_steps[name]}" for name in names if name != "h")
     yield f"into = {into} + row * {y_steps['h']}"
-    yield f"column = w * {pooling.strides[-1]}"  # aligned, as the first column of a window need not be
+    yield f"column = w * {pooling.strides[-1] * x_steps['w']}"  # aligned, as the first column of a window need not be
     for name in names[2:]:
         dim = place[name]
         yield f"{name} = {'row' if name == 'h' else name} * {pooling.strides[dim]} - {pooling.before[dim]}"
@@ -95,7 +104,7 @@ def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> It
             parts = []
             for column, count in _runs(pooling):
                 moved["w"] = column * pooling.dilations[-1]
-                step = sum(more * steps[name] for name, more in moved.items()) - pooling.before[-1]
+                step = sum(more * steps[name] for name, more in moved.items()) - pooling.before[-1] * steps["w"]
                 bounds = [bound for name, more in moved.items() for bound in _bounds(pooling, name, more)]
                 fill = (
                     f", other={other}" if bounds else ""
@@ -126,7 +135,12 @@ def _runs(pooling: Pooling) -> Iterator[tuple[int, int]]:
     Then the threads of a warp read without gaps. Such neighbours are all in the image, or none.
     """
     step, window, column = pooling.strides[-1], pooling.window[-1], 0
-    is_aligned = not pooling.has_factors and step in _VECTORS and pooling.dilations[-1] == 1 and pooling.x[-1] % step == 0
+    is_aligned = (
+        not (pooling.has_factors or pooling.x_last)
+        and step in _VECTORS
+        and pooling.dilations[-1] == 1
+        and pooling.x[-1] % step == 0
+    )
     while column < window:
         together = is_aligned and (column - pooling.before[-1]) % step == 0 and column + step <= window
         yield column, step if together else 1

@@ -1,17 +1,18 @@
 """The calls of an emitted program that torch runs: library kernels, and convolutions with what follows them in one kernel."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
+
+from mirage_eg.backends.triton.window_rows import write_windows
 
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.convolution import FusedConvolution
-from mirage_eg.backends.launches.few_channels import filled_values
+from mirage_eg.backends.launches.few_channels import window_operands, window_products
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.launches.views import View, reshaped_strides, runs_in_memory
 from mirage_eg.backends.triton.addressing import ALIGNMENT
-from mirage_eg.backends.triton.joint_concat import write_filled, write_row_major
+from mirage_eg.backends.triton.joint_concat import write_row_major
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.biased_product import BiasedProduct
@@ -39,11 +40,14 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
     types, is_prepared, images = file.graph.types, value in file.prepared, file.lowered.placement.images
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in (item.operands if merged is None else (merged.base,))] or [first]
-    if item.op == CONV2D and is_channels_last_convolution(file.graph, item):
+    windows = window_products(file.graph).get(value)
+    if item.op == CONV2D and windows is None and is_channels_last_convolution(file.graph, item):
         operands = _channels_last_operands(file, item)
     if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
     call = _torch_text(item, operands, file.graph, value) if merged is None else _strided(file, operands[0], value, merged)
+    if windows is not None:
+        call = write_windows(file, windows, value)
     read_by_kernel = _is_read_by_generated_kernel(file, value)
     is_image, has_gaps = value in images and len(types[value].shape) == 4, value in file.lowered.placement.gaps
     product = unaligned_products(file.graph).get(value)
@@ -114,7 +118,7 @@ _GENERATED = (LaunchKind.BLOCK, LaunchKind.CONCATENATION, LaunchKind.POOLING, La
 def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
     """Whether a generated kernel reads a value or a view of it."""
     family = (value, *(view for view, it in file.lowered.placement.views.items() if value in it.read))
-    if not filled_values(file.graph).keys().isdisjoint(family):
+    if not window_operands(file.graph).isdisjoint(family):
         return True
     readers = (file.lowered.launches.at.get(reader) for member in family for reader in file.graph.readers[member])
     return any(it is not None and it.kind in _GENERATED for it in readers)
@@ -210,11 +214,6 @@ def _channels_last_operands(file: ProgramFile, item: Node) -> list[str]:
     """The names of the image and the filter of a convolution: those of copies channels last, where there are any."""
     image, weight = item.operands
     for value in item.operands:
-        if (
-            value in filled_values(file.graph)
-            and value not in file.converted.keys() | marked_weights(file.graph) | file.prepared
-        ):
-            write_filled(file, value)
         if value in file.converted:
             file.use(file.converted[value])
     return [file.names[file.converted.get(image, image)], _filter_channels_last(file, weight)]
@@ -225,18 +224,12 @@ def _filter_channels_last(file: ProgramFile, value: int) -> str:
     kind = file.types[value]
     if value in file.converted:
         return file.names[file.converted[value]]
-    filled = filled_values(file.graph).get(value)
-    is_given = filled is None and kind.shape[2:] == (1, 1)
-    if file.sizes or value not in marked_weights(file.graph) | file.prepared or is_given:
+    if file.sizes or value not in marked_weights(file.graph) | file.prepared or kind.shape[2:] == (1, 1):
         return file.names[value]
     if value not in file.filters:
-        source = file.names[value]
-        if filled is not None:
-            source = f"torch.nn.functional.pad({source}, (0, 0, 0, 0, 0, {filled - kind.shape[1]}))"
-            kind = replace(kind, shape=(kind.shape[0], filled, *kind.shape[2:]))
         laid = file.filters[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
         file.strides[laid] = channels_last(kind.shape)
-        call = f"{source}.contiguous(memory_format=torch.channels_last)"
+        call = f"{file.names[value]}.contiguous(memory_format=torch.channels_last)"
         file.preparation.append(f"    {file.names[laid]} = {call}")
     return file.names[file.filters[value]]
 

@@ -1,6 +1,7 @@
 """Poolings of images in row-major order, and convolutions of each channel alone, are generated kernels."""
 
 from collections.abc import Iterator
+from math import prod
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,8 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.ir.windows import channels_last
 from property_tests.support.hand_written import ROUNDING, inputs_of, worst
 
 
@@ -124,12 +127,8 @@ def test_rows_that_windows_share_are_read_once() -> None:
     assert (apart.rows, apart.loads) == (1, 4)
 
 
-def test_a_large_window_and_an_image_channels_last_are_left_to_the_library() -> None:
+def test_a_large_window_is_left_to_the_library() -> None:
     assert not poolings(images(window=(20, 20), strides=(1, 1)))
-    p = new_kernel_graph()
-    x = p.new_input((16, 64, 32, 32), "float32", "x", strides=(65536, 1, 2048, 64))
-    p.mark_output(p.avg_pool2d(x, window=(2, 2), strides=(1, 1)))
-    assert not poolings(p.graph())
 
 
 def test_more_loads_cost_more_and_are_no_operations_of_matrix_units() -> None:
@@ -142,3 +141,33 @@ def test_aligned_neighbours_of_a_window_are_loaded_at_once() -> None:
     assert together in emit(images(window=(3, 3), strides=(2, 2), pads=1))
     assert together not in emit(images(window=(3, 3), strides=(1, 1), pads=1))
     assert together not in emit(images(window=(3, 3), strides=(2, 2), pads=2, dilations=(1, 2)))
+
+
+@given(st.data())
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_poolings_of_images_channels_last_compute_their_windows(run: RunProgram, data: st.DataObject) -> None:
+    def numbers(least: int, most: int, count: int = 2) -> tuple[int, ...]:
+        return tuple(data.draw(st.lists(st.integers(least, most), min_size=count, max_size=count)))
+
+    shape = (*numbers(2, 9), *numbers(4, 9))
+    p = new_kernel_graph()
+    x = p.new_input(shape, "float32", "x", strides=channels_last(shape))
+    windows = {"window": numbers(2, 4), "strides": numbers(1, 3), "pads": numbers(0, 1, 4)}
+    y = p.max_pool2d(x, **windows) if data.draw(st.booleans()) else p.avg_pool2d(x, **windows)
+    p.mark_output(y)
+    given_last = data.draw(st.booleans())
+    program = with_output_marks(p.graph(), [{"strides": channels_last(y.shape)} if given_last else {}])
+    for pooling in poolings(program).values():
+        assert pooling.x_last and (not pooling.result_last or given_last)
+    assert len(poolings(program)) == (prod(y.shape[2:]) > 1 or not given_last)
+    assert is_right(run, program)
+
+
+def test_poolings_between_convolutions_are_kernels_channels_last() -> None:
+    p = new_kernel_graph()
+    x = p.new_input((8, 16, 12, 12), "float16", "x")
+    for name in "ab":
+        x = p.max_pool2d(p.conv2d(x, p.new_input((16, 16, 3, 3), "float16", name, weight=True)), window=(2, 2), strides=(1, 1))
+    p.mark_output(p.conv2d(x, p.new_input((16, 16, 3, 3), "float16", "c", weight=True)))
+    found = [*poolings(p.graph()).values()]
+    assert [(it.x_last, it.result_last) for it in found] == [(True, True)] * 2
