@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from math import prod
 
-from mirage_eg.backends.triton.window_rows import write_windows
-
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.few_channels import window_operands, window_products
@@ -15,6 +13,7 @@ from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.joint_concat import write_row_major
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.backends.triton.window_rows import write_windows
 from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
