@@ -163,7 +163,7 @@ def _is_row_major_alone(graph: Graph, item: Node) -> bool:
 
 def _is_fast_channels_last(graph: Graph, item: Node) -> bool:
     """Whether cuDNN computes a convolution well channels last, whose image may be row-major where it is alone."""
-    if item.op != CONV2D or graph.types[item.operands[0]].dtype.itemsize != 2:
+    if item.op != CONV2D or graph.types[item.operands[0]].dtype is DType.float64:
         return False
     return is_depthwise_of_many(graph, item) or (item["groups"] == 1 and not _is_product_of_rows(graph, item))
 
