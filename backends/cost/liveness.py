@@ -225,16 +225,24 @@ def element_bytes(block: Graph) -> list[int]:
 
 
 def staged_loads(block: Graph) -> frozenset[int]:
-    """The loads that only tl.dot reads, as they are or transposed, and what they are transposed to: in shared memory alone."""
+    """The loads that only tl.dot reads, as they are or as views of them, and these views: in shared memory alone."""
     others, found = set[int](), set[int]()  # the values that something else reads
     for item, values in reversed([*block.numbered()]):
         is_dot = item.kind is Kind.MATMUL and not is_of_vector(block, item)
-        if not is_dot and (item.op not in TRANSPOSES or values[0] in others):
+        if not is_dot and (not shows_tile(block, item, values) or values[0] in others):
             others.update(item.operands)
     for item, values in block.numbered():
-        if item.op == "input" or (item.op in TRANSPOSES and item.operands[0] in found):
+        if item.op == "input" or (shows_tile(block, item, values) and item.operands[0] in found):
             found |= {*values} - others
     return frozenset(found)
+
+
+def shows_tile(block: Graph, item: Node, values: Sequence[int]) -> bool:
+    """Whether an op transposes a tile, or adds or removes dims of one element: tl.dot reads such a load in shared memory."""
+    if item.op not in RESHAPES:
+        return item.op in TRANSPOSES
+    before, after = ([it for it in block.types[value].shape if it != 1] for value in (item.operands[0], values[0]))
+    return before == after
 
 
 def is_of_rows(block: Graph) -> bool:

@@ -25,6 +25,7 @@ from mirage_eg.backends.cost.library_products import (
 )
 from mirage_eg.backends.cost.library_traffic import thread_blocks, waits_of
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
+from mirage_eg.backends.cost.liveness import shows_tile
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
 from mirage_eg.backends.cost.user_cost import PricedDevice
@@ -44,7 +45,6 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase
 from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
-from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
@@ -525,7 +525,7 @@ class _TileOp(NamedTuple):
 @lru_cache(maxsize=1 << 12)
 def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
     """The ops of a block graph of primitive ops; a search asks for the work of few, at many tile shapes."""
-    loaded = set[int]()  # values that are loads, or transposed ones
+    loaded = set[int]()  # values that are loads, or views of them
     found, stores = [], iter(block.output_types)
     for item, values in block.numbered():
         if item.op == "output":
@@ -538,7 +538,7 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
         dtype = block.types[value].dtype
         looped = max((block.phases[i] for i in item.operands), default=block.phases[value]) is Phase.LOOP
         tile_op = _TileOp(kind, value, dtype.itemsize, looped, item.operands)
-        if item.op == "input" or (item.op in TRANSPOSES and item.operands[0] in loaded):
+        if item.op == "input" or (shows_tile(block, item, values) and item.operands[0] in loaded):
             loaded.add(value)
         if kind is Kind.BOUNDARY:
             tile_op = tile_op._replace(tensor=tuple(item["shape"]))

@@ -23,7 +23,7 @@ from mirage_eg.backends.cost.roofline_model import (
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import EXPONENTIALS
-from mirage_eg.ir.op.moves import TRANSPOSES
+from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
@@ -60,10 +60,10 @@ Sizes = tuple[int, ...]
 
 
 def _loaded(structure: Structure) -> set[int]:
-    """The places of loads, and of what they are transposed to."""
+    """The places of loads, and of what may be views of them."""
     found = {*range(len(structure.loads))}
     for place, step in enumerate(structure.steps, len(structure.loads)):
-        if step.op in TRANSPOSES and found.issuperset(step.operands):
+        if step.op in TRANSPOSES | RESHAPES and found.issuperset(step.operands):
             found.add(place)
     return found
 
