@@ -121,7 +121,8 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     is_few = channels <= _FEW and is_volume
     is_image = item.op in CONVOLUTIONS and not is_volume and max(item["strides"]) == 1 and prod(weight.shape[2:]) > 1
     if x.dtype.itemsize == 2 or is_few:
-        return is_few or (is_image and 1 < channels <= _FEW_IN_HALF and _is_row_major_alone(graph, item))
+        alone = is_image and item["groups"] == 1 and _is_row_major_alone(graph, item)
+        return is_few or (alone and channels <= _FEW_IN_HALF)
     phases = prod(item["strides"]) if item.op in TRANSPOSED else 1
     is_dilated = item.op in TRANSPOSED and phases > 1 and max(item["dilations"]) > 1
     is_wide = item.op in TRANSPOSED and is_volume and max(weight.shape[2:]) > _WINDOW
