@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from math import inf
+from operator import is_not
 from threading import Lock
 from typing import Any
 from weakref import finalize
@@ -150,7 +151,10 @@ class SegmentCall:
             _forget_oldest(self._running)
             self._running[sizes] = self.started(tensors)
         running, are_own, strides = self._running[sizes]
-        given = self.results.laid_out(tensors) if self._lays_out else tensors
+        given = tensors
+        if self._lays_out:
+            given = self.results.laid_out(tensors)
+            self._lays_out = any(map(is_not, given, tensors))
         try:
             results = running(given, torch_library())  # it checks shapes, types, strides and alignment
         except GraphError:
@@ -192,7 +196,7 @@ class SegmentCall:
 
 def dense(tensor: Any, strides: Shape | None = None) -> Any:
     """A tensor of the same values with these strides, row-major without, at an aligned address."""
-    tensor = tensor.detach() if tensor.requires_grad or tensor._is_view() else tensor
+    tensor = tensor.detach() if tensor.requires_grad and torch.is_grad_enabled() else tensor
     if strides is None:
         tensor = tensor.contiguous()
     elif any(have != want and extent > 1 for have, want, extent in zip(tensor.stride(), strides, tensor.shape, strict=True)):
@@ -203,29 +207,37 @@ def dense(tensor: Any, strides: Shape | None = None) -> Any:
 def own_results(inputs: Sequence[Any], results: Sequence[Any], strides: Sequence[Shape | None]) -> list[Any]:
     """Tensors of the same values with these strides, row-major without, each with memory of its own."""
     own = list(map(_as_said, results, strides))
-    if not are_alone(inputs, own):
+    if not are_alone(inputs, results, own):
         for place in _sharing(inputs, own):
             own[place] = own[place].clone()
     return own
 
 
-def are_alone(inputs: Sequence[Any], results: Sequence[Any]) -> bool:
-    """Whether nothing else has the memory of a result: each is a tensor of its own, the only one of its storage.
+def are_alone(inputs: Sequence[Any], results: Sequence[Any], own: Sequence[Any]) -> bool:
+    """Whether nothing but a result itself has the memory of what is `own` of it.
 
     It takes no look at the storages of inputs, which takes longer than launching a kernel.
     """
-    different = len({*map(id, inputs), *map(id, results)}) == len(inputs) + len(results)
-    return different and all(_users(it.untyped_storage()._cdata) <= _ALONE for it in results)
+    given = {*map(id, inputs)}
+    if len(given.union(map(id, own))) < len(given) + len(own):
+        return False
+    for result, it in zip(results, own, strict=True):
+        is_view = it is not result and result._is_view() and id(result._base) not in given
+        if _users(it.untyped_storage()._cdata) > (_OF_VIEW if is_view else _ALONE if it is result else 0):
+            return False
+    return True
 
 
 _users = getattr(torch._C, "_storage_Use_Count", lambda storage: inf)
 _ALONE = 2  # the tensor and Python's object of the storage
+_OF_VIEW = 4  # the view of a result that is returned, the view, its base, and this object
 
 
 def _as_said(tensor: Any, strides: Shape | None) -> Any:
     """The same elements with these strides at all dims, also those of extent 1, which may have any."""
+    tensor = tensor.detach() if tensor.requires_grad or tensor._is_view() else tensor
     if tensor.stride() == strides and not (tensor.is_cuda and tensor.data_ptr() % ALIGNMENT):  # at most calls
-        return tensor.detach() if tensor.requires_grad or tensor._is_view() else tensor
+        return tensor
     tensor = dense(tensor, strides)
     if strides is not None:
         return tensor.as_strided(tensor.shape, strides, tensor.storage_offset())

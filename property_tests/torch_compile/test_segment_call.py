@@ -89,19 +89,27 @@ def test_tensors_of_other_strides_raise_no_error_at_later_calls(monkeypatch: pyt
     monkeypatch.setattr("mirage_eg.torch_compile.segment_call.torch_library", lambda: None)
     x = torch.randn(8, WIDTH)
     others = [it.contiguous() for it in call.results.laid_out([x] * len(call.found.program.inputs))[1:]]
-    for given in (x.T.contiguous().T, x.T.contiguous().T, x):
-        assert torch.equal(call.run_on_gpu([given, *others])[0], x * 2)
-    assert ran == [False, True, True, True]
+    weight = [torch.nn.Parameter(it) for it in others]
+    with torch.no_grad():
+        for given in (x.T.contiguous().T, x.T.contiguous().T, x):
+            assert torch.equal(call.run_on_gpu([given, *weight])[0], x * 2)
+    assert ran == [False, True, True, True] and not call._lays_out
 
 
 def test_storages_of_arguments_are_read_only_where_a_result_may_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[bool]()
     monkeypatch.setattr("mirage_eg.torch_compile.segment_call._sharing", lambda *_: asked.append(True) or ())
     x = torch.randn(2, 4, 6, 6)
-    for run, may in ((lambda: (x + 1, x * 2), False), (lambda: (x,), True)):
+    runs = {
+        (lambda: (x + 1, x * 2)): False,
+        (lambda: ((x + 1).view(-1),)): False,
+        (lambda: (x,)): True,
+        (lambda: (x[1:],)): True,
+    }
+    for run, may in runs.items():
         for mode in (torch.no_grad, torch.inference_mode):
             with mode():
-                own_results([x], run(), [x.stride()] * len(run()))
+                own_results([x], given := run(), [it.stride() for it in given])
                 assert (asked != []) == may
                 asked.clear()
 
