@@ -482,10 +482,8 @@ def work_of_tiles(
                 arithmetic += max(elements, operand) * times
                 steps[item.looped] += item.kind is Kind.REDUCTION and elements < operand
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
-    held = results + besides
-    spilled = max(0, held - register_bytes(threads))
-    waits = max(1, steps[True]), steps[False]
-    ending = _ending(block, shapes, held) if ahead else None
+    held, waits = results + besides, (max(1, steps[True]), steps[False])
+    spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions
     return BlockWork(*counts, *waits, ahead, staged, live, held=held, spilled=spilled, ending=ending, waited=waited and ahead)
 
