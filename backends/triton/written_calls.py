@@ -167,12 +167,20 @@ PRODUCT_SOURCE = f'''def {PRODUCT}(x, w, bias=None):
     """x w + bias with zeros behind rows that fill no multiples of {ALIGNMENT} bytes: cuBLAS is several times faster so."""
     import torch
 
-    pad, step = torch.nn.functional.pad, {ALIGNMENT} // x.element_size()
+    def pad(x, more, wider):  # torch's fills all of it before it copies
+        rows, columns = x.shape
+        padded = x.new_empty((rows + more, columns + wider))
+        padded[:rows, :columns] = x
+        padded[rows:] = 0
+        padded[:, columns:] = 0
+        return padded
+
+    step = {ALIGNMENT} // x.element_size()
     terms, columns = w.shape
     zeros, gap = -terms % step, -columns % step
-    x = pad(x, (0, zeros)) if zeros else x
-    w = pad(w, (0, gap, 0, zeros)) if w.stride(1) == 1 else pad(w.mT, (0, zeros, 0, gap)).mT
-    result = x @ w if bias is None else torch.addmm(pad(bias, (0, gap)), x, w)
+    x = pad(x, 0, zeros) if zeros else x
+    w = pad(w, zeros, gap) if w.stride(1) == 1 else pad(w.mT, gap, zeros).mT
+    result = x @ w if bias is None else torch.addmm(torch.nn.functional.pad(bias, (0, gap)), x, w)
     return result[:, :columns]
 
 '''
