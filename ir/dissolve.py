@@ -57,23 +57,31 @@ class Dissolution:
     parts: Mapping[tuple[int, Box], int]
 
 
-def dissolved(program: Graph, undivided: frozenset[int] = frozenset(), everywhere: bool = False) -> Graph:
+NO_VALUES = frozenset[int]()
+
+
+def dissolved(
+    program: Graph, undivided: frozenset[int] = NO_VALUES, summed: frozenset[int] = NO_VALUES, everywhere: bool = False
+) -> Graph:
     """The graph of `dissolve`."""
-    return dissolve(program, undivided, everywhere).graph
+    return dissolve(program, undivided, summed, everywhere).graph
 
 
-def dissolve(program: Graph, undivided: frozenset[int] = frozenset(), everywhere: bool = False) -> Dissolution:
+def dissolve(
+    program: Graph, undivided: frozenset[int] = NO_VALUES, summed: frozenset[int] = NO_VALUES, everywhere: bool = False
+) -> Dissolution:
     """The same function, of primitive ops, with slices and concatenations at its ends where laws move them there.
 
     `program` itself where it has none, or where the result would be much longer. Values in `undivided` of which several parts
-    are read are computed whole. A concatenation stays before a product with a weight, and where it would let values be computed
-    in parts that are not otherwise, as keys joined with earlier ones; `everywhere` it moves further.
+    are read are computed whole, and products in `summed` have one sum each. A concatenation stays before a product with a
+    weight, and where it would let values be computed in parts that are not otherwise, as keys joined with earlier ones;
+    `everywhere` it moves further.
     """
     if not any(item.op in CUTS_AND_JOINS for item in program.nodes):
         return Dissolution(program, {})
     kept: frozenset[int] = frozenset()
     while True:
-        writer = _Writer(program, kept, everywhere)
+        writer = _Writer(program, kept, summed, everywhere)
         graph = writer.graph()
         if len(graph.nodes) > _MOST * len(program.nodes):
             return Dissolution(program, {})
@@ -103,8 +111,8 @@ def take(flat: Flat, x: int, box: Box) -> int:
 class _Writer:
     """Writes the parts of values that outputs need; values in `kept` are computed whole."""
 
-    def __init__(self, program: Graph, kept: frozenset[int], everywhere: bool) -> None:
-        self.program, self.kept, self.flat = program, kept, Flat()
+    def __init__(self, program: Graph, kept: frozenset[int], summed: frozenset[int], everywhere: bool) -> None:
+        self.program, self.kept, self.summed, self.flat = program, kept, summed, Flat()
         self.makers = program.node_of
         self.shapes = [kind.shape for kind in program.types]
         self.finder = CutFinder(program, kept, everywhere)
@@ -171,7 +179,7 @@ class _Writer:
             case Kind.ELEMENTWISE, _:
                 return self.flat.apply(item.op, *self.aligned(item.operands, box), **attributes)
             case Kind.MATMUL, _:
-                return self.product(item, box)
+                return self.product(item, value, box)
             case Kind.REDUCTION, _:
                 return self.reduced(item, box)
             case Kind.REARRANGEMENT, op if op in TRANSPOSES:
@@ -203,11 +211,12 @@ class _Writer:
             parts.append(self.part(operand, tuple(everything(1) if extent == 1 else selection for extent, selection in pairs)))
         return parts
 
-    def product(self, item: Node, box: Box) -> int:
+    def product(self, item: Node, value: int, box: Box) -> int:
         left, right = item.operands
+        cuts = frozenset[tuple[int, int]]() if value in self.summed else self.finder.of_contraction(left, right)
         batch, rows, columns = box[:-2], box[-2], box[-1]
         terms = []
-        for inner in few_pieces(self.shapes[left][-1], self.finder.of_contraction(left, right)):
+        for inner in few_pieces(self.shapes[left][-1], cuts):
             operands = [
                 self.operand(operand, (*self.batch(operand, batch), *ends))
                 for operand, ends in ((left, (rows, inner)), (right, (inner, columns)))

@@ -4,9 +4,11 @@ A product with the joined weights of queries, keys and values is one kernel, and
 slices meet in elementwise ops (the halves of a rotary embedding, gate and value of a gated unit), the product is divided
 instead: one kernel computes the parts, and what becomes of them. It stays whole if the columns of a part do not follow each
 other, as those of the halves of several heads: slices of the weight would be copied. The sum of a whole product and a bias is
-whole, too: one kernel of the library computes both.
+whole, too: one kernel of the library computes both. The product of queries and keys that are joined is one sum where the
+library has a kernel of the attention: by parts it is the sum of several products.
 """
 
+from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.ir.biased_product import biased_products
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -14,6 +16,7 @@ from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
+_MANY_ROWS = 128
 _WHOLE = -1  # the part of a product that is read without a slice
 
 
@@ -26,6 +29,12 @@ def whole_products(program: Graph) -> frozenset[int]:
     )
     whole = frozenset(product for product in products if not _parts_meet(program, product))
     return whole.union(it.values[-1] for it in biased_products(program) if it.values[0] in whole)
+
+
+def scores_of_attentions(program: Graph) -> frozenset[int]:
+    """The products of queries and keys in the attentions of the library; of few rows rotary embeddings may be part of one
+    generated kernel, by their halves."""
+    return frozenset(it.values[0] for it in library_attentions(program) if it.shapes[0][-2] >= _MANY_ROWS)
 
 
 def _parts_meet(program: Graph, product: int) -> bool:

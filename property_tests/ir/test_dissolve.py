@@ -45,6 +45,7 @@ def test_dissolved_programs_of_slices_compute_the_same(program: Graph, seed: int
     agree(program, result, seed)
     undivided = frozenset(values[0] for item, values in plain.numbered() if item.op == "matmul")
     agree(program, dissolved(plain, undivided), seed)
+    agree(program, dissolved(plain, summed=undivided), seed)
     agree(program, dissolved(plain, everywhere=True), seed)
     assert dissolved(result) == dissolved(dissolved(result))
 

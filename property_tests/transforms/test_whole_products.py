@@ -8,6 +8,7 @@ import pytest
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.expand import expand
@@ -87,3 +88,21 @@ def test_a_product_and_what_joins_its_parts_are_one_kernel(
     [wanted] = evaluate(expand(program), inputs, FloatAlgebra())
     [got] = run_program(best.source, inputs)
     np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2)
+
+
+def attention(rows: int) -> Graph:
+    """Attention with rotary embeddings of queries and keys by halves."""
+    p = new_kernel_graph()
+    q, k, v = (p.new_input((2, rows, SIZE), "bfloat16", name) for name in "QKV")
+    tables = [p.new_input((rows, SIZE), "bfloat16", name) for name in ("cos", "sin")]
+    scores = p.scale(p.matmul(rotated(p, q, *tables), p.transpose(rotated(p, k, *tables), (0, 2, 1))), 1 / 8)
+    p.mark_output(p.matmul(p.softmax(scores, 2), v))
+    return p.graph()
+
+
+@pytest.mark.parametrize(("rows", "whole"), [(128, 1), (16, 0)])
+def test_an_attention_of_many_rows_stays_one_kernel_of_the_library(rows: int, whole: int) -> None:
+    """Its joined queries and keys are read as they are, and by halves the scores would be the sum of two products."""
+    found = simplify(expand(attention(rows))).after
+    assert len(library_attentions(found)) == whole
+    assert Counter(item.op for item in found.nodes)["matmul"] == 3 - whole
