@@ -16,7 +16,7 @@ from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
-_MANY_ROWS = 128
+_MANY_ROWS = 512  # of queries: for 128, embeddings in the kernel of the attention were predicted to save 2.0 µs of 6.1
 _WHOLE = -1  # the part of a product that is read without a slice
 
 
