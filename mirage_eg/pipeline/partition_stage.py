@@ -32,7 +32,7 @@ from mirage_eg.search.partition.segment_search import (
     for_other_sizes,
 )
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
-from mirage_eg.search.partition.shortest_path import Partition, few_kernels, partition
+from mirage_eg.search.partition.shortest_path import Partition, few_kernels, partition, plan_of_library
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
 from mirage_eg.transforms.split_statistics import with_split_statistics
 from mirage_eg.verify.subgraph_check import Subgraph
@@ -80,7 +80,7 @@ def task_of_parts(run: Run) -> Task:
 
 
 class Partitioner:
-    """Partitions one program into kernels; segments are work items, and the whole program has been searched.
+    """Partitions one program into kernels; segments are work items.
 
     Where a GPU will time the plans, more of them are kept than the cost model prefers. `found`: segments that were searched.
     With segments `known` from a search at other sizes nothing is searched.
@@ -90,7 +90,6 @@ class Partitioner:
         self,
         run: Run,
         primitive: Graph,
-        one_kernel: OneKernelSearch,
         found: Mapping[Graph, SegmentSearch] = NOTHING,
         known: Sequence[KnownSegment] = (),
     ) -> None:
@@ -108,13 +107,25 @@ class Partitioner:
         self._finder = KernelFinder(primitive, run.device, self._search, dict(found))
         self._structures = {segment_program(primitive, each.segment): each.structures for each in known}
         self._lower_bound = bound_of_known(self._finder, known) if known else self._finder.lower_bound
-        if not isinstance(one_kernel.axes, str):
-            program = segment_program(primitive, one_kernel.segment)
-            if as_searched(program) is None:  # else it is searched again, so
-                kernels = best_kernels(self._task, program, one_kernel.structures)
-                task = self._task
-                check = FieldCheck(one_kernel.program, one_kernel.axes, task.seed, task.trials, task.until)
-                self._finder.found[program] = SegmentSearch(kernels, tried=for_other_sizes(one_kernel.structures, check))
+
+    def find_first(self) -> None:
+        """Find the segments of the first plan."""
+        with self._run.watch.stage("kernels"):
+            finder = self._finder
+            plan_of_library(self._primitive, finder.find, self._lower_bound, finder.library, self._bounds)
+
+    def add(self, one_kernel: OneKernelSearch) -> None:
+        """The whole program's kernels are those of its search as one kernel, and of an earlier one as a segment."""
+        if isinstance(one_kernel.axes, str):
+            return
+        program, task = segment_program(self._primitive, one_kernel.segment), self._task
+        if as_searched(program) is not None:  # it is searched again, so
+            return
+        earlier = self._finder.found.get(program, SegmentSearch(()))
+        kernels = best_kernels(task, program, one_kernel.structures, earlier.kernels)
+        check = FieldCheck(one_kernel.program, one_kernel.axes, task.seed, task.trials, task.until)
+        tried = (*for_other_sizes(one_kernel.structures, check), *earlier.tried)
+        self._finder.found[program] = SegmentSearch(kernels, tried=(*dict.fromkeys(tried),))
 
     @property
     def found(self) -> Mapping[Graph, SegmentSearch]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage_eg.ir.deadline import NEVER
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.choose_candidates import Groups, pool
 from mirage_eg.pipeline.partition_stage import NOTHING, Partitioner, PlanSearch
@@ -42,11 +43,15 @@ def search_program(
 ) -> tuple[ProgramSearch, Partitioner]:
     """Search a program; the partitioner can search further segments. The segments `found` are not searched again.
 
-    With segments `known` from a search at other sizes nothing is searched: their structures get new tiles.
+    With segments `known` from a search at other sizes nothing is searched: their structures get new tiles. With a budget the
+    first plan is found first.
     """
+    partitioner = Partitioner(run, primitive, found, known)
     if known:
         one_kernel = OneKernelSearch(Segmenter(primitive).whole(), primitive, "its structures were found at other sizes")
     else:
+        if run.until != NEVER:
+            partitioner.find_first()
         one_kernel = search_one_kernel(run, primitive)
-    partitioner = Partitioner(run, primitive, one_kernel, found, known)
+        partitioner.add(one_kernel)
     return ProgramSearch(primitive, one_kernel, partitioner.plans()), partitioner

@@ -195,7 +195,9 @@ def test_a_spent_budget_leaves_the_library_kernels_of_a_segment() -> None:
     program = written(squares_and_silu)
     with Workers(None, 1) as workers:
         run = run_of(program, Options(device="cpu", budget=1e-6), workers)
-        plans = Partitioner(run, program, search_one_kernel(run, program)).plans()
+        partitioner = Partitioner(run, program)
+        partitioner.add(search_one_kernel(run, program))
+        plans = partitioner.plans()
     assert plans.structures == 0
 
 

@@ -7,7 +7,7 @@ has been (Dellin and Srinivasa, 2016, LazySP). Then no other plan through these 
 patience ends first, the result has the gap to the last lower bound.
 
 The first plan has products, convolutions and attention as kernels of the library, and all else between them in few kernels
-(`_plan_of_library`). Its graph of plans is small, and none of its products is searched: it takes seconds at most.
+(`plan_of_library`). Its graph of plans is small, and none of its products is searched: it takes seconds at most.
 
 Two things are taken for granted, of a segment and a larger one that has the same ops and outputs and more, and reads as many
 bytes at least: the larger one costs no less, and where the outputs are the same and no block graph holds the smaller one, none
@@ -66,7 +66,7 @@ def partition(
 ) -> Partition:
     """The cheapest plans to make kernels of `program`, which is in primitive ops; with a `library` one of its kernels first."""
     limits = limits or PartitionLimits()
-    given = () if library is None else _plan_of_library(program, find, lower_bound, library, limits)
+    given = () if library is None else plan_of_library(program, find, lower_bound, library, limits)
     graph = PlanGraph(program, lower_bound, limits, given=given)
     bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)  # first: seconds may be few
     _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
@@ -92,7 +92,7 @@ def partition(
     )
 
 
-def _plan_of_library(
+def plan_of_library(
     program: Graph, find: Find, lower_bound: LowerBound, library: Library, limits: PartitionLimits
 ) -> Sequence[PlanStep]:
     """The cheapest plan whose products are kernels of the library, with all else between them in few kernels.

@@ -69,7 +69,9 @@ def test_the_mugraphs_of_a_cut_keep_the_blockdims() -> None:
     with Workers(None, 1) as workers:
         program = expand(attention(keys=1024))
         run = Run("cut", program, options, load_rules(), options.device_record, Work(workers))
-        plans = Partitioner(run, program, search_one_kernel(run, program)).plans()
+        partitioner = Partitioner(run, program)
+        partitioner.add(search_one_kernel(run, program))
+        plans = partitioner.plans()
     blocks = [block for family in plans.candidates for entry in family for block in entry.graph.blocks]
     assert blocks
     assert all(block.threads == 256 for block in blocks)
