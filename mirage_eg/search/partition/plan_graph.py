@@ -87,6 +87,7 @@ class PlanGraph:
         self.segments: list[Segment] = []
         self.states: list[list[Edge]] = []
         self.searched: dict[int, tuple[PlanPart, ...]] = {}  # of the segments searched
+        self.of_library: set[int] = set()  # the segments of a given plan that no search found: kernels of the library
         self.cut = False  # some states were not explored
         self.end = -1  # the position of the state that needs nothing; other states without edges are dead ends
         ops = op_count(program)
@@ -154,6 +155,8 @@ class PlanGraph:
             self.end = self.end if step.needed else target
             self.states[place].append((len(self.segments), target))
             self.searched[len(self.segments)] = step.parts
+            if not any(part.kernels.fused for part in step.parts):
+                self.of_library.add(len(self.segments))
             self.segments.append(step.segment)
             place = target
 

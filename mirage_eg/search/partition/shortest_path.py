@@ -88,7 +88,11 @@ def partition(
         len(graph.segments),
         graph.left_out,
         complete and not graph.cut,
-        tuple((graph.segments[number], next(iter(parts), None)) for number, parts in sorted(graph.searched.items())),
+        tuple(
+            (graph.segments[number], next(iter(parts), None))
+            for number, parts in sorted(graph.searched.items())
+            if number not in graph.of_library
+        ),
     )
 
 
