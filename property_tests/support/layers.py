@@ -18,7 +18,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {  # besides itself; a name stands f
     "frontend": ("ir", "backends/evaluator", "backends/triton", "backends/cost"),
     "egraph": ("ir", "backends/evaluator"),
     "verify": ("ir", "backends/evaluator", "backends/triton", "egraph", "partial_equivalence"),
-    "transforms": ("ir", "backends/evaluator", "backends/cost", "egraph", "verify"),
+    "transforms": ("ir", "backends/evaluator", "backends/launches", "backends/cost", "egraph", "verify"),
     "partial_equivalence": ("ir", "backends"),
     "graph_optimizer": ("ir", "backends", "egraph", "verify", "search"),
     "optimizer": ("ir", "backends"),
