@@ -301,6 +301,9 @@ def _grouped_heads(x: Tensor, heads: int, groups: int) -> Tensor:
     return reshaped(x, (*x.shape[:-3], *split, *x.shape[-2:]))
 
 
+_ROWS_OF_KERNELS = 64  # queries of which the library's kernels have a tile
+
+
 @dataclass(frozen=True, slots=True)
 class _Mask:
     """A mask of attention: numbers to add, or an indicator of the scores that count; `shown` where each row has one."""
@@ -345,11 +348,36 @@ def scale_of_heads(width: int) -> Fraction:
     return Fraction(str(1 / sqrt(width)))
 
 
+def _before_repeats(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values before each was repeated for all heads of its group: kernels of the library read them so.
+
+    Few queries read them through the repeats.
+    """
+    if len(q.shape) < 3 or isinstance(q.shape[-2], SizeExpression) or q.shape[-2] < _ROWS_OF_KERNELS:
+        return k, v
+    narrow_k, narrow_v = _before_repeat(call, "key", k), _before_repeat(call, "value", v)
+    if narrow_k is None or narrow_v is None or narrow_k.shape[:-2] != narrow_v.shape[:-2]:
+        return k, v
+    return narrow_k, narrow_v
+
+
+def _before_repeat(call: Call, name: str, x: Tensor) -> Tensor | None:
+    """[…, heads, n, d] of which x = […, heads · groups, n, d] repeats each head; None if x is no such tensor."""
+    expanded = behind(call.take(name), SAME_ELEMENTS)
+    if str(expanded.target) != "aten.expand.default" or not call.has(expanded.args[0]) or not call.has(expanded):
+        return None
+    source, shape = call.tensor_of(expanded.args[0]), call.tensor_of(expanded).shape
+    *batch, heads, groups, n, d = shape if len(shape) > 3 else (1, 1, *shape)
+    is_repeat = source.shape == (*batch, heads, 1, n, d) and x.shape == (*batch, heads * groups, n, d)
+    return reshaped(source, (*batch, heads, n, d)) if is_repeat else None
+
+
 def _attention(call: Call, mask_name: str) -> Tensor:
     """softmax(scale · Q Kᵀ + mask) V."""
     call.ignore("return_debug_mask", "compute_log_sumexp", "enable_gqa")  # the kernels have no flag for groups of heads
     call.require("dropout_p", 0.0)
     q, k, v = call.tensor("query"), call.tensor("key"), call.tensor("value")
+    k, v = _before_repeats(call, q, k, v)
     scale = call.number("scale") if call.take("scale") is not None else scale_of_heads(q.shape[-1])
     mask = _mask(call, mask_name, q.shape[-2], k.shape[-2])
     shape = (*q.shape[:-1], v.shape[-1])

@@ -75,8 +75,7 @@ def analyse(
     Raises:
         ProgramError: a node changes an operand in place.
     """
-    found = Analysis(constants_of(graph, roles))
-    _merge_equal_constants(graph, found)
+    found = equal_constants(graph, roles)
     trial, live = Translation(found.same, known), _live(graph)
     for node in graph.nodes:
         if writes_argument(node):
@@ -114,10 +113,11 @@ def _live(graph: Any) -> set[Fx]:
     return live
 
 
-def _merge_equal_constants(graph: Any, found: Analysis) -> None:
-    """Constants that are computed twice by equal calls, as in each layer of a model, have one value."""
+def equal_constants(graph: Any, roles: Mapping[str, Place]) -> Analysis:
+    """The constants of a graph; those that are computed twice by equal calls, as in each layer of a model, have one value."""
     from torch.fx.node import map_arg
 
+    found = Analysis(constants_of(graph, roles))
     first: dict[str, Fx] = {}
     for node in graph.nodes:
         if node.op == "call_function" and found.place.get(node) is Place.CONSTANT:
@@ -125,6 +125,7 @@ def _merge_equal_constants(graph: Any, found: Analysis) -> None:
             known = first.setdefault(f"{node.target} {args}", node)  # an FX node is printed as its name
             if known is not node:
                 found.same[node] = known
+    return found
 
 
 def _try(node: Fx, trial: Translation, found: Analysis) -> None:

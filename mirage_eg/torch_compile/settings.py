@@ -17,6 +17,7 @@ RESTS = ("inductor", EAGER)
 GATES = ("auto", "time", "cost", "off")
 EVIDENCE = ("tested", "proved")
 AUTO, AUTOTUNED = "auto", "max-autotune-no-cudagraphs"
+_PASS = "joint_custom_pre_pass"
 MODES = ("reduce-overhead", "max-autotune", AUTOTUNED, AUTO)
 
 
@@ -83,16 +84,22 @@ class Settings:
 
     @property
     def inductor(self) -> dict[str, Any]:
-        """The configuration of Inductor in the mode; of *auto* that of the default, unless the whole graph decides."""
+        """The configuration of Inductor in the mode; of *auto* that of the default, unless the whole graph decides.
+
+        Where the user has no pass there, it sets the flags of causal attention.
+        """
         import torch
+        from torch._inductor import config as inductor
+
+        from mirage_eg.torch_compile.causal_flags import CausalFlags
 
         config: dict[str, Any] = torch._inductor.list_mode_options(self.mode) if self.mode not in (None, AUTO) else {}
-        return config
+        return config if getattr(inductor, _PASS) else config | {_PASS: CausalFlags()}
 
     @property
     def inductor_kernels(self) -> dict[str, Any]:
-        """The part of it that changes kernels: CUDA graphs are recorded of the whole, and for timing."""
-        return {name: value for name, value in self.inductor.items() if "cudagraph" not in name}
+        """The part of it that changes kernels: CUDA graphs are recorded of the whole, and for timing. Flags are set before."""
+        return {name: value for name, value in self.inductor.items() if "cudagraph" not in name and name != _PASS}
 
     def _check_buckets(self) -> None:
         if self.buckets is None:

@@ -163,3 +163,24 @@ def test_the_contest_of_a_segment_reads_its_mask() -> None:
     given = {node.name[0]: it for node, it in zip(module.graph.nodes, (Q, K, V), strict=False)}
     arguments = [given.get(node.name[0], torch.ones(WIDTH, WIDTH)) for node in region.inputs if hasattr(node, "meta")]
     torch.testing.assert_close(alone(*arguments)[0], two_layers(Q, K, V))
+
+
+@pytest.mark.parametrize(("queries", "repeats"), [(64, 0), (4, 2)])
+def test_keys_that_a_model_repeats_for_a_group_are_read_once(queries: int, repeats: int) -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        keys, values = (x[:, :, None].expand(2, 2, 3, 64, 8).reshape(2, 6, 64, 8) for x in (k + 1, v + 1))
+        return f.scaled_dot_product_attention(q, keys, values)
+
+    inputs = [torch.randn(2, heads, rows, 8, generator=DRAW) for heads, rows in ((6, queries), (2, 64), (2, 64))]
+    it = imported(attend, *inputs)
+    assert [item.op for item in it.programs[0].nodes].count("broadcast") == repeats
+    torch.testing.assert_close(it.run(*inputs), attend(*inputs))
+
+
+def test_another_arrangement_of_heads_is_no_repeat() -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        keys, values = (x[:, None].expand(2, 3, 2, 64, 8).reshape(2, 6, 64, 8) for x in (k + 1, v + 1))
+        return f.scaled_dot_product_attention(q, keys, values)
+
+    inputs = [torch.randn(2, heads, 64, 8, generator=DRAW) for heads in (6, 2, 2)]
+    torch.testing.assert_close(imported(attend, *inputs).run(*inputs), attend(*inputs))
