@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from mirage_eg.ir.deadline import NEVER
+from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
@@ -101,12 +101,13 @@ def plan_of_library(
 ) -> Sequence[PlanStep]:
     """The cheapest plan whose products are kernels of the library, with all else between them in few kernels.
 
-    If no block graph holds the segments of any such plan, boundaries that are no better than others are tried, too. A search
-    that is over has the plan, too, of the segments that it has found.
+    If no block graph holds the segments of any such plan, boundaries that are no better than others are tried, too, for half of
+    the seconds that are left: there may be many. A search that is over has the plan, too, of the segments that it has found.
     """
-    for every in (False, True):
+    few_seconds = after(max(SEARCH.boundaries_s, limits.until.left() / 2))
+    for every, until in ((False, NEVER), (True, few_seconds)):
         segments = replace(limits.segments, library_products=True, large_product=(0, 0), every_boundary=every)
-        graph = PlanGraph(program, lower_bound, replace(limits, segments=segments, until=NEVER), library)
+        graph = PlanGraph(program, lower_bound, replace(limits, segments=segments, until=until), library)
         _search(graph, find, limits, None, SEARCH.tie_penalty_us)
         if steps := graph.steps(SEARCH.tie_penalty_us):
             return steps

@@ -23,10 +23,11 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.elementwise_structure import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
+from mirage_eg.search.partition import shortest_path
 from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_finder import KernelFinder
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
-from mirage_eg.search.partition.plan_graph import PartitionLimits
+from mirage_eg.search.partition.plan_graph import Library, LowerBound, PartitionLimits, PlanGraph
 from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition
@@ -509,6 +510,24 @@ def test_the_first_plan_has_products_of_the_library_and_fuses_the_rest(apart: tu
     others = 2 if not apart else 3 if len(apart) == 2 else 4
     assert found.plans[0].us == 12 * 7.0 + others * 5.0
     assert ["matmul" in ops for ops in searched].index(True) >= others
+
+
+@pytest.mark.parametrize(("budget", "most"), [(20.0, 10.0), (0.0, 0.5)])
+def test_all_boundaries_are_tried_for_half_of_what_is_left(budget: float, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of 120 ops has 45,356 segments between all its boundaries, which took 25 s of a budget of 5."""
+    seconds = list[float]()
+
+    class Timed(PlanGraph):
+        def __init__(self, program: Graph, lower_bound: LowerBound, limits: PartitionLimits, library: Library) -> None:
+            seconds.append(limits.until.left())
+            super().__init__(program, lower_bound, limits, library)
+
+    monkeypatch.setattr(shortest_path, "PlanGraph", Timed)
+    limits = PartitionLimits(until=after(budget))
+    found = shortest_path.plan_of_library(
+        chain_of_products(), lambda segments, _: [()] * len(segments), lambda _: 1.0, lambda _: (), limits
+    )
+    assert found == () and seconds[0] == inf and most - 0.5 < seconds[1] <= most
 
 
 def test_a_search_that_ends_before_a_plan_says_so() -> None:
