@@ -61,8 +61,6 @@ def attention(q, k, v, mask, scale, constant):
 
 def write_attention(file: ProgramFile, attention: LibraryAttention, value: int) -> None:
     """Write the call of an attention whose result is `value`."""
-    for operand in attention.read:
-        file.use(operand)
     q, k, v, *mask = (
         file.names[operand] if file.types[operand].shape == shape else f"{file.names[operand]}.reshape{shape}"
         for operand, shape in zip(attention.read, attention.shapes, strict=True)

@@ -296,6 +296,8 @@ def _write_launches(file: ProgramFile) -> None:
             file.use(operand)
         launch = launches.at.get(position)
         if launch is not None and launch.step == file.step:
+            for operand in launch.operands:  # also those of its earlier nodes
+                file.use(operand)
             _write_launch(file, launch)
 
 

@@ -125,8 +125,6 @@ def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
 
 def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: int) -> None:
     """Write the call of a convolution with its bias, its residual and its relu."""
-    for operand in fused.read:
-        file.use(operand)
     item = fused.convolution
     image, weight = _channels_last_operands(file, item)
     bias = "None" if fused.bias is None else f"{file.names[fused.bias]}.reshape(-1)"
@@ -145,8 +143,6 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
 
 def write_biased_product(file: ProgramFile, biased: BiasedProduct) -> None:
     """Write the call of a product with its bias."""
-    for operand in biased.read:
-        file.use(operand)
     [*_, value] = biased.values
     bias, left, right = (file.names[operand] for operand in (biased.bias, *biased.product.operands))
     bias = bias if len(file.types[biased.bias].shape) == 1 else f"{bias}.reshape(-1)"

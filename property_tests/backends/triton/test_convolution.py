@@ -77,6 +77,17 @@ def test_a_value_that_others_read_is_written() -> None:
     assert [len(launch.nodes) for launch in (first, second)] == [2, 1]
 
 
+@pytest.mark.usefixtures("of_any_size")
+def test_an_image_lives_until_the_last_op_behind_its_convolution(run: RunProgram) -> None:
+    p = new_kernel_graph()
+    image, shape = p.new_input((1, 2, 6, 6, 6), "float32", "x"), (2, 2, 3, 3, 3)
+    between = p.conv3d(image, p.new_input(shape, "float32", "w"), pads=1)
+    image = p.conv3d(between, p.new_input(shape, "float32", "v"), pads=1)
+    last = p.new_input(shape, "float32", "u")  # a node between the convolution and the op behind it
+    p.mark_output(p.conv3d(p.tanh(image), last, pads=1))
+    assert is_right(run, p.graph())
+
+
 @st.composite
 def convolved(draw: st.DrawFn) -> Graph:
     """A convolution of any windows, transposed or not, of groups or volumes; with ops behind it or alone."""
