@@ -24,7 +24,7 @@ from math import prod
 from types import MappingProxyType
 
 from mirage_eg.ir import write
-from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.axes import Axes, Dim, infer_axes
 from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand, values_expanded
@@ -177,14 +177,24 @@ class JointAxes:
         return inputs, outputs
 
 
-def _kept_of(dim: Sequence[int], sizes: Sequence[int], axes: Axes) -> tuple[int, ...]:
-    """The kept indices of each axis of a dim, as indices of the dim: the first ones; under windows those at both ends."""
+def _kept_of(dim: Dim, sizes: Sequence[int], axes: Axes) -> tuple[int, ...]:
+    """The kept indices of each axis of a dim, as indices of the dim: the first ones, of joined dims those of each part; under
+    windows those at both ends."""
     kept, windowed = [0], {*axes.reach, *(it for image, _, _ in axes.slides for it in image)}
-    for axis in dim:
-        count, whole = sizes[axis], axes.sizes[axis]
-        last = count // 2 if axis in windowed else 0
-        digits = (*range(count - last), *range(whole - last, whole))
+    while dim:
+        own, parts = next(((it, parts) for it, parts in axes.joins if it and dim[: len(it)] == it), (dim[:1], ()))
+        whole, digits = prod(axes.sizes[axis] for axis in own), list[int]()
+        if parts:
+            starts = accumulate((prod(axes.sizes[axis] for axis in part) for part in parts), initial=0)
+            digits += (
+                start + index for start, part in zip(starts, parts, strict=False) for index in _kept_of(part, sizes, axes)
+            )
+        else:
+            count = sizes[own[0]]
+            last = count // 2 if own[0] in windowed else 0
+            digits += (*range(count - last), *range(whole - last, whole))
         kept = [place * whole + digit for place in kept for digit in digits]
+        dim = dim[len(own) :]
     return tuple(kept)
 
 

@@ -159,6 +159,27 @@ def test_verdicts_on_mutants_are_those_of_the_whole(name: str) -> None:
     assert different > 2
 
 
+def _joined_output(heads: int, wrong: bool) -> Graph:
+    graph = new_kernel_graph()
+    x, *parts = (graph.new_input((8, heads, 48), "float32", "x"), *(graph.new_input((48, n), "float32") for n in (96, 32, 33)))
+    columns = [x @ part for part in parts]
+    columns[1] = graph.exp(columns[1]) if wrong else columns[1]
+    graph.mark_output(graph.reshape(graph.concat(columns, 2), (8, heads * 161)))
+    return graph.graph()
+
+
+def test_the_kept_indices_of_a_joined_dim_are_those_of_its_parts() -> None:
+    program, wrong = _joined_output(3, False), _joined_output(3, True)
+    small = few(program, wrong)
+    assert small is not None and small.outputs[0][1] == (0, 1, 96, 97, 128, 129, 161, 162, 257, 258, 289, 290)
+    arrays = inputs_of(program)
+    kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
+    [got], [whole] = values(small.graph, kept), values(wrong, arrays)
+    np.testing.assert_allclose(got, at_places(whole, small.outputs[0]), rtol=1e-9, atol=1e-9)
+    difference = BlockReference(program).check(wrong).difference
+    assert difference is not None and difference.index[1] % 161 in range(96, 128)
+
+
 def _mean_program(rows: int, columns: int) -> KernelGraph:
     graph = new_kernel_graph()
     x, w = graph.new_input((rows, columns), "float32", "x"), graph.new_input((columns, rows), "float32", "w")
