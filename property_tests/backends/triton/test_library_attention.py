@@ -198,7 +198,8 @@ def test_a_segment_that_is_an_attention_is_a_kernel_of_the_library() -> None:
     p = new_kernel_graph()
     x, k, v = (p.new_input((3, rows, WIDTH), "float16", name) for name, rows in (("x", ROWS), ("k", KEYS), ("v", KEYS)))
     mask = p.new_input((ROWS, KEYS), "bool", "mask", weight=True)
-    scores = p.scale(p.rms_norm(x, WIDTH) @ p.transpose(p.relu(k), (0, 2, 1)), 0.25)
+    keys = k @ p.new_input((WIDTH, WIDTH), "float16", "w")  # an elementwise op would be in the attention's segment
+    scores = p.scale(p.rms_norm(x, WIDTH) @ p.transpose(keys, (0, 2, 1)), 0.25)
     p.mark_output(p.rms_norm(p.softmax(scores, 2, mask) @ v, WIDTH), name="z")
     program = written_out(p.graph())
     segmenter = Segmenter(program)
