@@ -108,9 +108,9 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     """Whether an op is a convolution for which cuDNN has no good kernel, of large images. A generated kernel computes it from
     images in any order.
 
-    On an H200 cuDNN reached 1 to 20 TFLOP/s in float32 for volumes of few channels, groups and transposed ones with dilated
-    strides or large windows, and 88 to 160 for others. In half precision it is slow for volumes of few channels, and for
-    row-major images of few channels alone.
+    On an H200 cuDNN reached 1 to 20 TFLOP/s in float32 for volumes of few channels, groups, and transposed volumes with large
+    windows, and 88 to 160 for others, transposed ones with dilated strides among them. In half precision it is slow for volumes
+    of few channels, and for row-major images of few channels alone.
     """
     if item.op not in (*CONVOLUTIONS, *TRANSPOSED) or graph.depends_on_sizes:
         return False
@@ -118,16 +118,15 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     channels, is_volume = x.shape[1] // item["groups"], len(x.shape) == 5
     if channels == 1 or prod(x.shape) < _FEWEST_ELEMENTS or prod(x.shape[1:]) > _MOST_ELEMENTS or x.dtype.itemsize == 8:
         return False
-    is_few = channels <= _FEW and is_volume
+    is_few = is_volume and channels <= (_FEW_OF_IMAGES if x.dtype.itemsize == 2 and item.op in CONVOLUTIONS else _FEW)
     is_image = item.op in CONVOLUTIONS and not is_volume and max(item["strides"]) == 1 and prod(weight.shape[2:]) > 1
     if x.dtype.itemsize == 2 or is_few:
         alone = is_image and item["groups"] == 1 and _is_row_major_alone(graph, item)
         return is_few or (alone and channels <= _FEW_IN_HALF)
     phases = prod(item["strides"]) if item.op in TRANSPOSED else 1
-    is_dilated = item.op in TRANSPOSED and phases > 1 and max(item["dilations"]) > 1
     is_wide = item.op in TRANSPOSED and is_volume and max(weight.shape[2:]) > _WINDOW
     is_few = is_image and channels <= _FEW_OF_IMAGES
-    return phases <= _MOST_PHASES and (item["groups"] > 1 or is_dilated or is_wide or is_few)
+    return phases <= _MOST_PHASES and (item["groups"] > 1 or is_wide or is_few)
 
 
 def is_depthwise_of_many(graph: Graph, item: Node) -> bool:
