@@ -69,11 +69,11 @@ def within_budget(until: Deadline, chosen: Sequence[Lowered]) -> Iterator[Sequen
 
 
 def large_checks_last(until: Deadline, chosen: Sequence[Lowered], size_of_check: Callable[[Graph], int]) -> list[Lowered]:
-    """In a finite time candidates whose check may take half of what is left come after the others.
+    """In a finite time candidates whose check may take half of what is left come after the others; in none, as given.
 
     `size_of_check`: the elements that a check evaluates.
     """
-    if until.left() == inf:
+    if until.left() == inf or until.passed():
         return [*chosen]
     most = until.left() / 2 * HEURISTICS.checked_elements
     return sorted(chosen, key=lambda entry: size_of_check(entry.graph) > most)

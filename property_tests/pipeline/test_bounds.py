@@ -256,6 +256,8 @@ def test_with_a_budget_large_checks_come_last() -> None:
     assert large_checks_last(after(seconds), chosen, sizes.__getitem__) == chosen[::-1]
     assert large_checks_last(after(3 * seconds), chosen, sizes.__getitem__) == chosen
     assert large_checks_last(NEVER, chosen, sizes.__getitem__) == chosen
+    nothing_is_asked = dict[Graph, int]().__getitem__
+    assert large_checks_last(after(0.0), chosen, nothing_is_asked) == chosen
 
 
 def many_inputs(unused: int) -> Graph:
