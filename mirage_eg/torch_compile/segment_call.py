@@ -151,14 +151,13 @@ class SegmentCall:
             _forget_oldest(self._running)
             self._running[sizes] = self.started(tensors)
         running, are_own, strides = self._running[sizes]
-        given = tensors
-        if self._lays_out:
-            given = self.results.laid_out(tensors)
+        given = self.results.laid_out(tensors) if (lays_out := self._lays_out) else tensors  # another thread may change it
+        if lays_out:
             self._lays_out = any(map(is_not, given, tensors))
         try:
             results = running(given, torch_library())  # it checks shapes, types, strides and alignment
         except GraphError:
-            if self._lays_out:
+            if lays_out:
                 raise
             self._lays_out = True  # at later calls without an error in between
             given = self.results.laid_out(tensors)

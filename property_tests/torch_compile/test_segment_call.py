@@ -96,6 +96,22 @@ def test_tensors_of_other_strides_raise_no_error_at_later_calls(monkeypatch: pyt
     assert ran == [False, True, True, True] and not call._lays_out
 
 
+def test_calls_of_other_threads_do_not_decide_what_a_call_lays_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = own_call()
+
+    def running(given: Any, library: Any) -> Any:
+        if not given[0].is_contiguous():
+            call._lays_out = True  # as a thread sets it that has such tensors, too
+            raise GraphError("argument x: strides")
+        return [given[0] * 2]
+
+    monkeypatch.setattr(SegmentCall, "started", lambda *_: (running, False, [(WIDTH, 1)]))
+    monkeypatch.setattr("mirage_eg.torch_compile.segment_call.torch_library", lambda: None)
+    x = torch.randn(8, WIDTH).T.contiguous().T
+    others = call.results.laid_out([x] * len(call.found.program.inputs))[1:]
+    assert torch.equal(call.run_on_gpu([x, *others])[0], x * 2)
+
+
 def test_storages_of_arguments_are_read_only_where_a_result_may_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[bool]()
     monkeypatch.setattr("mirage_eg.torch_compile.segment_call._sharing", lambda *_: asked.append(True) or ())
