@@ -46,10 +46,11 @@ def has_fixed_sizes(node: Fx) -> bool:
 
 
 def read_of(node: Fx) -> list[Fx]:
-    """The nodes whose elements a node reads: none for an op that reads shapes alone, or gives no element itself."""
-    if str(node.target) in FROM_SHAPES or (hasattr(node.target, "_schema") and is_empty(node)):
+    """The nodes whose elements a node reads: none for an op that gives no element itself, and not what gives a shape alone."""
+    if hasattr(node.target, "_schema") and is_empty(node):
         return []
-    return [it for it in node.all_input_nodes if not (hasattr(node.target, "_schema") and is_empty(it))]
+    like = node.args[0] if str(node.target) in FROM_SHAPES else None  # a number that fills is read
+    return [it for it in node.all_input_nodes if it is not like and not (hasattr(node.target, "_schema") and is_empty(it))]
 
 
 def operands_of(node: Fx) -> list[Fx]:

@@ -101,6 +101,7 @@ NUMBERS: dict[str, Callable[..., Any]] = {
     "an extent": lambda x: torch.zeros(as_size((x * 2).sum())) + 1,
     "a bound": lambda x: (x[: as_size((x - 1).max())], x + 1),
     "a factor": lambda x: x * x.max().item(),
+    "what fills a shape": lambda x: torch.full_like(x, (x * 0.5).max().item(), dtype=torch.float32) * 2,
     "a size": lambda x: (x.nonzero().shape[0], x + 1),
     "an expression of sizes": lambda x: x.nonzero().shape[0] * 2 + x.shape[0],
     "a truth": lambda x: ((x * 2).sum() > 20).item(),
