@@ -73,7 +73,8 @@ class MuGraph:
         """Run on CuPy arrays or CUDA torch tensors by Triton, on their library's current stream; on NumPy's by the evaluator.
 
         `out` is where the output goes, or a sequence where the program has several; without it they are new. Gives one array,
-        or a tuple where the program has several outputs. Can be captured in a CUDA graph once it has run.
+        or a tuple where the program has several outputs. Can be captured in a CUDA graph once it has run. Where the strides of
+        an output leave gaps between its rows, kernels write these, too, and the rest of the last row.
 
         Raises:
             GraphError: the number, library, shape, dtype, device or strides of an argument are not the program's; the message

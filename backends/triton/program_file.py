@@ -198,7 +198,8 @@ class ProgramFile:
             assert chosen is not None
             index = replace(self.pointer(chosen.index), shape=kind.shape, strides=chosen.strides, offset=chosen.offset)
             rows = Rows(index, chosen.step, chosen.extent)
-        gap = self.strides[value][-2] - kind.shape[-1] if value in placement.gaps else 0
+        has_gap = value in placement.gaps and len(kind.shape) > 1  # the rest of a single row is not written
+        gap = self.strides[value][-2] - kind.shape[-1] if has_gap else 0
         offset = placement.offsets.get(value, 0)
         return Pointer(f"{name}_ptr", name, kind.shape, kind.dtype, self.strides[value], offset, rows, gap)
 

@@ -34,6 +34,16 @@ def test_gaps_are_written_and_nothing_behind_them(run_guarded: RunProgram, colum
     assert worst(run_guarded(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2e-2
 
 
+def test_a_single_row_in_another_shape_has_no_gap(run_guarded: RunProgram) -> None:
+    graph, block = new_kernel_graph(), new_threadblock_graph((1,))
+    x = graph.new_input((33,), "bfloat16", "x")
+    block.new_output(block.scale(block.new_input(x, (-1,)), 2), (-1,))
+    graph.mark_output(graph.reshape(graph.customized([x], block)[0], (1, 33)))
+    program = with_output_marks(graph.graph(), [{"strides": (40, 1)}])
+    arrays = inputs_of(program)
+    assert worst(run_guarded(emit(program), arrays), evaluate(program, arrays, FloatAlgebra())) < 2e-2
+
+
 def test_rows_with_gaps_are_stored_in_vectors() -> None:
     with loaded(emit(head(33, 1))) as module:
         [(_, kernel)] = compile_module(module, "sm_90", resources=False)
