@@ -121,7 +121,9 @@ def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: 
     """
     verified = Verified()
     with suppress(OverdueError):
-        for batch in within_budget(run.until, large_checks_last(run.until, chosen, reference.size_of_check)):
+        with ending(run.until):  # sizes of checks are found by evaluating parts
+            in_turn = large_checks_last(run.until, chosen, reference.size_of_check)
+        for batch in within_budget(run.until, in_turn):
             likely = [candidate_of(entry, UNWRITTEN, EQUAL_TO_ITSELF, NO_ERROR) for entry in batch]
             some = batch if run.on_gpu else _lowered(batch, _that_may_be_first(run, likely))
             with ending(run.until), background_task(partial(compiler.compile_some, batch, some)) as compiled:

@@ -77,7 +77,7 @@ def test_large_images_pay_for_a_filter_in_each_call() -> None:
     shapes = SHAPES | {"x": (64, 8, 112, 112)}
     program = _program(CASES["a batch norm"][0], shapes)
     found = _folded(program)
-    assert found is not None and predict_us(found.searched, H200) < 0.7 * predict_us(program, H200)
+    assert found is not None and predict_us(found.searched, H200) < 0.8 * predict_us(program, H200)
 
 
 @pytest.mark.parametrize(
