@@ -99,7 +99,7 @@ def test_a_written_argument_that_is_a_result_has_segments(name: str, rest: str) 
 
 
 @pytest.mark.parametrize("rest", few(["inductor", "eager"], 1))
-@pytest.mark.parametrize("kind", [Counted, Cache])
+@pytest.mark.parametrize("kind", few([Counted, Cache], 1))
 def test_a_counter_in_a_buffer_leaves_segments(kind: Any, rest: str) -> None:
     plain, model = kind(), kind()
     with torch.no_grad(), library_segments():

@@ -21,6 +21,7 @@ from mirage_eg.torch_compile.segment_store import forget
 from mirage_eg.torch_compile.settings import Settings
 from mirage_eg.torch_compile.whole_graph import compiled_whole, may_compare
 from property_tests.support.library_segments import library_segments
+from property_tests.support.parameters import few
 from property_tests.support.slow_stages import Clock as SlowClock
 from property_tests.support.torch_cases import WIDTH, projected, with_an_op_outside
 
@@ -290,7 +291,7 @@ def test_weights_are_known_where_the_whole_graph_decides(clock: Clock, monkeypat
     assert sorted(tuple(it.shape) for it in known[0].values()) == [(WIDTH,), (WIDTH, WIDTH)]
 
 
-@pytest.mark.parametrize(("ours", "used"), [(3.0, 1), (5.0, 0)])
+@pytest.mark.parametrize(("ours", "used"), few([(3.0, 1), (5.0, 0)], 1))
 def test_torchs_own_ops_are_taken_where_they_are_faster(clock: Clock, ours: float, used: int, tmp_path: Path) -> None:
     x = torch.randn(8, WIDTH)
     clock += [(6.0, 4.0), (ours, 4.0)]
