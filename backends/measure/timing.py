@@ -1,7 +1,6 @@
 """Timing emitted programs on the current GPU: warm, and with the caches flushed."""
 
 import ctypes
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,18 +137,6 @@ def causal_mask(shape: Sequence[int], masked: int) -> Any:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
-    """Put off the collection of cyclic garbage, as `timeit` does: a compilation leaves millions of objects to look through."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@contextmanager
 def timing_stream() -> Iterator[None]:
     """Make the stream on which programs are timed the current one: no CUDA graph is captured on the default stream."""
     import torch
@@ -182,7 +169,7 @@ def time_alternately(
 
     Without `graphs` the runs are called, so that the time has what the host does between kernels.
     """
-    with gpu_turn(), timing_stream(), _without_collections():
+    with gpu_turn(), timing_stream():
         return _timed([_ready(run, graphs) for run in runs], repeats, cold)
 
 

@@ -1,8 +1,6 @@
 """Runs are timed in alternating rounds; too little memory on the GPU is bad input."""
 
-import gc
 from collections import Counter
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -59,17 +57,3 @@ def test_each_run_follows_each_of_its_neighbours_equally_often() -> None:
     order = "".join(run for number in range(4) for run, _ in timing._in_turns(number, names, [[] for _ in names]))
     pairs = Counter(zip(order, order[1:] + order[:1], strict=True))
     assert all(pairs[one, two] == pairs[two, one] == 2 for one, two in ("ab", "bc", "cd", "da"))
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_no_garbage_is_collected_while_runs_are_timed(enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gpu_turn", "timing_stream"):
-        monkeypatch.setattr(timing, name, nullcontext)
-    monkeypatch.setattr(timing, "_ready", lambda run, graphs: run())
-    monkeypatch.setattr(timing, "_timed", lambda runs, repeats, cold: [])
-    monkeypatch.setattr(gc, "isenabled", lambda: enabled)
-    collections: list[str] = []
-    monkeypatch.setattr(gc, "disable", lambda: collections.append("off"))
-    monkeypatch.setattr(gc, "enable", lambda: collections.append("on"))
-    timing.time_alternately([lambda: collections.append("run")], 2)
-    assert collections == ["off", "run", *["on"] * enabled]
