@@ -24,7 +24,7 @@ def activated_products(graph: Graph) -> Iterator[BiasedProduct]:
     return (_with_activation(graph, numbered, it) for it in biased_products(graph))
 
 
-_ACTIVATIONS = tuple(op for op in PACKAGED.values() if op.behind_product)
+_ACTIVATIONS = tuple(op for op in PACKAGED.values() if op.use_gelu is not None)
 _MOST_OPS = 16  # of an activation that is written in others
 _POINTS = (*(it / 8 for it in range(-64, 65)), *(sign * it for it in (1e-3, 20.0, 1e5, 1e10, 1e30) for sign in (-1, 1)))
 _EXACT = 1e-6  # of a point: a half has 11 binary digits

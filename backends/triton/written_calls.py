@@ -17,7 +17,7 @@ from mirage_eg.backends.triton.window_rows import write_windows
 from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import CASTS, to_a_type
+from mirage_eg.ir.op.elementwise import CASTS, PACKAGED, to_a_type
 from mirage_eg.ir.op.moves import RESHAPES, VIEWS, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, row_major
@@ -153,7 +153,7 @@ def write_biased_product(file: ProgramFile, biased: BiasedProduct) -> None:
     shape += ".contiguous()" if is_padded and value not in file.lowered.placement.gaps else ""
     call = f"{PRODUCT}({left}, {right}, {bias})" if is_padded else f"torch.addmm({bias}, {left}, {right})"
     if biased.activation:
-        call = f"{ACTIVATED}({left}, {right}, {bias}, {biased.activation.startswith('gelu')})"
+        call = f"{ACTIVATED}({left}, {right}, {bias}, {PACKAGED[biased.activation].use_gelu})"
     file.body.append(f"    {name} = {call}{shape}")
     file.calls_torch = True
 

@@ -156,7 +156,7 @@ OPS = (
         sign=lambda x: max(x, Sign.NOT_NEGATIVE),
         range=lambda x: (max(0, x[0]), max(0, x[1])),
         behind_convolution=True,
-        behind_product=True,
+        use_gelu=False,
     ),
     of_one_name("tanh", field=MONOTONE, triton="tanh({x})", helpers=(_TANH,), keeps_zero=True, bounded=True, functions=1),
     ElementwiseOp(
@@ -170,7 +170,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         functions=0.6,
-        behind_product=True,
+        use_gelu=True,
         onnx=_gelu_tanh_in_onnx,
     ),
     of_one_name(

@@ -78,7 +78,7 @@ class ElementwiseOp:
     extreme       of two operands 1: the larger, −1: the smaller
     periodic      any rounding of a large operand decides
     behind_convolution  the library's convolutions apply it to what they compute
-    behind_product      its products with a bias do
+    use_gelu      of an op that its products with a bias apply: the flag that chooses it (torch._addmm_activation); else None
     selects       the result may be defined where an operand other than a condition is undefined
     constant      the value is the same for all operands
     keeps_zero    zero in gives zero out (of binary ops: zero in all operands); None: computed from the definition
@@ -121,7 +121,7 @@ class ElementwiseOp:
     extreme: int = 0
     periodic: bool = False
     behind_convolution: bool = False
-    behind_product: bool = False
+    use_gelu: bool | None = None
     selects: bool = False
     constant: bool = False
     keeps_zero: bool | Callable[..., bool] | None = False
