@@ -33,6 +33,11 @@ class DType(StrEnum):
         return self in _FLOAT8
 
     @property
+    def has_zero(self) -> builtins.bool:
+        """Whether bits that are 0 are the number 0."""
+        return self is not DType.float8_e8m0fnu
+
+    @property
     def in_numpy(self) -> str:
         """The type of its numbers in NumPy, which has neither bfloat16 nor float8: those are float32, rounded."""
         return "float32" if self is DType.bfloat16 or self.is_float8 else self.value

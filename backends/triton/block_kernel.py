@@ -258,8 +258,8 @@ def _write_load(
     late = not early and not moved and pointer.rows is None and value in late_loads(graph)
     hoisted = not (early or late) and before_loop and writer.schedule.hoist_loads and pointer.rows is None
     name = writer.new_name(pointer.tensor)
-    has_zero = dtype is not DType.float8_e8m0fnu  # bytes that are 0 are a power of two
-    tile = writer.new_tile(value, name, dtype, frozenset(range(len(pointer.shape))) if has_zero else frozenset(), finite=True)
+    zero = frozenset(range(len(pointer.shape))) if dtype.has_zero else frozenset[int]()
+    tile = writer.new_tile(value, name, dtype, zero, finite=True)
     ranged = [(dim, target) for dim, target in enumerate(item["imap"]) if target != REPLICATED]
     splits = [
         [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in ranged if target == dim] for dim in range(len(tile.shape))
@@ -271,7 +271,7 @@ def _write_load(
     if moved:
         value = moved[-1][1]
         whole = frozenset(range(len(graph.types[value].shape)))
-        tile = writer.new_tile(value, name, dtype, whole if has_zero else frozenset(), finite=True)
+        tile = writer.new_tile(value, name, dtype, whole if dtype.has_zero else frozenset(), finite=True)
     if pointer.rows is not None:
         row = _write_rows(writer, pointer.rows, steps, loaded, tile, where_moved, graph.phases[value])
         pointer = replace(pointer, name=f"{pointer.name} + {row}")
@@ -281,7 +281,7 @@ def _write_load(
     if early:
         writer.early_loads.append(f"{name} = {load}")
         load = name
-    if not has_zero or (dtype is not DType.bool and any(reads_stored(graph, consumer, value) for consumer in consumers)):
+    if not dtype.has_zero or (dtype is not DType.bool and any(reads_stored(graph, consumer, value) for consumer in consumers)):
         load = cast(load, stored, dtype)
     else:
         load = cast(load, stored, writer.compute_dtype(value))

@@ -86,7 +86,7 @@ def is_widening(graph: Graph, item: Node) -> bool:
     if item.op not in CASTS or (wanted := DType(item["dtype"])).is_integer:
         return False
     have = graph.types[item.operands[0]].dtype
-    if have in (DType.bool, DType.float8_e8m0fnu) or wanted is DType.float64:
+    if have is DType.bool or not have.has_zero or wanted is DType.float64:
         return False
     return have is not wanted and wanted.keeps(have)
 

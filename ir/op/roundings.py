@@ -1,5 +1,6 @@
 """Roundings to whole numbers and to types of eight bits: opaque functions, since their errors are a part of the program."""
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -42,6 +43,21 @@ def _to_bytes(dtype: DType) -> ElementwiseOp:
     )
 
 
+def _rounding(dtype: DType, source: str) -> ElementwiseOp:
+    """The op that rounds to a type by a function of Triton with this source."""
+    name = f"to_{dtype}"
+    return ElementwiseOp(
+        name=name,
+        words=f"x rounded to {dtype}",
+        dtype=str(dtype),
+        triton=f"{name}({{x}})",
+        torch=f"{{x}}.to(torch.{dtype})",
+        helpers=((name, source),),
+        noun="rounded",
+        keeps_zero=dtype.has_zero,
+    )
+
+
 def _to_float8(dtype: DType, bits: int, least: int, beyond: float, rounded: str) -> ElementwiseOp:
     """The rounding to a type with `bits` of mantissa and `least` exponent; larger numbers than its own become `beyond`.
 
@@ -67,19 +83,7 @@ def {name}(x):
 {rounded}
     return rounded.to(tl.float32)
 '''
-    return ElementwiseOp(
-        name=name,
-        words=f"x rounded to {dtype}",
-        dtype=str(dtype),
-        numbers=numbers,
-        exactly=exactly,
-        field=IDEMPOTENT,
-        triton=f"{name}({{x}})",
-        torch=f"{{x}}.to(torch.{dtype})",
-        helpers=((name, source),),
-        noun="rounded",
-        keeps_zero=True,
-    )
+    return replace(_rounding(dtype, source), numbers=numbers, exactly=exactly, field=IDEMPOTENT)
 
 
 def _to_power_of_two(dtype: DType) -> ElementwiseOp:
@@ -111,19 +115,7 @@ def {name}(x):
     near = tl.where(bits < 0x00800000, tl.where(bits <= 0x00400000, 0x00400000, 0x00800000), (bits + 0x00400000) & 0x7F800000)
     return tl.where(near < 0x7F800000, near, 0x7FC00000).to(tl.float32, bitcast=True)
 '''
-    return ElementwiseOp(
-        name=name,
-        words=f"x rounded to {dtype}",
-        dtype=str(dtype),
-        numbers=numbers,
-        exactly=exactly,
-        field=KEYED,
-        triton=f"{name}({{x}})",
-        torch=f"{{x}}.to(torch.{dtype})",
-        helpers=((name, source),),
-        noun="rounded",
-        keeps_zero=False,
-    )
+    return replace(_rounding(dtype, source), numbers=numbers, exactly=exactly, field=KEYED)
 
 
 OPS = (
