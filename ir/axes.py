@@ -17,7 +17,7 @@ from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import LIBRARY
-from mirage_eg.ir.op.moves import BROADCASTS, CUTS_AND_JOINS, JOINS, RESHAPES, TRANSPOSES
+from mirage_eg.ir.op.moves import BROADCASTS, CUTS_AND_JOINS, JOINS, PAD, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape, reshape_groups
 from mirage_eg.ir.windows import sides
@@ -202,7 +202,7 @@ class _Inference:
                 return self.library(item, operands, shape, row.axes(self.extents(operands), item.mapping))
             case Kind.REARRANGEMENT if self.slices and item.op in CUTS_AND_JOINS:
                 return self.cut(item, operands, shape)
-            case _ if self.finest and item.op == "pad":
+            case _ if self.finest and item.op == PAD.name:
                 return self.padded(item, operands[0], shape)
             case Kind.REARRANGEMENT:
                 return self.rearrange(item, operands[0], shape)

@@ -14,7 +14,6 @@ from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.all_experts import MOST_CHOSEN, MOST_TOKENS
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.sizes import Dim, SizeExpression
 
 _CASTS = frozenset(("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default"))
 _HISTOGRAM, _SORT, _TOPK = "aten.histc.default", ("aten.sort.default", "aten.sort.stable"), "aten.topk.default"
@@ -154,36 +153,10 @@ def _floor_divided(call: Call) -> Tensor:
     return cast(x if divisor == 1 else x // divisor, call.result.dtype)
 
 
-def _filled(value: int | None) -> Handler:
-    """A tensor of one number, `fill_value` where None is given; zeros, too, where torch leaves the elements open."""
-
-    def fill(call: Call) -> Tensor:
-        call.ignore("self", "size", "dtype", "layout", "device", "pin_memory", "memory_format")
-        number = call.constant(call.take("fill_value") if value is None else value, call.result.dtype)
-        return call.graph.broadcast(number, call.result.shape) if call.result.shape else number
-
-    return fill
-
-
-def _places(call: Call) -> Tensor:
-    """0, 1, … below a multiple of a size: torch computes what an input can be."""
-    call.require("start", None, 0)
-    call.require("step", None, 1)
-    call.ignore("end", "dtype", "layout", "device", "pin_memory")
-    [extent] = call.result.shape
-    if isinstance(extent, Dim) or not isinstance(extent, SizeExpression):
-        raise UnsupportedError(f"{extent} numbers, wanted a multiple of a size")
-    return cast(call.graph.iota(extent), call.result.dtype)
-
-
 HANDLERS: Mapping[str, Handler] = {
     _HISTOGRAM: _histogram,
     "transformers.grouped_mm_fallback.default": _grouped_product,
     **named("_grouped_mm.default", _grouped_product),
     **named("_scaled_grouped_mm.default", _scaled_grouped_product),
     **named("floor_divide.default", _floor_divided),
-    **named("arange.default arange.start arange.start_step", _places),
-    **named("empty_like.default new_empty.default zeros_like.default new_zeros.default", _filled(0)),
-    **named("ones_like.default new_ones.default", _filled(1)),
-    **named("full_like.default new_full.default", _filled(None)),
 }

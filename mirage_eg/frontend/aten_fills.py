@@ -1,0 +1,39 @@
+"""ATen's ops that make tensors of one number, or of places, as large as an input: those that no constant is known for."""
+
+from collections.abc import Mapping
+
+from mirage_eg.frontend.aten_call import Call, Handler, named
+from mirage_eg.frontend.aten_rearrangements import cast
+from mirage_eg.ir.builder import Tensor
+from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.sizes import Dim, SizeExpression
+
+
+def _filled(value: int | None) -> Handler:
+    """A tensor of one number, `fill_value` where None is given; zeros, too, where torch leaves the elements open."""
+
+    def fill(call: Call) -> Tensor:
+        call.ignore("self", "size", "dtype", "layout", "device", "pin_memory", "memory_format")
+        number = call.constant(call.take("fill_value") if value is None else value, call.result.dtype)
+        return call.graph.broadcast(number, call.result.shape) if call.result.shape else number
+
+    return fill
+
+
+def _places(call: Call) -> Tensor:
+    """0, 1, … below a multiple of a size: torch computes what an input can be."""
+    call.require("start", None, 0)
+    call.require("step", None, 1)
+    call.ignore("end", "dtype", "layout", "device", "pin_memory")
+    [extent] = call.result.shape
+    if isinstance(extent, Dim) or not isinstance(extent, SizeExpression):
+        raise UnsupportedError(f"{extent} numbers, wanted a multiple of a size")
+    return cast(call.graph.iota(extent), call.result.dtype)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **named("arange.default arange.start arange.start_step", _places),
+    **named("empty_like.default new_empty.default zeros_like.default new_zeros.default", _filled(0)),
+    **named("ones_like.default new_ones.default", _filled(1)),
+    **named("full_like.default new_full.default", _filled(None)),
+}
