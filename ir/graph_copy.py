@@ -1,6 +1,6 @@
 """A copy of a graph, or of a part of it, in which some nodes are left out, reordered, or replaced by others."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +66,23 @@ def nodes_between(graph: Graph, reads: Collection[int], makes: Iterable[int]) ->
             found.add(place)
             left += [value for value in graph.nodes[place].operands if value not in given]
     return [numbered for place, numbered in enumerate(graph.numbered()) if place in found]
+
+
+def with_rewritten(program: Graph, values: Set[int], rewrite: Callable[[GraphCopy, Node, int], int]) -> Graph:
+    """The program with other nodes in the place of those that make some values; `program` itself where there are none.
+
+    `rewrite` appends the nodes in the place of one, which makes a value, and gives the position of theirs.
+    """
+    if not values:
+        return program
+    copy = GraphCopy(program)
+    for item, made in copy:
+        if values.isdisjoint(made):
+            copy.copy(item, made)
+        else:
+            [value] = made
+            copy.position[value] = rewrite(copy, item, value)
+    return copy.graph()
 
 
 def without_values(program: Graph, dropped: Set[int]) -> Graph:

@@ -12,7 +12,7 @@ from mirage_eg.backends.cost.lower_bound import flops_of_product
 from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.pointwise_convolution import POINTWISE
@@ -24,14 +24,8 @@ _LARGE = 1 << 28  # operations, above which a product in float32 takes longer th
 def with_pointwise_products(program: Graph) -> Graph:
     """The program with products in the place of 1×1 convolutions; `program` itself where it has none."""
     shapes = [kind.shape for kind in program.types]
-    pointwise = {values[0] for item, values in program.numbered() if _is_pointwise(program, item, values)}
-    if not pointwise:
-        return program
-    copy = GraphCopy(program)
-    for item, values in copy:
-        if pointwise.isdisjoint(values):
-            copy.copy(item, values)
-            continue
+
+    def product_of(copy: GraphCopy, item: Node, value: int) -> int:
         x, weight = (copy.position[operand] for operand in item.operands)
         images, channels, *extents = shapes[item.operands[0]]
         matrix = copy.append(write.reshape(weight, shapes[item.operands[1]][:2]))
@@ -42,8 +36,10 @@ def with_pointwise_products(program: Graph) -> Graph:
             lead = (images,) if images > 1 else ()
             columns = copy.append(write.reshape(x, (*lead, channels, prod(extents))))
             product = copy.append(write.matmul(matrix, columns))
-        copy.position[values[0]] = copy.append(write.reshape(product, shapes[values[0]]))
-    return copy.graph()
+        return copy.append(write.reshape(product, shapes[value]))
+
+    pointwise = {values[0] for item, values in program.numbered() if _is_pointwise(program, item, values)}
+    return with_rewritten(program, pointwise, product_of)
 
 
 def _is_pointwise(program: Graph, item: Node, values: range) -> bool:
