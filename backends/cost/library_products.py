@@ -3,6 +3,7 @@
 from math import ceil, prod
 
 from mirage_eg.backends.cost.lower_bound import flops_of_product
+from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
 from mirage_eg.backends.launches.few_channels import window_products
 from mirage_eg.backends.launches.image_layouts import is_depthwise_of_many
 from mirage_eg.backends.launches.placement import placement_of
@@ -38,7 +39,7 @@ and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200."""
 _LEAST_COLUMNS = 64  # of a product of the library
 _COPIED_WINDOWS = 1.6  # times its bytes: each element has an address and conditions of its own
 _UNALIGNED_CHANNELS = 16.0
-"""How much slower cuDNN's convolutions in half precision are on channels that are no multiple of 8: the first one of ResNet-50
+"""How much slower cuDNN's convolutions in half precision are on channels of no aligned bytes: the first one of ResNet-50
 took 895 µs for 128 images on an H200, at 34 TFLOP/s."""
 
 
@@ -86,7 +87,7 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
     if (windows := window_products(graph).get(value)) is not None:
         return 2 * windows.rows * windows.columns * filters, max(1.0, _LEAST_COLUMNS / filters)
     slower *= _FILTERS * ceil(filters / _FILTERS) / filters * max(1.0, _CHANNELS / channels)
-    return operations, _UNALIGNED_CHANNELS if channels % 8 else slower
+    return operations, _UNALIGNED_CHANNELS if channels % ALIGNED_HALVES else slower
 
 
 def converted_bytes(graph: Graph, item: Node) -> int:

@@ -21,9 +21,8 @@ from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import prepared_values
 
 ALIGNED = 16  # bytes
-_WORTH_COPYING = (
-    32  # operations for each byte of a copied weight: a product of 32 rows took 116 µs on an H200, padded 27 and a copy
-)
+ALIGNED_HALVES = ALIGNED // 2  # elements in half precision: also channels of cuDNN's convolutions
+_WORTH_COPYING = 32  # operations for each byte of a copied weight: 32 rows took 116 µs on an H200, padded 27 and a copy
 _WORTH_COPYING_ROWS = 165  # likewise where the rows of both operands are unaligned, and copied by single elements
 
 

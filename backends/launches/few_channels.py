@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
 from mirage_eg.backends.launches.image_layouts import MANY_IMAGES, is_channels_last_convolution
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.moves import PAD
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.windows import CONV2D
 
-_FEW = 8  # channels
-_ALIGNED = 8  # elements of 16 bytes: rows of a product of the library are multiples
 _MOST = 1 << 31  # elements of the matrix
 
 
@@ -55,17 +55,17 @@ def window_operands(graph: Graph) -> frozenset[int]:
 def _window_product(graph: Graph, item: Node, value: int) -> WindowProduct | None:
     image, weight = item.operands
     (images, channels, *_), (_, _, *window) = (graph.types[operand].shape for operand in item.operands)
-    is_few = channels < _FEW and item["groups"] == 1 and images >= MANY_IMAGES and prod(window) > 1
+    is_few = channels < ALIGNED_HALVES and item["groups"] == 1 and images >= MANY_IMAGES and prod(window) > 1
     if not is_few or graph.types[image].dtype.itemsize != 2 or not is_channels_last_convolution(graph, item):
         return None
     fixed = marked_weights(graph) | prepared_values(graph)
     is_written = image not in fixed and _is_written(graph, image) and (weight in fixed or _is_written(graph, weight))
     rows, terms = images * prod(graph.types[value].shape[2:]), channels * prod(window)
-    columns = -(-terms // _ALIGNED) * _ALIGNED
+    columns = -(-terms // ALIGNED_HALVES) * ALIGNED_HALVES
     return WindowProduct(item, rows, terms, columns) if is_written and rows * columns < _MOST else None
 
 
 def _is_written(graph: Graph, value: int) -> bool:
     """Whether a value is the caller's, or in memory of its own when it is computed."""
     maker = graph.node_of[value]
-    return maker.op in ("input", "block", "pad") or maker.kind is Kind.ELEMENTWISE
+    return maker.op in ("input", "block", PAD.name) or maker.kind is Kind.ELEMENTWISE

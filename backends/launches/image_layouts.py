@@ -10,6 +10,7 @@ torch's kernel for images channels last has a handful of blocks there.
 from collections.abc import Collection, Sequence
 from math import prod
 
+from mirage_eg.backends.launches.aligned_rows import ALIGNED
 from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -118,15 +119,15 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     channels, is_volume = x.shape[1] // item["groups"], len(x.shape) == 5
     if channels == 1 or prod(x.shape) < _FEWEST_ELEMENTS or prod(x.shape[1:]) > _MOST_ELEMENTS or x.dtype.itemsize == 8:
         return False
-    is_few = is_volume and channels <= (_FEW_OF_IMAGES if x.dtype.itemsize == 2 and item.op in CONVOLUTIONS else _FEW)
+    of_few = is_volume and channels <= (_FEW_OF_IMAGES if x.dtype.itemsize == 2 and item.op in CONVOLUTIONS else _FEW)
     is_image = item.op in CONVOLUTIONS and not is_volume and max(item["strides"]) == 1 and prod(weight.shape[2:]) > 1
-    if x.dtype.itemsize == 2 or is_few:
+    if x.dtype.itemsize == 2 or of_few:
         alone = is_image and item["groups"] == 1 and _is_row_major_alone(graph, item)
-        return is_few or (alone and channels <= _FEW_IN_HALF)
+        return of_few or (alone and channels <= _FEW_IN_HALF)
     phases = prod(item["strides"]) if item.op in TRANSPOSED else 1
     is_wide = item.op in TRANSPOSED and is_volume and max(weight.shape[2:]) > _WINDOW
-    is_few = is_image and channels <= _FEW_OF_IMAGES
-    return phases <= _MOST_PHASES and (item["groups"] > 1 or is_wide or is_few)
+    is_known = item["groups"] > 1 or is_wide or (is_image and channels <= _FEW_OF_IMAGES)
+    return is_known and phases <= _MOST_PHASES
 
 
 def is_depthwise_of_many(graph: Graph, item: Node) -> bool:
@@ -192,16 +193,13 @@ def pools_row_major(graph: Graph, item: Node) -> bool:
     return item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] < MANY_IMAGES
 
 
-_ALIGNED = 16  # bytes that a load has at most
-
-
 def _is_product_of_rows(graph: Graph, item: Node) -> bool:
     """Whether a convolution is a product of matrices that may as well be row-major: windows are 1×1, and planes are aligned.
 
     For 128 images of 14 × 14 and 7 × 7 in bfloat16 cuDNN took three times as long row-major on an H200.
     """
     image, weight = (graph.types[operand] for operand in item.operands)
-    return prod(weight.shape[2:]) == 1 and prod(image.shape[2:]) * image.dtype.itemsize % _ALIGNED == 0
+    return prod(weight.shape[2:]) == 1 and prod(image.shape[2:]) * image.dtype.itemsize % ALIGNED == 0
 
 
 def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:

@@ -1,6 +1,6 @@
 """Convolutions that generated kernels compute as implicit products: filters times the elements of windows, which are gathered.
 
-They are those for which cuDNN has no kernel of its kind: volumes, transposed ones with strides, groups, and few channels.
+They are those for which cuDNN is slow (`is_rare_convolution`): mostly volumes, groups and few channels.
 Images may have any strides.
 """
 

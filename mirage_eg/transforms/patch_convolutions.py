@@ -11,29 +11,22 @@ the library computes in TF32, or where there are channels enough.
 from itertools import chain
 from math import prod
 
+from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.windows import CONVOLUTIONS
-
-ALIGNED_CHANNELS = 8  # of cuDNN's convolutions in half precision
 
 
 def with_patch_products(program: Graph) -> Graph:
     """The program with products in the place of convolutions of patches; `program` itself where it has none."""
     shapes = [kind.shape for kind in program.types]
-    found = {values[0] for item, values in program.numbered() if _is_of_patches(program, item)}
-    if not found:
-        return program
-    copy = GraphCopy(program)
-    for item, values in copy:
-        if found.isdisjoint(values):
-            copy.copy(item, values)
-            continue
+
+    def product_of(copy: GraphCopy, item: Node, value: int) -> int:
         x, weight = (copy.position[operand] for operand in item.operands)
         filters, channels, *window = shapes[item.operands[1]]
-        images, _, *plane = shapes[values[0]]
+        images, _, *plane = shapes[value]
         dims, terms = range(len(window)), channels * prod(window)
         split = copy.append(write.reshape(x, (images, channels, *chain(*zip(plane, window, strict=True)))))
         order = (0, *(2 + 2 * dim for dim in dims), 1, *(3 + 2 * dim for dim in dims))
@@ -41,9 +34,10 @@ def with_patch_products(program: Graph) -> Graph:
         matrix = copy.append(write.transpose(copy.append(write.reshape(weight, (filters, terms))), (1, 0)))
         product = copy.append(write.matmul(patches, matrix))
         rows = copy.append(write.reshape(product, (images, prod(plane), filters)))
-        swapped = copy.append(write.transpose(rows, (0, 2, 1)))
-        copy.position[values[0]] = copy.append(write.reshape(swapped, shapes[values[0]]))
-    return copy.graph()
+        return copy.append(write.reshape(copy.append(write.transpose(rows, (0, 2, 1))), shapes[value]))
+
+    of_patches = {values[0] for item, values in program.numbered() if _is_of_patches(program, item)}
+    return with_rewritten(program, of_patches, product_of)
 
 
 def _is_of_patches(program: Graph, item: Node) -> bool:
@@ -53,4 +47,4 @@ def _is_of_patches(program: Graph, item: Node) -> bool:
     window = weight.shape[2:]
     whole = all(extent % size == 0 for extent, size in zip(image.shape[2:], window, strict=True))
     tiles = whole and prod(window) > 1 and item["strides"] == window and {*item["dilations"]} == {1}
-    return tiles and weight.dtype.itemsize == 2 and weight.shape[1] % ALIGNED_CHANNELS > 0
+    return tiles and weight.dtype.itemsize == 2 and weight.shape[1] % ALIGNED_HALVES > 0
