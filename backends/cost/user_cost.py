@@ -9,15 +9,17 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from runpy import run_path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.tiles import flatten
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_op
 from mirage_eg.ir.shapes import Shape
+
+if TYPE_CHECKING:
+    from mirage_eg.backends.launches.launch_graph import Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class UserCost:
     name: str
     function: Callable[[CostedKernel], float]
 
-    def us(self, graph: Graph, launch: Launch, us: float, limited_by: str, dram_bytes: int, flops: int) -> float:
+    def us(self, graph: Graph, launch: "Launch", us: float, limited_by: str, dram_bytes: int, flops: int) -> float:
         """The cost of one kernel of a kernel graph.
 
         Raises:

@@ -9,8 +9,6 @@ import typer
 from rich.table import Table
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.cli.arguments import ProgramArgument, load, with_options
 from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, progress
 from mirage_eg.ir.at_sizes import dims_of
@@ -82,6 +80,8 @@ def mutants(
         check_writable(out)
     name, graph = load(program, options.batch)
     statement = _statement(every, graph)
+    from mirage_eg.backends.cost.roofline_model import predict_us
+    from mirage_eg.backends.launches.launch_graph import launches_of
     from mirage_eg.partial_equivalence.mutants import mutants as find
     from mirage_eg.partial_equivalence.parts import named_ops
     from mirage_eg.partial_equivalence.size_families import at_tried_sizes, with_fixed_sizes

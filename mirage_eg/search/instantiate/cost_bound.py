@@ -8,9 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.live_iterations import causal_share
-from mirage_eg.backends.cost.roofline_model import (
+from mirage_eg.backends.cost.block_cost import (
     BlockWork,
     Ending,
     block_cost,
@@ -20,6 +18,8 @@ from mirage_eg.backends.cost.roofline_model import (
     slowdown,
     tile_flops,
 )
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.live_iterations import causal_share
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import EXPONENTIALS

@@ -10,9 +10,9 @@ from fractions import Fraction
 from itertools import zip_longest
 from math import ceil, prod
 
+from mirage_eg.backends.cost.block_cost import block_work
 from mirage_eg.backends.cost.liveness import computes_behind, is_of_rows, live_bytes
 from mirage_eg.backends.cost.registers import threads_for
-from mirage_eg.backends.cost.roofline_model import block_work
 from mirage_eg.backends.triton.clusters import is_of_one_row
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir import write

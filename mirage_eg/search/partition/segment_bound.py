@@ -1,8 +1,8 @@
 """The least time of a segment, whichever kernels compute it: its memory traffic, or its products."""
 
+from mirage_eg.backends.cost.block_cost import slowdown
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import flops_of_product
-from mirage_eg.backends.cost.roofline_model import slowdown
 from mirage_eg.backends.triton.storage import product_dtype
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_op

@@ -133,12 +133,8 @@ def _search(
     given, one at a time, since each tightens the bounds of its neighbours, so that fewer are searched until the bound is met.
     Gives a lower bound, and whether no such plan is cheaper than the best.
     """
-    (best, us), bound, waited, is_reached = (
-        graph.best(per_kernel, most),
-        0.0,
-        0,
-        False,
-    )  # the last: a plan besides the given one
+    (best, us), bound, waited = graph.best(per_kernel, most), 0.0, 0
+    is_reached = False  # a plan besides the given one
     while waited < (limits.patience if most is None else limits.patience_of_few):
         path, least = graph.cheapest(per_kernel, most)
         bound = max(bound, least)

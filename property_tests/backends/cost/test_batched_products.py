@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirage_eg.backends.cost.roofline_model import BlockWork, block_work
+from mirage_eg.backends.cost.block_cost import BlockWork, block_work
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.node import REPLICATED
 from mirage_eg.ir.shapes import Shape

@@ -3,8 +3,9 @@
 import pytest
 
 from mirage_eg import new_kernel_graph
+from mirage_eg.backends.cost.block_cost import Cost
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import Cost, predict
+from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph

@@ -4,10 +4,11 @@ from itertools import pairwise
 
 import pytest
 
+from mirage_eg.backends.cost.block_cost import block_work
 from mirage_eg.backends.cost.compiled_spills import spill_us
 from mirage_eg.backends.cost.devices import find_device
 from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, threads_for
-from mirage_eg.backends.cost.roofline_model import block_work, predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.triton.compile import compile_source
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.builder import new_kernel_graph

@@ -1,6 +1,6 @@
 """Bytes that memory moves besides those of tiles of short rows."""
 
-from mirage_eg.backends.cost.roofline_model import wasted_share
+from mirage_eg.backends.cost.block_cost import wasted_share
 
 
 def test_a_row_goes_on_where_the_tile_has_the_dims_behind_whole() -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.backends.cost.block_cost import block_work
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.liveness import live_bytes
-from mirage_eg.backends.cost.roofline_model import block_work, predict_us
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.runtime.cuda_driver import CudaDriver, Function
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values

@@ -1,0 +1,357 @@
+"""The work of a block graph, and the time that a kernel of so many blocks takes with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, log2, prod
+from typing import Any, NamedTuple
+
+from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.liveness import shows_tile
+from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
+from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
+from mirage_eg.backends.triton.storage import is_narrow, product_dtype
+from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
+from mirage_eg.ir.definitions import primitive_nodes
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Phase
+from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
+from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import matmul as matmul_shape
+
+
+def functions_of(op: str, attributes: Mapping[str, Any], by_torch: bool = False) -> float:
+    """The exponentials in whose time an element of an op is computed: of its ops the most; 0 for additions and the like.
+
+    `by_torch`: in torch's own kernel.
+    """
+    own = record_of(op)
+    if by_torch and own is not None and own.torch_functions:
+        return own.torch_functions
+    records = ((record_of(name), given) for name, given in primitive_nodes(op, attributes))
+    return max((record.functions_of(given) for record, given in records if record is not None), default=0)
+
+
+SECTOR = 64  # bytes of a row below which a load or a store moves more than it uses
+SHORT_ROW = 0.16
+"""The share of the bytes of loaded tiles with rows of a sector that memory takes longer for; it falls with the square of the
+length.
+
+On an H200 a kernel that copies floats at 4.25 TB/s took 1.16, 1.06 and 1.01 times as long by rows of 64, 128 and 256 bytes.
+"""
+
+
+@lru_cache(maxsize=1 << 16)  # a search asks for few shapes, millions of times
+def wasted_share(tile: Shape, tensor: Shape, size: int, is_stored: bool) -> float:
+    """Bytes that are moved besides those of a tile of a tensor, over those of the tile; `size`: bytes of an element.
+
+    A row is what follows in memory without a gap: the last dim, and dims before it where the tile has the last ones whole.
+    """
+    row, first = size, len(tile) > 1  # the first dim of several may be that of partial results, of any number
+    for extent, whole in zip(reversed(tile[first:]), reversed(tensor), strict=False):
+        row *= extent
+        if extent != whole:
+            break
+    else:
+        return 0.0
+    share = max(0.0, SECTOR / row - 1)
+    return share if is_stored else share + SHORT_ROW * min(1.0, SECTOR / row) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Predicted time of one kernel in microseconds, and the resource that limits it; `dram_bytes` and `flops` are the work."""
+
+    us: float
+    limited_by: str
+    dram_bytes: int
+    flops: int
+
+
+def tile_flops(batch: int, m: int, n: int, k: int) -> int:
+    """Operations of a product of tiles, padded as the lowering pads them."""
+    return 2 * batch * prod(max(16, power_of_two(extent)) for extent in (m, n, k))
+
+
+def slowdown(dtype: DType) -> float:
+    """How much slower the products of generated kernels are than in float16; those in float32 are sums of six in bfloat16.
+
+    Numbers of 8 bits become halves.
+    """
+    return 1.0 if dtype.itemsize <= 2 else 10.6
+
+
+def cost_of_times(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:
+    """The cost of a kernel whose resources are busy for these seconds."""
+    slowest = max(times, key=times.__getitem__)
+    return Cost(times[slowest] * 1e6 + launch_us + sum(times.values()), slowest, dram, flops)  # of equal ones the least work
+
+
+def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Device) -> Cost:
+    """The cost of a kernel: `work` of each block over `loop` iterations, `dram` bytes over all blocks."""
+    # A kernel of few blocks cannot draw the whole bandwidth: a multiprocessor reaches about `bandwidth_share` times the mean.
+    busy = min(1.0, blocks / device.multiprocessors)
+    waves = ceil(blocks / device.multiprocessors)
+    balance = blocks / device.multiprocessors / waves if waves > 1 else busy
+    drawn = min(1.0, device.bandwidth_share * busy)
+    times = {
+        "memory": (dram + min(dram, blocks * work.wasted)) / (device.memory_bandwidth * drawn),
+        "cache": blocks * (work.loaded + work.wasted) / (device.cache_bandwidth * drawn),
+        "matrix units": blocks * work.flops / (device.matrix_rate * balance),
+        "arithmetic": blocks * work.arithmetic / (device.arithmetic_rate * balance),
+        "functions": blocks * work.functions / (device.function_rate * balance),
+    }
+    # Blocks of a multiprocessor hide each other's latency. Loads that feed tl.dot are prefetched, others are not.
+    streams = dram > device.cache_bytes / 2
+    rounds, tail = max(1.0, waves / RESIDENT), 0.0
+    if streams and loop == 1:  # blocks come and go; the last ones read alone, at the rate of one multiprocessor
+        rounds, tail = 1.0, work.loaded * device.multiprocessors / device.memory_bandwidth
+    step = device.step_us if streams else device.hit_us
+    waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
+    waits += work.combining_us
+    moved = work.staged + loop * work.live * spill_traffic(work.spilled)
+    if (last := work.ending) is not None:
+        after = blocks * (last.moved / device.memory_bandwidth + last.functions / (device.function_rate * balance))
+        times["cache"] = times["cache"] / LARGE_TILES + after
+        times["matrix units"] = times["matrix units"] * (TWO_BUFFERS if last.two_buffers else 1.0) + after
+    times["staging"] = blocks * moved / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
+    if work.waited:
+        times["staging"] += times["matrix units"] + times["functions"]
+    times["starts"] = (waves - 1) * BLOCK_US * 1e-6
+    times["latency"] = rounds * waits * 1e-6 + tail + (0.0 if work.ahead else max(times["memory"], times["cache"]))
+    return cost_of_times(times, dram, blocks * work.flops, device.launch_us)
+
+
+SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
+BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
+SHARED_MEMORY = 227 << 10  # bytes of a block
+NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 weights times 16 rows on an H200
+TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
+LARGE_TILES = 1.3  # the cache's rate for them over that for others
+RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
+BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
+SHARED_LOOP_US = 2.0  # a reduction over the cluster of a shared loop, for each doubling: attention on an H200
+CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 64 rows, in clusters of 2 on an H200
+
+
+class Ending(NamedTuple):
+    """Bytes moved and functions computed outside a loop of products, while no other block works; whether shared memory holds
+    two tiles of each operand instead of three.
+
+    On an H200 kernels of large tiles in half types took 155 to 275 µs, with and without an error function behind the product
+    (`property_tests/backends/cost/test_large_products.py`).
+    """
+
+    moved: int
+    functions: int
+    two_buffers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWork:
+    """The work of one block over all iterations: bytes loaded, bytes wasted where rows of a loaded or stored tile are shorter
+    than a memory sector, matrix operations, elementwise operations, functions.
+
+    `steps`: sequential steps of an iteration, each a load and a reduction; `once`: those outside the loop; `ahead`: loads are
+    prefetched; `staged`: bytes of operands of tl.dot that go through registers, computed ones and those of a batch; `live`: the
+    share of the iterations that run; `combining_us`: of reductions over the thread blocks of a cluster; `held`: bytes of
+    registers that products take, of which `spilled` are too many, in each iteration; `ending`: what a block of products does
+    outside the loop, where it leaves no capacity for another that would work meanwhile. `waited`: products of the loop wait for
+    functions in it, other than the exponentials of an attention: a product of 69 GFLOP with a gelu before it took 234 µs on an
+    H200, and 87 without.
+    """
+
+    loaded: int
+    wasted: int
+    flops: int
+    arithmetic: int
+    functions: int
+    steps: int = 1
+    once: int = 0
+    ahead: bool = True
+    staged: int = 0
+    live: float = 1.0
+    combining_us: float = 0.0
+    held: int = 0
+    spilled: int = 0
+    ending: "Ending | None" = None
+    waited: bool = False
+
+
+def block_work(block: Graph, live: float = 1.0, stores: bool = False) -> BlockWork:
+    """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run.
+
+    With `stores` the rows that it stores count, too: those of a row-major result. An intermediate may lie in another order.
+    """
+    block = expanded(block)
+    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads, stores)
+    work = shared(work, busy_blocks(block)) if block.loop == 1 else work
+    return replace(work, combining_us=_combining_us(block)) if block.cluster > 1 else work
+
+
+def _combining_us(block: Graph) -> float:
+    """The time of reductions over the thread blocks of a cluster."""
+    reductions = [item for item in block.nodes if item.kind is Kind.REDUCTION]
+    if block.loop == 1:
+        return CLUSTER_US * len(reductions)
+    slices = sliced_values(block)
+    accumulators = len([item for item in reductions if item["dim"] == 0 and item.operands[0] in slices])
+    exponentials = len([item for item, values in block.numbered() if item.op in EXPONENTIALS and values[0] in slices])
+    return shared_loop_us(accumulators, exponentials, block.loop, block.cluster)
+
+
+def shared_loop_us(accumulators: int, exponentials: int, loop: int, cluster: int) -> float:
+    """The time in which the thread blocks of a cluster combine accumulators, and the running maximum of each exponential."""
+    return SHARED_LOOP_US * log2(cluster) * (accumulators + exponentials * loop)
+
+
+def busy_blocks(block: Graph) -> int:
+    """The thread blocks of a cluster that hold more than padding."""
+    if block.cluster == 1:
+        return 1
+    shape = max((kind.shape for kind in block.types), key=prod)
+    return ceil(block.cluster * prod(shape) / padded_elements(shape))
+
+
+def shared(work: BlockWork, blocks: int) -> BlockWork:
+    """The work of each of so many thread blocks that share it; they wait for each other as the warps of one do."""
+    if blocks == 1:
+        return work
+    names = ("loaded", "wasted", "flops", "arithmetic", "functions", "staged", "held", "spilled")
+    return replace(work, **{name: getattr(work, name) // blocks for name in names})
+
+
+def work_of_tiles(
+    block: Graph,
+    shapes: Sequence[tuple[int, ...]],
+    loop: int,
+    live: float = 1.0,
+    threads: int = MOST_THREADS,
+    stores: bool = False,
+) -> BlockWork:
+    """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
+    iterations = loop if live == 1 else loop * live
+    loaded = wasted = flops = arithmetic = functions = staged = 0.0
+    steps = {True: 0, False: 0}  # in the loop, and outside
+    ahead = waited = False
+    results = besides = 0  # bytes of registers: of all results, and the most that one product takes besides its own
+    for item in _tile_ops(block):
+        if item.is_stored and not stores:
+            continue
+        shape = shapes[item.value]
+        times = iterations if item.looped else 1
+        match item.kind:
+            case Kind.BOUNDARY:
+                moved = prod(shape) * item.size * times
+                loaded += 0 if item.is_stored else moved
+                wasted += moved * wasted_share(shape, item.tensor, item.size, item.is_stored)
+            case Kind.MATMUL:
+                left, right = (shapes[i] for i in item.operands)
+                (*batch, m, n), k = matmul_shape([left, right], {}), left[-1]
+                if matmul_form(left, right) is MatmulForm.DOT:
+                    dtype = item.product
+                    flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
+                    ahead |= item.looped
+                    results += result_bytes(padded_elements((*batch, m, n)))
+                    if is_narrow(dtype) or dtype.itemsize == 1:
+                        alone = NO_SHARES if padded_elements((m, n)) <= 256 else 1.0
+                        staged += sum(
+                            padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1) * alone
+                            for it in item.staged
+                            if it.computed or prod(batch) > 1
+                        )
+                    else:
+                        operands = sum(padded_elements(shapes[i]) for i in item.operands)
+                        staged += SPLIT_BYTES * operands * times
+                        besides = max(besides, splitting_bytes(padded_elements((*batch, m, n)), operands))
+                else:
+                    arithmetic += padded_elements((*batch, m, k, n)) * times
+                    steps[item.looped] += k > 1
+            case Kind.ELEMENTWISE if item.functions:
+                functions += item.functions * padded_elements(shape) * times
+                waited |= item.looped and not item.is_exponential
+            case Kind.REARRANGEMENT:
+                pass
+            case _:
+                elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
+                arithmetic += max(elements, operand) * times
+                steps[item.looped] += item.kind is Kind.REDUCTION and elements < operand
+    loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
+    held, waits = results + besides, (max(1, steps[True]), steps[False])
+    spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
+    counts = loaded, wasted, flops, arithmetic, functions
+    return BlockWork(*counts, *waits, ahead, staged, live, held=held, spilled=spilled, ending=ending, waited=waited and ahead)
+
+
+def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
+    """What a block of products does outside its loop; None if registers and shared memory hold two."""
+    moved, functions, buffered = 0, 0.0, 0  # the last: bytes that an iteration loads
+    for item in _tile_ops(block):
+        if item.kind is Kind.BOUNDARY:
+            buffered += item.looped * prod(shapes[item.value]) * item.size
+            moved += (not item.looped) * prod(shapes[item.value]) * item.size
+        elif not item.looped:
+            functions += item.functions * padded_elements(shapes[item.value])
+    if max(held / register_bytes(MOST_THREADS), BUFFERS * buffered / SHARED_MEMORY) <= 1 / 2:
+        return None
+    return Ending(moved, int(functions), BUFFERS * buffered > SHARED_MEMORY)
+
+
+class _Staged(NamedTuple):
+    """An operand of a product: bytes of an element in registers, whether the loop moves it, and whether it is computed."""
+
+    value: int
+    size: int
+    looped: bool
+    computed: bool
+
+
+class _TileOp(NamedTuple):
+    """What an op of a block graph does at any tile shapes; `looped` where its operands are in the loop."""
+
+    kind: Kind
+    value: int
+    size: int  # bytes of an element
+    looped: bool
+    operands: Sequence[int]
+    functions: float = 0
+    is_exponential: bool = False
+    tensor: Shape = ()  # of an input or output
+    is_stored: bool = False
+    product: DType = DType.float32  # the type in which a product is computed
+    staged: Sequence[_Staged] = ()
+
+
+@lru_cache(maxsize=1 << 12)
+def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
+    """The ops of a block graph of primitive ops; a search asks for the work of few, at many tile shapes."""
+    loaded = set[int]()  # values that are loads, or views of them
+    found, stores = [], iter(block.output_types)
+    for item, values in block.numbered():
+        if item.op == "output":
+            [value], stored = item.operands, next(stores)
+            found.append(
+                _TileOp(item.kind, value, stored.dtype.itemsize, looped=False, operands=(), tensor=stored.shape, is_stored=True)
+            )
+            continue
+        kind, value = item.kind, values[0]
+        dtype = block.types[value].dtype
+        looped = max((block.phases[i] for i in item.operands), default=block.phases[value]) is Phase.LOOP
+        tile_op = _TileOp(kind, value, dtype.itemsize, looped, item.operands)
+        if item.op == "input" or (shows_tile(block, item, values) and item.operands[0] in loaded):
+            loaded.add(value)
+        if kind is Kind.BOUNDARY:
+            tile_op = tile_op._replace(tensor=tuple(item["shape"]))
+        elif kind is Kind.MATMUL:
+            product = product_dtype(block, item, dtype)
+            staged = [
+                _Staged(i, min(block.types[i].dtype.itemsize, product.itemsize), block.phases[i] is Phase.LOOP, i not in loaded)
+                for i in item.operands
+            ]
+            tile_op = tile_op._replace(product=product, staged=staged)
+        elif kind is Kind.ELEMENTWISE:
+            tile_op = tile_op._replace(functions=functions_of(item.op, item.mapping), is_exponential=item.op in EXPONENTIALS)
+        found.append(tile_op)
+    return tuple(found)
