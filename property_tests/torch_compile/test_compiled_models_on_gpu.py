@@ -27,7 +27,7 @@ def test_any_layout_of_inputs_gives_the_results_of_torch(memory_format: Any) -> 
         fast = torch.compile(model, backend=backend, options=LIBRARY | {"rest": "inductor"})
         for name in ("row-major", *LAYOUTS, "channels last", "row-major"):
             given = LAYOUTS[name](x)
-            torch.testing.assert_close(fast(given), model(given), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(fast(given), model(given), atol=2e-3, rtol=2e-3)  # cuDNN rounds to TF32
     found = Compilation(graph_records())
     assert found.used >= 1 and not found.unexpected
 
