@@ -42,13 +42,19 @@ def without_repeats(program: Graph) -> Graph:
 
 
 def with_direct_reshapes(graph: Graph) -> Graph:
-    """The graph with every reshape of a reshape as one of what that shows; values keep their numbers, and none is left out."""
+    """The graph with every reshape of a reshape as one of what that shows, and readers of a reshape to the same shape reading
+    its operand; values keep their numbers, and none is left out."""
     source = {values[0]: item.operands[0] for item, values in graph.numbered() if item.op in RESHAPES}
+    shown: dict[int, int] = {}  # the value that a reader of each reshape reads
+    for value, behind in source.items():
+        base = behind
+        while base in source:
+            base = source[base]
+        shown[value] = base
+    same = {value: base for value, base in shown.items() if graph.types[value].shape == graph.types[base].shape}
     nodes = list(graph.nodes)
     for place, item in enumerate(nodes):
-        if item.op in RESHAPES and item.operands[0] in source:
-            behind = item.operands[0]
-            while behind in source:
-                behind = source[behind]
-            nodes[place] = Node(item.op, (behind,), item.attributes)
+        seen = shown if item.op in RESHAPES else same
+        if not seen.keys().isdisjoint(item.operands):
+            nodes[place] = Node(item.op, tuple(seen.get(operand, operand) for operand in item.operands), item.attributes)
     return replace(graph, nodes=tuple(nodes)) if nodes != list(graph.nodes) else graph

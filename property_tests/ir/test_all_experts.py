@@ -7,6 +7,7 @@ import pytest
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir import all_experts
 from mirage_eg.ir.all_experts import rows_of_all, with_all_experts
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
@@ -76,6 +77,13 @@ def test_products_of_all_experts_are_equal_and_each_weight_is_read_once(name: st
     assert {shape[0] for shape in _shapes(other, "matmul")} == {EXPERTS}
     assert len(_shapes(other, "gather")) == len(_shapes(program, "matmul")) // (2 if name == "a layer" else 1)
     assert with_all_experts(other) is other
+
+
+def test_products_of_all_experts_read_transposed_weights_where_they_are() -> None:
+    """A reshape to the same shape between them would make the transpose a copy: 331 µs of Qwen3-MoE's 128 tokens on an H100."""
+    other = with_all_experts(layer())
+    transposes = {place for place, item in enumerate(other.nodes) if item.op == "transpose"}
+    assert transposes and transposes == transposed_operands(other)
 
 
 @pytest.mark.parametrize(
