@@ -27,7 +27,7 @@ from mirage_eg.ir.op.derived import DERIVED
 from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.weights import weight_only
 from mirage_eg.verify.block_reference import BlockReference
-from mirage_eg.verify.verdict import Observer, Verdict
+from mirage_eg.verify.verdict import Equality, Observer, Verdict
 
 WRITTEN_OUT = (
     *(op.name for op in MOVES.values() if op.expand is not None),
@@ -148,7 +148,7 @@ def optimize_graph(
     result = rewritten(program if found[taken][0] is given else written_out, *found[taken])
     watch("verify", 2, len(STEPS), "")
     verdict = BlockReference(program, trials=1).check(result.whole)
-    if not verdict.equal and verdict.difference is not None:
+    if verdict.verdict is Equality.NOT_EQUAL:
         if rules:
             raise RuleError(f"{', '.join(rules)}: a law is false: {name} rewritten differs from {name}: {verdict.difference}")
         raise AssertionError(f"{name}: an unsound rewrite: {verdict.difference}")

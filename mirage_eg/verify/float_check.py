@@ -7,7 +7,7 @@ overflow and large errors and proves nothing; the verdict comes from `reference`
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from math import floor, inf, isfinite, log2, nan, sqrt
+from math import floor, inf, isfinite, log2, nan, prod, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from mirage_eg.backends.evaluator.algebra import Array
 from mirage_eg.backends.evaluator.cpu_threads import with_own_threads
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
-from mirage_eg.backends.evaluator.random_rounding import rounding_spread
+from mirage_eg.backends.evaluator.random_rounding import SAMPLES, rounding_spread
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.backends.triton.numerics import as_kernels_compute, form_in_kernels
 from mirage_eg.ir.dtypes import DType
@@ -30,7 +30,8 @@ from mirage_eg.verify.zeros import ZEROS, domain_of, has_case_at_zero
 
 MASKED_ERROR = 2e-2  # of the largest element: a µGraph may be no more wrong on masked rows, even if the program is
 ERROR_RATIO = 2  # a µGraph may be this many times as wrong as the program in its own types, and 1 ulp of the largest element
-ORDER_SAMPLES = 16  # of roundings that may change an order: two equal scores keep it in half of them
+MANY_SAMPLES = 16  # of roundings: two equal scores keep their order in half of them
+FEW_ELEMENTS = 64  # of a value, whose roundings all elements behind it share: the largest error of few samples may be small
 
 
 def float_check(program: Graph, candidate: Graph, seed: int = 0) -> FloatCheck:
@@ -52,9 +53,9 @@ def float_checks(
     left out. On far inputs (`far_inputs`) the candidate must be finite where the program in float64 is. An element of
     integers counts unless larger roundings, or the program's own types, change it. On all inputs its error may be at most
     `ERROR_RATIO` times that of the program in its own types, op by op, and 1 ulp of the largest element; the error of a program
-    of one type is the largest of several samples, by random roundings of its ops. If the program is not finite in its own
-    types, the tolerance holds in programs with exponentials. On masked inputs, rows masked whole among them, an error above
-    `MASKED_ERROR` and the tolerance is refused even where the program in its own types has it.
+    of one type is the largest of several samples, by random roundings of its ops, of more where a value has few elements. If
+    the program is not finite in its own types, the tolerance holds in programs with exponentials. On masked inputs, rows masked
+    whole among them, an error above `MASKED_ERROR` and the tolerance is refused even where the program in its own types has it.
     """
     for candidate in candidates:
         check_types(reference.program, candidate)
@@ -150,7 +151,15 @@ class _Checker:
             return allowed
         algebra, slices = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements
         deviation = max(dtype.unit_roundoff for dtype in self._types) / sqrt(3)  # of a rounding: uniform up to the roundoff
-        spreads, _ = rounding_spread(self._inputs.written, trial.inputs, trial.outputs, deviation, algebra, slices)
+        written = self._inputs.written
+        few = any(
+            prod(written.types[value].shape) < FEW_ELEMENTS
+            for item, own in written.numbered()
+            if item.operands
+            for value in own
+        )
+        samples = MANY_SAMPLES if few else SAMPLES
+        spreads, _ = rounding_spread(written, trial.inputs, trial.outputs, deviation, algebra, slices, samples=samples)
         largest = [float(self._xp.where(self._xp.isfinite(spread), spread, 0).max()) for spread in spreads]
         return [max(own, ERROR_RATIO * spread) for own, spread in zip(allowed, largest, strict=True)]
 
@@ -202,7 +211,7 @@ class _Checker:
             return {}
         algebra, slices, roundoff = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements, SPREAD * self._roundoff
         written, inputs, outputs = self._inputs.written, trial.inputs, trial.outputs
-        spreads, _ = rounding_spread(written, inputs, outputs, roundoff, algebra, slices, samples=ORDER_SAMPLES)
+        spreads, _ = rounding_spread(written, inputs, outputs, roundoff, algebra, slices, samples=MANY_SAMPLES)
         own = self._inputs.in_own_types(trial)
         return {it: self._xp.where((spreads[it] != 0) | (own[it] != outputs[it]), inf, 0.0) for it in places}
 

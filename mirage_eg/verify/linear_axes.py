@@ -1,9 +1,10 @@
 """Summed axes of which few indices decide, since each value is linear in its elements along them. Part of the trusted core.
 
 Let every value that has an axis be linear in the elements along it of the inputs that have it, with one coefficient at all
-indices, and let the axis be left by sums alone. Then a sum over n indices of elements x₁ … xₙ is that of one index with the
-element x₁ + … + xₙ, and, op by op, so is each value without the axis. So a program and a µGraph that are equal at one index of
-the axis are equal at any number of them, in the field and in the reals; not as floats round.
+indices, and let the axis be left by sums and means alone; a mean is a sum with a constant factor. Then a sum over n indices of
+elements x₁ … xₙ is that of one index with the element x₁ + … + xₙ, and, op by op, so is each value without the axis. So a
+program and a µGraph that are equal at one index of the axis, with the factors of their means at full size, are equal at any
+number of them, in the field and in the reals; not as floats round.
 """
 
 from collections import Counter
@@ -37,14 +38,12 @@ def _not_linear(graph: Graph, item: Node, read: list[frozenset[int]], made: froz
     """The axes in whose elements the result of an op is not linear, of operands that are linear in theirs."""
     every = made.union(*read)
     match item.op:
-        case op if op in WHOLE_VIEWS or op in ("input", "scale", "sum"):
+        case op if op in WHOLE_VIEWS or op in ("input", "scale", "sum", "mean"):
             return frozenset()
         case op if op in TERMS:
             return every - frozenset.intersection(*read)
         case op if op in QUOTIENTS:
             return read[1]
-        case "mean":
-            return read[0] - made
         case op if op in REPEATS:
             return made - read[0]
         case op if op in CASTS:

@@ -16,7 +16,7 @@ Part of the trusted core.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -101,9 +101,9 @@ def _restricted(joint: "JointAxes", linear: frozenset[int], repeated: Mapping[in
     if sizes == [*joint.axes.sizes]:
         return None
     try:
-        program, small = joint.at(sizes, repeated)
-        if linear and not same_ops(joint.whole, JointAxes(program, small).whole):
+        if linear and not same_ops(joint.whole, JointAxes(*joint.at(sizes)).whole):
             return None
+        program, small = joint.at(sizes, "sum" if repeated else "mean")
     except (GraphError, UnsupportedError):
         return None
     if not linear and not repeated and _loops(small) + _loops(program) != _loops(candidate) + _loops(primitive):
@@ -157,13 +157,16 @@ class JointAxes:
         axes = self.axes
         return sizes_that_fit(axes, [min(size, 2 + i % 2) for i, size in enumerate(axes.sizes)], axes.indexed, Counter())
 
-    def at(self, sizes: Sequence[int], repeated: Collection[int] = ()) -> tuple[Graph, Graph]:
-        """Program and µGraph at other sizes of the axes; a kept index of a `repeated` one has a factor for the equal ones.
+    def at(self, sizes: Sequence[int], counted: str = "") -> tuple[Graph, Graph]:
+        """Program and µGraph at other sizes of the axes.
+
+        `counted`: the reductions with a factor, "sum" for indices that each stand for several equal ones, "mean" for means
+        that are sums with the factor of the whole extent.
 
         Raises:
             UnsupportedError: a grid dim splits dims whose sizes differ then.
         """
-        rebuilt, bodies = _Rebuilt(self.flat, self.axes, sizes, bool(repeated)), iter(self.flat.bodies)
+        rebuilt, bodies = _Rebuilt(self.flat, self.axes, sizes, counted), iter(self.flat.bodies)
         program, candidate = (rebuilt.kernel_graph(graph, bodies) for graph in self.graphs)
         return program, candidate
 
@@ -204,7 +207,7 @@ Body = tuple[Graph, list[int]]
 class _Rebuilt:
     """Graphs of all levels with the extents that their values have at other sizes of the axes."""
 
-    def __init__(self, flat: Flat, axes: Axes, sizes: Sequence[int], counted: bool) -> None:
+    def __init__(self, flat: Flat, axes: Axes, sizes: Sequence[int], counted: str) -> None:
         self._flat, self._axes, self._sizes, self._counted = flat, axes, sizes, counted
 
     def _extents(self, value: int) -> Shape:
@@ -260,18 +263,19 @@ class _Rebuilt:
         return Graph.of_checked(rebuilt, graph.threads)
 
     def _times(self, item: Node, values: Sequence[int], own: Sequence[int], lead: int, iterations: Fraction) -> Fraction:
-        """How many terms of a sum each of the kept ones stands for; `iterations`: how many of a loop each kept one."""
-        if item.kind is Kind.MATMUL:
+        """The factor behind a reduction: how many terms of a sum each of the kept ones stands for, or the share of the terms
+        of a mean that are kept. `iterations`: how many of a loop each kept one stands for."""
+        if item.kind is Kind.MATMUL and self._counted == "sum":
             operand = values[item.operands[0]]
             return Fraction(self._flat.shape(operand)[-1], self._extents(operand)[-1])
-        if (OPS[item.op].reduction or item.op) != "sum":
+        if (OPS[item.op].reduction or item.op) != self._counted:
             return Fraction(1)
         times = iterations if item.kind is Kind.ACCUMULATOR else Fraction(1)
         if (dim := item.get("dim")) is not None:
             operand, result = values[item.operands[0]], values[own[0]]
             for sign, shape in ((1, self._flat.shape), (-1, self._extents)):
                 times *= Fraction(shape(operand)[lead + dim], shape(result)[lead + dim]) ** sign
-        return times
+        return times if self._counted == "sum" else 1 / times
 
     def _start(self, item: Node, operand: int, result: int, dim: int) -> int:
         """Where a slice begins: at one of equal parts, or of the unequal ones that a concatenation joined."""

@@ -21,6 +21,7 @@ from mirage_eg.lab.model_writer import ModelWriter, WrittenModel
 from mirage_eg.lab.published_models import bert, bert_attention, nasrnn, resnet50, squeezenet
 from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import verify
+from mirage_eg.verify.verdict import Equality
 from property_tests.support.check_enodes import check_enodes
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
 from property_tests.support.parameters import few
@@ -282,6 +283,15 @@ def test_a_stopped_solver_gives_a_program_no_dearer_than_as_written() -> None:
 def test_unknown_weights_are_refused() -> None:
     with pytest.raises(OptionError, match="got 'nothing', wanted the name of an input"):
         optimize_graph(MODELS["nasrnn"]().program, H200, weights=["nothing"])
+
+
+def test_a_logarithm_of_an_exponential_is_no_unsound_rewrite() -> None:
+    """Random fields tell both forms apart, numbers do not."""
+    graph = new_kernel_graph()
+    x = graph.new_input((4, 8), "float32", "x")
+    graph.mark_output(graph.log(graph.sum(graph.exp(graph.mean(x, 1)), 1)))
+    result = optimize_graph(graph.graph(), H200)
+    assert result.verdict.verdict is Equality.UNDECIDED and "log" not in {item.op for item in result.graph.nodes}
 
 
 def test_the_whole_program_is_the_prologue_before_the_graph() -> None:

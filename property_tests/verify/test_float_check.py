@@ -16,8 +16,8 @@ from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_gra
 from mirage_eg.testing import as_program
 from mirage_eg.verify import float_check as float_check_module
 from mirage_eg.verify.far_inputs import mask, mask_inputs
-from mirage_eg.verify.float_check import float_check
-from mirage_eg.verify.reference import verify
+from mirage_eg.verify.float_check import float_check, float_checks
+from mirage_eg.verify.reference import Reference, verify
 from mirage_eg.verify.verdict import FloatCheck
 from property_tests.support.small_programs import (
     SEEDS,
@@ -384,6 +384,21 @@ def test_an_error_above_twice_that_of_the_program_is_refused() -> None:
     assert bad.error < bad.tolerance
     assert bad.problem is not None
     assert bad.problem.startswith("LESS ACCURATE than the program in its own types: ")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_error_of_few_elements_is_the_largest_of_many_samples(seed: int) -> None:
+    """Four samples refused two of these means by the luck of two rows."""
+
+    def averaged(weights: bool) -> Graph:
+        graph = new_kernel_graph()
+        x, w = graph.new_input((2, 64), "float32"), graph.new_input((64, 512), "float32")
+        b, c = (graph.new_input((512,), "float32") for _ in range(2))
+        ahead = x @ graph.mean(w, 1) + (graph.mean(b, 0) - graph.mean(c, 0))
+        graph.mark_output(ahead if weights else graph.mean(x @ w + b - c, 1))
+        return graph.graph()
+
+    assert float_checks(Reference(averaged(False), 1, seed), [averaged(True)])[0].ok
 
 
 def test_outputs_of_whole_numbers_have_no_share() -> None:

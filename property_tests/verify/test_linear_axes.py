@@ -66,6 +66,35 @@ def test_a_wrong_sum_of_weights_is_not_equal(wrong: dict[str, Any]) -> None:
     assert BlockReference(summed()).check(weights_first(**wrong)).verdict is Equality.NOT_EQUAL
 
 
+def averaged(weights: bool, columns: int = COLUMNS, loop: int = 0) -> Graph:
+    """The mean over the columns of X W + b: of the result, or of W and b, by a loop of one kernel if one is given."""
+    graph = new_kernel_graph()
+    x, w = graph.new_input((ROWS, K), "float32", "x"), graph.new_input((K, COLUMNS), "float32", "w")
+    b = graph.new_input((COLUMNS,), "float32", "b")
+    if not weights:
+        graph.mark_output(graph.mean(x @ w + b, 1))
+        return graph.graph()
+    rows = graph.mean(w, 1) if columns == COLUMNS else graph.scale(graph.sum(w, 1), Fraction(1, columns))
+    if loop:
+        block = new_threadblock_graph((2,), forloop_range=loop)
+        block.new_output(block.forloop_accum(block.new_input(w, (0,), 1), "mean", 1), (0,))
+        [rows] = graph.customized([w], block)
+    graph.mark_output(x @ rows + graph.mean(b, 0))
+    return graph.graph()
+
+
+@pytest.mark.parametrize("loop", [0, 4])
+def test_few_columns_decide_about_a_mean(loop: int) -> None:
+    assert kept(averaged(False), averaged(True, loop=loop))[1] < COLUMNS
+    assert BlockReference(averaged(False)).check(averaged(True, loop=loop)).verdict is Equality.EQUAL
+
+
+@pytest.mark.parametrize("columns", [1, 2, COLUMNS - 1, COLUMNS // 2])
+def test_a_mean_over_another_number_of_columns_is_not_equal(columns: int) -> None:
+    assert kept(averaged(False), averaged(True, columns))[1] < COLUMNS
+    assert BlockReference(averaged(False)).check(averaged(True, columns)).verdict is Equality.NOT_EQUAL
+
+
 NOT_LINEAR = {
     "square": lambda graph, x: graph.square(x),
     "shift": lambda graph, x: graph.shift(x, 1),
@@ -97,15 +126,6 @@ def test_axes_in_which_all_values_are_linear_have_few_indices(op: str) -> None:
     program = summed(LINEAR[op], lambda graph, x: graph.silu(x))
     assert kept(program, program)[1] < COLUMNS
     assert BlockReference(program).check(program).verdict is Equality.EQUAL
-
-
-def test_a_mean_keeps_the_extent_of_its_axis() -> None:
-    """Its count is that of the extent, and another µGraph may have it as a constant."""
-    graph = new_kernel_graph()
-    x, w = graph.new_input((ROWS, K), "float32", "x"), graph.new_input((K, COLUMNS), "float32", "w")
-    graph.mark_output(graph.mean(x @ w, 1))
-    assert kept(graph.graph(), graph.graph())[1] == COLUMNS or "mean" not in {it.op for it in expand(graph.graph()).nodes}
-    assert BlockReference(graph.graph()).check(weights_first()).verdict is Equality.EQUAL
 
 
 @settings(max_examples=20)
