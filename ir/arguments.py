@@ -16,8 +16,7 @@ AS_INPUT = "make it an input: new_input(shape)"  # the hint for an array
 def exact(value: Number) -> Fraction:
     """The constant as it is written: 0.1 is 1/10, not the float nearest to it.
 
-    Raises:
-        GraphError: not a number (an array is an input), or not finite.
+    Raises GraphError: not a number (an array is an input), or not finite.
     """
     if isinstance(value, SizeExpression):
         raise GraphError(
@@ -41,8 +40,7 @@ def exact(value: Number) -> Fraction:
 def dtype_of(value: object) -> str:
     """The name of an element type: a DType, a name, or a type of NumPy's, torch's or CuPy's.
 
-    Raises:
-        GraphError: another type.
+    Raises GraphError: another type.
     """
     names = (str(value).removeprefix("torch."), getattr(value, "name", None), getattr(value, "__name__", None))
     for name in names:
@@ -54,8 +52,7 @@ def dtype_of(value: object) -> str:
 def whole(name: str, values: Iterable[Any], argument: str) -> tuple[int, ...]:
     """The values as ints, sizes as they are; `argument` is for the message.
 
-    Raises:
-        GraphError: not whole numbers (Python's or NumPy's).
+    Raises GraphError: not whole numbers (Python's or NumPy's).
     """
     given = tuple(values) if isinstance(values, Iterable) else (values,)
     for value in given:

@@ -21,11 +21,7 @@ from mirage_eg.ir.sizes import LEAST_HINT, Dim, SizeExpression, most, parts_of, 
 
 
 def dims_of(graph: Graph) -> dict[str, Dim]:
-    """The named dims of a program's inputs.
-
-    Raises:
-        GraphError: a name with two declarations.
-    """
+    """The named dims of a program's inputs. Raises GraphError: a name with two declarations."""
     dims: dict[str, Dim] = {}
     for item in graph.inputs:
         for dim in read_dims(item.get("dims"), len(item["shape"])):
@@ -235,11 +231,7 @@ def _factors(old: int, new: int, known: Sequence[Factors]) -> Factors:
 
 
 def _regrouped(factors: Sequence[_Factor], shape: Shape) -> list[Factors]:
-    """The factors of a reshaped value's dims; a fixed factor may be split.
-
-    Raises:
-        TiedToSizeError: the shape splits a size.
-    """
+    """The factors of a reshaped value's dims; a fixed factor may be split. Raises TiedToSizeError: the shape splits a size."""
     left = [factor for factor in factors if factor.old > 1 or not factor.fixed]
     dims: list[Factors] = []
     for extent in shape:
@@ -260,8 +252,7 @@ def _regrouped(factors: Sequence[_Factor], shape: Shape) -> list[Factors]:
 def dense_strides(old: Shape, strides: Shape, new: Shape) -> Shape:
     """Strides of the same order of dims without gaps; 0 stays 0.
 
-    Raises:
-        TiedToSizeError: the present strides have gaps, whose meaning at another size is unknown.
+    Raises TiedToSizeError: the present strides have gaps, whose meaning at another size is unknown.
     """
     order = sorted((dim for dim, stride in enumerate(strides) if stride), key=lambda dim: (strides[dim], old[dim]))
     result, step, present = [0] * len(old), 1, 1
@@ -309,11 +300,7 @@ class _BlockResizing:
             raise TiedToSizeError("one grid dim splits dims of different sizes")
 
     def graph(self) -> Graph:
-        """The new block graph.
-
-        Raises:
-            TiedToSizeError: a layout with gaps.
-        """
+        """The new block graph. Raises TiedToSizeError: a layout with gaps."""
         block = self._old
         grid = tuple(self._counts.get(place, count) for place, count in enumerate(block.grid))
         loop = self._counts.get(LOOP, block.loop)

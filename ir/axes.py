@@ -363,8 +363,7 @@ def _name(axis: int) -> str:
 def resize(graph: Graph, axes: Axes, sizes: Sequence[int]) -> Graph:
     """The same program with other sizes of its axes.
 
-    Raises:
-        TiedToSizeError: an op has no meaning at these sizes: a concatenation of 1 and 1 is 2, of 2 and 1 is not.
+    Raises TiedToSizeError: an op has no meaning at these sizes: a concatenation of 1 and 1 is 2, of 2 and 1 is not.
     """
     nodes = []
     for item, values in graph.numbered():

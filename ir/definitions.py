@@ -26,8 +26,7 @@ def definition_of(op: str, attributes: Mapping[str, Any]) -> Graph | None:
 def traced(op: ElementwiseOp, attributes: tuple[tuple[str, Fraction], ...]) -> Graph:
     """The thread graph that the definition of an op writes for values of its attributes.
 
-    Raises:
-        GraphError: an op that is not elementwise, a cast, an operand that is not used, a result of another kind.
+    Raises GraphError: an op that is not elementwise, a cast, an operand that is not used, a result of another kind.
     """
     assert op.definition is not None
     builder = Builder(Level.THREAD)

@@ -31,8 +31,7 @@ from mirage_eg.ir.tile_maps import load_map, store_map
 def flatten(graph: Graph) -> Graph:
     """The same function without block and thread graphs, in primitive ops.
 
-    Raises:
-        UnsupportedError: parts of unequal extents.
+    Raises UnsupportedError: parts of unequal extents.
     """
     flat = Flat()
     for item in graph.inputs:

@@ -10,8 +10,7 @@ from mirage_eg.ir.errors import JsonError
 def parse_json(text: str | bytes, infinities: bool = False) -> Any:
     """The value of a JSON text; with `infinities` also Infinity and NaN, as Python writes them.
 
-    Raises:
-        JsonError: not UTF-8, not JSON, nested too deeply, or with a field twice in one object.
+    Raises JsonError: not UTF-8, not JSON, nested too deeply, or with a field twice in one object.
     """
     refuse = None if infinities else _refuse_constant
     try:

@@ -72,11 +72,7 @@ def without_weights(graph: Graph) -> Graph:
 
 
 def matching_inputs(graph: Graph, patterns: Sequence[str]) -> frozenset[int]:
-    """The places of the inputs whose names match one of the patterns.
-
-    Raises:
-        OptionError: a pattern that no input has.
-    """
+    """The places of the inputs whose names match one of the patterns. Raises OptionError: a pattern that no input has."""
     names = graph.input_names
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):

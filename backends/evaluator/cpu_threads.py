@@ -141,8 +141,7 @@ def _is_awaited() -> bool:
 def ending(until: Deadline) -> Iterator[None]:
     """The body ends at `until`, or earlier where it is in the body of another one.
 
-    Raises:
-        OverdueError: by the first `raise_if_stopped` after the end; each node of an evaluation calls it.
+    Raises OverdueError: by the first `raise_if_stopped` after the end; each node of an evaluation calls it.
     """
     before = _until()
     _thread.until = until.or_before(before)

@@ -53,8 +53,7 @@ def evaluate(
     `rounded`: the inputs are already rounded to their types. `stack`: the number of dims before theirs. `memo` holds results of
     the nodes of kernel graphs.
 
-    Raises:
-        GraphError: the number or the shapes of the inputs are not those of the graph.
+    Raises GraphError: the number or the shapes of the inputs are not those of the graph.
     """
     wanted = graph.input_types
     if len(inputs) != len(wanted):

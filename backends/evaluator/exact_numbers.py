@@ -65,11 +65,7 @@ class ExactNumbers:
         return row.rearrange(np, operands, lead, attributes)
 
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
-        """Moves.
-
-        Raises:
-            UnsupportedError: another op.
-        """
+        """Moves. Raises UnsupportedError: another op."""
         if row.rearrange is None:
             raise UnsupportedError(f"{row.name} has no exact numbers")
         arrays = [x.astype(np.float64) if place == row.indices else x for place, x in enumerate(operands)]
@@ -89,11 +85,7 @@ class ExactNumbers:
 
 
 def exact_outputs(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs, computed with `DIGITS` digits and rounded to 40.
-
-    Raises:
-        UnsupportedError: an op without exact numbers.
-    """
+    """The outputs, computed with `DIGITS` digits and rounded to 40. Raises UnsupportedError: an op without exact numbers."""
     with mpmath.workdps(DIGITS):
         given = [np.asarray(np.frompyfunc(lambda x: mpmath.mpf(float(x)), 1, 1)(x), dtype=object) for x in inputs]
         return evaluate(graph, given, ExactNumbers())

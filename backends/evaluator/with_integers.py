@@ -71,11 +71,7 @@ class WithIntegers:
         return self.plain.rearrange(row, operands, lead, attributes)
 
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
-        """Elements that are integers stay integers; so do indices.
-
-        Raises:
-            ProgramError: an index is out of range.
-        """
+        """Elements that are integers stay integers; so do indices. Raises ProgramError: an index is out of range."""
         if row.indices is not None:
             _check_range(row.name, operands[row.indices], operands[0].shape[lead + attributes["dim"]])
         data = [x for place, x in enumerate(operands) if place != row.indices]

@@ -152,8 +152,7 @@ class CandidateTimer:
 def run_once(source: str, shapes: Sequence[Shape] = ()) -> None:
     """Run a program on random inputs of these shapes; an error with which the GPU is not lost says nothing.
 
-    Raises:
-        DeviceLost: the kernels ended this process's context.
+    Raises DeviceLost: the kernels ended this process's context.
     """
     import torch
     from triton.errors import TritonError

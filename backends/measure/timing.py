@@ -75,8 +75,7 @@ def time_source(source: str | Path, *, repeats: int = 20, seed: int = 0, shapes:
 
     `shapes` are those of the inputs of a program that takes sizes.
 
-    Raises:
-        MirageError: no GPU here, or one with too little memory; the source is no emitted program.
+    Raises MirageError: no GPU here, or one with too little memory; the source is no emitted program.
     """
     if not gpu_available():
         raise MirageError("timing: torch finds no GPU here")
@@ -97,11 +96,7 @@ def free_cached_memory() -> None:
 
 @contextmanager
 def memory_errors_reported() -> Iterator[None]:
-    """Report a GPU with too little memory as bad input.
-
-    Raises:
-        MirageError: an allocation failed.
-    """
+    """Report a GPU with too little memory as bad input. Raises MirageError: an allocation failed."""
     import torch
 
     try:

@@ -28,8 +28,7 @@ class ArgumentChecker:
     def check(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[list[int], int]:
         """The addresses of the arrays, then of the buffers, and the device that has them all.
 
-        Raises:
-            GraphError: an array that does not fit; the message names it.
+        Raises GraphError: an array that does not fit; the message names it.
         """
         given = arrays if out is None else (*arrays, *out)
         check = self._checks.get(library.name)
@@ -62,11 +61,7 @@ class ArgumentChecker:
 
 
 def check_array(library: Library, array: Any, wanted: ArrayLayout, what: str) -> ArrayLocation:
-    """The location of the array named `what`.
-
-    Raises:
-        GraphError: the array does not fit.
-    """
+    """The location of the array named `what`. Raises GraphError: the array does not fit."""
     location = library.locate(array, what)
     device, shape, dtype, strides, pointer = location
     if shape != wanted.shape:

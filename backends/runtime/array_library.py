@@ -59,11 +59,7 @@ class Library(Protocol):
     keeps_captured: bool  # whether the library itself keeps memory that was allocated during a capture for its CUDA graph
 
     def locate(self, array: Any, what: str) -> ArrayLocation:
-        """The location of the array named `what`.
-
-        Raises:
-            GraphError: the array cannot be passed to a kernel.
-        """
+        """The location of the array named `what`. Raises GraphError: the array cannot be passed to a kernel."""
 
     def checker(self, layouts: Sequence[ArrayLayout]) -> Check:
         """The fast check of arrays (the first ones, or all) against these layouts."""

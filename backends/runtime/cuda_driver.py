@@ -224,9 +224,5 @@ class CudaDriver:
 
 @cache
 def cuda_driver() -> CudaDriver:
-    """The driver of this machine.
-
-    Raises:
-        MirageError: this machine has none.
-    """
+    """The driver of this machine. Raises MirageError: this machine has none."""
     return CudaDriver()

@@ -29,8 +29,7 @@ _library_of_type: dict[type, Library] = {}  # saves a µs a call: array types se
 def library_of(arrays: Sequence[Any], what: str, names: Sequence[str]) -> Library | None:
     """The common library of all arrays, the `what` of these names; None for NumPy.
 
-    Raises:
-        GraphError: an array of no library, or of another one than the first array; the message names it.
+    Raises GraphError: an array of no library, or of another one than the first array; the message names it.
     """
     library = _library_of_type.get(type(arrays[0]))
     for array in arrays:
@@ -69,11 +68,7 @@ def _kind(array: Any) -> str:
 
 
 def any_library() -> Library:
-    """Torch if it is installed, else CuPy.
-
-    Raises:
-        MirageError: neither is installed.
-    """
+    """Torch if it is installed, else CuPy. Raises MirageError: neither is installed."""
     for make in (torch_library, cupy_library):
         try:
             return make()

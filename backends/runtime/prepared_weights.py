@@ -21,11 +21,7 @@ class PreparedWeights:
         self._of_cupy: tuple[list[int], list[Any]] = [], []  # addresses of the last weights, and the results
 
     def __call__(self, arrays: Sequence[Any], library: Library) -> Sequence[Any]:
-        """The results for the arrays of a call.
-
-        Raises:
-            MirageError: CuPy arrays without torch.
-        """
+        """The results for the arrays of a call. Raises MirageError: CuPy arrays without torch."""
         weights = [arrays[place] for place in self._module.WEIGHTS]
         with self._lock:
             if not isinstance(library, Cupy):

@@ -98,8 +98,7 @@ class RunningProgram:
     def functions(self, device: int) -> dict[str, Function]:
         """The binaries of the kernels, compiled for a device and loaded there.
 
-        Raises:
-            UnsupportedError: a kernel that does not compile or does not fit there; the message says which and why.
+        Raises UnsupportedError: a kernel that does not compile or does not fit there; the message says which and why.
         """
         if device in self._loaded:
             return self._loaded[device]
@@ -121,8 +120,7 @@ class RunningProgram:
     def __call__(self, arrays: Sequence[Any], library: Library, out: Sequence[Any] | None = None) -> tuple[Any, ...]:
         """The outputs for arrays of `library`, new ones or those of `out`, on the library's current stream.
 
-        Raises:
-            GraphError: an array that does not fit the program; the message names it.
+        Raises GraphError: an array that does not fit the program; the message names it.
         """
         arrays = self._with_prepared(arrays, library)
         addresses, device = self._all_checks.check(arrays, library, out)
@@ -139,8 +137,7 @@ class RunningProgram:
 
         It may be captured in a CUDA graph on this stream any number of times; all captures share its intermediate buffers.
 
-        Raises:
-            GraphError: an array that does not fit the program; the message names it.
+        Raises GraphError: an array that does not fit the program; the message names it.
         """
         first = self(arrays, library)
         out = first if self.has_own_outputs else None

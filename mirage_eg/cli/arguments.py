@@ -58,8 +58,7 @@ def load_model_parts(argument: str, batch: int) -> tuple[str, tuple[ModelPart, .
 def results_folder(out: Path) -> tuple[Path, Path | None]:
     """The folder for results and the ONNX file that --out asks for; before the work.
 
-    Raises:
-        OptionError: onnx is not installed, or no file can be written there.
+    Raises OptionError: onnx is not installed, or no file can be written there.
     """
     if out.suffix != ".onnx":
         return out, None

@@ -40,8 +40,7 @@ class EqualHalves:
 def agreement(rulebook: Rulebook, both: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> EqualHalves:
     """Whether the laws, but those in `without`, make the first half of the outputs equal to the second within the limits.
 
-    Raises:
-        RuleError: a law stops with an error of egglog, or no theory declares a constructor.
+    Raises RuleError: a law stops with an error of egglog, or no theory declares a constructor.
     """
     check_declared(rulebook, both)
     rulebook = rulebook.leaving_out(without)

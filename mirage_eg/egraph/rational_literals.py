@@ -36,8 +36,7 @@ Expr = Any  # a Var, Lit or Call of egglog.bindings
 def with_rationals(command: Any, signatures: Mapping[str, Signature], place: str) -> Any:
     """The law, which was parsed, with egglog's notation for all its plain numbers; other commands as they are.
 
-    Raises:
-        RuleError: a fraction with the denominator 0.
+    Raises RuleError: a fraction with the denominator 0.
     """
     match command:
         case bindings.RewriteCommand() | bindings.BiRewriteCommand() if not _NUMBER.search(_source(command.rewrite)):

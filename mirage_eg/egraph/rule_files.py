@@ -100,11 +100,7 @@ def header(text: str, key: str) -> str | None:
 
 
 def domain_of(file: RuleFile) -> str | None:
-    """The domain in the header of a rule file, if it has one.
-
-    Raises:
-        RuleError: for an unknown domain.
-    """
+    """The domain in the header of a rule file, if it has one. Raises RuleError: for an unknown domain."""
     named = header(file.text, "domain")
     if named is not None and named not in LAW_DOMAINS:
         raise RuleError(f"{file.path}:1: got domain {named!r}, wanted one of {', '.join(LAW_DOMAINS)}")
@@ -142,8 +138,7 @@ def _find(path: str | Path | RuleFile, domain: str, packaged: Mapping[str, RuleF
 def read_files(path: str | Path) -> Iterator[RuleFile]:
     """The file, or the .egg files of a folder sorted by name.
 
-    Raises:
-        RuleError: a file is not readable, not text in UTF-8, or longer than LARGEST_FILE.
+    Raises RuleError: a file is not readable, not text in UTF-8, or longer than LARGEST_FILE.
     """
     for file in rule_files(path):
         try:

@@ -169,8 +169,7 @@ def load_rules(
     folders (without the files whose header names another domain), and names of packaged theories that are off by default.
     Files that are not packaged are type-checked in a separate process.
 
-    Raises:
-        RuleError: `path:line: the error`.
+    Raises RuleError: `path:line: the error`.
     """
     files = chosen_files(domain, extra, without, undefined)
     laws = set(without).difference(packaged_names(domain))
@@ -182,8 +181,7 @@ def load_rules(
 def read_rules(text: str, domain: str = "indexed") -> Rulebook:
     """The packaged theories of `domain`, and a text of laws and declarations as the last theory, for checks and tests.
 
-    Raises:
-        RuleError: `law:line: the error`.
+    Raises RuleError: `law:line: the error`.
     """
     return _check(domain, chosen_files(domain, [RuleFile("law", text, False)]))
 

@@ -70,8 +70,7 @@ def show_constant(constant: Constant) -> str:
 def parse_term(text: str, signatures: Mapping[str, Signature], inputs: Collection[str], classes: Collection[int] = ()) -> Tree:
     """The tree of a text; an atom is an input, or one of `classes` as #12.
 
-    Raises:
-        OptionError: the text is no term; the message has the place in it.
+    Raises OptionError: the text is no term; the message has the place in it.
     """
     tokens = list(_tokens(text))
     if not tokens:
@@ -86,8 +85,7 @@ def parse_term(text: str, signatures: Mapping[str, Signature], inputs: Collectio
 def parse_constant(text: str, sort: str) -> Constant:
     """A constant of a base sort: a String (quoted or not), an i64, or a BigRat.
 
-    Raises:
-        OptionError: the text is no such number.
+    Raises OptionError: the text is no such number.
     """
     if sort == "String":
         return _unquoted(text)

@@ -128,8 +128,7 @@ def extract(
 ) -> Extraction:
     """The cheapest program in an e-graph; `fused` allows inlined and carried classes, `searched` has kernels of known time.
 
-    Raises:
-        ExtractionError: an e-graph of which no acyclic program can be extracted, or none was found in time.
+    Raises ExtractionError: an e-graph of which no acyclic program can be extracted, or none was found in time.
     """
     start = perf_counter()
     problem = _Problem(classes, costs, fused, searched)

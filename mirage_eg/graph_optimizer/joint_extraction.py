@@ -63,8 +63,7 @@ class JointExtraction:
         """The cheapest program, within `CLOSE`; at most `most` kernels of extracted programs are searched, and as long as there
         is time. `seconds`: of the solver.
 
-        Raises:
-            ExtractionError: no program was found in time.
+        Raises ExtractionError: no program was found in time.
         """
         end = perf_counter() + seconds
         first = self._extracted(KernelCosts(self.device), seconds)  # by the roofline: as a rule close to the cheapest

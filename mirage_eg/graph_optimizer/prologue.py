@@ -29,8 +29,7 @@ class FoldedProgram:
     def __call__(self, *arrays: Any) -> Any:
         """The outputs for arrays of the given program's inputs, in its order: a tuple where it has several outputs.
 
-        Raises:
-            GraphError: another number of arrays, or an array of another shape.
+        Raises GraphError: another number of arrays, or an array of another shape.
         """
         names, kinds = self._program.input_names, self._program.input_types
         if len(arrays) != len(names):

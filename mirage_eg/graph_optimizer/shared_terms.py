@@ -18,8 +18,7 @@ from mirage_eg.graph_optimizer.integer_program import new_integer_program
 def cheapest_shared(forms: Forms, cost: Callable[[Key], float], seconds: float = 10.0) -> dict[int, Tree]:
     """A term of each class that the outputs need; their different subterms cost the least together.
 
-    Raises:
-        ExtractionError: an output has no term of finite cost, or none was found in time.
+    Raises ExtractionError: an output has no term of finite cost, or none was found in time.
     """
     from ortools.linear_solver import pywraplp
 

@@ -60,8 +60,7 @@ class GivenLaw:
 def tensor_laws(chosen: tuple[str, ...]) -> str:
     """Laws of whole tensors in the language of `rules/graph`: of files, and of theories of `rules/tensor` by name.
 
-    Raises:
-        RuleError: a file is not readable, or has laws of another domain.
+    Raises RuleError: a file is not readable, or has laws of another domain.
     """
     return "\n".join(dict.fromkeys(line for law in given_laws(chosen) for _, line in law.rules))
 
@@ -70,8 +69,7 @@ def tensor_laws(chosen: tuple[str, ...]) -> str:
 def given_laws(chosen: tuple[str, ...]) -> tuple[GivenLaw, ...]:
     """The laws of files, and of theories of `rules/tensor` by name, each with its rules.
 
-    Raises:
-        RuleError: a file is not readable, or has laws of another domain.
+    Raises RuleError: a file is not readable, or has laws of another domain.
     """
     packaged = {PurePath(file.path).stem: file for file in packaged_files(DOMAIN)}
     found: list[GivenLaw] = []

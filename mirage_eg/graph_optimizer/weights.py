@@ -20,8 +20,7 @@ def weights_of(program: Graph, patterns: Sequence[str] | None = None) -> frozens
     product with two dims, as the filter of a convolution, as the factor or offset of a norm, or with one dim in an elementwise
     op; rearrangements before that do not matter.
 
-    Raises:
-        OptionError: a pattern that no input has.
+    Raises OptionError: a pattern that no input has.
     """
     values = program.input_values
     if patterns is not None:

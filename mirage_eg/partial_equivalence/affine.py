@@ -100,11 +100,7 @@ class Variables:
         return lo, hi
 
     def at_least(self, x: Affine, threshold: int) -> bool:
-        """Whether x ≥ threshold everywhere on the box, or nowhere.
-
-        Raises:
-            Undecided: somewhere.
-        """
+        """Whether x ≥ threshold everywhere on the box, or nowhere. Raises Undecided: somewhere."""
         lo, hi = self.bounds(x)
         if surely_at_least(lo, threshold):
             return True
@@ -119,8 +115,7 @@ class Variables:
     def _cut(self, x: Affine, threshold: int, lo: int, hi: int) -> RangeSplit:
         """A cut of a variable of x that helps to decide x ≥ threshold, the most useful one.
 
-        Raises:
-            UnsupportedError: sizes alone decide it, and none is known to be the larger one.
+        Raises UnsupportedError: sizes alone decide it, and none is known to be the larger one.
         """
         best: tuple[int, int] = (9, 0)
         found: RangeSplit | None = None
@@ -147,8 +142,7 @@ class Variables:
     def quotient(self, x: Affine, divisor: int) -> tuple[Affine, Affine]:
         """The affine quotient and remainder of x by a whole number, on the whole box.
 
-        Raises:
-            Undecided: they are not affine on the whole box.
+        Raises Undecided: they are not affine on the whole box.
         """
         quotient: dict[int, int] = {}
         remainder: dict[int, int] = {}

@@ -70,11 +70,7 @@ class SizedMutant:
         return size >= self.sizes.least and (size - self.sizes.least) % self.sizes.multiple_of == 0
 
     def wrong(self, size: int) -> list[Rectangle]:
-        """The rectangles at a size.
-
-        Raises:
-            OptionError: not one of the sizes.
-        """
+        """The rectangles at a size. Raises OptionError: not one of the sizes."""
         if not self.serves(size):
             raise OptionError(f"size: got {size}, wanted {self.sizes.least} and a multiple of {self.sizes.multiple_of} more")
         t = self.first + (size - self.sizes.least) // self.sizes.multiple_of
@@ -171,8 +167,7 @@ def _periods(program: Graph, mutation: Mutation) -> Iterator[int]:
 def symbolic_graph(graph: Graph, trace: Trace) -> Graph:
     """A program at tᵢ = LARGEⁱ with symbolic extents.
 
-    Raises:
-        UnsupportedError: a constant that is a quotient of sizes, where several are open.
+    Raises UnsupportedError: a constant that is a quotient of sizes, where several are open.
     """
     checker = Checker(Level.KERNEL)
     for item in expand_all(graph).nodes:

@@ -120,8 +120,7 @@ def whole_box(shape: Shape) -> PositionBox:
 def agreement(program: Graph, mutant: Graph, output: int = 0) -> list[PositionBox]:
     """Boxes that partition the positions of one output, each with the decision whether the two graphs agree there.
 
-    Raises:
-        UnsupportedError: an op that is not linear; more boxes or terms than MAX_BOXES, MAX_MONOMIALS.
+    Raises UnsupportedError: an op that is not linear; more boxes or terms than MAX_BOXES, MAX_MONOMIALS.
     """
     program, mutant = expand_all(program), expand_all(mutant)
     for graph in (program, mutant):
@@ -147,8 +146,7 @@ def equal_everywhere(program: Graph, candidate: Graph, most: int = MAX_BOXES, pa
     Minima, maxima, comparisons and selections are decided by cases (`piecewise`). Other elementwise functions are opaque: they
     are equal where their operands are. With `partial` it is shown where both are defined: a / (b / c) is a c / b.
 
-    Raises:
-        UnsupportedError: an op that is neither linear nor elementwise; more than `most` boxes.
+    Raises UnsupportedError: an op that is neither linear nor elementwise; more than `most` boxes.
     """
     program, candidate = expand_all(program), expand_all(candidate)
     functions: dict[Any, int] = {}
@@ -182,11 +180,7 @@ def equal_everywhere(program: Graph, candidate: Graph, most: int = MAX_BOXES, pa
 
 
 def agree(x: Sequence[Product], y: Sequence[Product], variables: Variables) -> bool:
-    """Whether two sums are equal at all positions of a box (True) or at none (False).
-
-    Raises:
-        Undecided: at some.
-    """
+    """Whether two sums are equal at all positions of a box (True) or at none (False). Raises Undecided: at some."""
     terms: dict[_Term, Fraction] = defaultdict(Fraction)
     for sign, side in ((1, x), (-1, y)):
         for product in (it for given in side for it in _without_idle_sums(given, variables)):

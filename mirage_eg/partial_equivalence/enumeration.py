@@ -69,11 +69,7 @@ class Mutation:
         return mutation
 
     def write(self, program: Graph) -> Graph:
-        """The mutant of a program.
-
-        Raises:
-            GraphError: shapes that do not fit.
-        """
+        """The mutant of a program. Raises GraphError: shapes that do not fit."""
         return self.of(program)._written(program)
 
     def _written(self, program: Graph) -> Graph:
@@ -110,8 +106,7 @@ def _written(builder: KernelGraph, program: Graph, inputs: Sequence[Tensor], mut
 def mutations(program: Graph, least: float = 0.5) -> Iterator[tuple[Mutation, float]]:
     """The mutants of a linear program with one output that are right on `least` of its positions at small sizes; the part, too.
 
-    Raises:
-        UnsupportedError: the program is too large to be tried.
+    Raises UnsupportedError: the program is too large to be tried.
     """
     trial = _Trial(at_small_sizes(program), least)
     if not is_small(trial.program):

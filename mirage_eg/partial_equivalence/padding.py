@@ -51,8 +51,7 @@ def on_padded_images(program: Graph, mutation: Mutation | None = None) -> Graph 
 def on_own_images(program: Graph, mutant: Graph) -> Graph:
     """A mutant of the program on padded images as one of the program: images are padded, the result is cut.
 
-    Raises:
-        GraphError: the result of the mutant is smaller than the program's.
+    Raises GraphError: the result of the mutant is smaller than the program's.
     """
     builder, inputs = KernelGraph(), list[Tensor]()
     given = [builder.op("input", **own.mapping) for own in program.inputs]
@@ -70,8 +69,7 @@ def on_own_images(program: Graph, mutant: Graph) -> Graph:
 def written(program: Graph, mutation: Mutation, padded: bool) -> Graph:
     """The mutant of a program; `padded`: on images with sides that factors divide, where its own are others.
 
-    Raises:
-        GraphError: moves that do not divide the dims, or a result smaller than the program's.
+    Raises GraphError: moves that do not divide the dims, or a result smaller than the program's.
     """
     wide = on_padded_images(program, mutation) if padded else None
     return mutation.write(program) if wide is None else on_own_images(program, mutation.write(wide))

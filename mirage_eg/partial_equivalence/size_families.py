@@ -24,11 +24,7 @@ class InputExtent:
         return self.program.input_types[self.place].shape[self.dim]
 
     def at(self, size: int) -> Graph:
-        """The program at another size.
-
-        Raises:
-            GraphError: it does not fit the ops.
-        """
+        """The program at another size. Raises GraphError: it does not fit the ops."""
         return at_extent(self.program, self.place, self.dim, size)
 
 
@@ -63,11 +59,7 @@ class NamedExtent:
 
 
 def at_extent(program: Graph, place: int, dim: int, extent: int) -> Graph:
-    """The program with another extent of one dim of its input at `place`.
-
-    Raises:
-        GraphError: it does not fit the ops.
-    """
+    """The program with another extent of one dim of its input at `place`. Raises GraphError: it does not fit the ops."""
     number = program.input_values[place]
     given = program.inputs[place].mapping
     shape = (*given["shape"][:dim], extent, *given["shape"][dim + 1 :])

@@ -328,11 +328,7 @@ def number_of(constant: Fraction | int) -> Sum:
 
 
 def _place_of(terms: Sum) -> Affine:
-    """The place of which a sum is the number.
-
-    Raises:
-        UnsupportedError: it is that of none.
-    """
+    """The place of which a sum is the number. Raises UnsupportedError: it is that of none."""
     place = Affine(0)
     for term in terms:
         accesses = [index[0] for table, index in term.accesses if table == PLACES] or [Affine(1)]
@@ -405,11 +401,7 @@ def is_linear(op: str) -> bool:
 
 
 def check_linear(graph: Graph) -> None:
-    """Raise the first op that is not linear.
-
-    Raises:
-        UnsupportedError: it, by node and name.
-    """
+    """Raise the first op that is not linear. Raises UnsupportedError: it, by node and name."""
     for number, item in enumerate(graph.nodes):
         if item.op not in ("input", "output") and not is_linear(item.op):
             linear = ", ".join((*READERS, *MOVES))

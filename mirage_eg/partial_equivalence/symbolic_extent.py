@@ -140,11 +140,7 @@ class SymbolicExtent(int):
 
     @property
     def sign(self) -> int:
-        """The sign at all large tᵢ.
-
-        Raises:
-            UnsupportedError: there is none.
-        """
+        """The sign at all large tᵢ. Raises UnsupportedError: there is none."""
         signs = {slope > 0 for _, slope in self.slopes}
         if len(signs) > 1:
             raise UnsupportedError(f"got {self.text} and 0, whose order depends on how large the sizes are to each other")
@@ -173,8 +169,7 @@ def read_constant(number: Fraction, trace: Trace) -> Fraction:
 
     One that depends on the only size stays a fraction: polynomials in one t are equal where they are at t = LARGE.
 
-    Raises:
-        UnsupportedError: a quotient that depends on one of several sizes.
+    Raises UnsupportedError: a quotient that depends on one of several sizes.
     """
     if trace.count == 1 or max(abs(number.numerator), number.denominator) < LARGE // 2:
         return number
@@ -199,8 +194,7 @@ def parts(extent: int) -> tuple[int, Slopes]:
 def symbolic(constant: int, slopes: Mapping[int, int], trace: Trace) -> int:
     """constant + Σ slope · tᵢ: a plain int where all slopes are 0.
 
-    Raises:
-        UnsupportedError: numbers too large to be distinguished.
+    Raises UnsupportedError: numbers too large to be distinguished.
     """
     if not all(-LARGE // 2 < it < LARGE // 2 for it in (constant, *slopes.values())):
         raise UnsupportedError(f"got an extent with {constant} and {[*slopes.values()]}, wanted numbers below {LARGE // 2}")
@@ -244,11 +238,7 @@ def is_same(x: int, y: int) -> bool:
 
 
 def reciprocal(extent: int) -> Fraction:
-    """1 / extent.
-
-    Raises:
-        UnsupportedError: it depends on one of several sizes.
-    """
+    """1 / extent. Raises UnsupportedError: it depends on one of several sizes."""
     if isinstance(extent, SymbolicExtent) and extent.trace.count > 1:
         raise UnsupportedError(f"got a division by {extent.text}, wanted one by a number where several sizes are open")
     return Fraction(1, int(extent))
@@ -257,8 +247,7 @@ def reciprocal(extent: int) -> Fraction:
 def _divided(x: int, y: int, trace: Trace) -> tuple[int, int]:
     """The quotient and the remainder of two extents, the divisor positive.
 
-    Raises:
-        UnsupportedError: they are not affine in the sizes.
+    Raises UnsupportedError: they are not affine in the sizes.
     """
     (constant, slopes), (divisor, growth) = parts(x), parts(y)
     if growth:

@@ -154,8 +154,7 @@ def fitting(
 ) -> Compiled:
     """`graph` as a Triton program, for all sizes in `ranges` of its named dims, with as many stages of `schedule` as fit.
 
-    Raises:
-        UnsupportedError: it cannot be written.
+    Raises UnsupportedError: it cannot be written.
     """
     schedules = usual_schedules(graph) if schedule is None else per_kernel(schedule, len(graph.blocks))
     while True:

@@ -216,8 +216,7 @@ class OtherSizes:
 
         It is the library form if the others are not verified `until` then.
 
-        Raises:
-            UnsupportedError: no µGraph is right at all of them, not even the library form.
+        Raises UnsupportedError: no µGraph is right at all of them, not even the library form.
         """
         begin, self._until = perf_counter(), until
         largest = {name: values.largest for name, values in ranges.items()}

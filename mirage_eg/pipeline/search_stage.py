@@ -119,8 +119,7 @@ def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
 def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Renamed, Axes]:
     """The whole program under axis names.
 
-    Raises:
-        UnsupportedError: no block graph within the limits of `options` may hold it.
+    Raises UnsupportedError: no block graph within the limits of `options` may hold it.
     """
     if len(segment.outputs) > options.max_outputs:
         raise UnsupportedError(f"{len(segment.outputs)} outputs are more than the {options.max_outputs} of a block graph")

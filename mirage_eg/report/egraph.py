@@ -73,8 +73,7 @@ class EGraphView:
     def widget(self) -> Any:
         """The interactive widget of egglog, with this e-graph.
 
-        Raises:
-            UnsupportedError: a package that the widget needs is missing.
+        Raises UnsupportedError: a package that the widget needs is missing.
         """
         try:
             from egglog.visualizer_widget import VisualizerWidget

@@ -28,8 +28,7 @@ def check_values(chain: ProofChain, rulebook: Rulebook, trials: int = TRIALS, se
     partial laws holds where both are defined. A chain with a constructor that is no op has no values, and gives 0, and so does
     one with more parts than an array may have dims.
 
-    Raises:
-        ChainError: two terms differ; the message has the number of the step.
+    Raises ChainError: two terms differ; the message has the number of the step.
     """
     free = {name: frozenset(parts) for name, parts in chain.free}
     terms = [parse_term(it, rulebook.signatures, free) for it in (chain.start, *(step.term for step in chain.steps))]

@@ -66,8 +66,7 @@ def check_file(
     packaged theories. `examples` assignments for each law default to 1,500, or fewer for many laws, so that a file takes
     seconds.
 
-    Raises:
-        RuleError: the file does not load, none of its laws can be tested, or a limit was hit.
+    Raises RuleError: the file does not load, none of its laws can be tested, or a limit was hit.
     """
     [file] = read_files(path)
     domain = domain or domain_of(file) or DOMAINS[0]

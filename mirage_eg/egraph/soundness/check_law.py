@@ -107,8 +107,7 @@ def check_law(
 ) -> Finding:
     """Look for a counterexample among `examples` random assignments, divided among the `forms` of the law (`unfold.unfolded`).
 
-    Raises:
-        RuleError: the law has no meaning in the models, or its conditions are too narrow for random assignments.
+    Raises RuleError: the law has no meaning in the models, or its conditions are too narrow for random assignments.
     """
     forms = forms or (law,)
     share = max(LEAST_SHARE, examples // len(forms))

@@ -52,8 +52,7 @@ class FalseClaim:
 def checkable_law(law: Law, signatures: Mapping[str, Signature]) -> CheckableLaw:
     """Separate the free variables of a law from those that its conditions define.
 
-    Raises:
-        RuleError: part of the law has no meaning in the models.
+    Raises RuleError: part of the law has no meaning in the models.
     """
     for pattern in patterns(law):
         for application in applications(pattern):
@@ -163,8 +162,7 @@ def _sorts(law: Law, signatures: Mapping[str, Signature]) -> dict[str, str]:
 def false_claim(checkable: CheckableLaw, model: Model, assignment: Values) -> FalseClaim | None:
     """The first claim of the law that these values refute, if any.
 
-    Raises:
-        UndefinedError: a side condition fails or a value is undefined: the law claims nothing.
+    Raises UndefinedError: a side condition fails or a value is undefined: the law claims nothing.
     """
     values = dict(assignment)
     for name, pattern in checkable.named:
@@ -223,11 +221,7 @@ def _is_below(checkable: CheckableLaw, pattern: Pattern) -> bool:
 
 
 def holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
-    """Whether a side condition holds.
-
-    Raises:
-        UndefinedError: it needs an undefined value.
-    """
+    """Whether a side condition holds. Raises UndefinedError: it needs an undefined value."""
     if isinstance(condition, Equal):
         left, right = evaluate(condition.left, model, values), evaluate(condition.right, model, values)
         if isinstance(left, TensorValue):
@@ -277,11 +271,7 @@ def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:
 
 
 def constant(pattern: Pattern) -> Any:
-    """The value of a pattern of literals and primitives.
-
-    Raises:
-        UndefinedError: egglog's primitive fails there.
-    """
+    """The value of a pattern of literals and primitives. Raises UndefinedError: egglog's primitive fails there."""
     match pattern:
         case Literal(value):
             return value

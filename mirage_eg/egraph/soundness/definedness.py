@@ -77,8 +77,7 @@ class _Exact:
 def definedness(law: Law, domain: str, signatures: Mapping[str, Signature], forms: Sequence[Law] = ()) -> Definedness:
     """Where a law narrows and widens; `forms` are its forms with ops only (`unfold.unfolded`).
 
-    Raises:
-        RuleError: the law has no meaning in the models.
+    Raises RuleError: the law has no meaning in the models.
     """
     narrows: str | None = None
     widens: str | None = None

@@ -26,8 +26,7 @@ def without_false_laws(rulebook: Rulebook) -> tuple[Rulebook, tuple[str, ...]]:
 def refutation(law: Law, rulebook: Rulebook, examples: int = 1_500) -> str | None:
     """A sentence with the law's place and name and the counterexample, if it is false.
 
-    Raises:
-        RuleError: the law cannot be tested.
+    Raises RuleError: the law cannot be tested.
     """
     from mirage_eg.egraph.soundness.check_law import check_law  # takes a tenth of a second to import
 

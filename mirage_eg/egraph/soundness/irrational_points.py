@@ -79,11 +79,7 @@ class _Difference:
     arithmetic: ManyDigits
 
     def __call__(self, point: Any) -> Any:
-        """Its value.
-
-        Raises:
-            UndefinedError: a term is undefined.
-        """
+        """Its value. Raises UndefinedError: a term is undefined."""
         sizes, values = self.line.at(_exact(point))
         model = Model(self.boundaries.domain, self.arithmetic, sizes)
         known = {name: value_in(model, value) for name, value in values.items()}

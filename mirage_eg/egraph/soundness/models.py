@@ -32,11 +32,7 @@ class MeaninglessError(UndefinedError):
 
 
 def extent_of(sizes: Mapping[str, int], index: str) -> int:
-    """The number of values of an index.
-
-    Raises:
-        MeaninglessError: it names a part twice, or one without a size.
-    """
+    """The number of values of an index. Raises MeaninglessError: it names a part twice, or one without a size."""
     parts = parts_in(index)
     if len({*parts}) < len(parts) or not sizes.keys() >= {*parts}:
         raise MeaninglessError(f"no index {index!r}")
@@ -198,11 +194,7 @@ class Model:
         return TensorValue(self.arithmetic.array(entries), axes)
 
     def apply(self, constructor: str, constants: Sequence[Any], operands: Sequence[TensorValue]) -> TensorValue:
-        """A constructor of an op, or a constant.
-
-        Raises:
-            UndefinedError: the value is undefined.
-        """
+        """A constructor of an op, or a constant. Raises UndefinedError: the value is undefined."""
         if constructor in INDEX_TERMS:
             return self._with_indices(constructor, constants, operands)
         if constructor == CONSTANT:

@@ -136,8 +136,7 @@ def _inlined(pattern: Pattern, found: Mapping[str, Definition]) -> Pattern:
 def unfolded(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature]) -> tuple[Law, ...]:
     """The forms of a law with ops only; the law itself if it has no user constructors or relations.
 
-    Raises:
-        RuleError: a constructor is defined by no law, or a relation is asserted by no rule.
+    Raises RuleError: a constructor is defined by no law, or a relation is asserted by no rule.
     """
     names = {part.name for part in _parts(law)}
     if not any(is_foreign(name, signatures) or _is_user_relation(name, signatures) for name in names):

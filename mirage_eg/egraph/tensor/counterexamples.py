@@ -91,8 +91,7 @@ class _Numbers:
 def tried_law(law: WrittenLaw, rank: int, ranks: Mapping[str, int], seed: int = 0) -> Tried:
     """Compute both sides of a law at random shapes that fit the left one, with random small whole numbers.
 
-    Raises:
-        Unread: a size or condition of the law cannot be computed.
+    Raises Unread: a size or condition of the law cannot be computed.
     """
     extents = Extents(ranks)
     extents.match(law.left, rank)
@@ -103,8 +102,7 @@ def tried_law(law: WrittenLaw, rank: int, ranks: Mapping[str, int], seed: int = 
 def tried_where_both_fit(left: Written, right: Written, rank: int, ranks: Mapping[str, int], seed: int = 0) -> Tried:
     """Compute two terms at random shapes that fit both; no trial where there are none.
 
-    Raises:
-        Unread: a size cannot be computed.
+    Raises Unread: a size cannot be computed.
     """
     extents = Extents(ranks)
     for one, other in zip(*(extents.match(it, rank) for it in (left, right)), strict=True):
@@ -224,8 +222,7 @@ def _text(array: Any) -> str:
 def tried_equation(equation: TermEquation, seed: int = 0) -> Tried:
     """Compute both sides of an equation without sizes at random shapes of its type, with centred windows and one group.
 
-    Raises:
-        IllTyped: no shapes fit.
+    Raises IllTyped: no shapes fit.
     """
     known, random, draw = typed(equation), Random(seed), np.random.default_rng(seed)
     sides = [with_dims(it) for it in (known.left, known.right)]

@@ -96,8 +96,7 @@ def _axes(equation: Equation) -> list[int]:
 def decide(law: Law, by_laws: Laws) -> TensorVerdict:
     """The verdict on a law of a rule file, in all its directions and at every axis that it leaves open: the worst of them.
 
-    Raises:
-        RuleError: the law says something else than that terms of whole tensors are equal.
+    Raises RuleError: the law says something else than that terms of whole tensors are equal.
     """
     verdicts = [_decided(it, by_laws) for it in written_laws(law)]
     order = (TensorTruth.ILL_TYPED, TensorTruth.REFUTED, TensorTruth.TESTED, TensorTruth.PROVED)

@@ -76,11 +76,7 @@ class Extents:
     dims: dict[Written, tuple[Linear, ...]] = field(default_factory=dict)  # of the parts of the left side
 
     def number(self, pattern: Pattern) -> Linear:
-        """A size as a linear form.
-
-        Raises:
-            Unread: it is none.
-        """
+        """A size as a linear form. Raises Unread: it is none."""
         match pattern:
             case Literal(int() as value):
                 return {ONE: Fraction(value)} if value else {}
@@ -218,8 +214,7 @@ class Extents:
 def missing_conditions(law: WrittenLaw, equation: TypedEquation) -> list[str]:
     """The conditions that a law needs besides its own so that its equation holds wherever it matches; empty: it does.
 
-    Raises:
-        Unread: a size of the law is no linear form, or a condition cannot be written.
+    Raises Unread: a size of the law is no linear form, or a condition cannot be written.
     """
     joint, given = term_ranks((law.left.term, law.right.term)), _given_ranks(law.conditions)
     free = len(equation.left.dims)
@@ -262,8 +257,7 @@ def missing_conditions(law: WrittenLaw, equation: TypedEquation) -> list[str]:
 def _check_kernels(law: WrittenLaw, equation: TypedEquation, extents: Extents, solved: Equations) -> None:
     """The right side's kernels that must have odd extents have those of kernels of the left side, or odd numbers.
 
-    Raises:
-        Unread: an extent that may be even.
+    Raises Unread: an extent that may be even.
     """
 
     def forms(term: Written, typed: TypedTerm) -> list[Linear]:

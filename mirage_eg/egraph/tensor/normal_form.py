@@ -39,8 +39,7 @@ class NoNormalForm(Exception):
 def proved(equation: Equation) -> Attributes | None:
     """The weakest attributes of convolutions and poolings for which the equation holds for all shapes; None if for none.
 
-    Raises:
-        IllTyped: no shapes fit, even with stride 1 and one group.
+    Raises IllTyped: no shapes fit, even with stride 1 and one group.
     """
     found, error = _proved(equation)
     if error is not None:
@@ -81,11 +80,7 @@ def _heads(equation: Equation) -> set[str]:
 
 
 def equal(equation: TypedEquation) -> bool:
-    """Whether the sides have one normal form in each segment.
-
-    Raises:
-        NoNormalForm: a term has none.
-    """
+    """Whether the sides have one normal form in each segment. Raises NoNormalForm: a term has none."""
     words = [equation.shapes.word(dim) for dim in equation.left.dims]
     if words != [equation.shapes.word(dim) for dim in equation.right.dims]:
         return False

@@ -156,8 +156,7 @@ _OPS = {row.name: row for row in _ROWS}
 def chosen_ops(names: Iterable[str]) -> tuple[TensorOp, ...]:
     """The ops of some names, in the order of the table: constructors of rules/tensor, `all`, elementwise ops.
 
-    Raises:
-        OptionError: there is no such op.
+    Raises OptionError: there is no such op.
     """
     chosen, functions = set[str](), set[str]()
     for name in names:

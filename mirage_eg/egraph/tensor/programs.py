@@ -41,11 +41,7 @@ class Sizes:
 
 
 def program(term: Written, sizes: Sizes) -> Graph:
-    """The program of a term; its inputs are the variables of `sizes`.
-
-    Raises:
-        GraphError: the shapes do not fit the term.
-    """
+    """The program of a term; its inputs are the variables of `sizes`. Raises GraphError: the shapes do not fit the term."""
     graph = KernelGraph()
     inputs = {name: graph.new_input(shape, FLOAT64, name=name) for name, shape in sizes.shapes.items()}
     graph.mark_output(_value(graph, term, inputs, sizes))

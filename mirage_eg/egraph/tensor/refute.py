@@ -34,8 +34,7 @@ def counterexample(equation: Equation, seed: int = 0) -> TensorCounterexample | 
 
     Averages are sums here, which hides no difference of equations in one pooling; the normal form has the factor.
 
-    Raises:
-        IllTyped: no shapes fit.
+    Raises IllTyped: no shapes fit.
     """
     known = typed(equation)
     draw = np.random.default_rng(seed)

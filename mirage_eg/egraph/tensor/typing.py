@@ -164,11 +164,7 @@ class TypedEquation:
 
 
 def typed(equation: Equation, attributes: Attributes = Attributes()) -> TypedEquation:
-    """The most general types under which both sides have one shape.
-
-    Raises:
-        IllTyped: there are none.
-    """
+    """The most general types under which both sides have one shape. Raises IllTyped: there are none."""
     ranks = term_ranks(equation)
     shapes = Shapes(attributes)
     names = dict.fromkeys(it for side in equation for it in subterms(side) if isinstance(it, str))
@@ -199,8 +195,7 @@ def _axis(name: str) -> int:
 def term_ranks(sides: Sequence[Term], given: Mapping[str, int] | None = None) -> dict[str, int | None]:
     """The rank of each variable, by the ops around it; the sides have one rank. None: no op decides it, and it is not `given`.
 
-    Raises:
-        IllTyped: two ops want different ranks.
+    Raises IllTyped: two ops want different ranks.
     """
     ranks: dict[Any, int | None] = {}
     parent: dict[Any, Any] = {}

@@ -52,8 +52,7 @@ class WrittenLaw:
 def written_laws(law: Law) -> list[WrittenLaw]:
     """The directions of a law, each at every choice of its open axes (0 or 1).
 
-    Raises:
-        RuleError: the law says something else than that terms of whole tensors are equal.
+    Raises RuleError: the law says something else than that terms of whole tensors are equal.
     """
     terms = {
         condition.left.name: condition.right
@@ -157,8 +156,7 @@ def _read(pattern: Pattern, axes: Mapping[str, int], place: str) -> Written:
 def read_term(source: str) -> Term:
     """A term from its text: `(Matmul A (Concat 1 B C))`, without sizes; elementwise ops by name, as `(exp x)`.
 
-    Raises:
-        OptionError: the text is no term.
+    Raises OptionError: the text is no term.
     """
     tokens = source.replace("(", " ( ").replace(")", " ) ").split()
 

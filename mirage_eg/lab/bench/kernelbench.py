@@ -91,8 +91,7 @@ class ImportRow:
 def find_problems(folder: Path, names: Sequence[str] = ()) -> list[Problem]:
     """The problems of a checkout, or those named, as level1/19_ReLU, level1/19 or level1, in the order of the names.
 
-    Raises:
-        OptionError: a folder without problems, or a name that is none.
+    Raises OptionError: a folder without problems, or a name that is none.
     """
     found = []
     for path in folder.glob("KernelBench/level*/*.py"):

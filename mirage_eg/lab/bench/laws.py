@@ -65,8 +65,7 @@ def pairs_of(folder: Path) -> list[tuple[str, LawPair]]:
 def law_rows(pairs: Sequence[tuple[str, LawPair]]) -> Iterator[LawRow]:
     """Each pair with its verdict.
 
-    Raises:
-        ProgramError: functions of some pairs write no legal program; the others come first.
+    Raises ProgramError: functions of some pairs write no legal program; the others come first.
     """
     failed: list[ProgramError] = []
     for file, pair in pairs:

@@ -74,8 +74,7 @@ class ModelRow:
 def read_rows(path: Path) -> list[ModelRow]:
     """The newest line of each job of a file of lines, in their order; none without a file.
 
-    Raises:
-        OptionError: a line is no line of `bench models`.
+    Raises OptionError: a line is no line of `bench models`.
     """
     if not path.exists():
         return []

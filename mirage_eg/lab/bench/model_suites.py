@@ -42,8 +42,7 @@ DTYPES: Mapping[str, str] = dict.fromkeys(("decode", "layers", "quantized"), "fl
 def chosen_models(suite: str, names: Sequence[str] = ()) -> list[str]:
     """The models of a suite with these names or beginnings of names; all without.
 
-    Raises:
-        OptionError: a name that no model begins with.
+    Raises OptionError: a name that no model begins with.
     """
     models = SUITES[suite]
     for name in names:
@@ -59,8 +58,7 @@ def chosen_models(suite: str, names: Sequence[str] = ()) -> list[str]:
 def with_package(suite: str, models: Sequence[str]) -> tuple[list[str], list[str]]:
     """The models whose package is installed, and a line for each package that is not.
 
-    Raises:
-        OptionError: none of the models has its package.
+    Raises OptionError: none of the models has its package.
     """
     missing = [it for it in dict.fromkeys(SUITES[suite][model].package for model in models) if find_spec(it) is None]
     kept = [model for model in models if SUITES[suite][model].package not in missing]

@@ -80,8 +80,7 @@ def ablation(
 ) -> Ablation:
     """Search each program with all laws and without each of `laws` (`equations` where not given), laws in parallel.
 
-    Raises:
-        LimitError: user laws hit a limit of saturation.
+    Raises LimitError: user laws hit a limit of saturation.
     """
     limits, device = limits or SearchLimits(), device or default_device()
     chosen = equations(rulebook) if laws is None else [law for law in rulebook.laws if law.name in laws]

@@ -50,8 +50,7 @@ def rule_set(name: str | Path, without: Sequence[str] = ()) -> Rulebook:
     Files are added to the packaged laws of their domain, unless they declare the language (`(sort E)`) themselves. `without`
     names theories, packaged laws, or laws of the files to leave out.
 
-    Raises:
-        RuleError: no such rule set, theory or law, or a mistake in a file.
+    Raises RuleError: no such rule set, theory or law, or a mistake in a file.
     """
     if str(name) in DOMAINS:
         return load_rules(str(name), without=without)
@@ -75,11 +74,7 @@ def comparison(
     device: Device | None = None,
     on_progress: OnStage = lambda stage, done, total: None,
 ) -> Comparison:
-    """Search each program with both rule sets, each with its name.
-
-    Raises:
-        LimitError: user laws hit a limit of saturation.
-    """
+    """Search each program with both rule sets, each with its name. Raises LimitError: user laws hit a limit of saturation."""
     limits, device = limits or SearchLimits(), device or default_device()
     rows = []
     for part in parts:

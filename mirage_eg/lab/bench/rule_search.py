@@ -66,8 +66,7 @@ def rule_search(
 ) -> RuleSearch:
     """Search a program under every split; `worker` as `worker_for` gives it, else a new one.
 
-    Raises:
-        LimitError: user laws hit a limit of saturation, and `limits.saturation` does not allow it.
+    Raises LimitError: user laws hit a limit of saturation, and `limits.saturation` does not allow it.
     """
     with oracle_builder(rulebook, limits.saturation, worker) as build:
         result = search(

@@ -43,8 +43,7 @@ def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple
 
     The plan goes from the outputs backwards and takes the segment with the most ops each time. Library ops are left out.
 
-    Raises:
-        UnsupportedError: no segment of the program can be searched.
+    Raises UnsupportedError: no segment of the program can be searched.
     """
     limits = SegmentLimits(max_ops=max_block_ops)
     graph = primitive(program)

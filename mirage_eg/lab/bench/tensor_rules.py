@@ -66,8 +66,7 @@ def tensor_comparison(
 ) -> TensorComparison:
     """Rewrite each program with the laws of `a` and with those of `b`: files, and theories of `rules/tensor`.
 
-    Raises:
-        RuleError: a file does not load, or a law made a result differ from its program.
+    Raises RuleError: a file does not load, or a law made a result differ from its program.
     """
     sets = [given_laws(it) for it in (a, b)]
     rows = []

@@ -82,8 +82,7 @@ class Enumeration:
 def enumerate_terms(domain: Domain, size: int, seed: int = 0, on_progress: Progress = no_progress) -> Enumeration:
     """All terms with up to `size` ops.
 
-    Raises:
-        OptionError: there are more than MOST_TERMS terms; the message has a smaller size.
+    Raises OptionError: there are more than MOST_TERMS terms; the message has a smaller size.
     """
     found = Enumeration(domain, seed)
     for ops in range(size + 1):

@@ -222,11 +222,7 @@ def _replaced(pattern: Pattern, old: Pattern, new: Pattern) -> Pattern:
 
 
 def chosen_ops(names: Iterable[str]) -> tuple[str, ...]:
-    """Ops by constructor (`LessEqual`) or name (`less_equal`), each once.
-
-    Raises:
-        OptionError: an unknown op, or none.
-    """
+    """Ops by constructor (`LessEqual`) or name (`less_equal`), each once. Raises OptionError: an unknown op, or none."""
     chosen = []
     offered = tuple(constructor(row.name) for row in OPS.values() if row.kind in (Kind.ELEMENTWISE, Kind.REDUCTION))
     for name in names:

@@ -49,11 +49,7 @@ def state_text(arguments: Arguments, begun: Begun) -> str:
 
 
 def read_state(path: Path, arguments: Arguments) -> Begun:
-    """The state of a synthesis with these arguments.
-
-    Raises:
-        OptionError: there is none, or it is of other arguments.
-    """
+    """The state of a synthesis with these arguments. Raises OptionError: there is none, or it is of other arguments."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         given, begun = data["arguments"], data["begun"]

@@ -89,8 +89,7 @@ class ResultCache:
 
         A process that ends gives it back. Where files cannot be locked nobody waits.
 
-        Raises:
-            OverdueError: another process has it at `until`.
+        Raises OverdueError: another process has it at `until`.
         """
         path = self.folder / "running" / self.path(key).stem
         with ExitStack() as stack:
@@ -155,8 +154,7 @@ def entry_of(
 ) -> CacheEntry:
     """The entry for a key in a file's content; see `ResultCache.find`.
 
-    Raises:
-        UnusableEntry: it is none, or its µGraphs do not compute the program.
+    Raises UnusableEntry: it is none, or its µGraphs do not compute the program.
     """
     try:
         head, _, body = content.decode().partition("\n")
@@ -210,8 +208,7 @@ def is_as_written(candidate: Candidate, program: Graph, ranges: Mapping[str, Siz
 def chosen_cache() -> ResultCache | None:
     """The cache that MIRAGE_EG_CACHE or the system names; None where it is off.
 
-    Raises:
-        OptionError: the variable names something that is there and is no folder.
+    Raises OptionError: the variable names something that is there and is no folder.
     """
     named = os.environ.get(VARIABLE)
     if named == OFF:

@@ -34,8 +34,7 @@ class Checkpoint:
     def __init__(self, path: Path, header: Mapping[str, Any], resume: bool = False) -> None:
         """Start a checkpoint at `path`, over an older one if there is any; with `resume`, continue with its contents.
 
-        Raises:
-            CheckpointError: the file cannot be used, is held by another run, or is of another run.
+        Raises CheckpointError: the file cannot be used, is held by another run, or is of another run.
         """
         self.path = path
         self._known: dict[str, Any] = {}
@@ -67,8 +66,7 @@ class Checkpoint:
     def get(self, key: str, wanted: Any = Any) -> Any:
         """The stored result of an item, of the type `wanted`.
 
-        Raises:
-            CheckpointError: the record cannot be decoded, or is of another type.
+        Raises CheckpointError: the record cannot be decoded, or is of another type.
         """
         try:
             result = decode(self._known[key])

@@ -390,8 +390,7 @@ def _seconds_of_work() -> float:
 def completed_until(futures: Iterable[Future[Any]], until: Callable[[], float]) -> Iterator[Future[Any]]:
     """The futures as they are completed, until `perf_counter` passes `until`.
 
-    Raises:
-        StoppedError: this is background work, and its body has ended.
+    Raises StoppedError: this is background work, and its body has ended.
     """
     waiting = set(futures)
     while waiting and (left := until() - perf_counter()) > 0:

@@ -37,11 +37,7 @@ def dumps(value: Any) -> str:
 
 
 def encode(value: Any) -> Coder:
-    """The value in JSON's types.
-
-    Raises:
-        TypeError: a value of another kind; that is a mistake in this package.
-    """
+    """The value in JSON's types. Raises TypeError: a value of another kind; that is a mistake in this package."""
     match value:
         case Enum():
             return {"enum": [_name(type(value)), value.value]}
@@ -74,8 +70,7 @@ _TOO_DEEP = "nested too deeply"
 def decode(data: Coder) -> Any:
     """The value that was encoded; fields of records are of their annotated types, and graphs keep the rules of their ops.
 
-    Raises:
-        CodecError: `data` is no encoded value, or its records have other fields now.
+    Raises CodecError: `data` is no encoded value, or its records have other fields now.
     """
     try:
         return _decoded(data)

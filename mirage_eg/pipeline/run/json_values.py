@@ -15,8 +15,7 @@ def plain(value: Any) -> Any:
     """The value in JSON's types; NaN and infinities, which JSON lacks, become null; the field `pass_` has the key `pass`.
     A user's cost is its name.
 
-    Raises:
-        TypeError: JSON has no form for the value.
+    Raises TypeError: JSON has no form for the value.
     """
     match value:
         case float():

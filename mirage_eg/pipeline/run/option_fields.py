@@ -50,11 +50,7 @@ def option_fields(record: type[Any]) -> Iterator[OptionField]:
 
 
 def check_fields(record: Any) -> None:
-    """Check numbers, choices and switches.
-
-    Raises:
-        OptionError: a value that is not allowed; the message names the field.
-    """
+    """Check numbers, choices and switches. Raises OptionError: a value that is not allowed; the message names the field."""
     for field in option_fields(type(record)):
         name, value, option = field.name, getattr(record, field.name), field.option
         if value is None and NoneType in field.types:

@@ -318,8 +318,7 @@ def _plus(one: Linear, other: Linear, times: int = 1) -> Linear:
 def _size_conditions(known: _Direction) -> list[str]:
     """Equations of sizes that the type has and the left side does not imply.
 
-    Raises:
-        Unwritable: they are not sums of two sizes at most.
+    Raises Unwritable: they are not sums of two sizes at most.
     """
     symbols = [*known.symbols, *known.planes]
     sizes = dict(zip(known.symbols, known.sizes, strict=True)) | known.planes

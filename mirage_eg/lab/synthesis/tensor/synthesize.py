@@ -94,8 +94,7 @@ def synthesize_tensor_laws(
 ) -> TensorSynthesis:
     """Find laws over ops of whole tensors whose sides have up to `size` different ops each.
 
-    Raises:
-        OptionError: an unknown op, or a size out of range.
+    Raises OptionError: an unknown op, or a size out of range.
     """
     chosen: tuple[TensorOp, ...] = chosen_ops(ops)
     found = _enumerated(chosen, size, seed, on_progress)
@@ -131,8 +130,7 @@ def synthesize_tensor_laws(
 def enumerate_up_to(ops: Iterable[str], size: int = 3, seed: int = 0, on_progress: Progress = no_progress) -> TensorTerms:
     """The terms over ops of whole tensors with up to `size` different ops, their classes and the pairs of equal ones.
 
-    Raises:
-        OptionError: an unknown op, or a size out of range.
+    Raises OptionError: an unknown op, or a size out of range.
     """
     return _enumerated(chosen_ops(ops), size, seed, on_progress)
 
