@@ -34,7 +34,7 @@ from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.lints import matches
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.ops import OPS, Kind, Op
-from mirage_eg.lab.synthesis.domain import Operator, Type
+from mirage_eg.lab.synthesis.domain import Operator
 from mirage_eg.lab.synthesis.indexed_samples import PARTS, Samples
 from mirage_eg.lab.synthesis.term_pair import TermPair, ops
 
@@ -70,7 +70,7 @@ COMPUTED = (  # constants of right sides
 
 @dataclass(frozen=True)
 class IndexedDomain:
-    """`domain.Domain` for a choice of ops."""
+    """A choice of ops with their terms, values and laws; its operators are variables first, then by number of operands."""
 
     ops: tuple[str, ...]
     seed: int = 0
@@ -84,15 +84,9 @@ class IndexedDomain:
         object.__setattr__(self, "rulebook", load_rules("indexed"))
         object.__setattr__(self, "operators", tuple(_operators(self.ops, self.samples)))
 
-    def total_columns(self, of: Type) -> np.ndarray[Any, Any]:
-        """The samples of positive values."""
-        flags: np.ndarray[Any, Any] = self.samples.positive()
-        return flags
-
     def constant(self, pair: TermPair) -> bool:
         """Whether the sides share no tensor: both are one constant, as x/x = y/y."""
-        left, right = (_TENSOR_BITS & sum({BITS[name] for name in variables(side)}) for side in (pair.left, pair.right))
-        return left & right == 0
+        return _tensors(pair.left).isdisjoint(_tensors(pair.right))
 
     def mask(self, operator: Operator) -> int:
         """A bit for each variable, part and constant."""
@@ -123,8 +117,7 @@ class IndexedDomain:
 
     def cancels(self, pair: TermPair) -> bool:
         """Whether a tensor occurs on one side only, as y in x·y/y = x: then everything is a part of everything."""
-        left, right = (_TENSOR_BITS & sum({BITS[name] for name in variables(side)}) for side in (pair.left, pair.right))
-        return left != right
+        return _tensors(pair.left) != _tensors(pair.right)
 
     def law(self, pair: TermPair) -> Law | None:
         """The law with its conditions, a rewrite or a birewrite; None if no direction can be written."""
@@ -141,6 +134,10 @@ class IndexedDomain:
         left, right = (pair.left, pair.right) if forward else (pair.right, pair.left)
         both = forward and backward and not _renamed(left, right)
         return new_law(left, right, conditions_of(left, right), both)
+
+
+def _tensors(term: Pattern) -> frozenset[str]:
+    return _TENSOR_NAMES.intersection(variables(term))
 
 
 def _writable(left: Pattern, right: Pattern) -> bool:
@@ -242,14 +239,10 @@ def _operators(ops: Sequence[str], samples: Samples) -> Iterable[Operator]:
     for kind in _tensor_kinds(rows.values()):
         for name in TENSORS[kind]:
             row = samples.tensor(name, kind)[None]
-            yield Operator(name, 0, _of_tensors, lambda values, row=row: row)  # type: ignore[misc]
+            yield Operator(name, 0, lambda values, row=row: row)  # type: ignore[misc]
     for name, row in sorted(rows.items(), key=lambda entry: entry[1].arity):
         for constants, values in _constants(row, samples):
-            yield Operator(name, row.arity[0], _of_tensors, _apply(row, values, samples), constants)
-
-
-def _of_tensors(types: tuple[Type, ...]) -> Type | None:
-    return "E"
+            yield Operator(name, row.arity[0], _apply(row, values, samples), constants)
 
 
 def _tensor_kinds(rows: Iterable[Op]) -> Sequence[str]:

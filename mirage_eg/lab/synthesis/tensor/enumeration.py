@@ -6,6 +6,7 @@ product x has one op more than x. A term is a row of numbers until it is part of
 terms are evaluated only if their variables come in order.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, permutations, product
@@ -16,7 +17,6 @@ import numpy as np
 from mirage_eg.egraph.tensor.ops import TensorOp, constant
 from mirage_eg.egraph.tensor.term import Equation, Term
 from mirage_eg.lab.synthesis.domain import Progress, no_progress
-from mirage_eg.lab.synthesis.enumeration import hash_of
 from mirage_eg.lab.synthesis.fingerprint import exact_fingerprints
 
 Array = Any
@@ -277,9 +277,14 @@ def _evaluate(found: TensorTerms, op: int, operands: Array) -> Array:
     return row.apply(*(found.values[int(found.kind[column[0]])][found.row[column]] for column in columns))
 
 
+def _hash_of(value: object) -> np.uint64:
+    """A key that is the same in all processes."""
+    return np.uint64(int.from_bytes(hashlib.blake2b(repr(value).encode(), digest_size=8).digest(), "little"))
+
+
 def _keys(found: TensorTerms, kind: int, values: Array) -> Array:
     shape = tuple(map(extent, found.types[kind]))
-    return exact_fingerprints(values.reshape(len(values), -1), found.seed) ^ hash_of(shape)
+    return exact_fingerprints(values.reshape(len(values), -1), found.seed) ^ _hash_of(shape)
 
 
 def _classify(found: TensorTerms, levels: Sequence[Level], number: int, stored: bool) -> None:
@@ -290,7 +295,7 @@ def _classify(found: TensorTerms, levels: Sequence[Level], number: int, stored: 
     kind = np.concatenate([np.full(len(operands), it) for _, it, operands, _ in levels])
     operands = np.concatenate([it for _, _, it, _ in levels])
     key = np.concatenate([it for _, _, _, it in levels])
-    salts = np.array([hash_of(("type", of)) for of in found.types])
+    salts = np.array([_hash_of(("type", of)) for of in found.types])
     every = np.concatenate((found.key ^ salts[found.kind], key ^ salts[kind]))
     _, first, inverse = np.unique(every, return_index=True, return_inverse=True)
     known = len(found.op)
