@@ -14,21 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from mirage_eg.ir.errors import GraphError
 
-_HINTS = (
-    67,
-    71,
-    73,
-    79,
-    83,
-    89,
-    97,
-    101,
-    103,
-    107,
-    109,
-    113,
-    127,
-)  # primes: no extent of a program agrees with them by accident
+_HINTS = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127)  # primes: by accident no extent agrees with them
 LEAST_HINT = min(_HINTS)  # of which a multiple is one of the dim, too
 _SMALL_HINTS = (61, 59, 53, 47, 43, 41, 37, 31, 29, 23, 19, 17, 13, 11)  # of dims below those: largest sizes are extents, too
 _LARGEST = 1 << 20  # of a dim without a `max`

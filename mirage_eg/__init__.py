@@ -57,18 +57,8 @@ _HOMES = {  # module: the public names that it holds; a test holds them to the i
 _MODULES = {"onnx": "onnx", "torch": "torch"}  # public names that are modules
 _HOME_OF = {name: f"mirage_eg.{module}" for module, names in _HOMES.items() for name in names}
 _DTYPES = (
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float8_e8m0fnu",
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "uint8",
-    "int16",
-    "int32",
-    "int64",
+    *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float16", "float32", "float64"),
+    *("int8", "uint8", "int16", "int32", "int64"),
 )
 
 

@@ -436,6 +436,3 @@ def _write_cast(writer: Writer, item: Node, value: int, tile: Tile) -> None:
         name = writer.new_name(ELEMENTWISE[item.op].noun)
         writer.say(graph.phases[value], f"{name} = {text}")
     writer.new_tile(value, name, dtype, tile.zero, tile.finite and dtype.largest <= wanted.largest)
-
-
-__all__ = ["BlockKernel", "emit_block"]

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_eg.backends.triton.tiles import Tile, power_of_two, reshape_groups
+from mirage_eg.backends.triton.tiles import Tile, power_of_two
 from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked, picked, times
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import BROADCASTS, JOINS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS
-from mirage_eg.ir.shapes import Shape, row_major
+from mirage_eg.ir.shapes import Shape, reshape_groups, row_major
 
 
 def write_rearrangement(writer: Writer, item: Node, value: int) -> None:

@@ -18,7 +18,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.ir.shapes import Shape, reshape_groups
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
 
 DOT_EXTENT = 16  # smallest extent of each dim of a tl.dot
@@ -248,19 +248,3 @@ def names_used(taken: Mapping[str, object] | set[str], wanted: str) -> str:
     while f"{wanted}_{number}" in taken:
         number += 1
     return f"{wanted}_{number}"
-
-
-__all__ = [
-    "DOT_EXTENT",
-    "MatmulForm",
-    "Tile",
-    "expanded",
-    "flatten",
-    "is_skinny",
-    "matmul_form",
-    "names_used",
-    "padding",
-    "power_of_two",
-    "reshape_groups",
-    "zero_dims",
-]

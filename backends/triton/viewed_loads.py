@@ -5,12 +5,11 @@ Otherwise a reshape of a padded tile is a gather in registers, and Triton fetche
 
 from collections.abc import Mapping, Sequence
 
-from mirage_eg.backends.triton.tiles import reshape_groups
 from mirage_eg.backends.triton.writer import Writer, picked, times
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES, WHOLE_VIEWS
-from mirage_eg.ir.shapes import row_major
+from mirage_eg.ir.shapes import reshape_groups, row_major
 from mirage_eg.ir.sizes import SizeExpression
 
 Step = tuple[Node, int]  # a transpose or reshape, and the value that it defines

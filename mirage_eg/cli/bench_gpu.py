@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
 from mirage_eg.frontend.load import BUILT_IN
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import OptionError
@@ -67,8 +67,8 @@ def bench_gpu(
         if rows:
             _print_table(rows)
         for failure in failures:
-            console().print(f"{failure.workload} b{failure.batch}: {failure.reason}", markup=False, highlight=False)
-        console().print(f"lines: {rows_path(out)}", markup=False, highlight=False, soft_wrap=True)
+            print_line(f"{failure.workload} b{failure.batch}: {failure.reason}")
+        print_line(f"lines: {rows_path(out)}")
     return 1 if failures else 0
 
 

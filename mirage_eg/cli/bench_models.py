@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirage_eg.cli.terminal import append_line, as_job, console, json_line, print_table, progress
+from mirage_eg.cli.terminal import append_line, as_job, json_line, print_line, print_table, progress
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
@@ -81,7 +81,7 @@ def bench_models(
             measure_models(missing, seconds, keep, partial(observe, "models"), once=once)
         rows = {asked: rows[asked] for asked in jobs}
     for title, *both in tables(rows.values()):
-        console().print(title, markup=False, highlight=False)
+        print_line(title)
         for head, lines in both:
             print_table(head, lines)
     if page is not None:

@@ -9,7 +9,7 @@ import typer
 
 from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model, results_folder, with_options
 from mirage_eg.cli.optimize_sizes import declared, run_optimize_sizes
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import JsonError, MirageError, OptionError
@@ -92,7 +92,7 @@ def optimize(
     else:
         _print_result(result, folder)
         if model is not None:
-            console().print(f"ONNX model: {model}", soft_wrap=True, highlight=False, markup=False)
+            print_line(f"ONNX model: {model}")
     return 0
 
 
@@ -169,21 +169,16 @@ def _print_result(result: "Result", folder: Path) -> None:
         left=("what it does", "verified", "compiled"),
         widths={"what it does": 22},
     )
-    out = console()
     if report.cache == "hit":
-        out.print(f"cache: hit, computed {report.computed}; try: --no-cache to run again", highlight=False)
+        print_line(f"cache: hit, computed {report.computed}; try: --no-cache to run again")
     if report.regions:
         from mirage_eg.report.regions import regions_line
 
-        out.print(regions_line(report.regions), soft_wrap=True, highlight=False, markup=False)
-    for line in rewriting_lines(report.rewriting):
-        out.print(line, soft_wrap=True, highlight=False, markup=False)
-    for note in report.notes:
-        out.print(note, soft_wrap=True, highlight=False, markup=False)
-    for line in _explained(report.explanation):
-        out.print(line, soft_wrap=True, highlight=False, markup=False)
-    out.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
-    out.print(f"Triton source: {folder / 'best.py'}", soft_wrap=True, highlight=False, markup=False)
+        print_line(regions_line(report.regions))
+    for line in (*rewriting_lines(report.rewriting), *report.notes, *_explained(report.explanation)):
+        print_line(line)
+    print_line(f"report: {folder / 'report.html'}")
+    print_line(f"Triton source: {folder / 'best.py'}")
 
 
 def _explained(explanation: "Diagnosis | None") -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirage_eg.cli.terminal import console, json_line, print_table, progress
+from mirage_eg.cli.terminal import json_line, print_line, print_table, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import OptionError
@@ -116,7 +116,7 @@ def _print(name: str, dims: Any, buckets: Sequence[dict[str, Any]], folder: Path
     listed = ", ".join(dim.declaration for dim in dims)
     head = ("sizes", "kernels", "predicted µs", "instantiated in ms", "proved", "tested at", "source")
     print_table(head, map(_cells, buckets), f"{name} for {listed}: {len(buckets)} buckets, 1 search")
-    console().print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    print_line(f"report: {folder / 'report.html'}")
 
 
 def run_verify_sizes(

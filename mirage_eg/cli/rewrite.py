@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mirage_eg.cli.arguments import RESULTS, OutOption, ProgramArgument, load_model_parts, results_folder, with_options
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
@@ -118,23 +118,18 @@ def _gain(given: "Sequence[GivenLaw]", report: "GraphReport", *without: "GraphRe
 
 def _print_gain(given: "Sequence[GivenLaw]", reports: "Sequence[GraphReport]", without: "Sequence[GraphReport]") -> None:
     """What each law of the user matched, and what all of them gain."""
-    out = console()
-
-    def write(text: str) -> None:
-        out.print(text, soft_wrap=True, highlight=False, markup=False)
-
     counts = sum((Counter(dict(it.laws)) for it in reports), Counter[str]())
     shown = [law for law in given if law.matches(counts)]
     silent = [law for law in given if not law.matches(counts)]
     for law in (*shown, *silent[:MOST_SILENT]):
         matched = counted(law.matches(counts), "match", "matches")
-        write(f"law {law.name} ({law.place}): {f'not used: {law.unused}' if law.unused else matched}")
+        print_line(f"law {law.name} ({law.place}): {f'not used: {law.unused}' if law.unused else matched}")
     if len(silent) > MOST_SILENT:
-        write(f"and {len(silent) - MOST_SILENT} more without a match; --json prints all")
+        print_line(f"and {len(silent) - MOST_SILENT} more without a match; --json prints all")
     ops = [sum(it.ops_after for it in side) for side in (without, reports)]
     us = [sum(min(it.as_written.us, it.joint.us) for it in side) for side in (without, reports)]
     gain = "the laws gain nothing on this program" if us[1] >= us[0] - 1e-9 else f"the laws gain {us[0] - us[1]:.1f} µs"
-    write(f"{gain}: {ops[0]} ops without them, {ops[1]} with them; predicted {us[0]:.1f} µs and {us[1]:.1f} µs")
+    print_line(f"{gain}: {ops[0]} ops without them, {ops[1]} with them; predicted {us[0]:.1f} µs and {us[1]:.1f} µs")
 
 
 def _write(result: "OptimizedGraph", folder: Path) -> None:
@@ -175,7 +170,7 @@ def _print(report: "GraphReport", folder: Path, model: Path | None) -> None:
         *([f"ONNX model: {model}"] if model else []),
     ]
     for line in lines:
-        console().print(line, soft_wrap=True, highlight=False, markup=False)
+        print_line(line)
 
 
 def _print_parts(reports: Sequence["GraphReport"], folder: Path) -> None:
@@ -192,4 +187,4 @@ def _print_parts(reports: Sequence["GraphReport"], folder: Path) -> None:
     print_table(
         head, rows, f"{folder.name} on {reports[0].device}: {len(rows) - 1} parts, torch between them", ("part", "verified")
     )
-    console().print(f"predictions are of a roofline; files: {folder}/part0 …", soft_wrap=True, highlight=False, markup=False)
+    print_line(f"predictions are of a roofline; files: {folder}/part0 …")

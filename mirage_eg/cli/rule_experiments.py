@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
 from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR, readable
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
@@ -86,7 +86,7 @@ def impact(
         return 0
     _print_impact(result, top, proofs)
     if out is not None:
-        console().print(f"µGraphs: {out}", soft_wrap=True, highlight=False, markup=False)
+        print_line(f"µGraphs: {out}")
     return 0
 
 
@@ -213,7 +213,7 @@ def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], title: str)
 
 
 def _print_line(text: str) -> None:
-    console().print(readable(text), soft_wrap=True, highlight=False, markup=False)
+    print_line(readable(text))
 
 
 @with_options(Options, "batch", "domain", "max_block_ops", "target", "gpu", "jobs", "rules", "without", *_SATURATION)

@@ -11,7 +11,7 @@ import typer
 
 from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
 from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS, readable
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
@@ -55,7 +55,7 @@ def list_rules(
     rows = ((it.path, str(len(it.laws)), "on" if it.path in on else "off", it.sha256[:12]) for it in theories)
     print_table(("theory", "laws", "by default", "sha256"), rows)
     for law in (law for theory in theories if laws for law in theory.laws):
-        console().print(f"{law.place}: {readable(law.text)}", soft_wrap=True, highlight=False, markup=False)
+        print_line(f"{law.place}: {readable(law.text)}")
     return 0
 
 
@@ -109,9 +109,8 @@ def _print_report(report: "Report") -> None:
     from mirage_eg.egraph.soundness.check_law import Truth
 
     def write(text: str) -> None:
-        out.print(readable(text), soft_wrap=True, highlight=False, markup=False)
+        print_line(readable(text))
 
-    out = console()
     kinds = Counter(finding.truth for finding in report.findings)
     failed = [kind for kind in (Truth.ILL_TYPED, Truth.UNTESTED) if kinds[kind]]
     counts = ", ".join(f"{kinds[kind]} {kind}" for kind in (Truth.REFUTED, *failed))

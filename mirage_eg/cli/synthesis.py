@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirage_eg.cli.terminal import JsonOption, as_job, console, json_line, print_table, progress
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
 from mirage_eg.egraph.rule_files import LAW_DOMAINS, readable
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
@@ -65,10 +65,9 @@ def minimize(
     if as_json:
         print(json_line(plain(found) | {"out": out}))
         return 0
-    lines = console()
 
     def write(text: str) -> None:
-        lines.print(readable(text), soft_wrap=True, highlight=False, markup=False)
+        print_line(readable(text))
 
     follow = "follows" if len(found.derived) == 1 else "follow"
     write(f"{found.path}: {len(found.derived)} of {counted(len(found.derived) + len(found.kept), 'law')} {follow} from others")
@@ -209,12 +208,7 @@ def left_if_stopped(out: Path, domain: str) -> Iterator[Callable[[str], None]]:
         head = [f"; domain: {domain}", f"; incomplete: {spent}.", "; Some of these laws follow from others."]
         write_atomically(out, "\n".join([*head, "", *lines]) + "\n")
         again = f"; --resume continues ({state_path(out)})" if state_path(out).exists() else ""
-        console().print(
-            f"{out}: incomplete, {counted(len(lines), 'law')} so far: {spent}{again}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        print_line(f"{out}: incomplete, {counted(len(lines), 'law')} so far: {spent}{again}")
     except KeyboardInterrupt:
         if lines:
             raise KeyboardInterrupt(f"{partial} has the {counted(len(lines), 'law')} found so far") from None
@@ -240,23 +234,21 @@ def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_
         laws = [{"name": law.name, "attributes": plain(law.attributes), "lines": law.lines} for law in found.laws]
         print(json_line(record | {"laws": laws, "refuted": refuted, "ill_typed": ill_typed, "tested": tested, "out": out}))
         return 0
-    lines = console()
     funnel = plain(found.funnel)
     print_table(funnel, [(f"{count:,}" for count in funnel.values())])
     for kind, entries in (("refuted", refuted), ("ill-typed", ill_typed), ("only tested, left out", tested)):
         for entry in entries[:MOST_SHOWN]:
-            lines.print(f"{kind}: {entry}", soft_wrap=True, highlight=False, markup=False)
+            print_line(f"{kind}: {entry}")
         if len(entries) > MOST_SHOWN:
-            lines.print(f"{kind}: {len(entries) - MOST_SHOWN:,} more; --json prints all", highlight=False, markup=False)
-    lines.print(f"{out}: {counted(len(found.laws), 'law')}", soft_wrap=True, highlight=False, markup=False)
+            print_line(f"{kind}: {len(entries) - MOST_SHOWN:,} more; --json prints all")
+    print_line(f"{out}: {counted(len(found.laws), 'law')}")
     return 0
 
 
 def _print_synthesis(found: "Synthesis", out: Path) -> None:
     def write(text: str) -> None:
-        lines.print(readable(text), soft_wrap=True, highlight=False, markup=False)
+        print_line(readable(text))
 
-    lines = console()
     funnel = plain(found.funnel)
     print_table(funnel, [(f"{count:,}" for count in funnel.values())])
     for rejected in found.rejected:

@@ -50,6 +50,11 @@ def as_job(command: Callable[Parameters, int]) -> Callable[Parameters, Job]:
     return read
 
 
+def print_line(text: str) -> None:
+    """Print a line as it is: not folded, not coloured, without markup."""
+    console().print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 def print_table(
     head: Iterable[str],
     rows: Iterable[Iterable[str]],

@@ -134,12 +134,7 @@ def _means(writer: ModelWriter, x: Tensor) -> Tensor:
     return writer.graph.reshape(flat, (images, channels))
 
 
-_FIRES = (
-    (1, 2),
-    (2, 2),
-    (3, 2),
-    (4, 2),
-)  # of each width in units: the number of fire modules; pooling goes before the first three
+_FIRES = ((1, 2), (2, 2), (3, 2), (4, 2))  # of each width in units: the fire modules; pooling goes before the first three
 
 
 def squeezenet(

@@ -20,8 +20,9 @@ from mirage_eg.ir.sizes import Dim, SizeRange
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, searched_sizes
 from mirage_eg.pipeline.loop_sizes import with_loops
 from mirage_eg.pipeline.program_form import form_of
-from mirage_eg.pipeline.run.cache import ResultCache, code_hash, entry_of, key_of
+from mirage_eg.pipeline.run.cache import ResultCache, entry_of, key_of
 from mirage_eg.pipeline.run.cache_lookup import identity
+from mirage_eg.pipeline.run.code_hash import code_hash
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, Wanted
 from mirage_eg.torch_compile.settings import Settings

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from mirage_eg.egraph.tensor.ops import CONSTANTS, MOVES, op
+from mirage_eg.egraph.tensor.ops import CONSTANTS, MOVES, TensorOp, op
 from mirage_eg.egraph.tensor.term import Equation, Term, ops, subterms, text
 
 Dim = Any  # int | tuple[str, ...]
@@ -263,7 +263,7 @@ def _infer(term: Term, env: dict[str, tuple[Dim, ...]], shapes: Shapes, rank: in
         dims, slots = _constant(term[0], rank, shapes)
     else:
         try:
-            dims, slots = _RESULTS[row.base](term[0], [it.dims for it in operands], shapes)
+            dims, slots = _result(row, [it.dims for it in operands], shapes)
         except IllTyped as error:
             raise IllTyped(f"{text(term)}: {error}") from None
     return TypedTerm(term, operands, dims, slots)
@@ -289,81 +289,49 @@ def _kernel(shapes: Shapes) -> tuple[Dim, ...]:
     return tuple(shapes.kernels)
 
 
-def _alike(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    for left, right in zip(operands[0], operands[-1], strict=True):
+def _result(row: TensorOp, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
+    first = operands[0]
+    match row.base:
+        case "Smul":
+            return first, ()
+        case "Matmul":
+            (rows, inner), (other, columns) = operands
+            shapes.unify(inner, other)
+            return (rows, columns), ()
+        case "Transpose":
+            return first[::-1], ()
+        case "Conv2d":
+            out, inner, *taps = operands[1]
+            if not shapes.attributes.any_groups:
+                shapes.unify(first[1], inner)
+            return (first[0], out, *_planes(first[2:], taps, shapes)), ()
+        case "AvgPool" | "MaxPool":
+            kernel = _kernel(shapes)
+            return (*first[:2], *_planes(first[2:], kernel, shapes)), kernel
+        case "Concat":
+            dims = list(first)
+            for number, (left, right) in enumerate(zip(*operands, strict=True)):
+                if number == row.axis:
+                    dims[number] = ("cat", left, right)
+                else:
+                    shapes.unify(left, right)
+            return tuple(dims), ()
+        case "Split0" | "Split1":
+            parts = shapes.fresh(), shapes.fresh()
+            whole = shapes.shown(first[row.axis])
+            shapes.names |= {parts[0]: f"({whole})[:p]", parts[1]: f"({whole})[p:]"}
+            shapes.unify(first[row.axis], ("cat", *parts))
+            return (*first[: row.axis], parts[row.base == "Split1"], *first[row.axis + 1 :]), (parts[0],)
+        case "Enlarge":
+            kernel = shapes.fresh(), shapes.fresh()
+            shapes.smaller += zip(first[2:], kernel, strict=True)
+            return (*first[:2], *kernel), kernel
+    for left, right in zip(first, operands[-1], strict=True):
         shapes.unify(left, right)
-    return operands[0], ()
-
-
-def _smul(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    return operands[0], ()
-
-
-def _matmul(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    (rows, inner), (other, columns) = operands
-    shapes.unify(inner, other)
-    return (rows, columns), ()
-
-
-def _transpose(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    return operands[0][::-1], ()
+    return first, ()
 
 
 def _planes(dims: Sequence[Dim], kernel: Sequence[Dim], shapes: Shapes) -> tuple[Dim, ...]:
     if not shapes.attributes.any_window:
         return tuple(dims)
     return tuple(("out", axis, plane, extent) for axis, (plane, extent) in enumerate(zip(dims, kernel, strict=True)))
-
-
-def _conv(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    (batch, channels, *plane), (out, inner, *kernel) = operands
-    if not shapes.attributes.any_groups:
-        shapes.unify(channels, inner)
-    return (batch, out, *_planes(plane, kernel, shapes)), ()
-
-
-def _pool(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    batch, channels, *plane = operands[0]
-    kernel = _kernel(shapes)
-    return (batch, channels, *_planes(plane, kernel, shapes)), kernel
-
-
-def _concat(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    axis = op(name).axis
-    dims = list(operands[0])
-    for number, (left, right) in enumerate(zip(*operands, strict=True)):
-        if number == axis:
-            dims[number] = ("cat", left, right)
-        else:
-            shapes.unify(left, right)
-    return tuple(dims), ()
-
-
-def _split(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    axis = op(name).axis
-    parts = shapes.fresh(), shapes.fresh()
-    whole = shapes.shown(operands[0][axis])
-    shapes.names |= {parts[0]: f"({whole})[:p]", parts[1]: f"({whole})[p:]"}
-    shapes.unify(operands[0][axis], ("cat", *parts))
-    dims = list(operands[0])
-    dims[axis] = parts[name.startswith("Split1")]
-    return tuple(dims), (parts[0],)
-
-
-def _enlarge(name: str, operands: Sequence[tuple[Dim, ...]], shapes: Shapes) -> Result:
-    kernel = shapes.fresh(), shapes.fresh()
-    shapes.smaller += zip(operands[0][2:], kernel, strict=True)
-    return (*operands[0][:2], *kernel), kernel
-
-
-_RESULTS = {
-    **dict.fromkeys(("Add", "Mul", "Relu", "Unary", "Binary"), _alike),
-    **dict.fromkeys(("AvgPool", "MaxPool"), _pool),
-    **dict.fromkeys(("Split0", "Split1"), _split),
-    "Smul": _smul,
-    "Matmul": _matmul,
-    "Transpose": _transpose,
-    "Conv2d": _conv,
-    "Concat": _concat,
-    "Enlarge": _enlarge,
-}

@@ -213,30 +213,6 @@ def _masked_attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return torch.softmax(scores, dim=-1) @ v
 
 
-def _wide_attention(q: Any, k: Any, v: Any) -> Any:
-    return torch.softmax(q @ k / q.shape[-1] ** 0.5, dim=-1) @ v
-
-
-def _softmax(x: Any) -> Any:
-    return torch.softmax(x, dim=-1)
-
-
-def _log_softmax(x: Any) -> Any:
-    return torch.log_softmax(x, dim=-1)
-
-
-def _cross_entropy(x: Any, target: Any) -> Any:
-    return torch.nn.functional.cross_entropy(x, target[:, 0], reduction="none")[:, None]
-
-
-def _layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-    return torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias)
-
-
-def _group_norm(x: Any, weight: Any, bias: Any) -> Any:
-    return torch.nn.functional.group_norm(x, 32, weight, bias)
-
-
 def _add_rms_norm(x: Any, r: Any, g: Any) -> Any:
     residual = x + r
     return _norm(residual) * g, residual
@@ -262,17 +238,17 @@ EAGER: dict[str, Callable[..., Any]] = {
     "mqa": _attention,
     "mlp_block": _mlp_block,
     "decoder_layer": _decoder_layer,
-    "softmax": _softmax,
-    "log_softmax": _log_softmax,
-    "cross_entropy": _cross_entropy,
-    "layer_norm": _layer_norm,
-    "group_norm": _group_norm,
+    "softmax": lambda x: torch.softmax(x, dim=-1),
+    "log_softmax": lambda x: torch.log_softmax(x, dim=-1),
+    "cross_entropy": lambda x, target: torch.nn.functional.cross_entropy(x, target[:, 0], reduction="none")[:, None],
+    "layer_norm": lambda x, weight, bias: torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias),
+    "group_norm": lambda x, weight, bias: torch.nn.functional.group_norm(x, 32, weight, bias),
     "add_rms_norm": _add_rms_norm,
     "norm_linear_prefill": _rmsnorm,
     "gated_mlp_prefill": _gated_mlp,
     "lora_prefill": _lora,
     "attention_prefill": _attention,
-    "wide_attention_prefill": _wide_attention,
+    "wide_attention_prefill": lambda q, k, v: torch.softmax(q @ k / q.shape[-1] ** 0.5, dim=-1) @ v,
     "causal_attention_prefill": _masked_attention,
     "wide_causal_attention_prefill": _masked_attention,
 }

@@ -272,20 +272,3 @@ def _gpu() -> dict[str, Any]:
 
 def _line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-
-
-__all__ = [
-    "OFF",
-    "VARIABLE",
-    "CacheEntry",
-    "ResultCache",
-    "UnusableEntry",
-    "chosen_cache",
-    "code_hash",
-    "entry_of",
-    "installed_version",
-    "key_of",
-    "now",
-    "reported",
-    "tuning_folder",
-]
