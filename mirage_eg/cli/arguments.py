@@ -30,8 +30,7 @@ GraphArgument = Annotated[Path, typer.Argument(metavar="GRAPH.json", help="A ker
 
 RESULTS = Path("mirage_out")
 OutOption = Annotated[
-    Path,
-    typer.Option(metavar="DIR|FILE.onnx", help=f"Folder for results; or a file for the result in ONNX, and {RESULTS}/."),
+    Path, typer.Option(metavar="DIR|FILE.onnx", help=f"Folder for results; or a file for the result in ONNX, and {RESULTS}/.")
 ]
 
 Command = Callable[..., Job]

@@ -26,8 +26,7 @@ def bench_cost(
         typer.Argument(metavar="LINES.jsonl…", help="Measurements, as `bench gpu` writes into measurements.jsonl; .gz too."),
     ],
     gpu: Annotated[
-        str,
-        typer.Option(metavar="GPU|FILE.json", help=f"The record to start from: {', '.join(DEVICES).lower()}, or a file."),
+        str, typer.Option(metavar="GPU|FILE.json", help=f"The record to start from: {', '.join(DEVICES).lower()}, or a file.")
     ] = "h100",
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the fitted record, which optimize --gpu reads.")

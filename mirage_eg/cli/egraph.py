@@ -45,13 +45,7 @@ def egraph(
     with progress() as observe:
         observe("saturate", 0, None, name)
         found = egraph(
-            graph,
-            rules=options.rules,
-            without=without or (),
-            domain=options.domain,
-            loop=loop,
-            grid=grid,
-            name=name,
+            graph, rules=options.rules, without=without or (), domain=options.domain, loop=loop, grid=grid, name=name
         )
         answers = [found.ask(term) for term in ask or ()]
         proof = None if prove is None else found.prove(*prove)

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 OutOption = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="FOLDER",
-        help="Write the corrected programs (JSON) and pictures of their regions.",
-    ),
+    typer.Option("--out", metavar="FOLDER", help="Write the corrected programs (JSON) and pictures of their regions."),
 ]
 EveryOption = Annotated[
     str | None,

@@ -77,15 +77,7 @@ def rewrite(
         names = weights or [escape(it) for it in part.arrays] or ([] if part.name else None)
         label = f"{name} {part.name}".strip()
         with progress() as observe:
-            run = partial(
-                optimize_graph,
-                part.program,
-                options.device_record,
-                names,
-                seconds,
-                name=label,
-                observe=observe,
-            )
+            run = partial(optimize_graph, part.program, options.device_record, names, seconds, name=label, observe=observe)
             found.append(run(rules=rules or ()))
             without += [run().report] if laws else []
     for result, folder in zip(found, folders, strict=True):

@@ -301,11 +301,7 @@ def compare(
     parts = _parts(programs, options)
     with progress() as observer:
         result = comparison(
-            parts,
-            *sets,
-            _limits(options),
-            options.device_record,
-            lambda stage, done, total: observer(stage, done, total, ""),
+            parts, *sets, _limits(options), options.device_record, lambda stage, done, total: observer(stage, done, total, "")
         )
     if as_json:
         print(json_line(result))

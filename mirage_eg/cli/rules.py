@@ -90,12 +90,7 @@ def check(
     for file in (file for path in files for file in rule_files(path)):
         with progress() as observer:
             report = check_rule_file(
-                file,
-                paper_programs(),
-                domain,
-                examples,
-                seed,
-                lambda stage, done, total: observer(stage, done, total, ""),
+                file, paper_programs(), domain, examples, seed, lambda stage, done, total: observer(stage, done, total, "")
             )
         if as_json:
             print(json_line(plain(report) | {"sound": report.sound}))

@@ -281,11 +281,7 @@ def dropped_in_this_thread() -> Iterator[None]:
 
 
 def _saturated_by_law(
-    rulebook: Rulebook,
-    inserted: Iterable[str],
-    target: Expression,
-    limits: Limits,
-    on_iteration: OnIteration | None,
+    rulebook: Rulebook, inserted: Iterable[str], target: Expression, limits: Limits, on_iteration: OnIteration | None
 ) -> Oracle:
     egraph, rulesets = rulebook.new_egraph_by_law(inserted)
     schedule = BackOff(
@@ -443,12 +439,7 @@ def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Valu
     numbers: dict[bindings.Value, int] = {}
     for row in frozen["below"].rows:
         numbers.setdefault(row.inputs[0], len(numbers))
-    readers = {
-        "String": egraph.value_to_string,
-        "i64": egraph.value_to_i64,
-        "BigRat": egraph.value_to_bigrat,
-        "E": numbers.get,
-    }
+    readers = {"String": egraph.value_to_string, "i64": egraph.value_to_i64, "BigRat": egraph.value_to_bigrat, "E": numbers.get}
     table: dict[Key, int] = {}
     sorts: dict[str, tuple[str, ...]] = {}
     for name, function in frozen.items():

@@ -31,16 +31,7 @@ from mirage_eg.egraph.rule_commands import (
     source_of,
 )
 from mirage_eg.egraph.rule_errors import MEANING, OWN_RULESET, RULESETS, hint, located
-from mirage_eg.egraph.rule_files import (
-    RuleFile,
-    chosen_files,
-    forms,
-    header,
-    packaged_names,
-    text_hash,
-    theory_name,
-    unclosed,
-)
+from mirage_eg.egraph.rule_files import RuleFile, chosen_files, forms, header, packaged_names, text_hash, theory_name, unclosed
 from mirage_eg.ir.errors import RuleError, RuleErrors
 
 READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments in the oracle's table

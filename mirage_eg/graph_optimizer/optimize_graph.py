@@ -136,10 +136,7 @@ def optimize_graph(
     constant = weights_of(written_out, weights)
     watch("saturate", 0, len(STEPS), name)
     saturation, classes = saturated_classes(
-        written_out,
-        constant,
-        rules=tuple(rules),
-        keeps=program.keeps_undefined or has_choices(program),
+        written_out, constant, rules=tuple(rules), keeps=program.keeps_undefined or has_choices(program)
     )
     watch("extract", 1, len(STEPS), f"{classes.count} e-nodes")
     given = _plain_classes(program)

@@ -24,14 +24,7 @@ from mirage_eg.partial_equivalence.mutants import Mutant
 from mirage_eg.partial_equivalence.padding import written
 from mirage_eg.partial_equivalence.rectangles import Rectangle, rectangles_of
 from mirage_eg.partial_equivalence.size_families import InputExtent, NamedExtent, at_tried_sizes
-from mirage_eg.partial_equivalence.symbolic_extent import (
-    LARGE,
-    SymbolicExtent,
-    Trace,
-    parts,
-    read_constant,
-    read_symbolic,
-)
+from mirage_eg.partial_equivalence.symbolic_extent import LARGE, SymbolicExtent, Trace, parts, read_constant, read_symbolic
 from mirage_eg.partial_equivalence.window_changes import WINDOWED, dilations_of
 
 LARGEST = 1 << 20  # size of a dim

@@ -268,8 +268,7 @@ def _merged(sums: list[_Summed]) -> list[_Summed]:
             if other != place - 1 and all(map(is_same, merged[other][1], wide)):
                 extent = merged[other][0] * inner
                 merged = sorted(
-                    [*(it for at, it in enumerate(merged) if at not in (other, place - 1)), (extent, column)],
-                    key=_column_order,
+                    [*(it for at, it in enumerate(merged) if at not in (other, place - 1)), (extent, column)], key=_column_order
                 )
                 place = 0
                 break

@@ -185,8 +185,7 @@ class Reader:
         have = self.shapes[item.operands[place]]
         own = index[len(shape) - len(have) :]
         return self.read(
-            item.operands[place],
-            tuple(Affine(0) if extent == 1 else it for extent, it in zip(have, own, strict=True)),
+            item.operands[place], tuple(Affine(0) if extent == 1 else it for extent, it in zip(have, own, strict=True))
         )
 
     def summed(self, extents: Sequence[int], body: Callable[..., Sum]) -> Sum:

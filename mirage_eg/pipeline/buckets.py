@@ -42,11 +42,7 @@ class SizedResult:
 
 
 def optimize_sizes(
-    name: str,
-    program: Graph,
-    options: Options,
-    sizes: Sequence[Sizes] = (),
-    observer: Observer | None = None,
+    name: str, program: Graph, options: Options, sizes: Sequence[Sizes] = (), observer: Observer | None = None
 ) -> SizedResult:
     """Superoptimize a program with named dims. `sizes` end buckets; without them the ends are `TOPS`.
 

@@ -65,11 +65,7 @@ from mirage_eg.verify.verdict import Verdict
 
 
 def make_report(
-    run: Run,
-    searched: SearchedRegion,
-    candidates: Sequence[Candidate],
-    explanation: Diagnosis | None,
-    notes: Sequence[str],
+    run: Run, searched: SearchedRegion, candidates: Sequence[Candidate], explanation: Diagnosis | None, notes: Sequence[str]
 ) -> RunReport:
     """The report of a run whose ranked candidates these are."""
     finalists, whole = searched.finalists, searched.finalists.search.one_kernel

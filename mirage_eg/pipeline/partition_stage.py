@@ -87,11 +87,7 @@ class Partitioner:
     """
 
     def __init__(
-        self,
-        run: Run,
-        primitive: Graph,
-        found: Mapping[Graph, SegmentSearch] = NOTHING,
-        known: Sequence[KnownSegment] = (),
+        self, run: Run, primitive: Graph, found: Mapping[Graph, SegmentSearch] = NOTHING, known: Sequence[KnownSegment] = ()
     ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
         self._task = task_of_parts(run)

@@ -49,11 +49,7 @@ SECONDS = 12.0
 """The budget of the searches where none is given."""
 
 
-def why(
-    program: KernelGraph | Graph | str | Path,
-    graph: KernelGraph | Graph | str | Path,
-    **options: Any,
-) -> Why:
+def why(program: KernelGraph | Graph | str | Path, graph: KernelGraph | Graph | str | Path, **options: Any) -> Why:
     """Why the search finds a µGraph of a program, or at which op, by which rule or check it is lost.
 
     `program`: a graph, or a workload or file as `mirage-eg optimize` takes it. `graph`: a µGraph from anywhere, or the file of

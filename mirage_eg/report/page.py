@@ -145,13 +145,7 @@ def _drawn(title: str, whole: Graph, parts: Sequence[Graph], report: RunReport) 
 
 def _search(report: RunReport) -> str:
     e_graphs = [
-        (
-            entry.split,
-            entry.nodes,
-            entry.classes,
-            entry.iterations,
-            "yes" if entry.saturated else entry.stopped,
-        )
+        (entry.split, entry.nodes, entry.classes, entry.iterations, "yes" if entry.saturated else entry.stopped)
         for entry in report.egraphs
     ]
     head = ("split", "e-nodes", "classes", "iterations", "saturated")

@@ -96,10 +96,7 @@ def _split_attention(name: str) -> Make:
 _DECODE = {"Helion split-K": _split_attention("attention_parts")}
 _PREFILL = {"Helion": _call("attention", _by_keys)}
 _CAUSAL = {"Helion": _call("causal_attention", _by_keys)}
-_GROUP_NORM = _call(
-    "group_norm",
-    lambda x, weight, bias: (x.view(x.shape[0] * 32, -1), weight.view(32, -1), bias.view(32, -1)),
-)
+_GROUP_NORM = _call("group_norm", lambda x, weight, bias: (x.view(x.shape[0] * 32, -1), weight.view(32, -1), bias.view(32, -1)))
 _BASELINES: dict[str, dict[str, Make]] = {
     "rmsnorm": {"Helion": _call("norm_linear")},
     "gated_mlp": {"Helion": _call("gated_mlp")},

@@ -36,16 +36,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.whole_inputs import causal_inputs, whole_inputs
-from mirage_eg.lab.bench.gpu_row_records import (
-    DEVICE_LOST,
-    MEASUREMENTS,
-    ROWS,
-    Row,
-    append,
-    append_row,
-    lines,
-    read_rows,
-)
+from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, MEASUREMENTS, ROWS, Row, append, append_row, lines, read_rows
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine, Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuning
@@ -142,9 +133,7 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
         return RememberingTimer(timer, remembered, key)
 
     tuning = Tuning(
-        effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top),
-        record=store,
-        wrap=wrap,
+        effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top), record=store, wrap=wrap
     )
     run_options = Options(device="cuda", top=options.top, jobs=options.jobs, seed=options.seed)
     result = optimize(workload, program, run_options, _progress(workload, batch), tuning)

@@ -21,11 +21,7 @@ from mirage_eg.lab.bench.kernelbench import Problem
 from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 
 OURS, EAGER = "mirage_eg", "eager"
-BASELINES: Mapping[str, Mapping[str, Any]] = {
-    EAGER: {},
-    "compile": {},
-    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
-}
+BASELINES: Mapping[str, Mapping[str, Any]] = {EAGER: {}, "compile": {}, "max-autotune": {"mode": "max-autotune-no-cudagraphs"}}
 FAST = (0.0, 1.0, 1.5, 2.0)  # the p of fast_p
 NO_REFERENCE = "torch's own result is no measure"
 MOST = 1e30  # an error that is not finite, in JSON

@@ -86,11 +86,7 @@ class TensorSynthesis:
 
 
 def synthesize_tensor_laws(
-    ops: Iterable[str],
-    size: int = 3,
-    seed: int = 0,
-    on_progress: Progress = no_progress,
-    on_law: OnLaw = lambda line: None,
+    ops: Iterable[str], size: int = 3, seed: int = 0, on_progress: Progress = no_progress, on_law: OnLaw = lambda line: None
 ) -> TensorSynthesis:
     """Find laws over ops of whole tensors whose sides have up to `size` different ops each.
 
