@@ -3,7 +3,7 @@
 Equal graphs are equal tuples, and hashing is linear.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -164,6 +164,12 @@ class Graph(NestedGraph):
     def node_of(self) -> tuple[Node, ...]:
         """For every value its node."""
         return tuple(item for item, values in self.numbered() for _ in values)
+
+    def behind(self, value: int, ops: Collection[str]) -> int:
+        """The value that a chain of these ops shows, each of its first operand; the value itself if another op computes it."""
+        while (item := self.node_of[value]).op in ops:
+            value = item.operands[0]
+        return value
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:

@@ -12,7 +12,6 @@ from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import STAGES, WARPS, CopiedRows, StridedMemory, copied_block, kernel_source
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
@@ -67,7 +66,7 @@ def moves_rows(file: ProgramFile, item: Node, value: int) -> bool:
         return False
     [source], graph, last = item.operands, file.graph, len(item["permutation"]) - 1
     row = graph.types[value].shape[-1] * graph.types[value].dtype.itemsize
-    base, offsets = _reshaped(graph, source), file.lowered.placement.offsets
+    base, offsets = graph.behind(source, RESHAPES), file.lowered.placement.offsets
     plain = all(file.strides[it] == row_major(graph.types[it].shape) and it not in offsets for it in (source, base))
     given = graph.node_of[base].op in ("input", "block") and plain
     if item["permutation"][-1] != last or row < SHORTEST_ROW or not given:
@@ -78,19 +77,12 @@ def moves_rows(file: ProgramFile, item: Node, value: int) -> bool:
     return len(shapes) == len(readers) and any(reshaped_strides(graph.types[value].shape, strides, it) is None for it in shapes)
 
 
-def _reshaped(graph: Graph, value: int) -> int:
-    """The value that reshapes show."""
-    while graph.node_of[value].op in RESHAPES:
-        [value] = graph.node_of[value].operands
-    return value
-
-
 def write_moved_rows(file: ProgramFile, item: Node, value: int) -> None:
     """Write the kernel of such a transpose."""
     [source], kind = item.operands, file.types[value]
     strides = tuple(file.strides[source][dim] for dim in item["permutation"])
     file.buffers.append(file.write(value))
-    base = _reshaped(file.graph, source)  # a reshape alone is not written
+    base = file.graph.behind(source, RESHAPES)  # a reshape alone is not written
     file.use(base)
     pointers = {value: "y0_ptr", base: "x0_ptr"}
     target = StridedMemory(pointers[value], file.strides[value])

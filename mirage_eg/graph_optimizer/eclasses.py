@@ -7,8 +7,9 @@ ops refuse its operands. Remaining cycles are found as strongly connected compon
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import read_enodes
@@ -41,6 +42,25 @@ class EClasses:
     def count(self) -> int:
         """The number of e-nodes."""
         return sum(map(len, self.enodes))
+
+    def cheapest(
+        self, given: Mapping[int, float], cost: Callable[[int, NumberedENode], float]
+    ) -> dict[int, tuple[float, NumberedENode | None]]:
+        """For each class that e-nodes compute from `given` ones of these costs the least cost, and its last e-node.
+
+        `cost`: of an e-node of a class without its children, each of which counts as often as it is read; not inf.
+        """
+        best: dict[int, tuple[float, NumberedENode | None]] = {class_: (own, None) for class_, own in given.items()}
+        changed = True
+        while changed:
+            changed = False
+            for class_, enodes in enumerate(self.enodes):
+                for enode in enodes:
+                    if best.keys() >= {*enode.children}:
+                        total = cost(class_, enode) + sum(best[child][0] for child in enode.children)
+                        if total < best.get(class_, (inf, None))[0]:
+                            best[class_], changed = (total, enode), True
+        return best
 
 
 def read_classes(egraph: bindings.EGraph, terms: ProgramTerms) -> EClasses:

@@ -131,7 +131,7 @@ class JointExtraction:
         cheapest = [min(parts, key=lambda part: part.kernels.us) for parts in self.find(found.graph, segments) if parts]
         written = {value for part in cheapest for value in part.segment.outputs}.union(found.graph.input_values)
         read = [*(i for part in cheapest for i in part.inputs), *(item.operands[0] for item in found.graph.outputs)]
-        if len(cheapest) < len(segments) or not all(_behind(found.graph, value) in written for value in read):
+        if len(cheapest) < len(segments) or not all(found.graph.behind(value, PLAIN_VIEWS) in written for value in read):
             return None
         return KernelPlan(tuple(_in_order(found.graph, cheapest)))
 
@@ -177,18 +177,11 @@ def _in_order(program: Graph, parts: Sequence[PlanPart]) -> Iterator[PlanPart]:
     """The parts of a plan, each after the parts whose outputs it reads."""
     there, waiting = set(program.input_values), list(parts)
     while waiting:
-        ready = [part for part in waiting if all(_behind(program, value) in there for value in part.inputs)]
+        ready = [part for part in waiting if all(program.behind(value, PLAIN_VIEWS) in there for value in part.inputs)]
         yield from ready
         there.update(value for part in ready for value in part.segment.outputs)
         waiting = [part for part in waiting if part not in ready]
         assert ready or not waiting, "an extracted program is acyclic"
-
-
-def _behind(program: Graph, value: int) -> int:
-    """The value of which this one is a view between kernels."""
-    while (item := program.node_of[value]).op in PLAIN_VIEWS:
-        value = item.operands[0]
-    return value
 
 
 def _computes(enode: NumberedENode, item: Node, names: Mapping[str, Node]) -> bool:

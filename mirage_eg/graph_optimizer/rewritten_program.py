@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TypeVar
 
 from mirage_eg.graph_optimizer.costs import FusionRole
@@ -265,26 +266,15 @@ class _Builder:
 
 
 def _cheapest_weights(classes: EClasses) -> dict[int, NumberedENode]:
-    """For each class of weights alone the e-node that moves the fewest bytes, by a fixpoint."""
-    best: dict[int, tuple[float, NumberedENode]] = {}
-    for class_, enodes in enumerate(classes.enodes):
-        for enode in enodes:
-            if enode.constructor == "In" and classes.weight_only[class_]:
-                best[class_] = (0.0, enode)
-    changed = True
-    while changed:
-        changed = False
-        for class_, enodes in enumerate(classes.enodes):
-            if not classes.weight_only[class_]:
-                continue
-            for enode in enodes:
-                if enode.constructor == "In" or not all(child in best for child in enode.children):
-                    continue
-                cost = 1.0 + classes.types[class_][0].nbytes + sum(best[child][0] for child in enode.children)
-                if cost < best.get(class_, (float("inf"),))[0]:
-                    best[class_] = cost, enode
-                    changed = True
-    return {class_: enode for class_, (_, enode) in best.items()}
+    """For each computed class of weights alone the e-node that moves the fewest bytes."""
+    inputs = [class_ for class_, enodes in enumerate(classes.enodes) if any(it.constructor == "In" for it in enodes)]
+
+    def moved(class_: int, enode: NumberedENode) -> float:
+        is_weight = classes.weight_only[class_] and enode.constructor != "In"
+        return 1.0 + classes.types[class_][0].nbytes if is_weight else inf
+
+    given = {class_: 0.0 for class_ in inputs if classes.weight_only[class_]}
+    return {class_: enode for class_, (_, enode) in classes.cheapest(given, moved).items() if enode is not None}
 
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ among them by its elements on the same random inputs, as the values of the progr
 program is composed kernel by kernel: of the fewest ops from the classes that a kernel reads to those that it stores.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from math import inf
 
 from mirage_eg.graph_optimizer.eclasses import EClasses
@@ -80,26 +80,15 @@ class _Composed:
 
     def computed(self, wanted: Classes, read: Classes) -> Classes:
         """Those of some equal classes that ops lead to from classes that were read; they are stored."""
-        best = self._fewest_ops({class_ for class_ in read if class_ in self._values})
+        best = self._classes.cheapest(dict.fromkeys(read & self._values.keys(), 0.0), self._op_count)
         found = Classes(class_ for class_ in wanted if class_ in best)
         local = {class_: self._values[class_] for class_ in read if class_ in self._values}
         for class_ in found:
             self._values[class_] = self._written(class_, best, local)
         return found
 
-    def _fewest_ops(self, given: Set[int]) -> dict[int, tuple[float, NumberedENode | None]]:
-        """For each class that ops on given ones compute, the number of ops and the last of them."""
-        best: dict[int, tuple[float, NumberedENode | None]] = dict.fromkeys(given, (0, None))
-        changed = True
-        while changed:
-            changed = False
-            for class_, enodes in enumerate(self._classes.enodes):
-                for enode in filter(_is_op, enodes):
-                    if len(self._classes.types[class_]) == 1 and best.keys() >= {*enode.children}:
-                        count = 1 + sum(best[child][0] for child in enode.children)
-                        if count < best.get(class_, (inf, None))[0]:
-                            best[class_], changed = (count, enode), True
-        return best
+    def _op_count(self, class_: int, enode: NumberedENode) -> float:
+        return 1.0 if _is_op(enode) and len(self._classes.types[class_]) == 1 else inf
 
     def _written(self, class_: int, best: Mapping[int, tuple[float, NumberedENode | None]], local: dict[int, int]) -> int:
         if class_ not in local:

@@ -138,9 +138,8 @@ def _extents(parts: Parts, sizes: Sequence[int]) -> list[int] | None:
 
 def _shown_input(graph: Graph, value: int) -> tuple[str, int] | None:
     """The input that a value shows, in any order of its elements; None if it is computed or a part."""
-    while (item := graph.node_of[value]).op in WHOLE_VIEWS:
-        [value] = item.operands
-    return ("input", graph.input_values.index(value)) if item.op == "input" else None
+    shown = graph.behind(value, WHOLE_VIEWS)
+    return ("input", graph.input_values.index(shown)) if graph.node_of[shown].op == "input" else None
 
 
 def origins(primitive: Graph, graph: Graph, values: Values) -> list[Origin]:

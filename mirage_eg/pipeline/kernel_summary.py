@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import nodes_between
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
 from mirage_eg.ir.op.elementwise import DIVISIONS, EXPONENTIALS
 from mirage_eg.ir.ops import Kind
@@ -93,11 +94,5 @@ def _downstream(graph: Graph, roots: Iterable[int]) -> set[int]:
 
 def _upstream(graph: Graph, roots: Iterable[int]) -> set[int]:
     """The values on which one of the roots depends, without the roots that no other root needs."""
-    reached: set[int] = set()
-    frontier = [operand for root in roots for operand in graph.node_of[root].operands]
-    while frontier:
-        value = frontier.pop()
-        if value not in reached:
-            reached.add(value)
-            frontier += graph.node_of[value].operands
-    return reached
+    operands = [operand for root in roots for operand in graph.node_of[root].operands]
+    return {value for _, values in nodes_between(graph, (), operands) for value in values}

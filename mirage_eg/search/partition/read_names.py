@@ -9,8 +9,6 @@ def read_names(program: Graph, segment: Segment) -> tuple[str, ...]:
     """For each value that a segment reads the name of the input that it is or shows, or its number in the program."""
     names = []
     for value in segment.inputs:
-        shown = value
-        while (item := program.node_of[shown]).op in PLAIN_VIEWS:
-            shown = item.operands[0]
+        item = program.node_of[shown := program.behind(value, PLAIN_VIEWS)]
         names.append(str(item.get("name") or f"x{shown}") if item.op == "input" else f"%{value}")
     return tuple(names)

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import nodes_between
 from mirage_eg.ir.ops import Kind
 from mirage_eg.search.partition.segments import Segment, counts, op_count, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
@@ -92,12 +93,8 @@ class _Dataflow:
 
     def _needed(self) -> frozenset[int]:
         """The nodes that outputs need."""
-        needed, frontier = set[int](), [item.operands[0] for item in self.program.outputs]
-        while frontier:
-            if (maker := self.makers[frontier.pop()]) not in needed:
-                needed.add(maker)
-                frontier += self.program.nodes[maker].operands
-        return frozenset(needed)
+        outputs = [item.operands[0] for item in self.program.outputs]
+        return frozenset(self.makers[values[0]] for _, values in nodes_between(self.program, (), outputs))
 
     def cuts(self) -> Iterator[Cut]:
         """The places where the program may be cut, from the first to the last."""
