@@ -5,7 +5,7 @@ A law claims that its unions are equal values, that `(set (axes e) A)` names at 
 `below` holds for subterms of terms for which it holds. Other actions have no meaning in the models.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,12 @@ from mirage_eg.egraph.soundness.models import Model, TensorValue, UndefinedError
 from mirage_eg.ir.errors import RuleError
 
 SORTS = ("E", "String", "i64", "BigRat")  # of variables that an assignment gives random values
-MODELLED = (
-    "axes",
-    "above_zero",
-    "not_negative",
-    "indicator",
-    "below",
-    "part",
-    "members",
-    "extent",
-    "fastest",
-)  # functions and relations
+FACTS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {  # on the entries of a term: in words, and as a test
+    "above_zero": ("it is positive", lambda it: it > 0),
+    "not_negative": ("it is not negative", lambda it: it >= 0),
+    "indicator": ("it is 0 or 1", lambda it: (it == 0) | (it == 1)),
+}
+MODELLED = ("axes", *FACTS, "below", "part", "members", "extent", "fastest")  # functions and relations
 Values = Mapping[str, Any]  # of variables: TensorValue, part, int, Fraction, frozenset of parts
 
 
@@ -184,18 +179,11 @@ def false_claim(checkable: CheckableLaw, model: Model, assignment: Values) -> Fa
                 value, claimed = evaluate(subject, model, values), evaluate(action.arguments[1], model, values)
                 if not model.varies_with(value) <= claimed:
                     return FalseClaim(f"{subject} varies with no more than {action.arguments[1]}", value, claimed)
-            case _ if _calls(action.arguments[0], "above_zero"):
-                value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
-                if not (value.array > 0).all():
-                    return FalseClaim(f"{action.arguments[0]}: it is positive", value, None)
-            case _ if _calls(action.arguments[0], "not_negative"):
-                value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
-                if not (value.array >= 0).all():
-                    return FalseClaim(f"{action.arguments[0]}: it is not negative", value, None)
-            case _ if _calls(action.arguments[0], "indicator"):
-                value = evaluate(action.arguments[0].arguments[0], model, values)  # type: ignore[union-attr]
-                if not _is_indicator(value):
-                    return FalseClaim(f"{action.arguments[0]}: it is 0 or 1", value, None)
+            case _ if isinstance(fact := action.arguments[0], Apply) and fact.name in FACTS:
+                says, is_so = FACTS[fact.name]
+                value = evaluate(fact.arguments[0], model, values)
+                if not is_so(value.array).all():
+                    return FalseClaim(f"{fact}: {says}", value, None)
             case _ if _calls(action.arguments[0], "below"):
                 if not _is_below(checkable, action.arguments[0].arguments[0]):  # type: ignore[union-attr]
                     return FalseClaim(f"{action.arguments[0]}: it is no part of anything that is below", None, None)
@@ -232,19 +220,11 @@ def holds(condition: Equal | Apply, model: Model, values: Values) -> bool:
     if condition.name == "fastest":
         whole, slow, fast = (evaluate(argument, model, values) for argument in condition.arguments)
         return parts_in(whole) == (*parts_in(slow), fast) and fast in model.sizes
-    if condition.name == "indicator":
-        return _is_indicator(evaluate(condition.arguments[0], model, values))
-    if condition.name == "above_zero":
-        return bool((evaluate(condition.arguments[0], model, values).array > 0).all())
-    if condition.name == "not_negative":
-        return bool((evaluate(condition.arguments[0], model, values).array >= 0).all())
+    if condition.name in FACTS:
+        return bool(FACTS[condition.name][1](evaluate(condition.arguments[0], model, values).array).all())
     if condition.name == "!=" and isinstance(evaluate(condition.arguments[0], model, values), TensorValue):
         return True  # different classes may have equal values: the law must hold for these, too
     return bool(evaluate(condition, model, values))
-
-
-def _is_indicator(value: TensorValue) -> bool:
-    return bool(((value.array == 0) | (value.array == 1)).all())
 
 
 def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:

@@ -30,8 +30,10 @@ ADDRESS_SPACE = 64 << 30  # bytes of a problem's process
 
 
 # Of a model at sizes that it was not written for.
-FOREIGN_ERRORS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError)
-FOREIGN_ERRORS += (OSError, RuntimeError, SyntaxError, TypeError, ValueError)
+FOREIGN_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
+    *(OSError, RuntimeError, SyntaxError, TypeError, ValueError),
+)
 
 
 class Import(StrEnum):
