@@ -22,6 +22,7 @@ from mirage_eg.backends.triton.addressing import (
 )
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.byte_casts import byte_cast, is_byte_sum
+from mirage_eg.backends.triton.byte_fields import Fields, fields_of_bytes, in_halves, is_scaled_alone, written_fields
 from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.backends.triton.joined_numbers import by_numbers_of_last_dim
@@ -212,7 +213,9 @@ def _write_body(writer: Writer, part: Part) -> None:
             consumers[operand].append(item)
     loads, stores = iter(enumerate(part.inputs)), enumerate(part.outputs)
     fused: dict[int, DotPlan] = {}
-    viewed = viewed_loads(graph)
+    viewed, fields = viewed_loads(graph), fields_of_bytes(graph, writer.padded)
+    inside = frozenset[int]().union(*(it.inner for it in fields.values()))
+    writer.halves = in_halves(graph, fields)
     at_once = {value for steps in viewed.values() for _, value in steps}
     for item, values in graph.numbered():
         if item.op == "output":
@@ -227,6 +230,10 @@ def _write_body(writer: Writer, part: Part) -> None:
                 if consumers[value]:
                     ready = position in part.ready
                     _write_load(writer, item, value, pointer, ready, steps, consumers[steps[-1][1] if steps else value])
+            case _ if value in inside:
+                continue
+            case _ if value in fields:
+                _write_fields(writer, fields[value], value)
             case Kind.ELEMENTWISE:
                 _write_elementwise(writer, item, value)
             case Kind.REDUCTION:
@@ -388,11 +395,14 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
         zero |= zero_dims([operands[0], operands[2]], len(shape))[0]
     if is_zero(item):
         zero = frozenset(range(len(shape)))
+    missing = ""
     for position, operand in enumerate(item.operands):
-        if operand in writer.offsets:  # to the other operand, which is close to it
+        if operand in writer.offsets and item.op in PRODUCTS:  # one multiplication and addition instead of two instructions
+            missing = f" + {texts[1 - position]} * {writer.offsets[operand]}"
+        elif operand in writer.offsets:  # to the other operand, which is close to it
             offset, other = aligned(f"({writer.offsets[operand]})", operands[position], shape), 1 - position
             texts[other] = f"({texts[other]} {'+' if TERMS[item.op] == (1, 1) else '-'} {offset})"
-    written = by_numbers_of_last_dim(writer, item, value, wide) or row.triton(texts, triton_attributes(item, wide))
+    written = by_numbers_of_last_dim(writer, item, value, wide) or row.triton(texts, triton_attributes(item, wide)) + missing
     if item.op in QUOTIENTS and writer.schedule.use_reciprocal and prod(operands[1].physical) < prod(writer.padded[value]):
         reciprocal = f"(1.0 / {cast(operands[1].name, operands[1].dtype, dtype)})"
         written = f"{texts[0]} * {aligned(reciprocal, operands[1], shape)}"
@@ -402,6 +412,17 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     writer.new_tile(value, name, dtype, zero, finite and row.bounded)
     why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""
     writer.say(phase, f"{name} = {written}{why}")
+
+
+def _write_fields(writer: Writer, fields: Fields, value: int) -> None:
+    text, offset, dtype = written_fields(writer, fields, value)
+    name = writer.new_name("number")
+    writer.new_tile(value, name, dtype, finite=True)
+    if is_scaled_alone(writer.graph, value, dtype):
+        writer.offsets[value] = str(offset)
+    else:
+        text = f"{text} + {offset}"
+    writer.say(writer.graph.phases[value], f"{name} = {text}")
 
 
 def _masked_exponential(writer: Writer, item: Node, value: int) -> int | None:

@@ -18,6 +18,7 @@ from typing import Any
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.bounded_ptxas import Bound, bounded_ptxas
 from mirage_eg.backends.triton.carried_kernels import RESOURCES, CarriedKernel, carried_kernel, key_of
+from mirage_eg.backends.triton.field_helpers import ASSEMBLER
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters, why_triton_has_none
@@ -171,6 +172,8 @@ def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, Compil
     device = target_of(target)
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise MirageError("TRITON_INTERPRET=1 is set, under which Triton compiles nothing; unset it")
+    if device.backend != "cuda" and hasattr(module, ASSEMBLER):
+        setattr(module, ASSEMBLER, type(getattr(module, ASSEMBLER))(False))
     texts = {}
     for name, types in getattr(module, "SIGNATURES", {}).items():
         for binary in binaries_of(name, types):

@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from select import select
@@ -20,6 +20,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.addressing import ALIGNMENT
+from mirage_eg.backends.triton.emulated_assembler import assembled
 from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.ir.errors import MirageError
 
@@ -87,6 +88,7 @@ def serve(run: RunProgram) -> None:
     _allow_precisions()
     _reduce_maxima_at_once()
     _require_alignment()
+    _know_assembler()
 
     def answer(message: object) -> None:
         pickle.dump(message, answers)
@@ -187,6 +189,22 @@ def _reduce_maxima_at_once() -> None:
         return plain(self, operands)
 
     ReduceOps.apply_impl = apply
+
+
+def _know_assembler() -> None:
+    """Triton's interpreter has no inline assembler."""
+    from triton import language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def elementwise(asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any) -> Any:
+        arrays = np.broadcast_arrays(*(it.handle.data for it in args))
+        found = assembled(str(asm), str(constraints), arrays, _NUMPY_TYPES[str(dtype)], pack)
+        return tl.tensor(TensorHandle(found, dtype), tl.block_type(dtype, list(found.shape)))
+
+    tl.inline_asm_elementwise = elementwise
+
+
+_NUMPY_TYPES: Mapping[str, np.dtype[Any]] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
 
 
 def _require_alignment() -> None:

@@ -3,12 +3,13 @@
 So each thread keeps its elements. What is indexed by `[:, None]` Triton moves to another layout, through shared memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.writer import Writer, cast
 from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.shapes import Shape
 
@@ -35,20 +36,36 @@ class _Numbers:
         return f"tl.reshape(tl.join({joined}), {(*self.shape, count)})"
 
 
+def place_of_numbers(graph: Graph, padded: Sequence[Shape], item: Node, value: int) -> int | None:
+    """The place of the operand that has the last dim alone, while the other one has all but that; None if there is none."""
+    shape = graph.types[value].shape
+    real = [dim for dim, extent in enumerate(shape) if extent > 1]
+    if len(item.operands) != 2 or len(real) < 2 or not shape[real[-1]] == padded[value][real[-1]] <= _MOST:
+        return None
+    shapes = [graph.types[operand].shape for operand in item.operands]
+    dims = [[dim + len(shape) - len(of) for dim, extent in enumerate(of) if extent > 1] for of in shapes]
+    if sorted(dims, key=len, reverse=True) != [real[:-1], real[-1:]]:
+        return None
+    return int(dims[1] == real[-1:])
+
+
+def joined_numbers(writer: Writer, value: int, names: Sequence[str], place: int, on: Callable[[str, str], str]) -> str:
+    """The op `on` operands of these names as joins; the one at a `place` has the numbers."""
+    padded = [
+        padded for padded, extent in zip(writer.padded[value], writer.graph.types[value].shape, strict=True) if extent > 1
+    ]
+
+    def on_number(number: str) -> str:
+        return on(*((names[0], number) if place else (number, names[1])))
+
+    return _Numbers(writer, value, tuple(padded[:-1]), on_number).joined(names[place], padded[-1])
+
+
 def by_numbers_of_last_dim(writer: Writer, item: Node, value: int, dtype: DType) -> str | None:
     """The op in an element type; None unless one operand has all dims but the last, and the other one the last alone."""
-    shape, padded = writer.graph.types[value].shape, writer.padded[value]
-    real = [dim for dim, extent in enumerate(shape) if extent > 1]
-    if len(item.operands) != 2 or len(real) < 2 or not writer.offsets.keys().isdisjoint(item.operands):
+    place = place_of_numbers(writer.graph, writer.padded, item, value)
+    if place is None or not writer.offsets.keys().isdisjoint(item.operands):
         return None
-    tiles = [writer.tiles[i] for i in item.operands]
-    dims = [[dim + len(shape) - len(tile.shape) for dim in tile.dims] for tile in tiles]
-    count, swapped = padded[real[-1]], dims[0] == real[-1:]
-    if sorted(dims, key=len, reverse=True) != [real[:-1], real[-1:]] or not shape[real[-1]] == count <= _MOST:
-        return None
+    tiles = [writer.tiles[operand] for operand in item.operands]
     names = [cast(tile.name, tile.dtype, dtype) for tile in tiles]
-
-    def on(number: str) -> str:
-        return ELEMENTWISE[item.op].triton((number, names[1]) if swapped else (names[0], number), item.mapping)
-
-    return _Numbers(writer, value, tuple(padded[dim] for dim in real[:-1]), on).joined(names[not swapped], count)
+    return joined_numbers(writer, value, names, place, lambda x, y: ELEMENTWISE[item.op].triton((x, y), item.mapping))

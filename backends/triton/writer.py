@@ -48,6 +48,7 @@ class Writer:
     offsets: dict[int, str] = field(default_factory=dict)  # what is missing in a tile, and its readers add
     sized_tiles: dict[str, SizedTiles] = field(default_factory=dict)  # of the ends of tiles that a size may fill
     masked: set[SizedTiles] = field(default_factory=set)  # those of masks that are written
+    halves: frozenset[int] = frozenset()  # values that are computed in float16
 
     def say(self, phase: Phase, line: str) -> None:
         """Append a line before, in or after the loop."""
@@ -103,9 +104,9 @@ class Writer:
         return [line for _, line in sorted(self.loads, key=lambda load: -first_use(load[0]))]
 
     def compute_dtype(self, value: int) -> DType:
-        """The element type in which a kernel computes a value; integers keep theirs, in which they wrap."""
+        """The element type in which a kernel computes a value; integers keep theirs, in which they wrap, and `halves`."""
         dtype = self.graph.types[value].dtype
-        return dtype if dtype is DType.float64 or dtype.is_integer else DType.float32
+        return dtype if value in self.halves or dtype is DType.float64 or dtype.is_integer else DType.float32
 
 
 def times(text: str, factor: int) -> str:

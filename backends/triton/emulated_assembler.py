@@ -1,0 +1,47 @@
+"""The instructions of emitted kernels (`field_helpers`) on arrays, for Triton's interpreter, which knows no assembler."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Words = np.ndarray[Any, np.dtype[np.uint32]]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def _chosen_bytes(x: Words, y: Words, selector: Words) -> Words:
+    """`prmt`: each byte of the result is the one of y:x that a digit of the selector names."""
+    numbers = np.stack([*(x >> 8 * place & 0xFF for place in range(4)), *(y >> 8 * place & 0xFF for place in range(4))])
+    digits = [selector >> 4 * place & 7 for place in range(4)]
+    found = [np.take_along_axis(numbers, digit[None].astype(np.int64), 0)[0] << 8 * place for place, digit in enumerate(digits)]
+    result: Words = found[0] | found[1] | found[2] | found[3]
+    return result
+
+
+_INSTRUCTIONS: Mapping[str, Callable[..., Words]] = {
+    "and.b32": lambda x, y: x & y,
+    "shr.u32": lambda x, y: x >> y,
+    "prmt.b32": _chosen_bytes,
+}
+
+
+def assembled(text: str, constraints: str, arrays: Sequence[Array], result: np.dtype[Any], pack: int) -> Array:
+    """The results of instructions on arrays of bytes of one shape, `pack` elements at a time."""
+    [*shape], count = arrays[0].shape, arrays[0].size
+    outputs = constraints.count("=r")
+    words = [_packed(array.reshape(-1), pack) for array in arrays]
+    registers = {f"${outputs + place}": word for place, word in enumerate(words)}
+    for line in text.replace("{", "").replace("}", "").split(";"):
+        name, _, rest = line.strip().partition(" ")
+        if name and name != ".reg":
+            target, *operands = (part.strip() for part in rest.split(","))
+            values = (registers[it] if it in registers else np.full_like(words[0], int(it, 0)) for it in operands)
+            registers[target] = _INSTRUCTIONS[name](*values)
+    found = np.stack([registers[f"${place}"] for place in range(outputs)], axis=1)
+    return found.view(result).reshape(-1)[:count].reshape(shape)
+
+
+def _packed(array: Array, pack: int) -> Words:
+    padded = np.zeros(-(-array.size // pack) * pack, dtype=array.dtype)
+    padded[: array.size] = array
+    return padded.view(np.uint32)
