@@ -38,6 +38,7 @@ class SearchHeuristics:
     fewest_segment_states: int = 500  # of each split of a segment at least
     long_contraction: int = 512  # a longer one needs a loop over it, or a split
     shortest_loop: int = 128  # a loop over a shorter axis only where it is the longest contraction
+    shortest_outer: int = 16  # of several axes that a product contracts: a loop over the first one, which reads whole rows
     shortest_split: int = 256  # a split of a shorter axis likewise
     few_kernels: int = 3  # few at any rate: plans of so many have a search of their own
     fewest_penalty_us: float = 1e5  # of each kernel, where a plan of the fewest kernels is searched

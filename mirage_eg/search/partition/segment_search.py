@@ -240,7 +240,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
 
 def search_worthwhile(task: Task, program: Graph, axes: Axes, only: Split | None = None) -> Iterator[TracedSearch]:
     """The structures of a segment's worthwhile splits, or of one of them, with the trace."""
-    choices = _worthwhile(program, axes, task.limits)
+    choices = worthwhile_splits(program, axes, task.limits)
     if task.segment_states is not None:
         most = max(SEARCH.fewest_segment_states, task.segment_states // len(choices))
         task = replace(task, limits=replace(task.limits, max_states=most))
@@ -312,7 +312,7 @@ def first_alike(found: SearchResult, most: int | None) -> Iterator[list[AnyStruc
         yield first
 
 
-def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
+def worthwhile_splits(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
     """The splits that are useful at these sizes: no loop over a short axis, no long one that a matmul contracts whole.
 
     A product with a vector may contract a whole row: it is a sum, and no operand is staged in shared memory.
@@ -320,8 +320,8 @@ def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split
     products = [item for item in program.nodes if item.kind is Kind.MATMUL]
     lengths = [prod(axes.sizes[axis] for axis in axes.dims[item.operands[0]][-1]) for item in products]
     long = [(item, length) for item, length in zip(products, lengths, strict=True) if length > SEARCH.long_contraction]
-    contracted = {axis for item, _ in long for axis in axes.dims[item.operands[0]][-1]}
-    longest = {axis for axis in contracted if axes.sizes[axis] == max(axes.sizes[other] for other in contracted)}
+    most = max((length for _, length in long), default=0)
+    longest = {axis for item, length in long if length == most for axis in _looped(axes, axes.dims[item.operands[0]][-1])}
     rows = all(length <= SEARCH.longest_row and is_vector_product(*map(axes.of, item.operands)) for item, length in long)
     return tuple(
         split
@@ -330,6 +330,13 @@ def _worthwhile(program: Graph, axes: Axes, limits: SearchLimits) -> tuple[Split
         and (split.grid_axis is None or axes.sizes[split.grid_axis] >= SEARCH.shortest_split or split.grid_axis in longest)
         and (not longest or not longest.isdisjoint((split.looped, split.grid_axis)) or (rows and split == Split()))
     )
+
+
+def _looped(axes: Axes, contracted: Sequence[int]) -> set[int]:
+    """The axes of a contraction that a loop may divide: the first, of which iterations read whole rows, else the longest."""
+    sizes = [axes.sizes[axis] for axis in contracted]
+    has_parts = sizes[0] >= SEARCH.shortest_outer and prod(sizes[1:]) <= SEARCH.long_contraction
+    return {contracted[0]} if has_parts else {axis for axis, size in zip(contracted, sizes, strict=True) if size == max(sizes)}
 
 
 def _order(kernels: SegmentKernels) -> tuple[float, int]:
