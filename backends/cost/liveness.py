@@ -247,7 +247,12 @@ def shows_tile(block: Graph, item: Node, values: Sequence[int]) -> bool:
 
 def is_of_rows(block: Graph) -> bool:
     """Whether a block has no loop and no tl.dot: it holds rows at once, with as many threads as they need."""
-    return block.loop == 1 and all(is_of_vector(block, item) for item in block.nodes if item.kind is Kind.MATMUL)
+    return block.loop == 1 and not multiplies_tiles(block)
+
+
+def multiplies_tiles(block: Graph) -> bool:
+    """Whether a block has a tl.dot."""
+    return any(item.kind is Kind.MATMUL and not is_of_vector(block, item) for item in block.nodes)
 
 
 _OF_PRODUCTS = (Kind.BOUNDARY, Kind.MATMUL, Kind.REARRANGEMENT, Kind.ACCUMULATOR)

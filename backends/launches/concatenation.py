@@ -8,9 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.backends.launches.views import gathers_of_rows, joined_values
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import JOINS, VIEWS_IN_ORDER
+from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import prepared_values
 from mirage_eg.ir.written_inputs import rows_in_place
@@ -42,6 +44,23 @@ def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat
         left = {place: value for place, value in left.items() if place not in members}
     own = {place for place, value in copying.items() if value in rows_in_place(graph)} | _of_rows(graph, copying)
     return tuple(joint for joint in found if len(joint.members) > 1 or joint.members[0] in own)
+
+
+@once_per_graph
+def summed_indices(graph: Graph) -> Mapping[int, tuple[int, ...]]:
+    """The indices of rows in place that the kernel which writes the rows computes: the two inputs of which each is the sum.
+
+    Nothing else reads it. A cache of keys has its position so: the number of its tokens, and the token's own place.
+    """
+    writes = {graph.makers[value] for value in rows_in_place(graph)}
+    return {
+        values[0]: item.operands
+        for item, values in graph.numbered()
+        if item.op == "add" and graph.readers[values[0]] and writes.issuperset(graph.readers[values[0]])
+        if all(graph.nodes[reader].operands[1] == values[0] for reader in graph.readers[values[0]])
+        if all(graph.node_of[it].op == "input" and graph.types[it].dtype is DType.int64 for it in item.operands)
+        if all(extent == 1 for it in item.operands for extent in graph.types[it].shape)
+    }
 
 
 def _of_rows(graph: Graph, copying: Collection[int]) -> set[int]:

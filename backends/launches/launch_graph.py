@@ -11,7 +11,7 @@ from functools import cached_property
 
 from mirage_eg.backends.launches.activated_product import activated_products
 from mirage_eg.backends.launches.attention import LibraryAttention, library_attentions
-from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order
+from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order, summed_indices
 from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
 from mirage_eg.backends.launches.generated_ops import poolings, scans
 from mirage_eg.backends.launches.implicit_products import implicit_products
@@ -39,7 +39,7 @@ class LaunchKind(Enum):
     IMPLICIT_PRODUCT = "a generated kernel of a convolution, and of elementwise ops behind it"
     SCAN = "a generated kernel of a cumulative sum, and of the moves around it"
     PREPARED = "library kernels before the first call, of weights alone"
-    VIEW = "no kernel: readers read its operand, or the makers of its operands write it"
+    VIEW = "no kernel: readers read its operands, or the makers of its operands write it"
 
     @property
     def is_kernel(self) -> bool:
@@ -108,6 +108,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
     grouped = {position for launch in launches for position in launch.nodes}
     prepared, pooled = prepared_values(graph), poolings(graph)
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
+    in_place |= {graph.makers[value] for value in summed_indices(graph)}
     ops = {item.op for item in graph.nodes}
     if ops & ROW_READS:
         in_place |= {graph.makers[value] for value in placement_of(graph).gathered}
@@ -132,9 +133,10 @@ def launches_of(graph: Graph) -> LaunchGraph:
 
 
 def _of_concatenations(graph: Graph, joint: Sequence[JointConcat], steps: Mapping[int, int]) -> Iterator[Launch]:
-    numbered = [*graph.numbered()] if joint else []
+    numbered, sums = [*graph.numbered()] if joint else [], summed_indices(graph)
     for it in joint:
-        operands = dict.fromkeys(operand for place in it.members for operand in graph.nodes[place].operands)
+        named = [operand for place in it.members for operand in graph.nodes[place].operands]
+        operands = dict.fromkeys(each for operand in named for each in sums.get(operand, (operand,)))
         results = tuple(numbered[place][1][0] for place in it.members)
         yield Launch(LaunchKind.CONCATENATION, steps[it.members[0]], it.members, tuple(operands), results)
 

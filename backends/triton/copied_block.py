@@ -27,17 +27,18 @@ class StridedMemory(NamedTuple):
 class CopiedRows(NamedTuple):
     """Rows of a tensor of `extent` rows, `step` elements apart, chosen by indices in memory; negative ones count from the end.
 
-    `indices` has a stride for each dim of the copied tensor.
+    An index is the sum of those in all `indices`, each with a stride for each dim of the copied tensor.
     """
 
-    indices: StridedMemory
+    indices: Sequence[StridedMemory]
     step: int
     extent: int
 
     def load(self, shape: Shape, mask: str) -> list[str]:
         """Lines that load the row of each element of a block."""
+        rows = [f"tl.load({_address(shape, it)}, {mask}, other=0).to(tl.int64)" for it in self.indices]
         return [
-            f"row = tl.load({_address(shape, self.indices)}, {mask}, other=0).to(tl.int64)",
+            f"row = {' + '.join(rows)}",
             f"row = tl.where(row < 0, row + {_factor(self.extent)}, row)",
         ]
 

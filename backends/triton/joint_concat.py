@@ -5,6 +5,7 @@ convolutions give so."""
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from mirage_eg.backends.launches.concatenation import summed_indices
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
@@ -36,7 +37,8 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
     written = [value for value in results if value not in in_place]
     file.buffers += [value for value in written if value not in file.buffers]
     items = [file.graph.nodes[position] for position in launch.nodes]
-    read = [operand for item in items for operand in item.operands[item.op in ROW_WRITES :]]
+    named = [operand for item in items for operand in item.operands[item.op in ROW_WRITES :]]
+    read = {each for value in named for each in summed_indices(file.graph).get(value, (value,))}
     sources = [*dict.fromkeys(each for value in launch.operands if value in read for each in (value, *file.indices(value)))]
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
     memories = list(dict.fromkeys(file.names[value] for value in sources))
@@ -177,15 +179,17 @@ def _rows(file: ProgramFile, value: int, pointers: Mapping[int, str]) -> CopiedR
     if (chosen := file.pointer(value).rows) is None:
         return None
     [index] = file.indices(value)
-    return CopiedRows(StridedMemory(pointers[index], chosen.index.strides, chosen.index.offset), chosen.step, chosen.extent)
+    memory = StridedMemory(pointers[index], chosen.index.strides, chosen.index.offset)
+    return CopiedRows((memory,), chosen.step, chosen.extent)
 
 
 def _rows_of(file: ProgramFile, item: Node, result: int, pointers: Mapping[int, str]) -> StridedMemory:
     """The rows of the result that are written in place."""
     whole, index, _ = item.operands
-    [stride] = file.strides[index]
     dim, strides = item["dim"], file.strides[result]
-    along = [stride if place == dim else 0 for place in range(len(strides))]
-    memory = StridedMemory(pointers[index], along, file.lowered.placement.offsets.get(index, 0))
+    memories = []
+    for each in summed_indices(file.graph).get(index, (index,)):
+        along = [sum(file.strides[each]) if place == dim else 0 for place in range(len(strides))]  # of no dim or one
+        memories.append(StridedMemory(pointers[each], along, file.lowered.placement.offsets.get(each, 0)))
     across = [0 if place == dim else step for place, step in enumerate(strides)]
-    return StridedMemory(pointers[result], across, 0, CopiedRows(memory, strides[dim], file.types[whole].shape[dim]))
+    return StridedMemory(pointers[result], across, 0, CopiedRows(memories, strides[dim], file.types[whole].shape[dim]))

@@ -36,6 +36,7 @@ class TiledKernel:
     split_axis: int | None  # the axis that the grid must split
     looped: int | None
     equal: frozenset[int]  # axes that are cut into equal parts or not at all: a product contracts them together with others
+    of_vectors: bool  # all its products, if it has any, are with vectors
 
     def tiling(self, sizes: tuple[int, ...], tiles: dict[int, int], loop: int, split_count: int) -> Tiling:
         """The tiling with these tiles of the first axis of each parallel group; whole axes get no grid dim."""
@@ -136,7 +137,9 @@ def _kernel(
     computed = tuple(dict.fromkeys(shapes[len(structure.loads) :]))
     merged = [frozenset(step.reduced) for step in structure.steps if step.kind is Kind.MATMUL and len(step.reduced) > 1]
     equal = frozenset[int]().union(*merged)
-    return TiledKernel(structure, tuple(shapes), computed, _groups(parallel, shapes), split_axis, looped, equal)
+    products = [[shapes[i].axes for i in step.operands] for step in structure.steps if step.kind is Kind.MATMUL]
+    of_vectors = all(is_vector_product(*axes) for axes in products)
+    return TiledKernel(structure, tuple(shapes), computed, _groups(parallel, shapes), split_axis, looped, equal, of_vectors)
 
 
 def _groups(parallel: Sequence[int], shapes: Sequence[TileAxes]) -> tuple[tuple[int, ...], ...]:
@@ -233,10 +236,13 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
 def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
     """A bound before lowering: no computed tile alone is larger than the registers, those of a cluster for a single row.
 
-    An iteration without products loads few elements, so that a multiprocessor holds many blocks.
+    An iteration without products loads few elements, so that a multiprocessor holds many blocks. What one of products with
+    vectors loads fits the registers in float32, since the compiler loads all before it multiplies.
     """
     if tiling.loop > 1 and all(step.kind is not Kind.MATMUL for step in kernel.structure.steps):
         return _loaded(kernel, tiling) <= SEARCH.looped_elements
+    if tiling.loop > 1 and kernel.of_vectors and 4 * _loaded(kernel, tiling) > limits.registers:
+        return False
     largest, capacity = 4 * _largest_tile(kernel, tiling), limits.capacity(rows=True)
     return largest <= capacity or (largest <= capacity * limits.cluster and _is_of_one_row(kernel, tiling))
 

@@ -37,6 +37,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.search.elementwise_chains import continued, uncounted
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.chosen_rows import chosen_rows
 from mirage_eg.transforms.softmax_shift import shifted_values
 
@@ -463,9 +464,15 @@ class Segmenter:
         return None
 
     def _long_reductions(self, nodes: frozenset[int]) -> set[frozenset[int]]:
-        """The long products of axes over which a segment reduces."""
-        reduced = {self.reduced[position] for position in nodes if position in self.reduced}
+        """The long products of axes over which a segment reduces; not those of a single row, which each block may hold."""
+        reduced = {self.reduced[position] for position in nodes if position in self.reduced and not self._is_one_row(position)}
         return {axes for axes in reduced if self._extent(axes) > self.limits.long_axis}
+
+    def _is_one_row(self, position: int) -> bool:
+        """Whether a reduction leaves one number of a row that a block can hold."""
+        item, axes = self.items[position], self.reduced[position]
+        one = item.kind is Kind.REDUCTION and self.axes.of(item.operands[0]) <= axes
+        return one and self._extent(axes) <= SEARCH.longest_row
 
     def _contracts_again(self, nodes: frozenset[int]) -> bool:
         """Whether an op reduces an axis, not a tiny one, of a product with a long reduction in this segment."""

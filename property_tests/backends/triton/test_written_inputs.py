@@ -98,6 +98,21 @@ def test_rows_of_two_caches_are_one_launch_without_a_copy() -> None:
     assert "index_copy" not in source and "copy_(" not in source
 
 
+@pytest.mark.parametrize(("place", "count"), [(2, 5), (4, 0), (-9, 7)])
+def test_a_place_that_is_a_sum_is_added_by_the_kernel_that_writes(run: RunProgram, place: int, count: int) -> None:
+    p = new_kernel_graph()
+    keys, rows = p.new_input(SHAPE, "float32", "keys"), p.new_input((2, 3, 1, 4), "float32", "rows")
+    index = p.op("add", p.new_input((1,), "int64", "index"), p.new_input((), "int64", "count"))
+    p.mark_output(p.index_write(keys, index, rows, 2))
+    graph = with_written_inputs(p.graph(), {0: 0})
+    [launch] = launches_of(graph).kernels
+    assert launch.kind is LaunchKind.CONCATENATION and len(launch.operands) == 4
+    arrays = [np.random.default_rng(0).standard_normal(shape) for shape in (SHAPE, (2, 3, 1, 4))]
+    arrays += [np.array([place]), np.array(count)]
+    [got], [exact] = run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())
+    np.testing.assert_allclose(got, exact, rtol=1e-5)
+
+
 def of_two_kernels(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
     return [doubled(p, p.reshape(rows, (6, 4))), doubled(p, p.reshape(keys, (48, 4)))]
 

@@ -89,3 +89,15 @@ def test_an_iteration_without_products_loads_few_elements(columns: int, stages: 
     [block], [schedule] = graph.blocks, usual_schedules(graph)
     assert block.loop > 1 and 1_024 <= prod(block.types[0].shape) <= 4_096
     assert schedule.num_stages == stages  # copies of single elements take several times as long
+
+
+def test_an_iteration_that_multiplies_vectors_loads_what_registers_hold() -> None:
+    program = new_kernel_graph()
+    x, w = program.new_input((1, 2_048), "float16", "X"), program.new_input((2_048, 4_096), "float16", "W")
+    program.mark_output(program.matmul(x, w), name="O")
+    graph = program.graph()
+    axes = infer_axes(graph)
+    plans = [Instantiation(plan, graph, axes) for plan in search(graph, axes, load_rules("indexed")).structures]
+    blocks = [block for _, found, _ in best_first(plans, DEVICE) for block in found.blocks if block.loop > 1]
+    loaded_in = [sum(prod(block.types[i].shape) for i in range(len(block.inputs))) for block in blocks]
+    assert 100 * 1024 < max(4 * elements for elements in loaded_in) <= 160 * 1024

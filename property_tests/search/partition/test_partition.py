@@ -399,3 +399,13 @@ def test_a_decoder_layer_is_no_slower_than_a_good_engineers_six_kernels(batch: i
 def test_the_engineers_kernels_compute_the_decoder_layer(batch: int) -> None:
     program = WORKLOADS["decoder_layer"](batch)
     assert Reference(program, trials=1).check(six_kernels(batch)).equal
+
+
+@pytest.mark.parametrize(("rows", "apart"), [(1, False), (8, True)])
+def test_a_kernel_may_reduce_a_row_besides_its_long_product(rows: int, apart: bool) -> None:
+    program = new_kernel_graph()
+    mask, x = program.new_input((rows, 1024), name="mask"), program.new_input((rows, 2048), name="x")
+    kept = program.mul(x, program.max(mask, 1))
+    program.mark_output(program.matmul(kept, program.new_input((2048, 64), name="W")))
+    reason = Segmenter(program.graph(), SegmentLimits()).why_not_one()
+    assert (reason is not None and "several axes" in reason) if apart else reason is None
