@@ -25,7 +25,8 @@ from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, CONVOLUTIONS, MAX_POOL2D, T
 _POOLINGS = frozenset({MAX_POOL2D, AVG_POOL2D})
 MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
 _FEW, _FEW_OF_IMAGES, _FEW_IN_HALF = 4, 8, 16  # channels, for which cuDNN's kernels of matrix units are half empty
-_WINDOW = 3  # that cuDNN's transposed convolutions of volumes are made for
+_WINDOW = 3  # that cuDNN's transposed convolutions of volumes are made for, as they are for more channels than
+_FEW_OF_WIDE = 32
 _FEWEST_ELEMENTS = 1 << 20  # of images, whose convolutions take more than some µs
 _MOST_ELEMENTS = (1 << 31) - 1  # of an image: offsets within it have 32 bits
 _MOST_PHASES = 64
@@ -110,8 +111,8 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     images in any order.
 
     On an H200 cuDNN reached 1 to 20 TFLOP/s in float32 for volumes of few channels, groups, and transposed volumes with large
-    windows, and 88 to 160 for others, transposed ones with dilated strides among them. In half precision it is slow for volumes
-    of few channels, and for row-major images of few channels alone.
+    windows and few channels, and 88 to 160 for others, transposed ones with dilated strides among them. In half precision it is
+    slow for volumes of few channels, and for row-major images of few channels alone.
     """
     if item.op not in (*CONVOLUTIONS, *TRANSPOSED) or graph.depends_on_sizes:
         return False
@@ -125,7 +126,7 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
         alone = is_image and item["groups"] == 1 and _is_row_major_alone(graph, item)
         return of_few or (alone and channels <= _FEW_IN_HALF)
     phases = prod(item["strides"]) if item.op in TRANSPOSED else 1
-    is_wide = item.op in TRANSPOSED and is_volume and max(weight.shape[2:]) > _WINDOW
+    is_wide = item.op in TRANSPOSED and is_volume and max(weight.shape[2:]) > _WINDOW and channels <= _FEW_OF_WIDE
     is_known = item["groups"] > 1 or is_wide or (is_image and channels <= _FEW_OF_IMAGES)
     return is_known and phases <= _MOST_PHASES
 

@@ -123,6 +123,16 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Write, Write]] = {
         lambda g, x, w, b: g.sigmoid(_pooled(g, g.conv2d(x, w, pads=(0, 1, 0, 0)) + b, 2, 4)),
         lambda g, x, w, b: g.sigmoid(_pooled(g, g.conv2d(x, w, pads=(0, 0, 0, 1)) + b, 2, 4)),
     ),
+    "problem 50: an average pool of a transposed convolution, which leaves a rest": (
+        ((16, 64, 48, 48), (64, 256, 3, 4), (256, 1, 1)),
+        lambda g, x, w, b: _pooled(g, g.conv_transpose2d(x, w, (2, 3), (1, 0, 1, 2)) * b, 2, 3),
+        lambda g, x, w, b: _pooled(g, g.conv_transpose2d(x, w, (2, 3), (0, 1, 2, 1)) * b, 2, 3),
+    ),
+    "an average pool of a transposed convolution in 3 dims": (
+        ((16, 64, 12, 16, 16), (64, 128, 3, 3, 3), (128, 1, 1, 1)),
+        lambda g, x, w, b: _pooled(g, g.conv_transpose3d(x, w, 2, 1, 1) + b, 2, 2, 2),
+        lambda g, x, w, b: _pooled(g, g.conv_transpose3d(x, w, 2, (0, 1, 1, 2, 1, 1), 1) + b, 2, 2, 2),
+    ),
     "an average pool of a convolution of groups in 3 dims": (
         ((4, 64, 24, 48, 48), (256, 32, 1, 3, 3), (256, 1, 1, 1)),
         lambda g, x, w, b: _pooled(g, g.conv3d(x, w, (2, 1, 1), groups=2) * b, 1, 2, 2),
