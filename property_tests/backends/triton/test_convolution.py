@@ -135,6 +135,16 @@ def test_small_volumes_are_left_to_the_library() -> None:
     assert kernels(p.graph()) == [LaunchKind.LIBRARY]
 
 
+def test_wide_volumes_of_many_channels_are_left_to_the_library() -> None:
+    """KernelBench's problems 58 of level 1 and 77 of level 2, whose convolutions take cuDNN 8.8 and less than 6 ms."""
+    launched = []
+    for x, w in (((16, 32, 16, 32, 64), (32, 16, 3, 5, 7)), ((16, 64, 16, 32, 32), (64, 128, 5, 5, 5))):
+        p = new_kernel_graph()
+        p.mark_output(p.conv_transpose3d(p.new_input(x, "float32"), p.new_input(w, "float32")))
+        launched += kernels(p.graph())
+    assert launched == [LaunchKind.IMPLICIT_PRODUCT, LaunchKind.LIBRARY]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_neighbours_may_have_an_image_of_few_channels_channels_last(dtype: str) -> None:
     p = new_kernel_graph()
