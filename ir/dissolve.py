@@ -61,25 +61,33 @@ NO_VALUES = frozenset[int]()
 
 
 def dissolved(
-    program: Graph, undivided: frozenset[int] = NO_VALUES, summed: frozenset[int] = NO_VALUES, everywhere: bool = False
+    program: Graph,
+    undivided: frozenset[int] = NO_VALUES,
+    summed: frozenset[int] = NO_VALUES,
+    whole: frozenset[int] = NO_VALUES,
+    everywhere: bool = False,
 ) -> Graph:
     """The graph of `dissolve`."""
-    return dissolve(program, undivided, summed, everywhere).graph
+    return dissolve(program, undivided, summed, whole, everywhere).graph
 
 
 def dissolve(
-    program: Graph, undivided: frozenset[int] = NO_VALUES, summed: frozenset[int] = NO_VALUES, everywhere: bool = False
+    program: Graph,
+    undivided: frozenset[int] = NO_VALUES,
+    summed: frozenset[int] = NO_VALUES,
+    whole: frozenset[int] = NO_VALUES,
+    everywhere: bool = False,
 ) -> Dissolution:
     """The same function, of primitive ops, with slices and concatenations at its ends where laws move them there.
 
     `program` itself where it has none, or where the result would be much longer. Values in `undivided` of which several parts
-    are read are computed whole, and products in `summed` have one sum each. A concatenation stays before a product with a
-    weight, and where it would let values be computed in parts that are not otherwise, as keys joined with earlier ones;
-    `everywhere` it moves further.
+    are read are computed whole, those in `whole` always, and products in `summed` have one sum each. A concatenation stays
+    before a product with a weight, and where it would let values be computed in parts that are not otherwise, as keys joined
+    with earlier ones; `everywhere` it moves further.
     """
     if not any(item.op in CUTS_AND_JOINS for item in program.nodes):
         return Dissolution(program, {})
-    kept: frozenset[int] = frozenset()
+    kept = whole
     while True:
         writer = _Writer(program, kept, summed, everywhere)
         graph = writer.graph()

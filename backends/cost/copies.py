@@ -1,5 +1,9 @@
-"""Results in the caller's order: which are row-major, and the bytes of copies: into that order, of concatenations, of rows."""
+"""The bytes of copies: of results into the caller's order, of concatenations, of rows."""
 
+from collections.abc import Mapping
+
+from mirage_eg.backends.cost.library_products import MOVED_ROWS
+from mirage_eg.backends.launches.aligned_rows import narrowed_rows, with_gaps
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind
 from mirage_eg.backends.launches.placement import placement_of
@@ -12,17 +16,29 @@ from mirage_eg.ir.remembered import once_per_graph
 
 
 @once_per_graph
-def row_major_results(graph: Graph) -> frozenset[int]:
-    """The values that are results in row-major order, directly or reshaped."""
-    found = {item.operands[0] for item in graph.outputs if item.get("strides") is None}
-    for item, values in reversed([*graph.numbered()]):
-        if item.op in RESHAPES and not found.isdisjoint(values):
-            found.update(item.operands)
-    return frozenset(found)
+def _spread_bytes(graph: Graph) -> Mapping[int, int]:
+    """The bytes that copies into the caller's rows, with gaps or without, move; by the results of kernels that they copy."""
+    placement, narrowed = placement_of(graph), narrowed_rows(graph)
+    found = dict[int, int]()
+    for item in graph.outputs:
+        [value] = item.operands
+        kind, wanted, source = graph.types[value], item.get("strides"), value
+        has_gaps = value in placement.gaps
+        while (maker := graph.node_of[source]).op in RESHAPES or source in narrowed:
+            has_gaps |= source in narrowed
+            source = maker.operands[0]
+        as_wanted = placement.strides[value] == wanted if wanted == with_gaps(kind) else not has_gaps
+        if not as_wanted:
+            found[source] = found.get(source, 0) + MOVED_ROWS * kind.nbytes
+    return found
 
 
 def reordered_bytes(graph: Graph, launch: Launch) -> int:
-    """The bytes that the copy of a library kernel's result moves: of an image channels last that the caller has row-major."""
+    """The bytes that copies of a kernel's result move, which the caller has with other rows, or as a row-major image."""
+    return _spread_bytes(graph).get(launch.results[-1], 0) + _image_bytes(graph, launch)
+
+
+def _image_bytes(graph: Graph, launch: Launch) -> int:
     result, by_library = launch.results[-1], launch.kind in (LaunchKind.LIBRARY, LaunchKind.CONVOLUTION)
     if not by_library or all(result not in item.operands for item in graph.outputs):
         return 0

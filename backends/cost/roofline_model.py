@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from mirage_eg.backends.cost.block_cost import BlockWork, Cost, block_cost, block_work, busy_blocks, cost_of_times, functions_of
-from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes, row_major_results
+from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.library_products import (
     MOVED,
     MOVED_BY_ELEMENTS,
+    MOVED_ROWS,
     ODD,
     UNALIGNED,
     converted_bytes,
@@ -25,7 +26,7 @@ from mirage_eg.backends.cost.library_traffic import thread_blocks, waits_of
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.backends.cost.user_cost import PricedDevice
-from mirage_eg.backends.launches.aligned_rows import UnalignedProduct, unaligned_products
+from mirage_eg.backends.launches.aligned_rows import UnalignedProduct, row_major_results, unaligned_products
 from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.generated_ops import poolings
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
@@ -35,6 +36,7 @@ from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import SOFTMAXES
+from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights, prepared_values
 
@@ -148,11 +150,16 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
     read, copied = window_bytes(graph, value)
     dram, copied = dram + read, copied + converted_bytes(graph, item)
     if unaligned is not None and unaligned.is_padded:
-        moved = MOVED_BY_ELEMENTS if len(unaligned.copied) > 1 else MOVED
+        moved = MOVED_BY_ELEMENTS if len(unaligned.copied) > 1 else _moved_for(graph, item.operands[1])
         copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)
     elif unaligned is not None:
         slower *= ODD if unaligned.is_odd else UNALIGNED
     return KernelWork(item.op, dram, operations, slower, steps=steps, copied=copied)
+
+
+def _moved_for(graph: Graph, weight: int) -> int:
+    """The traffic of the copy of a weight with unaligned columns: those of a transposed one are whole rows of its memory."""
+    return MOVED if graph.node_of[weight].op in TRANSPOSES else MOVED_ROWS
 
 
 def cost_of(kernel: KernelWork, device: Device) -> Cost:

@@ -2,10 +2,11 @@
 
 Rows elsewhere do not help: the extents count. A large product of the library therefore reads copies of its operands with zeros
 behind their rows, and its result is a part of what the kernel writes, with gaps between rows. Readers take it with its strides.
+So they take the first columns of a product whose operand a program pads itself, as Inductor does before it calls a backend.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_eg.backends.launches.views import reshaped_strides
@@ -13,7 +14,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.biased_product import BiasedProduct, biased_products, products_of_matrices
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import TensorType
+from mirage_eg.ir.node import Node, TensorType
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
@@ -61,16 +62,44 @@ def _unaligned(graph: Graph, value: int, biased: BiasedProduct | None, may_pad: 
     step = ALIGNED // kind.dtype.itemsize
     has_gaps = kind.shape[-1] % step > 0
     copied = (left, right) if terms % step else (right,) if has_gaps else ()
-    flops = 2 * prod(kind.shape) * terms
-    least = _WORTH_COPYING_ROWS if terms % step else _WORTH_COPYING
-    worth = may_pad and min(kind.shape) > 1 and flops >= least * sum(graph.types[operand].nbytes for operand in copied)
+    result, flops = biased.values[-1] if biased else value, 2 * prod(kind.shape) * terms
+    least = (_WORTH_COPYING_ROWS if terms % step else _WORTH_COPYING) * sum(graph.types[operand].nbytes for operand in copied)
+    if has_gaps and result in row_major_results(graph):
+        least += _WORTH_COPYING_ROWS * kind.nbytes
     is_odd = bool(terms % 2 or kind.shape[-1] % 2)
-    return UnalignedProduct(copied, biased.values[-1] if biased else value, has_gaps, worth, is_odd)
+    return UnalignedProduct(copied, result, has_gaps, may_pad and min(kind.shape) > 1 and flops >= least, is_odd)
+
+
+@once_per_graph
+def row_major_results(graph: Graph) -> frozenset[int]:
+    """The values that are results in row-major order, directly or reshaped."""
+    found = {item.operands[0] for item in graph.outputs if item.get("strides") is None}
+    for item, values in reversed([*graph.numbered()]):
+        if item.op in RESHAPES and not found.isdisjoint(values):
+            found.update(item.operands)
+    return frozenset(found)
+
+
+def narrowed_rows(graph: Graph) -> frozenset[int]:
+    """The columns of products, and of kernels' results, without those that fill the rows to multiples of 16 bytes."""
+    return frozenset(
+        values[0]
+        for item, values in graph.numbered()
+        if item.op == "slice" and graph.node_of[item.operands[0]].kind in (Kind.MATMUL, Kind.GRAPH) and fills_rows(graph, item)
+    )
+
+
+def fills_rows(graph: Graph, item: Node) -> bool:
+    """Whether a slice leaves out the columns alone that fill its rows to a multiple of 16 bytes."""
+    source = graph.types[item.operands[0]]
+    *rows, columns = source.shape
+    taken = (item["dim"], item["start"], item["step"]) == (len(rows), 0, 1) and item["stop"] < columns
+    return taken and with_gaps(replace(source, shape=(*rows, item["stop"]))) == row_major(source.shape)
 
 
 def strides_with_gaps(graph: Graph, fixed: Collection[int]) -> dict[int, Shape]:
     """The strides of the values with gaps between their rows: results of padded products, and their reshapes, but for those
-    that are `fixed`; and results that are wanted so, where a generated kernel writes them."""
+    that are `fixed`; and results that are wanted so, where a generated kernel writes them or they are part of wider rows."""
     found: dict[int, Shape] = {}
     for product in unaligned_products(graph).values():
         if product.is_padded and product.has_gaps and product.result not in fixed:
@@ -79,19 +108,21 @@ def strides_with_gaps(graph: Graph, fixed: Collection[int]) -> dict[int, Shape]:
         [value] = item.operands
         wanted = item.get("strides")
         if wanted and wanted == with_gaps(graph.types[value]) and wanted != row_major(graph.types[value].shape):
-            found |= _written_by_kernel(graph, value, wanted)
+            found |= _written_so(graph, value, wanted)
     return {value: strides for value, strides in found.items() if value not in fixed}
 
 
 def with_gaps(kind: TensorType) -> Shape:
     """The strides of a value whose rows are aligned."""
+    if not kind.shape:
+        return ()
     *rows, columns = kind.shape
     step = max(1, ALIGNED // kind.dtype.itemsize)
     return tuple(stride // columns * (-(-columns // step) * step) for stride in row_major((*rows, columns))[:-1]) + (1,)
 
 
-def _written_by_kernel(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:
-    """The strides of a value, and of what it reshapes, that a generated kernel writes so."""
+def _written_so(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:
+    """The strides of a value, and of what it reshapes, that a generated kernel writes so, or that shows wider rows."""
     found = {value: strides}
     while (item := graph.node_of[value]).op in RESHAPES:
         [source] = item.operands
@@ -99,7 +130,7 @@ def _written_by_kernel(graph: Graph, value: int, strides: Shape) -> dict[int, Sh
         if seen is None:
             return {}
         found[source], value = seen, source
-    return found if item.op == "block" else {}
+    return found if item.op == "block" or value in narrowed_rows(graph) else {}
 
 
 def _with_reshapes(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:

@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from mirage_eg.backends.launches.aligned_rows import unaligned_products, with_gaps
+from mirage_eg.backends.launches.aligned_rows import narrowed_rows, unaligned_products, with_gaps
 from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.ir.graph import Graph
@@ -16,19 +16,25 @@ _VIEWS = ("aten::_unsafe_view", "aten::_reshape_alias")  # whose schemas do not 
 
 
 def with_row_gaps(program: Graph, outputs: Sequence[Fx], readers: Mapping[Fx, Iterable[Fx]], inside: Container[Fx]) -> Graph:
-    """The program with gaps between the rows of the results that are large products with rows at unaligned bytes.
+    """The program with gaps between the rows of the results that are large products with rows at unaligned bytes,
+    or the first columns of a product with wider rows.
 
     Not of a result that a node `inside` a region reads, which wants no gaps, or that is viewed with other rows.
     """
-    products = {it.result for it in unaligned_products(program).values() if it.is_padded and it.has_gaps}
+    gaps = [with_gaps(kind) for kind in program.output_types]
+    marked = with_output_marks(program, [{"strides": it} for it in gaps])  # as if all had them
+    products = {it.result for it in unaligned_products(marked).values() if it.is_padded and it.has_gaps} | narrowed_rows(
+        program
+    )
     if not products:
         return program
     marks: list[dict[str, Shape]] = []
-    for each, item, kind in zip(outputs, program.outputs, program.output_types, strict=True):
-        rows = has_fixed_sizes(each) and is_row_major(each.meta["val"]) and kind.dtype is program.types[item.operands[0]].dtype
+    for each, item, kind, strides in zip(outputs, program.outputs, program.output_types, gaps, strict=True):
+        rows = has_fixed_sizes(each) and (is_row_major(value := each.meta["val"]) or tuple(value.stride()) == strides)
         may = rows and item.get("strides") is None and _shown(program, item.operands[0]) in products
+        may = may and kind.dtype is program.types[item.operands[0]].dtype
         free = may and all(reader not in inside and _keeps_rows(reader, kind.shape) for reader in readers[each])
-        marks.append({"strides": with_gaps(kind)} if free else {})
+        marks.append({"strides": strides} if free else {})
     return with_output_marks(program, marks)
 
 

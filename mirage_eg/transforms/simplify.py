@@ -34,7 +34,7 @@ from mirage_eg.transforms.extract import CheapestTerms
 from mirage_eg.transforms.matrix_chains import associate
 from mirage_eg.transforms.patch_convolutions import with_patch_products
 from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
-from mirage_eg.transforms.whole_products import scores_of_attentions, whole_products
+from mirage_eg.transforms.whole_products import filled_products, scores_of_attentions, whole_products
 
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
 _WEIGHT = 10  # of any other op
@@ -64,7 +64,7 @@ def simplify(program: Graph) -> Simplification:
         return Simplification(program, program, (), (), None, 0.0)
     pointwise = with_pointwise_products(program)
     multiplied = with_patch_products(pointwise)
-    sliced = dissolved(multiplied, whole_products(multiplied), scores_of_attentions(multiplied))
+    sliced = dissolved(multiplied, whole_products(multiplied), scores_of_attentions(multiplied), filled_products(multiplied))
     narrow = with_late_broadcasts(sliced)
     early = with_early_picks(narrow)
     near = without_far_logarithms(early)

@@ -32,6 +32,26 @@ def test_a_product_is_returned_with_gaps_between_its_rows() -> None:
     torch.testing.assert_close(result, model(x))
 
 
+def test_columns_of_a_product_with_a_padded_weight_are_no_copies() -> None:
+    """Inductor pads large products on a GPU before it calls the backend."""
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(32, PITCH, dtype=torch.bfloat16))
+
+        def forward(self, x: Any) -> Any:
+            columns = (torch.relu(x).view(-1, 32) @ self.weight)[:, :COLUMNS]
+            return torch.ops.aten._unsafe_view(columns, (2, 32, COLUMNS))
+
+    model, x = Padded().eval(), torch.randn(2, 32, 32, dtype=torch.bfloat16)
+    result, [call], graph = compiled(model, x)
+    assert result.stride() == (32 * PITCH, PITCH, 1) and not clones(graph)
+    launch = call.source.partition("def launch")[2].partition("def ")[0]
+    assert "contiguous()" not in launch and "aligned_product" not in launch
+    torch.testing.assert_close(result, model(x))
+
+
 def test_other_rows_of_a_product_have_no_gaps() -> None:
     model, x = Head(flattened=True).eval(), torch.randn(2, 32, 32, dtype=torch.bfloat16)
     result, _, _ = compiled(model, x)

@@ -12,11 +12,11 @@ from operator import le
 from typing import NamedTuple
 
 from mirage_eg.backends.cost.block_cost import work_of_tiles
-from mirage_eg.backends.cost.copies import row_major_results
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import skipping_masks
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.launches.aligned_rows import row_major_results
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes

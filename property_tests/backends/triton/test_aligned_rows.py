@@ -15,6 +15,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.transforms.simplify import simplify
 from property_tests.backends.triton.test_views import doubled
 from property_tests.support.hand_written import ROUNDING, inputs_of, worst
 
@@ -30,7 +31,7 @@ def run() -> Iterator[RunProgram]:
 
 def product(
     rows: int = 64,
-    summed: int = 32,
+    summed: int = 512,
     columns: int = 33,
     dtype: str = "float16",
     transposed: bool = True,
@@ -82,7 +83,7 @@ COPIED = {
     "terms": product(1024, 33, 1024),
     "columns of the operand": product(1024, 1024, 33, transposed=False),
     "columns and bias": product(1024, 1024, 33, transposed=False, bias=True),
-    "all": product(1024, 33, 1025, bias=True),
+    "all": product(1024, 257, 1025, bias=True),
 }
 
 
@@ -120,6 +121,40 @@ def test_unaligned_rows_that_are_not_copied_take_longer() -> None:
 
     us = [predict_us(scores(rows), DEVICES["H200"]) for rows in (200, 198, 197)]
     assert us[0] < us[1] < us[2] and not any(it.is_padded for it in unaligned_products(scores(197)).values())
+
+
+def filled(dropped: int = 7, marked: bool = True, summed: int = 768) -> Graph:
+    """The columns of a product but the last ones, which fill its rows."""
+    p = new_kernel_graph()
+    y = p.new_input((64, summed), "bfloat16", "x") @ p.new_input((summed, 40), "bfloat16", "w")
+    p.mark_output(p.reshape(p.slice(y, 1, 0, 40 - dropped), (2, 32, 40 - dropped)))
+    graph = p.graph()
+    return with_output_marks(graph, [{"strides": (32 * 40, 40, 1)}]) if marked else graph
+
+
+def test_columns_of_wider_rows_are_returned_where_they_are(run: RunProgram) -> None:
+    graph = filled()
+    launch = emit(graph).partition("def launch")[2].partition("def run")[0]
+    assert "copy_(" not in launch and "contiguous()" not in launch
+    assert is_right(run, graph)
+
+
+def test_a_copy_of_a_result_into_rows_without_gaps_has_a_cost() -> None:
+    kernels = {marked: kernel_works(filled(marked=marked))[-1].copied for marked in (True, False)}
+    assert not kernels[True] and kernels[False] >= 2 * 64 * 33 * 2
+    assert kernel_works(product())[-1].copied >= 2 * 64 * 33 * 2
+
+
+def test_columns_that_fill_rows_are_computed_and_others_are_not() -> None:
+    [product] = [item for item in simplify(filled()).after.nodes if item.op == "matmul"]
+    assert simplify(filled()).after.types[product.operands[1]].shape == (768, 40)
+    narrow = simplify(filled(dropped=17)).after
+    assert [narrow.types[item.operands[1]].shape for item in narrow.nodes if item.op == "matmul"] == [(768, 23)]
+
+
+def test_few_terms_are_summed_without_gaps() -> None:
+    """The copy of the result would take longer than the product of unaligned rows."""
+    assert not any(it.is_padded for it in unaligned_products(product(summed=32)).values())
 
 
 def test_an_output_without_dims_has_no_rows() -> None:
