@@ -1,11 +1,12 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First convolutions of 1×1 windows and of patches become products (`pointwise_convolutions`, `patch_convolutions`), slices and
-concatenations move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before
-them (`early_picks`), and logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws
-merge constants and cancel transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is
-cheaper. Last, chains of products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified
-against the program as it was written.
+First convolutions of 1×1 windows and of patches become products (`pointwise_convolutions`, `patch_convolutions`), factors of
+queries and keys become factors of their product (`scaled_scores`), slices and concatenations move to the ends
+(`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them (`early_picks`), and
+logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws merge constants and cancel
+transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is cheaper. Last, chains of
+products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified against the program as
+it was written.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
@@ -34,6 +35,7 @@ from mirage_eg.transforms.extract import CheapestTerms
 from mirage_eg.transforms.matrix_chains import associate
 from mirage_eg.transforms.patch_convolutions import with_patch_products
 from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
+from mirage_eg.transforms.scaled_scores import with_scaled_scores
 from mirage_eg.transforms.whole_products import filled_products, scores_of_attentions, whole_products
 
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
@@ -64,7 +66,8 @@ def simplify(program: Graph) -> Simplification:
         return Simplification(program, program, (), (), None, 0.0)
     pointwise = with_pointwise_products(program)
     multiplied = with_patch_products(pointwise)
-    sliced = dissolved(multiplied, whole_products(multiplied), scores_of_attentions(multiplied), filled_products(multiplied))
+    scaled = with_scaled_scores(multiplied)
+    sliced = dissolved(scaled, whole_products(scaled), scores_of_attentions(scaled), filled_products(scaled))
     narrow = with_late_broadcasts(sliced)
     early = with_early_picks(narrow)
     near = without_far_logarithms(early)
@@ -81,7 +84,13 @@ def simplify(program: Graph) -> Simplification:
         alive = plain = after = near
     associated = associate(after)
     passes = (
-        *(("1×1 convolutions", pointwise), ("patch convolutions", multiplied), ("slices", sliced), ("broadcasts", narrow)),
+        *(
+            ("1×1 convolutions", pointwise),
+            ("patch convolutions", multiplied),
+            ("scores", scaled),
+            ("slices", sliced),
+            ("broadcasts", narrow),
+        ),
         *(("picks", early), ("logarithms", near)),
         *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
     )
