@@ -82,10 +82,12 @@ def row_major_results(graph: Graph) -> frozenset[int]:
 
 def narrowed_rows(graph: Graph) -> frozenset[int]:
     """The columns of products, and of kernels' results, without those that fill the rows to multiples of 16 bytes."""
+    biased = {it.values[-1] for it in biased_products(graph)}
     return frozenset(
         values[0]
         for item, values in graph.numbered()
-        if item.op == "slice" and graph.node_of[item.operands[0]].kind in (Kind.MATMUL, Kind.GRAPH) and fills_rows(graph, item)
+        if item.op == "slice" and fills_rows(graph, item)
+        if graph.node_of[source := item.operands[0]].kind in (Kind.MATMUL, Kind.GRAPH) or source in biased
     )
 
 

@@ -9,7 +9,7 @@ library has a kernel of the attention: by parts it is the sum of several product
 the columns that fill its rows to 16 bytes are not read is computed with them: the library is several times faster so.
 """
 
-from mirage_eg.backends.launches.aligned_rows import fills_rows
+from mirage_eg.backends.launches.aligned_rows import narrowed_rows
 from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.ir.biased_product import biased_products
 from mirage_eg.ir.graph import Graph
@@ -40,13 +40,10 @@ def scores_of_attentions(program: Graph) -> frozenset[int]:
 
 
 def filled_products(program: Graph) -> frozenset[int]:
-    """The products in half precision of which the columns that fill the rows to multiples of 16 bytes alone are not read."""
-    return frozenset(
-        source
-        for item, _ in program.numbered()
-        if item.op == "slice" and program.node_of[source := item.operands[0]].kind is Kind.MATMUL
-        if program.types[source].dtype.itemsize == 2 and len(program.readers[source]) == 1 and fills_rows(program, item)
-    )
+    """The products in half precision, with their bias, of which the columns that fill the rows to multiples of 16 bytes alone
+    are not read."""
+    sources = {program.node_of[value].operands[0] for value in narrowed_rows(program)}
+    return frozenset(it for it in sources if program.types[it].dtype.itemsize == 2 and len(program.readers[it]) == 1)
 
 
 def _parts_meet(program: Graph, product: int) -> bool:
