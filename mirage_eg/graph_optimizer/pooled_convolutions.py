@@ -48,11 +48,12 @@ class _Writer:
             for width in self.widths if dilation == 1 else ():
                 if width > count or stride != (width if transposed else 1):
                     continue
+                graph: Graph | None
                 if kept := count % width:
                     match, graph = f"(= e (Slice {2 + dim} 0 {count - kept} p))", _cut(item, x, w, dim, kept)
                 else:
-                    pooled = _pooled_transposed if transposed else _pooled
-                    match, graph = f"(pooled e p {2 + dim} {width} r q)", pooled(item, x, w, dim, width)
+                    match = f"(pooled e p {2 + dim} {width} r q)"
+                    graph = (_pooled_transposed if transposed else _pooled)(item, x, w, dim, width)
                 key = (item.op, item.attributes, x, w, match)
                 if graph is None or key in self.seen:
                     continue
@@ -61,8 +62,8 @@ class _Writer:
                 yield self.terms.convolution_law(item, match, graph, title)
                 convolved, value = graph.nodes[-2], len(graph.types) - 1
                 self.terms.filtered.update(self.terms.ops.name(it) for it in (item, convolved))
-                types = (graph.types[i] for i in graph.node_of[value].operands)
-                yield from self.rules(convolved, *types, graph.types[value].shape)
+                image, weight = (graph.types[i] for i in graph.node_of[value].operands)
+                yield from self.rules(convolved, image, weight, graph.types[value].shape)
 
 
 def _pooled(item: Node, x: TensorType, w: TensorType, dim: int, width: int) -> Graph:
