@@ -1,14 +1,14 @@
 """The kernels of an emitted program and their launches: one for each block graph."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from mirage_eg.backends.launches.launch_graph import Launch
-from mirage_eg.backends.triton.addressing import Pointer, launch_grid
+from mirage_eg.backends.triton.addressing import launch_grid
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
 from mirage_eg.backends.triton.clusters import written_cluster
 from mirage_eg.backends.triton.kernel_binaries import signature_of_sizes
+from mirage_eg.backends.triton.kernel_names import kernel_name, named_by_place, renamed
 from mirage_eg.backends.triton.prepared_weights import add_loop_bounds
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
 from mirage_eg.backends.triton.safe_exp import NO_VALUES
@@ -41,50 +41,49 @@ def write_kernel(file: ProgramFile, launch: Launch) -> None:
         options["num_ctas"] = cluster
     if block.part.schedule.dependent_launch and file.kernels:  # the first one waits for all work before the program
         options["launch_pdl"] = True
-    kernel, name_of = _shared(file, block.part, options) or (_new_kernel(file, block, options, value_of), {})
+    kernel, name_of = _shared(file, block.part, options) or _new_kernel(file, block, options, value_of)
     file.buffers += [value for value in written if value not in file.buffers]
-    arguments = [file.argument(value_of[name_of.get(argument, argument)]) for argument in kernel.arguments]
+    arguments = [file.argument(value_of[name_of[argument]]) for argument in kernel.arguments]
     grid = launch_grid(block.part.graph.grid, block.part.order)
     constant = [" and ".join(tiles.are_full for tiles in kernel.sized_tiles)] if kernel.sized_tiles else []
     given = ", ".join([*arguments, *kernel.sizes, *constant])
     file.body.append(f'    {kernel.name}[{grid}]({given}, **OPTIONS["{kernel.name}"])')
 
 
-def _new_kernel(file: ProgramFile, block: Block, options: dict[str, int], value_of: Mapping[str, int]) -> BlockKernel:
-    name = file.new_name("_".join(file.names[value] for value in block.values) + "_kernel")
-    kernel = emit_block(name, block.part, file.sizes)
-    types = [file.types[value_of[argument]].dtype for argument in kernel.arguments]
+def _new_kernel(
+    file: ProgramFile, block: Block, options: dict[str, int], value_of: Mapping[str, int]
+) -> tuple[BlockKernel, dict[str, str]]:
+    """The kernel, and the names of the program's pointers by its own."""
+    part = named_by_place(block.part)
+    name_of = _names_in(part, block.part)
+    written = [file.names[value] for value in block.values]
+    kernel = emit_block(file.new_name(kernel_name(block.part.graph, written)), part, file.sizes)
+    types = [file.types[value_of[name_of[argument]]].dtype for argument in kernel.arguments]
     sizes = signature_of_sizes(kernel.sizes, kernel.sized_tiles, kernel.addresses_gain)
     signature = (*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *sizes)
     file.add_kernel(kernel, signature, options, of_block=True)
     if file.lowered.share:
-        file.shared.setdefault(block.part.graph, []).append((block.part, kernel, options))
-    return kernel
+        file.shared.setdefault(part.graph, []).append((part, kernel, options))
+    return kernel, name_of
 
 
 def _shared(file: ProgramFile, part: Part, options: dict[str, int]) -> tuple[BlockKernel, dict[str, str]] | None:
     """The kernel of an equal block graph, and the names of this one's pointers by its own; None if there is none."""
     for first, kernel, its_options in file.shared.get(part.graph, ()):
         if options == its_options and _anonymous(part) == _anonymous(first):
-            names = zip((pointer.name for pointer in first.pointers), (pointer.name for pointer in part.pointers), strict=True)
-            return kernel, dict(names)
+            return kernel, _names_in(first, part)
     return None
 
 
+def _names_in(kernel: Part, program: Part) -> dict[str, str]:
+    """The names of pointers in the program by those in the kernel."""
+    return {its.name: pointer.name for its, pointer in zip(kernel.pointers, program.pointers, strict=True)}
+
+
 def _anonymous(part: Part) -> Part:
-    """A part whose pointers are named by the order in which they first occur."""
-    order = {name: str(place) for place, name in enumerate(dict.fromkeys(pointer.name for pointer in part.pointers))}
-
-    def anonymous(pointer: Pointer) -> Pointer:
-        rows = pointer.rows and replace(pointer.rows, index=anonymous(pointer.rows.index))
-        return replace(pointer, name=order[pointer.name], tensor=order[pointer.name], rows=rows)
-
-    return replace(
-        part,
-        inputs=[anonymous(pointer) for pointer in part.inputs],
-        outputs=[anonymous(pointer) for pointer in part.outputs],
-        exported_maxima=[(export, anonymous(pointer)) for export, pointer in part.exported_maxima],
-        skipped=None if part.skipped is None else (part.skipped[0], anonymous(part.skipped[1])),
+    """A part whose tensors are named by the order in which they first occur."""
+    return renamed(
+        part, {pointer: str(place) for place, pointer in enumerate(dict.fromkeys(it.tensor for it in part.pointers))}
     )
 
 
