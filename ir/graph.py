@@ -66,6 +66,13 @@ class Graph(NestedGraph):
         graph.__dict__["keeps_undefined"] = True
         return graph
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # a search looks the same block graph up thousands of times
+        return hash((self.nodes, self.level, self.grid, self.loop, self.threads, self.cluster))
+
     def __getstate__(self) -> dict[str, Any]:
         """Without properties that are computed later, perhaps by another thread while this one pickles the graph."""
         return {name: self.__dict__[name] for name in (*self.__dataclass_fields__, "_checker")}

@@ -70,6 +70,7 @@ class Cost:
     flops: int
 
 
+@lru_cache(maxsize=1 << 16)
 def tile_flops(batch: int, m: int, n: int, k: int) -> int:
     """Operations of a product of tiles, padded as the lowering pads them."""
     return 2 * batch * prod(max(16, power_of_two(extent)) for extent in (m, n, k))

@@ -14,6 +14,7 @@ that end with it. Registers that would hold padding alone are none, since the co
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block
 from mirage_eg.backends.triton.storage import late_loads
@@ -87,6 +88,7 @@ class LiveTiles:
         return max((sum([sizes[value] for value in values]) for values in self.sets), default=0) // cluster
 
 
+@lru_cache(maxsize=1 << 10)
 def live_tiles(block: Graph) -> LiveTiles:
     """The tiles that are live at once in a block graph; only sets that no other set contains."""
     rows, sets = is_of_rows(block), set[frozenset[int]]()

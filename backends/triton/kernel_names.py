@@ -27,12 +27,12 @@ def kernel_name(block: Graph, written: Sequence[str]) -> str:
 
 def named_by_place(part: Part) -> Part:
     """A part in which tensors whose names are numbers are numbered in the order of the kernel's arguments."""
-    names = dict.fromkeys(pointer.tensor for pointer in part.pointers)
+    names = {pointer.tensor: pointer.tensor for pointer in part.pointers}
     taken = {name for name in names if not _NUMBERED.fullmatch(name)}
     for place, name in enumerate(names):
-        numbered = _NUMBERED.fullmatch(name)
-        names[name] = names_used(taken, f"t{place}{numbered[1]}") if numbered else name
-        taken.add(names[name])
+        if (numbered := _NUMBERED.fullmatch(name)) is not None:
+            names[name] = names_used(taken, f"t{place}{numbered[1]}")
+            taken.add(names[name])
     return renamed(part, names)
 
 

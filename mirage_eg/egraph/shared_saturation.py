@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from mirage_eg.egraph.expression import Constant, Expression, Term
 from mirage_eg.egraph.laws import Literal, applications, patterns
-from mirage_eg.egraph.oracle import BuildOracle, Oracle
+from mirage_eg.egraph.oracle import BuildOracle, Limits, Oracle
 from mirage_eg.egraph.rulebook import Rulebook
+
+_MOST = 256  # saturated e-graphs that are kept, each with hundreds of rows
 
 
 def _name_a_part(rulebook: Rulebook) -> bool:
@@ -17,20 +19,42 @@ def _name_a_part(rulebook: Rulebook) -> bool:
     return any(isinstance(it, Literal) and str(it.value).endswith((".g", ".l")) for it in constants)
 
 
-def share_renamed(build: BuildOracle, rulebook: Rulebook) -> BuildOracle:
+_saturated: dict[Limits, dict[Expression, Oracle]] = {}  # of the rulebook below, by the limits without their seconds
+_rulebook: list[Rulebook] = []
+
+
+def _known(rulebook: Rulebook, limits: Limits) -> dict[Expression, Oracle]:
+    """The saturated e-graphs of this process for a rulebook, which searches of other segments may have built."""
+    if not any(it is rulebook for it in _rulebook):
+        _rulebook[:] = [rulebook]
+        _saturated.clear()
+    return _saturated.setdefault(replace(limits, seconds=0.0), {})
+
+
+def _saturated_before(target: Expression, limits: Limits, known: dict[Expression, Oracle]) -> Oracle | None:
+    oracle = known.get(target)
+    return oracle if oracle is not None and oracle.saturation.seconds <= limits.seconds else None
+
+
+def share_renamed(build: BuildOracle, rulebook: Rulebook, limits: Limits | None = None) -> BuildOracle:
     """`build` with one saturation for all targets of the indexed domain that are equal up to the names of parts.
 
-    A reduced axis that is split over the grid has the same laws as one that is looped.
+    A reduced axis that is split over the grid has the same laws as one that is looped. With `limits`, what this process has
+    saturated within their seconds for another segment is not saturated again.
     """
     if rulebook.domain != "indexed" or _name_a_part(rulebook):
         return build  # parts of the abstract domain are sizes
     memo: dict[Expression, Oracle] = {}
+    known: dict[Expression, Oracle] = {} if limits is None else _known(rulebook, limits)
+    limits = limits or Limits()
 
     def build_shared(target: Expression) -> Oracle:
         names = _loop_names(target)
         renamed = _renamed(target, names)
         if renamed not in memo:
-            memo[renamed] = build(renamed)
+            memo[renamed] = _saturated_before(renamed, limits, known) or build(renamed)
+            if memo[renamed].saturation.saturated and len(known) < _MOST:
+                known[renamed] = memo[renamed]
         oracle = memo[renamed]
         back: dict[Constant, Constant] = {new: old for old, new in names.items()}
         table = {(name, *(back.get(it, it) for it in arguments)): class_ for (name, *arguments), class_ in oracle.table.items()}

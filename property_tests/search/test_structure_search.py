@@ -9,7 +9,7 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.egraph.expression import Expression, Split, express, grid_splits, splits
-from mirage_eg.egraph.oracle import Oracle, build_oracle, oracle_builder
+from mirage_eg.egraph.oracle import Limits, Oracle, build_oracle, oracle_builder
 from mirage_eg.egraph.rule_files import DOMAINS
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.shared_saturation import share_renamed
@@ -191,6 +191,25 @@ def test_splits_that_differ_in_part_names_alone_share_an_oracle() -> None:
             assert shared.class_of(target, target.outputs[output]) == left
             assert sum(class_ == left for class_ in shared.table.values()) == sum(c == right for c in alone.table.values())
     assert len(built) == 6  # of 9: no loop, either axis looped, both, and each in three parts
+
+
+def test_segments_with_equal_expressions_share_an_oracle_within_their_limits() -> None:
+    program = expand(WORKLOADS["rmsnorm"](1))
+    target, rules = express(program, infer_axes(program), Split(), "indexed"), load_rules("indexed").leaving_out(["none"])
+    built = []
+
+    def count(target: Expression) -> Oracle:
+        built.append(target)
+        return build_oracle(rules, target)
+
+    def searched(limits: Limits) -> Oracle:
+        return share_renamed(count, rules, limits)(target)
+
+    assert searched(Limits()) == searched(Limits(seconds=20.0))
+    assert len(built) == 1
+    for others in (Limits(nodes=99_999), Limits(seconds=0.0)):
+        searched(others)
+    assert len(built) == 3
 
 
 @pytest.mark.parametrize("name", ["qknorm", "mha", "mqa"])

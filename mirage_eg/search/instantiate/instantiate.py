@@ -180,6 +180,7 @@ class Instantiation:
         self._groups: list[dict[tuple[int, ...], None]] = []  # the axes that the grids cut, of each kernel
         self._bounds: list[CostBound] = []  # of the kernels
         self._outlines: dict[tuple[object, ...], tuple[_KnownKernel, ...]] = {}  # of each form built: its kernels
+        self._us: dict[tuple[int, int], float] = {}  # by the identities of such a kernel and a tiling
 
     def tilings(self) -> list[tuple[Tiling, ...]]:
         """All choices that pass the bounds."""
@@ -240,20 +241,14 @@ class Instantiation:
             for it, tiling in zip(known, choice.tilings, strict=True)
         ):
             return None
-        return sum(
-            bound.us_of(
-                work_of_tiles(
-                    it.outline.block,
-                    it.outline.shapes(tiling),
-                    tiling.loop,
-                    bound.live(tiling) if it.is_masked else 1.0,
-                    stores=it.stores,
-                ),
-                tiling,
-                tiling.cluster,
-            )
-            for it, tiling, bound in zip(known, choice.tilings, self._bounds, strict=True)
-        )
+        us = 0.0
+        for it, tiling, bound in zip(known, choice.tilings, self._bounds, strict=True):
+            if (key := (id(it), id(tiling))) not in self._us:  # many pairs have the same first or last tiling
+                live = bound.live(tiling) if it.is_masked else 1.0
+                work = work_of_tiles(it.outline.block, it.outline.shapes(tiling), tiling.loop, live, stores=it.stores)
+                self._us[key] = bound.us_of(work, tiling, tiling.cluster)
+            us += self._us[key]
+        return us
 
     def _form(self, choice: Choice) -> tuple[object, ...]:
         return tuple(tiling.form(kernel.looped) for tiling, kernel in zip(choice.tilings, self._kernels, strict=True))

@@ -164,7 +164,8 @@ def _options(kernel: TiledKernel, axes: Axes, limits: TileLimits, filters: Filte
     tiles = [_group_tiles(group, axes.sizes, limits.max_tile, roles, many) for group in kernel.parallel]
     loops = (1,) if kernel.looped is None else tuple(_loop_counts(kernel, kernel.looped, sizes, split_count, filters))
     tried = _all_tilings(kernel.parallel, kernel.split_axis, sizes, tuple(map(tuple, tiles)), loops, split_count)
-    return [tiling for tiling in tried if _plausible(kernel, tiling, limits)]
+    multiplies = any(step.kind is Kind.MATMUL for step in kernel.structure.steps)
+    return [tiling for tiling in tried if _plausible(kernel, tiling, limits, multiplies)]
 
 
 @lru_cache(1024)  # many structures of one grid split have the same
@@ -233,25 +234,25 @@ def _matmul_roles(kernel: TiledKernel) -> dict[int, str]:
     return {axis: "leading" if role == "own" and axis not in last else role for axis, role in roles.items()}
 
 
-def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> bool:
+def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits, multiplies: bool) -> bool:
     """A bound before lowering: no computed tile alone is larger than the registers, those of a cluster for a single row.
 
     An iteration without products loads few elements, so that a multiprocessor holds many blocks. What one of products with
     vectors loads fits the registers in float32, since the compiler loads all before it multiplies.
     """
-    if tiling.loop > 1 and all(step.kind is not Kind.MATMUL for step in kernel.structure.steps):
+    if tiling.loop > 1 and not multiplies:
         return _loaded(kernel, tiling) <= SEARCH.looped_elements
     if tiling.loop > 1 and kernel.of_vectors and 4 * _loaded(kernel, tiling) > limits.registers:
         return False
     largest, capacity = 4 * _largest_tile(kernel, tiling), limits.capacity(rows=True)
-    return largest <= capacity or (largest <= capacity * limits.cluster and _is_of_one_row(kernel, tiling))
+    one_row = not multiplies and largest <= capacity * limits.cluster
+    return largest <= capacity or (one_row and _reduces_one_row(kernel, tiling))
 
 
-def _is_of_one_row(kernel: TiledKernel, tiling: Tiling) -> bool:
-    """Whether a block has no loop and no product, and only the axes whole that it reduces."""
+def _reduces_one_row(kernel: TiledKernel, tiling: Tiling) -> bool:
+    """Whether a block without a product has no loop, and only the axes whole that it reduces."""
     whole, _ = tiling.tiles(kernel.looped)
-    plain = kernel.looped is None and all(step.kind is not Kind.MATMUL for step in kernel.structure.steps)
-    return plain and all(whole[axis] == 1 for group in kernel.parallel for axis in group)
+    return kernel.looped is None and all(whole[axis] == 1 for group in kernel.parallel for axis in group)
 
 
 def _loaded(kernel: TiledKernel, tiling: Tiling) -> int:

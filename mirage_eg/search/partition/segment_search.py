@@ -113,7 +113,7 @@ def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) ->
         seconds = max(0.0, min(saturation.seconds, task.until.left()))
         limits = replace(limits, saturation=replace(saturation, seconds=seconds))
     with oracle_builder(task.rulebook, limits.saturation) as build_one:
-        build = share_renamed(build_one, task.rulebook)
+        build = share_renamed(build_one, task.rulebook, limits.saturation or Limits())
         for split in choices:
             tracer = Tracer(task.trace) if task.trace else None
             left = replace(limits, seconds=task.until.left())

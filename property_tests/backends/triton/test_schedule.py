@@ -111,7 +111,8 @@ def test_a_dependent_kernel_loads_no_result_before_it_waits(name: str, hoisted: 
 
 def test_weights_of_a_dependent_product_are_loaded_before_it_waits() -> None:
     program = mi.new_kernel_graph()
-    x, *weights = (program.new_input(shape, dtype="float16") for shape in ((64, 1), (64, 64), (64, 64)))
+    x = program.new_input((64, 1), dtype="float16", name="x")
+    weights = [program.new_input((64, 64), dtype="float16", name=name) for name in ("W", "V")]
     for weight in weights:
         block = mi.new_threadblock_graph((8,))
         rows, column = block.new_input(weight, (0,)), block.new_input(x, (-1,))
@@ -119,7 +120,7 @@ def test_weights_of_a_dependent_product_are_loaded_before_it_waits() -> None:
         [x] = program.customized([weight, x], block)
     program.mark_output(x)
     source = emit(program.graph(), schedule=Schedule(dependent_launch=True))
-    assert _loaded_before_the_wait(source) == [["x1", "x0"], ["x2"]]
+    assert _loaded_before_the_wait(source) == [["W", "x"], ["V"]]
     for target in DEPENDENT_LAUNCHES:
         with loaded(source) as module:
             assert [kernel.get("launch_pdl", False) for kernel in module.OPTIONS.values()] == [False, True]
