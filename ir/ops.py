@@ -8,6 +8,7 @@ ops compute: the algebras, the emitter and the rules are functions of them.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 from mirage_eg.ir import shapes
@@ -87,6 +88,27 @@ class Op:
 def _rms(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
     dim = {"dim": attributes["dim"]} if attributes.get("dim") is not None else {}
     return apply("sqrt", apply("accum_mean", apply("square", operands[0]), **dim))
+
+
+def folded_batch(left: Shape, right: Shape) -> Shape | None:
+    """The first batch dims of a product whose right operand has the others at 1, if that has a batch and not all of it.
+
+    Those others are rows of the left operand's matrices.
+    """
+    (*batch, _, _), (*others, _, _) = left, right
+    ones = next((place for place, extent in enumerate(reversed(others)) if extent != 1), len(others))
+    lead = batch[: len(batch) - ones]
+    is_folded = len(batch) == len(others) and lead == others[: len(lead)] and prod(batch) != prod(lead) != 1
+    return tuple(lead) if is_folded and all(type(extent) is int for extent in (*left, *right)) else None
+
+
+def _matmul_call(x: Sequence[str], rows: Shape, columns: Shape) -> str:
+    """A call that copies no operand whose last batch dims are 1: torch writes it for each matrix that it multiplies."""
+    lead, (*batch, m, k), n = folded_batch(rows, columns), rows, columns[-1]
+    if lead is None:
+        return f"torch.matmul({x[0]}, {x[1]})"
+    folded = f"{x[0]}.reshape({(*lead, prod(batch[len(lead) :]) * m, k)}), {x[1]}.reshape({(*lead, k, n)})"
+    return f"torch.matmul({folded}).reshape({(*batch, m, n)})"
 
 
 def _elementwise(op: ElementwiseOp) -> Op:
@@ -184,7 +206,7 @@ _ROWS = (
         arity=(2, 2),
         levels=KERNEL_AND_BLOCK,
         shape=shapes.matmul,
-        call=lambda x, given, _: f"torch.matmul({x[0]}, {x[1]})",
+        call=lambda x, given, operands: _matmul_call(x, *operands),
         noun="product",
     ),
     _reduction("sum", "add", "torch.sum", "sum"),

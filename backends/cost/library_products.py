@@ -10,7 +10,8 @@ from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.ops import Kind, folded_batch
+from mirage_eg.ir.shapes import Shape, matmul
 from mirage_eg.ir.windows import CONV2D, CONVOLUTIONS
 
 UNALIGNED = 2.8
@@ -100,6 +101,18 @@ def converted_bytes(graph: Graph, item: Node) -> int:
     kind, readers = graph.types[image], [graph.nodes[reader] for reader in graph.readers[image]]
     first = next((reader for reader in readers if reader.op == CONV2D), None)
     return 2 * kind.nbytes if image in placement_of(graph).converted and first is item else 0
+
+
+def repeated_bytes(graph: Graph, item: Node) -> tuple[int, int]:
+    """The bytes that torch writes of operands, one for each matrix that it multiplies, and of these operands themselves."""
+    if item.kind is not Kind.MATMUL or any(len(graph.types[operand].shape) < 3 for operand in item.operands):
+        return 0, 0
+    left, right = (graph.types[operand] for operand in item.operands)
+    matrices = prod(matmul([left.shape, right.shape], {})[:-2])
+    operands = [left] if folded_batch(left.shape, right.shape) is not None else [left, right]
+    copied = [(kind.nbytes, prod(kind.shape[:-2])) for kind in operands]
+    copied = [(nbytes, count) for nbytes, count in copied if count not in (1, matrices)]
+    return sum(nbytes // count * matrices for nbytes, count in copied), sum(nbytes for nbytes, _ in copied)
 
 
 def window_bytes(graph: Graph, value: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from mirage_eg.backends.cost.library_products import (
     converted_bytes,
     convolution_steps,
     library_work,
+    repeated_bytes,
     window_bytes,
 )
 from mirage_eg.backends.cost.library_traffic import thread_blocks, waits_of
@@ -148,7 +149,8 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
     if is_channels_last_convolution(graph, item) and item.operands[1] not in marked_weights(graph) | prepared_values(graph):
         dram += 2 * graph.types[item.operands[1]].nbytes  # the filter, read and written in another order
     read, copied = window_bytes(graph, value)
-    dram, copied = dram + read, copied + converted_bytes(graph, item)
+    written, repeated = repeated_bytes(graph, item)
+    dram, copied = dram + read + written - repeated, copied + converted_bytes(graph, item) + written + repeated
     if unaligned is not None and unaligned.is_padded:
         moved = MOVED_BY_ELEMENTS if len(unaligned.copied) > 1 else _moved_for(graph, item.operands[1])
         copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)
