@@ -30,6 +30,8 @@ os.environ["XDG_STATE_HOME"] = _STATE.name
 os.environ["MIRAGE_EG_STRICT"] = "1"
 # Inductor's pool of processes, which compiles Triton on a GPU, takes seconds to start in each process that imports Inductor.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Its C++ without vector instructions compiles in half the time; no test is of its speed.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 # Tests compare all of stderr; the test of progress lines asks for them.
 os.environ["MIRAGE_EG_PROGRESS"] = "off"
 

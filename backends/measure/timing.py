@@ -53,6 +53,11 @@ def gpu_available() -> bool:
     return bool(torch.cuda.is_available())
 
 
+def can_time(device: Any) -> bool:
+    """Whether kernels run on a device of torch as fast as they can; in Triton's interpreter they do not."""
+    return device is not None and bool(device.type == "cuda")
+
+
 def gpu_name() -> str:
     """The name of the current GPU."""
     import torch

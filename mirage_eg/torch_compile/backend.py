@@ -7,12 +7,12 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.calls import add_call, known_calls, withdraw_calls
-from mirage_eg.torch_compile.compile_graph import compile_graph
 from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct, unchecked
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
 from mirage_eg.torch_compile.operator import op_of, spare_dispatch
@@ -224,15 +224,18 @@ def _with_inductor(
     chosen, direct = settings, DirectCall(example_inputs)
     spare_dispatch()
 
-    def meanwhile() -> Settings:
+    def compile_whole_first(compile_it: Callable[[], str | None]) -> Settings:
         nonlocal chosen
-        if compile_whole is not None:
-            with _apart(), _kept_as("", cached):
-                chosen = replace(settings, mode=compile_whole())
+        with _apart(), _kept_as("", cached):
+            chosen = replace(settings, mode=compile_it())
         return chosen
+
+    meanwhile = None if compile_whole is None else partial(compile_whole_first, compile_whole)
 
     def inner(module: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
         if keywords.get("is_inference"):
+            from mirage_eg.torch_compile.compile_graph import compile_graph  # not for code that torch's caches have
+
             weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
             record = compile_graph(module, weights, settings, _sizes_may_change(), call=call, meanwhile=meanwhile)
             check(record)
@@ -292,6 +295,7 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call
     from torch._dynamo.backends.common import aot_autograd
 
     from mirage_eg.frontend.torch_definitions import defined_ops
+    from mirage_eg.torch_compile.compile_graph import compile_graph
 
     direct = DirectCall(example_inputs)
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from mirage_eg.torch_compile.gate_errors import times_allowed
 from mirage_eg.torch_compile.records import LOGGER, add_failed_call
 from mirage_eg.torch_compile.segment_call import Results, SegmentCall
 from mirage_eg.torch_compile.segment_store import FoundSegment, segment_by_key
@@ -42,6 +41,8 @@ class LoadedCall:
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """The results that are not written into inputs, as new row-major tensors."""
         if self._right is None:
+            from mirage_eg.torch_compile.gate_errors import times_allowed
+
             error = times_allowed(self._call, tensors)
             self._right = error <= 1
             if not self._right:

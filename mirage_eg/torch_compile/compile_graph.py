@@ -12,7 +12,7 @@ from typing import Any
 
 from mirage_eg.backends.cost.compiled_form import compiled_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
-from mirage_eg.backends.measure.timing import gpu_available
+from mirage_eg.backends.measure.timing import can_time, gpu_available
 from mirage_eg.frontend.fx_complex import write_pairs
 from mirage_eg.frontend.fx_partition import Place
 from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
@@ -32,7 +32,7 @@ from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, sea
 from mirage_eg.torch_compile.calls import KernelCall, add_call
 from mirage_eg.torch_compile.first_call import FirstCall
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions, is_host_number
-from mirage_eg.torch_compile.gate import Contest, can_time, gated, is_too_slow
+from mirage_eg.torch_compile.gate import Contest, gated, is_too_slow
 from mirage_eg.torch_compile.gate_inputs import Weights
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, add_record, new_number
 from mirage_eg.torch_compile.reports import write_reports

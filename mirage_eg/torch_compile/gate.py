@@ -13,7 +13,7 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.measure import tf32
-from mirage_eg.backends.measure.timing import time_alternately
+from mirage_eg.backends.measure.timing import can_time, time_alternately
 from mirage_eg.frontend.imported import AddedInput
 from mirage_eg.frontend.symbolic_sizes import strides_at
 from mirage_eg.optimizer.multi_gpu import run_elsewhere
@@ -126,11 +126,6 @@ def _lost(call: SegmentCall, contest: Contest) -> str:
 def is_too_slow(settings: Settings, device: Any) -> bool:
     """Whether times decide, and those of a device would be of Triton's interpreter."""
     return settings.gate == "time" and not can_time(device)
-
-
-def can_time(device: Any) -> bool:
-    """Whether kernels run on a device as fast as they can; in Triton's interpreter they do not."""
-    return device is not None and bool(device.type == "cuda")
 
 
 def _inputs(call: SegmentCall, contest: Contest) -> GateInputs:

@@ -21,7 +21,6 @@ from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.file_tables import tables_of
 from mirage_eg.backends.triton.interpreter import interpreter
-from mirage_eg.frontend.fx_values import numpy_of
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
@@ -176,6 +175,8 @@ class SegmentCall:
 
     def run_on_cpu(self, inputs: Sequence[Any]) -> list[Any]:
         """All results, by Triton's interpreter."""
+        from mirage_eg.frontend.fx_values import numpy_of
+
         arrays = list(map(numpy_of, inputs))
         results = run_interpreted(self.source, arrays)
         kinds = zip(results, self.dtypes, self.results.shapes_for(inputs), strict=True)

@@ -10,7 +10,6 @@ from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import ranges_between
-from mirage_eg.torch_compile.gate_errors import times_allowed
 from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord, add_bucket
 from mirage_eg.torch_compile.segment_call import Results, SegmentCall, own_results
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
@@ -93,6 +92,8 @@ class SizedCall:
         self, ranges: Ranges, sizes: dict[str, int], tensors: Sequence[Any], until: Deadline
     ) -> tuple[SegmentRecord, SegmentCall | None]:
         import torch
+
+        from mirage_eg.torch_compile.gate_errors import times_allowed
 
         named = dict(zip(self.results.names, ranges, strict=True))
         try:

@@ -18,13 +18,12 @@ from math import inf
 from typing import Any
 
 from mirage_eg.backends.measure import tf32
-from mirage_eg.backends.measure.timing import time_alternately
+from mirage_eg.backends.measure.timing import can_time, time_alternately
 from mirage_eg.frontend.imported import Outside
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.json_text import parse_json
 from mirage_eg.pipeline.run.cache import installed_version
 from mirage_eg.pipeline.run.code_hash import code_hash
-from mirage_eg.torch_compile.gate import can_time
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, new_number
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore, write_kept

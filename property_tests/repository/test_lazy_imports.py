@@ -52,6 +52,11 @@ def test_users_load_nothing_of_the_lab(module: str) -> None:
     assert not any(name.startswith("mirage_eg.lab") for name in loaded(f"import mirage_eg.{module}"))
 
 
+def test_a_graph_that_the_caches_have_loads_no_importer_and_no_gate() -> None:
+    ours = {name.removeprefix("mirage_eg.") for name in loaded("import mirage_eg.torch_compile.backend")}
+    assert not ours & {"torch_compile.compile_graph", "torch_compile.gate", "frontend.aten_ops", "frontend.coverage", "onnx"}
+
+
 def test_every_public_name_is_there_and_no_other() -> None:
     assert all(getattr(mi, name) is not None for name in mi.__all__)
     assert set(mi.__all__) <= set(dir(mi))

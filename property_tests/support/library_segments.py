@@ -9,7 +9,7 @@ import pytest
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result
-from mirage_eg.torch_compile import segment_store
+from mirage_eg.torch_compile import compile_graph, segment_store
 from mirage_eg.verify.verdict import Equality, FloatCheck, Verdict
 
 COMPILED = CompileRecord("sm_90", ())
@@ -35,5 +35,6 @@ def library_segments(compiled: CompileRecord = COMPILED) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_store, "search_segment", search)
+        patch.setattr(compile_graph, "searches_of", lambda *_: ({}, {}))  # workers would search
         yield
     segment_store.forget()

@@ -20,7 +20,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.ir.serialize import from_json
 from mirage_eg.pipeline.run.json_codec import decode, dumps
-from mirage_eg.torch_compile import calls, segment_store
+from mirage_eg.torch_compile import gate_errors, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.operator import segment_op
@@ -243,7 +243,7 @@ def test_a_wrong_kernel_of_a_saved_model_is_not_used(cache: Path, caplog: pytest
             [got] = segment_op()([x, weight], key)
             torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(calls, "times_allowed", lambda *_: 0.0)
+            patch.setattr(gate_errors, "times_allowed", lambda *_: 0.0)
             forget_calls()
             [got] = segment_op()([x, weight], key)
     assert (got - wanted).abs().max() > 0.1  # without the test the kernel in the cache runs

@@ -181,12 +181,20 @@ def test_a_second_process_imports_nothing(clock: Clock, ours: float, tmp_path: P
     assert all(it.from_cache for it in second.segments) and second.number == first.number + 1
 
 
+def test_workers_search_all_only_where_this_process_compiles_the_graph(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock += [PLAIN, (5.0, 6.0)]
+    given = counted_imports(monkeypatch)
+    for gate_of, compares in (("off", False), ("time", True)):
+        compiled(projected, torch.randn(8, WIDTH), gate=gate_of)
+        assert (given[-1]["meanwhile"] is not None) is compares
+    assert not clock
+
+
 def counted_imports(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that are searched for segments from here on."""
-    imported = list[Any]()
+    imported, plain = list[Any](), compile_graph.compile_graph
     monkeypatch.setattr(
-        "mirage_eg.torch_compile.backend.compile_graph",
-        lambda *given, **keywords: imported.append(given) or compile_graph.compile_graph(*given, **keywords),
+        compile_graph, "compile_graph", lambda *given, **keywords: imported.append(keywords) or plain(*given, **keywords)
     )
     return imported
 
@@ -280,12 +288,13 @@ def test_what_is_written_and_random_numbers_are_as_in_one_call(clock: Clock) -> 
 def test_weights_are_known_where_the_whole_graph_decides(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     clock += [PLAIN, (5.0, 6.0)]
     known: list[dict[str, Any]] = []
+    plain = compile_graph.compile_graph
 
     def noted(module: Any, parameters: dict[str, Any], *rest: Any, **keywords: Any) -> GraphRecord:
         known.append(parameters)
-        return compile_graph.compile_graph(module, parameters, *rest, **keywords)
+        return plain(module, parameters, *rest, **keywords)
 
-    monkeypatch.setattr("mirage_eg.torch_compile.backend.compile_graph", noted)
+    monkeypatch.setattr(compile_graph, "compile_graph", noted)
     layer = torch.nn.Linear(WIDTH, WIDTH).requires_grad_(False)
     compiled(lambda x: layer(x).sin().square(), torch.randn(8, WIDTH))
     assert sorted(tuple(it.shape) for it in known[0].values()) == [(WIDTH,), (WIDTH, WIDTH)]

@@ -24,8 +24,6 @@ from typing import Any
 import platformdirs
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
-from mirage_eg.backends.triton.all_sizes import emit_for_sizes
-from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import GraphError, JsonError, OptionError, UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -71,8 +69,9 @@ class ResultCache:
     ) -> CacheEntry | None:
         """The result for this key, which is `program`'s; None where there is none, or none that can be used.
 
-        With `ranges` its sources are those for all sizes in them. With `used` only the source of the first candidate that is
-        `used` is compared with the one emitted again: the caller runs no other.
+        With `ranges` its sources are those for all sizes in them. An entry that this machine neither made nor checked is
+        checked, and its sources are compared with those emitted again. With `used` only the first candidate that is `used` is
+        checked: the caller runs no other.
         """
         path = self.path(key)
         try:
@@ -176,10 +175,10 @@ def entry_of(
     if not all(isinstance(candidate, Candidate) for candidate in result.candidates):
         raise UnusableEntry("holds a candidate that is none")
     ranks = [rank for rank, candidate in enumerate(result.candidates, 1) if used is None or used(candidate)]
-    for rank in (chosen := ranks[: None if used is None else 1]):
-        if not is_as_written(result.candidates[rank - 1], program, ranges):
-            raise UnusableEntry(f"has a source that is not that of its graph: number {rank}")
-    if not is_marked(content, chosen):
+    if not is_marked(content, chosen := ranks[: None if used is None else 1]):
+        for rank in chosen:
+            if not is_as_written(result.candidates[rank - 1], program, ranges):
+                raise UnusableEntry(f"has a source that is not that of its graph: number {rank}")
         fault = fault_of(program, {rank: result.candidates[rank - 1] for rank in chosen}, ranges)
         if fault is not None:
             raise UnusableEntry(f"is wrong: {fault}")
@@ -192,6 +191,9 @@ def is_as_written(candidate: Candidate, program: Graph, ranges: Mapping[str, Siz
 
     It says nothing of the program: see `entry_check`.
     """
+    from mirage_eg.backends.triton.all_sizes import emit_for_sizes
+    from mirage_eg.backends.triton.emit import emit
+
     if candidate.schedule is None:
         return candidate.source.startswith(NOT_WRITTEN) and not candidate.compile.ok
     try:

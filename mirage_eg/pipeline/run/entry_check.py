@@ -1,8 +1,9 @@
 """Does an entry of the cache compute its program? Asked of entries that this machine did not make, when they are first used.
 
-A checksum and a source that is its graph's prove nothing of the program: whoever writes an entry writes both. So the graphs run
-once in a random field and in floats, against the program. What was found right is marked by the hash of the whole entry, in a
-folder of the user in which no import and no shared cache writes: a changed entry is checked again.
+A checksum and a source that is its graph's prove nothing of the program: whoever writes an entry writes both. So sources are
+emitted again, and the graphs run once in a random field and in floats, against the program. What was found right is marked by
+the hash of the whole entry, in a folder of the user in which no import and no shared cache writes: a changed entry is checked
+again.
 """
 
 from collections.abc import Mapping, Sequence
