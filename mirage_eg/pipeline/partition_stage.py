@@ -22,6 +22,7 @@ from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_finder import KernelFinder
 from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, PlanPart
 from mirage_eg.search.partition.known_segments import bound_of_known, find_known
+from mirage_eg.search.partition.plan_graph import PlanStep
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
     SegmentSearch,
@@ -103,12 +104,13 @@ class Partitioner:
         self._finder = KernelFinder(primitive, run.device, self._search, dict(found))
         self._structures = {segment_program(primitive, each.segment): each.structures for each in known}
         self._lower_bound = bound_of_known(self._finder, known) if known else self._finder.lower_bound
+        self._first: Sequence[PlanStep] = ()
 
     def find_first(self) -> None:
         """Find the segments of the first plan."""
         with self._run.watch.stage("kernels"):
             finder = self._finder
-            plan_of_library(self._primitive, finder.find, self._lower_bound, finder.library, self._bounds)
+            self._first = plan_of_library(self._primitive, finder.find, self._lower_bound, finder.library, self._bounds)
 
     def add(self, one_kernel: OneKernelSearch) -> None:
         """The whole program's kernels are those of its search as one kernel, and of an earlier one as a segment."""
@@ -157,8 +159,9 @@ class Partitioner:
         """The cheapest plans, without block graphs that are avoided."""
         with self._run.watch.stage("kernels"):
             finder = self._finder
-            library = None if self._structures else finder.library
-            found = partition(self._primitive, finder.find, self._lower_bound, self._bounds, self._progress, library)
+            library, first = None if self._structures else finder.library, self._first
+            self._first = ()  # the next plans may have to avoid its kernels
+            found = partition(self._primitive, finder.find, self._lower_bound, self._bounds, self._progress, library, first)
             searched = finder.found.values()
             unsaturated = sum(entry.unsaturated for entry in searched)
             cut = self._task.until.passed()

@@ -36,6 +36,7 @@ from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.search_stage import OneKernelSearch, instantiate, notes_on_cut, search_one_kernel, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
+from mirage_eg.search.partition import shortest_path
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.simplify import simplify
@@ -199,6 +200,14 @@ def test_a_spent_budget_leaves_the_library_kernels_of_a_segment() -> None:
         partitioner.add(search_one_kernel(run, program))
         plans = partitioner.plans()
     assert plans.structures == 0
+
+
+def test_with_a_budget_the_first_plan_is_found_once() -> None:
+    program = written(squares_and_silu)
+    with Workers(None, 1) as workers, patch.object(shortest_path, "plan_of_library", None):
+        partitioner = Partitioner(run_of(program, Options(device="cpu", budget=1e-6), workers), program)
+        partitioner.find_first()
+        assert partitioner.plans().candidates
 
 
 def test_optimize_gives_a_verified_program_whatever_the_budget() -> None:

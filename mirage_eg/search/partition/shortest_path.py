@@ -63,10 +63,14 @@ def partition(
     limits: PartitionLimits | None = None,
     on_progress: Progress | None = None,
     library: Library | None = None,
+    given: Sequence[PlanStep] = (),
 ) -> Partition:
-    """The cheapest plans to make kernels of `program`, which is in primitive ops; with a `library` one of its kernels first."""
+    """The cheapest plans to make kernels of `program`, which is in primitive ops.
+
+    The `given` plan is the first; without one, and with a `library`, one of its kernels.
+    """
     limits = limits or PartitionLimits()
-    given = () if library is None else plan_of_library(program, find, lower_bound, library, limits)
+    given = given or (() if library is None else plan_of_library(program, find, lower_bound, library, limits))
     graph = PlanGraph(program, lower_bound, limits, given=given)
     bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)  # first: seconds may be few
     _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
