@@ -122,7 +122,7 @@ class Graph(NestedGraph):
         """The output nodes in order."""
         return tuple(item for item in self.nodes if item.op == "output")
 
-    @property
+    @cached_property
     def depends_on_sizes(self) -> bool:
         """Whether an extent is an expression of sizes that are chosen later; equal graphs may differ in these."""
         extents = (extent for item in self.inputs for extent in item["shape"])
