@@ -22,7 +22,15 @@ from mirage_eg.backends.triton.addressing import (
 )
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.byte_casts import byte_cast, is_byte_sum
-from mirage_eg.backends.triton.byte_fields import Fields, fields_of_bytes, in_halves, is_scaled_alone, written_fields
+from mirage_eg.backends.triton.byte_fields import (
+    Fields,
+    fields_of_bytes,
+    in_halves,
+    is_scaled_alone,
+    places_alone,
+    written_fields,
+    written_places,
+)
 from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.backends.triton.joined_numbers import by_numbers_of_last_dim
@@ -215,7 +223,7 @@ def _write_body(writer: Writer, part: Part) -> None:
     fused: dict[int, DotPlan] = {}
     viewed, fields = viewed_loads(graph), fields_of_bytes(graph, writer.padded)
     inside = frozenset[int]().union(*(it.inner for it in fields.values()))
-    writer.halves = in_halves(graph, fields)
+    writer.halves, alone = in_halves(graph, fields), places_alone(graph, fields)
     at_once = {value for steps in viewed.values() for _, value in steps}
     for item, values in graph.numbered():
         if item.op == "output":
@@ -227,7 +235,9 @@ def _write_body(writer: Writer, part: Part) -> None:
         match item.kind:
             case Kind.BOUNDARY:
                 (position, pointer), steps = next(loads), viewed.get(value, [])
-                if consumers[value]:
+                if value in alone and not steps and pointer.rows is None:
+                    written_places(writer, value, pointer, alone[value])
+                elif consumers[value]:
                     ready = position in part.ready
                     _write_load(writer, item, value, pointer, ready, steps, consumers[steps[-1][1] if steps else value])
             case _ if value in inside:

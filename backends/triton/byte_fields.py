@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
+from mirage_eg.backends.triton.addressing import Pointer
 from mirage_eg.backends.triton.field_helpers import ASSEMBLER, FIELD_FLOAT, FIELD_HALF, FLOAT_OFFSET, HALF_OFFSET, MOST_BITS
-from mirage_eg.backends.triton.joined_numbers import joined_numbers, place_of_numbers
+from mirage_eg.backends.triton.joined_numbers import join_of, joined_numbers, place_of_numbers
 from mirage_eg.backends.triton.storage import is_dot, is_narrow, product_dtype
 from mirage_eg.backends.triton.writer import Writer
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.node import REPLICATED, Node, Phase
 from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
@@ -139,17 +140,51 @@ def is_scaled_alone(graph: Graph, end: int, dtype: DType) -> bool:
     return dtype is DType.float32 and bool(readers) and all(scaled)
 
 
+def places_alone(graph: Graph, chains: Mapping[int, Fields]) -> dict[int, int]:
+    """The inputs that only shifts of chains read, as places, and how many dims the tiles of their bytes have."""
+    found: dict[int, set[int]] = {}
+    shifts = {id(fields.shifted) for fields in chains.values()}
+    for fields in chains.values():
+        word, place = fields.shifted.operands
+        item, readers = graph.node_of[place], [graph.nodes[reader] for reader in graph.readers[place]]
+        is_whole = item.op == "input" and set(item["imap"]) <= {REPLICATED} and graph.phases[place] is Phase.PROLOGUE
+        if is_whole and all(id(reader) in shifts for reader in readers):
+            found.setdefault(place, set()).add(sum(extent > 1 for extent in graph.types[word].shape))
+    return {place: ranks.pop() for place, ranks in found.items() if len(ranks) == 1}
+
+
+def written_places(writer: Writer, value: int, pointer: Pointer, rank: int) -> None:
+    """Load each place as a tile of one number.
+
+    Triton moves the layout of a product's operand before ops of tiles, to the loads, and not before numbers that fill a tile:
+    a product of 16 rows took 45.2 µs with these on an H100, and 21.9 µs.
+    """
+    row = writer.range(1) + (f"[{', '.join([':', *['None'] * (rank - 1)])}]" if rank > 1 else "")
+    [stride] = (step for step, extent in zip(pointer.strides, writer.graph.types[value].shape, strict=True) if extent > 1)
+    names = []
+    for number in range(max(writer.graph.types[value].shape)):
+        names.append(writer.new_name(f"{pointer.tensor}_{number}"))
+        start = pointer.offset + number * stride
+        where = f"{pointer.name} + {row}" + (f" + {start}" if start else "")
+        writer.say(Phase.PROLOGUE, f"{names[-1]} = tl.load({where})")
+    writer.numbers[value] = names
+
+
 def written_fields(writer: Writer, fields: Fields, end: int) -> tuple[str, float, DType]:
     """The expression of a chain's end without what it lacks, that offset, and its type."""
     is_half = end in writer.halves
     helper, above = (FIELD_HALF, HALF_OFFSET) if is_half else (FIELD_FLOAT, FLOAT_OFFSET)
-    names, mask = [writer.tiles[operand].name for operand in fields.shifted.operands], 2**fields.bits - 1
+    word, places = fields.shifted.operands
+    mask = 2**fields.bits - 1
 
     def on(word: str, place: str) -> str:
         return f"{helper}({word}, {place}, {mask} & (255 >> {place}))"
 
     writer.helpers.update((ASSEMBLER, helper))
-    text = joined_numbers(writer, fields.value, names, 1, on)
+    if places in writer.numbers:
+        text = join_of(writer, fields.value, [on(writer.tiles[word].name, place) for place in writer.numbers[places]])
+    else:
+        text = joined_numbers(writer, fields.value, [writer.tiles[word].name, writer.tiles[places].name], 1, on)
     if writer.graph.types[end].shape != writer.graph.types[fields.value].shape:
         text = f"tl.reshape({text}, {tuple(extent for extent in writer.padded[end] if extent > 1)})"
     return text, float(fields.offset - above), DType.float16 if is_half else DType.float32

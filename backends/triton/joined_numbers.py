@@ -61,6 +61,16 @@ def joined_numbers(writer: Writer, value: int, names: Sequence[str], place: int,
     return _Numbers(writer, value, tuple(padded[:-1]), on_number).joined(names[place], padded[-1])
 
 
+def join_of(writer: Writer, value: int, parts: Sequence[str]) -> str:
+    """The tiles of some numbers along a last dim, of which those at even places and at odd ones are joined first."""
+    if len(parts) == 2:
+        return f"tl.join({', '.join(parts)})"
+    joined = ", ".join(join_of(writer, value, parts[first::2]) for first in (0, 1))
+    shape = writer.graph.types[value].shape
+    padded = [whole for whole, extent in zip(writer.padded[value], shape, strict=True) if extent > 1]
+    return f"tl.reshape(tl.join({joined}), {(*padded[:-1], len(parts))})"
+
+
 def by_numbers_of_last_dim(writer: Writer, item: Node, value: int, dtype: DType) -> str | None:
     """The op in an element type; None unless one operand has all dims but the last, and the other one the last alone."""
     place = place_of_numbers(writer.graph, writer.padded, item, value)

@@ -48,6 +48,7 @@ class Writer:
     offsets: dict[int, str] = field(default_factory=dict)  # what is missing in a tile, and its readers add
     sized_tiles: dict[str, SizedTiles] = field(default_factory=dict)  # of the ends of tiles that a size may fill
     masked: set[SizedTiles] = field(default_factory=set)  # those of masks that are written
+    numbers: dict[int, list[str]] = field(default_factory=dict)  # of a tile that is loaded number by number
     halves: frozenset[int] = frozenset()  # values that are computed in float16
 
     def say(self, phase: Phase, line: str) -> None:
