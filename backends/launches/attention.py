@@ -1,7 +1,8 @@
 """Attention as one call of the library: softmax(scale · q k + mask) v, the two products and all ops between them.
 
 PyTorch chooses the kernel: cuDNN's, FlashAttention's, or another one. Groups of heads may share keys and values. The softmax is
-one op or written out, with an indicator of the scores that count or an addend; casts within it are dropped.
+one op or written out, with an indicator of the scores that count or an addend; casts within it are dropped. Batch and heads may
+be one dim of the products and two of the mask.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.elementwise import CASTS, QUOTIENTS, SUMS
-from mirage_eg.ir.op.moves import PLAIN_VIEWS, TRANSPOSES, VIEWS_OF_ALL
+from mirage_eg.ir.op.moves import PLAIN_VIEWS, RESHAPES, TRANSPOSES, VIEWS_OF_ALL
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -64,7 +65,7 @@ def library_attentions(graph: Graph) -> tuple[LibraryAttention, ...]:
 
 
 _VIEWS = VIEWS_OF_ALL | PLAIN_VIEWS
-_BETWEEN = frozenset({"scale", *SUMS, *CASTS})  # a product and its softmax
+_BETWEEN = frozenset({"scale", *SUMS, *CASTS, *RESHAPES})  # a product and its softmax
 
 
 class _Match:
@@ -80,17 +81,19 @@ class _Match:
         if softmax is None:
             return None
         scores, mask = softmax
-        scale, is_added = Fraction(1), False
+        scale, is_added, batch = Fraction(1), False, self.graph.types[scores].shape[:-2]
         while (item := self.graph.node_of[scores]).op in _BETWEEN:
             self.inner.append(scores)
-            scores = item.operands[0]
+            whole, scores = self.graph.types[scores].shape, item.operands[0]
             if item.op == "scale":
                 scale *= item["factor"]
+            elif item.op in RESHAPES and self.graph.types[scores].shape[-2:] != whole[-2:]:
+                return None
             elif item.op in SUMS:
                 if mask is not None or scale != 1:
                     return None
                 scores, mask = sorted(item.operands, key=lambda value: not self._is_product(self.graph.node_of[value]))
-                is_added = True
+                is_added, batch = True, whole[:-2]
         if item.kind is not Kind.MATMUL or scale <= 0:
             return None
         self.inner.append(scores)
@@ -102,26 +105,35 @@ class _Match:
             return None  # the mask has more rows or heads
         queries, keys, v = *item.operands, product.operands[1]
         read = (queries, keys, v, *(() if mask is None else (mask,)))
-        shapes = _in_four_dims([self.graph.types[value].shape for value in read])
+        order, shown = self._reordered(result)
+        if len(shown) > 1 and (mask is None or len(self.graph.types[mask].shape) == 2):
+            batch = self.graph.types[shown[0]].shape[:-2]
+        shapes = _in_four_dims(_of_batch(batch, [self.graph.types[value].shape for value in read]))
         kinds = {self.graph.types[value].dtype for value in (*read[:3], result, *(read[3:] if is_added else ()))}
         if shapes is None or kinds not in ({DType.float16}, {DType.bfloat16}):
             return None
         weights = marked_weights(self.graph) | prepared_values(self.graph)
         constant = mask in weights and not is_added and shapes[3][:2] == (1, 1) and min(shapes[3][2:]) > 1
-        order, shown = self._reordered(result)
         values = (*made, *shown)
         return LibraryAttention(queries, keys, v, mask, scale, constant, shapes, values, self._views(read, nodes), order)
 
     def _reordered(self, result: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The order of a transpose that alone reads the result and swaps heads and rows, with its value; else no order."""
-        if len(self.graph.readers[result]) == 1:
+        """The order of a transpose that alone reads the result and swaps heads and rows, with its value, and that of a reshape
+        before it; else no order."""
+        shown: tuple[int, ...] = ()
+        while len(self.graph.readers[result]) == 1:
             [reader] = self.graph.readers[result]
             item, rank = self.graph.nodes[reader], len(self.graph.types[result].shape)
             if item.op in TRANSPOSES and item["permutation"] == (*range(rank - 3), rank - 2, rank - 3, rank - 1):
-                return tuple(item["permutation"]), (self.graph.makers.index(reader),)
+                return tuple(item["permutation"]), (*shown, self.graph.makers.index(reader))
+            if shown or item.op not in RESHAPES or item["shape"][-2:] != self.graph.types[result].shape[-2:]:
+                break
+            shown = (result := self.graph.makers.index(reader),)
         return (), ()
 
     def _is_product(self, item: Node) -> bool:
+        while item.op in RESHAPES:
+            item = self.graph.node_of[item.operands[0]]
         return item.kind is Kind.MATMUL or item.op in _BETWEEN - SUMS
 
     def _softmax(self, value: int) -> tuple[int, int | None] | None:
@@ -159,6 +171,14 @@ class _Match:
             self.inner.append(value)
             value = self.graph.node_of[value].operands[0]
         return value
+
+
+def _of_batch(batch: Shape, shapes: list[Shape]) -> list[Shape]:
+    """The shapes of queries, keys, v and a mask, with both dims of the batch where the products have one for them."""
+    own = {shape[:-2] for shape in shapes[:3]}
+    if own == {(prod(batch),)} and len(batch) == 2:
+        return [*((*batch, *shape[-2:]) for shape in shapes[:3]), *shapes[3:]]
+    return shapes
 
 
 def _in_four_dims(shapes: list[Shape]) -> tuple[Shape, ...] | None:

@@ -80,6 +80,12 @@ def written_out(graph: Graph) -> Graph:
     return drop_shifts(expand(graph))
 
 
+def masked_heads(p: KernelGraph, scores: Tensor) -> Tensor:
+    """Scores of two batches and three heads, which are one dim of the products, with a mask for each batch."""
+    mask = p.new_input((2, 1, ROWS, KEYS), "float16", "added")
+    return p.reshape(p.reshape(p.scale(scores, 0.25), (2, 3, ROWS, KEYS)) + mask, (6, ROWS, KEYS))
+
+
 def in_float32(p: KernelGraph, scores: Tensor) -> Tensor:
     return p.scale(p.cast(scores, "float32"), 0.25)
 
@@ -97,6 +103,7 @@ ATTENTIONS = {
     "a mask for each batch": attended((2, 3), mask=(2, 1, ROWS, KEYS)),
     "a mask of columns": attended((2, 3), mask=(1, KEYS)),
     "added": attended((2, 3), added=(3, ROWS, KEYS)),
+    "batch and heads as one dim": attended((6,), between=masked_heads, transposed=True),
     "no scale": attended(between=lambda p, scores: scores),
     "float32 between": attended(between=in_float32, after=lambda p, it: p.cast(it, "float16")),
 }
@@ -122,6 +129,7 @@ OTHERS = {
     "wide heads": attended(width=264),
     "another op between": attended(between=lambda p, scores: p.relu(scores)),
     "negative scale": attended(between=lambda p, scores: p.scale(scores, -1)),
+    "other rows between": attended((2, 3), between=lambda p, it: p.reshape(p.reshape(it, (2, 3 * ROWS, KEYS)), it.shape)),
     "keys shared by batches": attended((2, 3), (1, 3)),
     "something after": attended(after=lambda p, it: p.scale(it, 2)),
     "scaled and masked twice": attended(mask=(ROWS, KEYS), added=(ROWS, KEYS)),
@@ -253,13 +261,16 @@ def test_rows_that_the_library_reads_are_aligned(monkeypatch: pytest.MonkeyPatch
         assert tensor.stride(-1) == 1 and not any(step % 16 for step in steps), (tensor.shape, tensor.stride())
 
 
-def test_heads_are_read_and_written_in_place(run: RunProgram) -> None:
+@pytest.mark.parametrize("joined_dims", [False, True])
+def test_heads_are_read_and_written_in_place(run: RunProgram, joined_dims: bool) -> None:
     """Queries, keys and values are cut out of one value in another order, and heads go side by side: nothing is copied."""
     p = new_kernel_graph()
     product = p.relu(p.new_input((2, KEYS, 3 * 4 * WIDTH), "float16"))
     joined = p.transpose(p.reshape(product, (2, KEYS, 3, 4, WIDTH)), (2, 0, 3, 1, 4))
-    q, k, v = (p.reshape(it, (2, 4, KEYS, WIDTH)) for it in p.split(joined, 3, 0))
-    attended = p.softmax(p.scale(q @ p.transpose(k, (0, 1, 3, 2)), 0.25), 3) @ v
+    batch = (8,) if joined_dims else (2, 4)
+    q, k, v = (p.reshape(it, (*batch, KEYS, WIDTH)) for it in p.split(joined, 3, 0))
+    keys = p.transpose(k, (0, 2, 1) if joined_dims else (0, 1, 3, 2))
+    attended = p.reshape(p.softmax(p.scale(q @ keys, 0.25), len(batch) + 1) @ v, (2, 4, KEYS, WIDTH))
     p.mark_output(p.relu(p.reshape(p.transpose(attended, (0, 2, 1, 3)), (2 * KEYS, 4 * WIDTH))))
     graph = p.graph()
     kinds = [launch.kind for launch in launches_of(graph).kernels]
