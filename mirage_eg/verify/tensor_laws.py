@@ -12,11 +12,10 @@ from mirage_eg.egraph.rulebook import Theory, load_rules
 from mirage_eg.egraph.soundness.check_file import Progress, Report, check_file, raise_without_test, untested
 from mirage_eg.egraph.soundness.check_law import Finding, Truth
 from mirage_eg.egraph.soundness.lints import Lint, Severity
-from mirage_eg.egraph.tensor.counterexamples import with_dims
 from mirage_eg.egraph.tensor.decide import TensorTruth, TensorVerdict, compare, decide
 from mirage_eg.egraph.tensor.programs import Sizes, Window, any_function, program
 from mirage_eg.egraph.tensor.typing import TypedEquation
-from mirage_eg.egraph.tensor.written import read_term, written_laws
+from mirage_eg.egraph.tensor.written import read_term, written, written_laws
 from mirage_eg.ir.errors import GraphError, RuleError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.proof import Proof, Prover, express_both
@@ -49,7 +48,7 @@ def proving_laws(equation: TypedEquation) -> str | None:
 
     Their terms have axes and no sizes: terms that are the same at two choices of extents are those of every choice.
     """
-    sides = [with_dims(it) for it in (equation.left, equation.right)]
+    sides = [written(it, lambda term: term.slots) for it in (equation.left, equation.right)]
     if any(any_function(part) for side in sides for part in side.parts()):
         return None  # laws prove programs, in which it would be one function
     segments = sorted(

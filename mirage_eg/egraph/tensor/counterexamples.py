@@ -14,8 +14,8 @@ from mirage_eg.egraph.tensor.extents import ONE, Equations, Extents, Unread, plu
 from mirage_eg.egraph.tensor.programs import Sizes, Window, program, values
 from mirage_eg.egraph.tensor.refute import chosen_extents
 from mirage_eg.egraph.tensor.term import Equation as TermEquation
-from mirage_eg.egraph.tensor.typing import TypedTerm, typed
-from mirage_eg.egraph.tensor.written import Written, WrittenLaw
+from mirage_eg.egraph.tensor.typing import typed
+from mirage_eg.egraph.tensor.written import Written, WrittenLaw, written
 from mirage_eg.ir.errors import GraphError
 
 TRIALS = 40  # shapes at which both sides are computed
@@ -225,7 +225,7 @@ def tried_equation(equation: TermEquation, seed: int = 0) -> Tried:
     Raises IllTyped: no shapes fit.
     """
     known, random, draw = typed(equation), Random(seed), np.random.default_rng(seed)
-    sides = [with_dims(it) for it in (known.left, known.right)]
+    sides = [written(it, lambda term: term.slots) for it in (known.left, known.right)]
     trials, found = 0, list[Counterexample]()
     for _ in range(TRIALS):
         extents = chosen_extents(known, draw)
@@ -247,10 +247,3 @@ def tried_equation(equation: TermEquation, seed: int = 0) -> Tried:
             if len(found) == FOUND:
                 break
     return Tried(_smallest(found), trials)
-
-
-def with_dims(term: TypedTerm) -> Written:
-    """A typed term with its dims as sizes."""
-    if isinstance(term.term, str):
-        return Written(term.term, is_variable=True)
-    return Written(term.op, tuple(map(with_dims, term.operands)), term.slots)

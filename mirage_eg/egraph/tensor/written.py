@@ -1,12 +1,13 @@
 """Laws of whole tensors as rule files write them: terms with the sizes among their attributes, and as texts without sizes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, variables
 from mirage_eg.egraph.tensor.ops import ACTIVATIONS, BASES, ELEMENTWISE, MOVES, op
 from mirage_eg.egraph.tensor.term import Term
+from mirage_eg.egraph.tensor.typing import TypedTerm
 from mirage_eg.ir.errors import OptionError, RuleError
 from mirage_eg.ir.ops import OPS, Kind
 
@@ -198,6 +199,34 @@ def with_open_sizes(term: Term, numbers: Iterator[int]) -> Written:
     row = op(term[0])
     operands = tuple(with_open_sizes(it, numbers) for it in term[1:])
     return Written(term[0], operands, tuple(Variable(f"n{next(numbers)}") for _ in range(_SIZES.get(row.base, 0))))
+
+
+def written(
+    term: TypedTerm, sizes: Callable[[TypedTerm], tuple[Pattern, ...]], window: Pattern = SAME, groups: Pattern = ONE_GROUP
+) -> Written:
+    """A typed term as rule files write it; `sizes` gives the extents among the attributes of each part, the outermost first."""
+    own = sizes(term)
+    if isinstance(term.term, str):
+        return Written(term.term, is_variable=True)
+    operands = tuple(written(it, sizes, window, groups) for it in term.operands)
+    return Written(term.op, operands, own, window, groups)
+
+
+def text_of(term: Written) -> str:
+    """The term in egglog's text."""
+    if term.is_variable:
+        return term.name
+    base, *labels = term.name.split(maxsplit=1)
+    match base:
+        case "Conv2d":
+            head = [str(term.window), str(term.groups), f'"{labels[0]}"']
+        case "AvgPool" | "MaxPool":
+            head = [str(term.window)]
+        case "Unary" | "Binary":
+            head = [f'"{labels[0]}"']
+        case _:
+            head = labels
+    return f"({' '.join([base, *head, *map(str, term.sizes), *map(text_of, term.operands)])})"
 
 
 def _head(head: str, tokens: list[str], wrong: Any) -> str:

@@ -5,22 +5,23 @@ of the rule file, conditions and all. They are compiled once; each question has 
 """
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from mirage_eg.egraph.egglog_bindings import bindings
+from mirage_eg.egraph.laws import Apply, Literal, Pattern
 from mirage_eg.egraph.tensor.normal_form import proved
-from mirage_eg.egraph.tensor.ops import op
 from mirage_eg.egraph.tensor.term import Equation
 from mirage_eg.egraph.tensor.typing import Dim, TypedEquation, TypedTerm, typed
+from mirage_eg.egraph.tensor.written import SAME, Written, text_of, written
 from mirage_eg.egraph.terms import run_once, table_sizes
 from mirage_eg.lab.synthesis.derivation import SaturationEffort
 from mirage_eg.lab.synthesis.tensor.rule_lines import rewrites
 
-_PADDED = "(Padded 2 2 1 1 1 1 1 1)"  # any window with a stride
-_GROUPS = "7"  # the language's shape rules do not look at groups
+_PADDED = Apply("Padded", tuple(map(Literal, (2, 2, 1, 1, 1, 1, 1, 1))))  # any window with a stride
+_GROUPS = 7  # the language's shape rules do not look at groups
 _STRIDE = 2
 
 
@@ -62,35 +63,27 @@ def extent_of(dim: Dim, equation: TypedEquation) -> int:
 
 
 def _ground(term: TypedTerm, equation: TypedEquation) -> str:
-    if isinstance(term.term, str):
-        return f'(Input "{term.term}")'
-    row = op(term.op)
-    attributes = equation.shapes.attributes
-    window = _PADDED if attributes.any_window else "(Same)"
-    head = [row.base]
-    if row.base == "Conv2d":
-        head += [window, _GROUPS if attributes.any_groups else "1", f'"{term.op.split()[1]}"']
-    elif row.base in ("AvgPool", "MaxPool"):
-        head.append(window)
-    elif row.base in ("Unary", "Binary"):
-        head.append(f'"{term.op.split()[1]}"')
-    elif row.base in ("Concat", "Split0", "Split1"):
-        head.append(str(row.axis))
-    slots = [str(extent_of(dim, equation)) for dim in term.slots]
-    if row.base == "Iconv":
-        decided = {
-            it
-            for dims in (*equation.variables.values(), equation.shapes.kernels)
-            for dim in dims
-            for it in equation.shapes.word(dim)
-        }
-        slots[1:] = [
-            size if decided >= set(equation.shapes.word(dim)) else "1"
-            for size, dim in zip(slots[1:], term.slots[1:], strict=True)
-        ]  # as `rewrites` writes it
-    if row.base == "One":
-        slots = [f"(vec-of {' '.join(slots)})"]
-    return f"({' '.join([*head, *slots, *(_ground(it, equation) for it in term.operands)])})"
+    shapes = equation.shapes
+
+    def sizes(part: TypedTerm) -> tuple[Pattern, ...]:
+        extents: list[Pattern] = [Literal(extent_of(dim, equation)) for dim in part.slots]
+        if part.op == "Iconv":
+            every = (*equation.variables.values(), shapes.kernels)
+            decided = {it for dims in every for dim in dims for it in shapes.word(dim)}
+            extents[1:] = [  # as `rewrites` writes it
+                size if decided >= set(shapes.word(dim)) else Literal(1)
+                for size, dim in zip(extents[1:], part.slots[1:], strict=True)
+            ]
+        return (Apply("vec-of", tuple(extents)),) if part.op == "One" else tuple(extents)
+
+    window = _PADDED if shapes.attributes.any_window else SAME
+    return text_of(_with_inputs(written(term, sizes, window, Literal(_GROUPS if shapes.attributes.any_groups else 1))))
+
+
+def _with_inputs(term: Written) -> Written:
+    if term.is_variable:
+        return replace(term, name=f'(Input "{term.name}")')
+    return replace(term, operands=tuple(map(_with_inputs, term.operands)))
 
 
 @cache
