@@ -3,7 +3,8 @@
 `Conv2d f` stands for no activation and for relu, `a` for the axes 0 and 1.
 """
 
-from mirage_eg.egraph.tensor.term import Equation, parsed
+from mirage_eg.egraph.tensor.term import Equation
+from mirage_eg.egraph.tensor.written import read_term
 
 _AXIOMS = """
 (Add x (Add y z)) = (Add (Add x y) z)
@@ -86,7 +87,7 @@ def _equations(lines: str) -> tuple[Equation, ...]:
         for activation in ("none", "relu") if "Conv2d f" in line else ("",):
             for axis in "01" if " a " in line else " ":
                 left, right = line.replace("Conv2d f", f"Conv2d {activation}").replace(" a ", f" {axis} ").split(" = ")
-                instances.append((parsed(left), parsed(right)))
+                instances.append((read_term(left), read_term(right)))
     return tuple(instances)
 
 

@@ -5,8 +5,6 @@ The op has its attributes in its name: `Concat 1`, `Split0 0`, `Conv2d relu`. Pl
 
 from collections.abc import Iterator, Mapping
 
-from mirage_eg.egraph.tensor.ops import ACTIVATIONS
-
 Term = str | tuple  # type: ignore[type-arg]
 Equation = tuple[Term, Term]
 NAMES = "xyzuvwabcdefghijklmnopqrst"
@@ -76,24 +74,3 @@ def text(term: Term) -> str:
     if isinstance(term, str):
         return term
     return f"({' '.join((term[0], *map(text, term[1:])))})"
-
-
-def parsed(source: str) -> Term:
-    """The term of `text`: numbers and activations are attributes."""
-    tokens = source.replace("(", " ( ").replace(")", " ) ").split()
-
-    def read() -> Term:
-        token = tokens.pop(0)
-        if token != "(":
-            return token
-        head = [tokens.pop(0)]
-        operands: list[Term] = []
-        while tokens[0] != ")":
-            if not operands and (tokens[0].isdigit() or tokens[0] in ACTIVATIONS):
-                head.append(tokens.pop(0))
-            else:
-                operands.append(read())
-        tokens.pop(0)
-        return (" ".join(head), *operands)
-
-    return read()

@@ -7,8 +7,9 @@ import pytest
 from mirage_eg.egraph.tensor.normal_form import proved
 from mirage_eg.egraph.tensor.ops import chosen_ops
 from mirage_eg.egraph.tensor.refute import counterexample
-from mirage_eg.egraph.tensor.term import Equation, Term, canonical, parsed, text
+from mirage_eg.egraph.tensor.term import Equation, Term, canonical, text
 from mirage_eg.egraph.tensor.typing import Attributes, IllTyped
+from mirage_eg.egraph.tensor.written import read_term
 from mirage_eg.lab.synthesis.tensor.generalize import holds
 from mirage_eg.lab.synthesis.tensor.rule_lines import rewrites
 from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
@@ -17,7 +18,7 @@ from property_tests.support.tensor_laws import AXIOMS, FALSE_EQUATIONS
 
 def equation(line: str) -> Equation:
     left, right = line.split(" = ")
-    return parsed(left), parsed(right)
+    return read_term(left), read_term(right)
 
 
 @pytest.mark.parametrize("pair", AXIOMS, ids=lambda it: " = ".join(map(text, it)))
