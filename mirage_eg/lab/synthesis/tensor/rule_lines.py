@@ -245,8 +245,8 @@ def _size_conditions(known: _Direction) -> list[str]:
             known.implied.add(form)
             conditions.append(condition)
     decided, segments = Equations(), Equations()
-    for form in known.implied.rows.values():
-        decided.add(form, prefer="plane")
+    for row in known.implied.rows.values():
+        decided.add(row, prefer="plane")
     for size in sizes.values():
         segments.add(size)
     if sum(it[0] != "plane" for it in decided.rows) < len(sizes) - len(segments.rows):
