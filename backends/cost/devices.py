@@ -127,11 +127,7 @@ DEFAULT_TARGET = "sm_90"
 
 
 def device_for(target: str) -> Device:
-    """The first device of a compilation target.
-
-    Raises:
-        OptionError: no record has the target.
-    """
+    """The first device of a compilation target. Raises OptionError: no record has the target."""
     for device in DEVICES.values():
         if device.target == target:
             return device
@@ -148,8 +144,7 @@ def closest_device(gpu: str, target: str) -> Device | None:
 def find_device(given: str) -> Device:
     """The record of that name, in upper or lower case, or of that JSON file.
 
-    Raises:
-        OptionError: an unknown name, or a file without a valid record; the message names the field.
+    Raises OptionError: an unknown name, or a file without a valid record; the message names the field.
     """
     for name, device in DEVICES.items():
         if given.lower() == name.lower():

@@ -56,11 +56,7 @@ class UserCost:
     function: Callable[[CostedKernel], float]
 
     def us(self, graph: Graph, launch: "Launch", us: float, limited_by: str, dram_bytes: int, flops: int) -> float:
-        """The cost of one kernel of a kernel graph.
-
-        Raises:
-            OptionError: it is no number, or below the predicted time.
-        """
+        """The cost of one kernel of a kernel graph. Raises OptionError: it is no number, or below the predicted time."""
         blocks = [graph.nodes[position]["graph"] for position in launch.nodes if graph.nodes[position].op == "block"]
         inside = [flatten(block) for block in blocks]
         ops = [it for block in inside for it in _ops(block, range(len(block.nodes)))] or [*_ops(graph, launch.nodes)]
@@ -89,11 +85,7 @@ def priced(device: Device, cost: UserCost | None) -> Device:
 
 
 def user_cost(given: Callable[[CostedKernel], float] | str | UserCost) -> UserCost:
-    """The cost that a function, or `FILE.py:FUNCTION`, gives.
-
-    Raises:
-        OptionError: no such file or function.
-    """
+    """The cost that a function, or `FILE.py:FUNCTION`, gives. Raises OptionError: no such file or function."""
     if isinstance(given, UserCost):
         return given
     if not isinstance(given, str):

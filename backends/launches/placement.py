@@ -47,8 +47,7 @@ def placement_of(graph: Graph) -> Placement:
     """Where the values of a kernel graph lie: row-major but for declared strides, images, aligned rows, views and parts of
     concatenations.
 
-    Raises:
-        GraphError: layouts contradict each other.
+    Raises GraphError: layouts contradict each other.
     """
     given = declared_strides(graph)
     declared = frozenset(given)

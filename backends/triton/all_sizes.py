@@ -27,8 +27,7 @@ def emit_for_sizes(
 ) -> str:
     """The source of a Triton program for all sizes in `ranges`; a dim of one size is fixed, all of them without ranges.
 
-    Raises:
-        UnsupportedError: the µGraph holds fewer sizes, or its text depends on the size.
+    Raises UnsupportedError: the µGraph holds fewer sizes, or its text depends on the size.
     """
     names = [name for name, values in ranges.items() if values.least < values.largest]
     fixed = {name: values.least for name, values in ranges.items() if values.least == values.largest}

@@ -124,8 +124,7 @@ def with_indices(pointers: Iterable[Pointer]) -> Iterator[Pointer]:
 def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
     """The kernel of a block graph; `sizes` are names that it may take as arguments.
 
-    Raises:
-        UnsupportedError: a tile beyond what Triton can hold.
+    Raises UnsupportedError: a tile beyond what Triton can hold.
     """
     wide = any(highest_offset(pointer) > LARGEST_OFFSET for pointer in part.pointers)
     writer = _written(part, wide, sizes)

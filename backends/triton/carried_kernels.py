@@ -62,11 +62,7 @@ def write_kernels(path: Path, kernels: Iterable[CarriedKernel]) -> None:
 
 
 def carried_kernel(key: str) -> CarriedKernel | None:
-    """The kernel of the file that the environment names, if it is there.
-
-    Raises:
-        OptionError: the file cannot be read.
-    """
+    """The kernel of the file that the environment names, if it is there. Raises OptionError: the file cannot be read."""
     path = os.environ.get(VARIABLE)
     return _kernels(path).get(key) if path else None
 

@@ -16,8 +16,7 @@ from mirage_eg.ir.shapes import Shape
 def written_cluster(block: Graph, where: str) -> int:
     """The thread blocks of the cluster that a block graph asks for.
 
-    Raises:
-        UnsupportedError: blocks of a cluster cannot share its tiles.
+    Raises UnsupportedError: blocks of a cluster cannot share its tiles.
     """
     if block.cluster > 1 and not (_is_of_slices(block) or is_of_one_row(block)):
         wanted = "a row that is reduced, without loop and product, or a loop of slices"

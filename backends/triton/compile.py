@@ -53,8 +53,7 @@ _module_numbers = count()
 def loaded(source: str | Path) -> Iterator[ModuleType]:
     """An emitted program, imported from its file or from its text.
 
-    Raises:
-        MirageError: the file cannot be read, or it is no program that this package emits.
+    Raises MirageError: the file cannot be read, or it is no program that this package emits.
     """
     with tempfile.TemporaryDirectory(prefix="mirage_eg_") as folder:
         path = source if isinstance(source, Path) else Path(folder) / "program.py"  # Triton reads kernels from a file
@@ -121,8 +120,7 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     `target` is a name in TARGETS, or a Target. Without `resources`, registers and spills stay unknown, which saves one
     process a kernel. Triton caches compiled kernels on disk, for all processes.
 
-    Raises:
-        OptionError: an unknown target.
+    Raises OptionError: an unknown target.
     """
     texts, device = compiled_texts(module, target), target_of(target)
     return [_compile(name, text, device, resources) for name, text in texts.items()]
@@ -166,8 +164,7 @@ class CompiledText:
 def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, CompiledText]:
     """What Triton compiles of each binary of an imported program (`kernel_binaries`): those with equal keys are compiled once.
 
-    Raises:
-        OptionError: an unknown target.
+    Raises OptionError: an unknown target.
     """
     device = target_of(target)
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -184,11 +181,7 @@ def compiled_texts(module: ModuleType, target: str | Target) -> dict[str, Compil
 
 
 def target_of(target: str | Target) -> Target:
-    """The record of a target.
-
-    Raises:
-        OptionError: an unknown name.
-    """
+    """The record of a target. Raises OptionError: an unknown name."""
     if isinstance(target, str):
         _check(target)
         return TARGETS[target]

@@ -62,11 +62,7 @@ class MeasuredSource(ASTSource):  # type: ignore[misc]  # Triton has no types
     warps = 4  # Triton's default
 
     def make_ir(self, *arguments: Any) -> Any:
-        """Triton's IR of the kernel.
-
-        Raises:
-            UnsupportedError: it is too large.
-        """
+        """Triton's IR of the kernel. Raises UnsupportedError: it is too large."""
         module = super().make_ir(*arguments)
         if (count := instructions(str(module), self.warps)) > MOST:
             raise UnsupportedError(f"not compiled: about {count:,} instructions for each thread, wanted at most {MOST:,}")

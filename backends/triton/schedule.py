@@ -38,8 +38,7 @@ Schedules = tuple[Schedule, ...]  # of a program: one for each block graph, in t
 def per_kernel(schedule: Schedule | Schedules, count: int) -> Schedules:
     """A schedule for each of `count` block graphs: the given ones, or one for all.
 
-    Raises:
-        GraphError: another number of schedules.
+    Raises GraphError: another number of schedules.
     """
     schedules = (schedule,) * count if isinstance(schedule, Schedule) else schedule
     if len(schedules) != count:

@@ -24,8 +24,7 @@ def warps_of(threads: int) -> int | None:
 def written_warps(block: Graph, where: str) -> int:
     """The warps that a block graph asks for.
 
-    Raises:
-        UnsupportedError: its threads are no number of warps that the compiler takes.
+    Raises UnsupportedError: its threads are no number of warps that the compiler takes.
     """
     warps = warps_of(block.threads)
     if warps is None:

@@ -45,8 +45,7 @@ def check_custom_ops(program: Graph | None = None) -> list[str]:
 
     An op with attributes is checked for the values of `program`, and for sample values.
 
-    Raises:
-        GraphError: an expression fails, or its values differ from those of the definition.
+    Raises GraphError: an expression fails, or its values differ from those of the definition.
     """
     settings = [setting for setting in _settings(program) if setting not in _CHECKED]
     for setting in settings:

@@ -72,8 +72,7 @@ def analyse(
 
     AOTAutograd ends a graph with copies of results into arguments that the model changes; they stay outside.
 
-    Raises:
-        ProgramError: a node changes an operand in place.
+    Raises ProgramError: a node changes an operand in place.
     """
     found = equal_constants(graph, roles)
     trial, live = Translation(found.same, known), _live(graph)

@@ -43,11 +43,7 @@ class Translation:
     _lifted_tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def append(self, node: Fx) -> None:
-        """Translate one node.
-
-        Raises:
-            UnsupportedError: why the node must stay outside.
-        """
+        """Translate one node. Raises UnsupportedError: why the node must stay outside."""
         wanted = type_of(node)
         try:
             result = self._result(node, wanted)

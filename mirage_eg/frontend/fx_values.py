@@ -19,8 +19,7 @@ Fx = Any  # torch.fx.Node; torch is imported inside functions
 def type_of(node: Fx) -> TorchType | None:
     """The type of a node's value; None if that is no single tensor.
 
-    Raises:
-        UnsupportedError: a symbolic shape without named dims, or an empty shape.
+    Raises UnsupportedError: a symbolic shape without named dims, or an empty shape.
     """
     kind = _type(node.meta.get("val"), node.meta.get(NAMED))
     if kind is not None and 0 in kind.shape:
@@ -83,8 +82,7 @@ def _gives_value(size: Fx) -> bool:
 def types_of_results(node: Fx) -> list[TorchType]:
     """The types of the results of a node that has several; of one that is no tensor, the type `none`.
 
-    Raises:
-        UnsupportedError: a symbolic shape without named dims.
+    Raises UnsupportedError: a symbolic shape without named dims.
     """
     value = node.meta.get("val")
     values = value if isinstance(value, (list, tuple)) else []
@@ -150,11 +148,7 @@ class HostValues:
         self.known: dict[str, Any] = {}
 
     def __getitem__(self, node: Fx) -> Any:
-        """The value of a node.
-
-        Raises:
-            UnsupportedError: it depends on a tensor of the meta device, which has no values.
-        """
+        """The value of a node. Raises UnsupportedError: it depends on a tensor of the meta device, which has no values."""
         pending = [node]
         while pending:
             one = pending[-1]

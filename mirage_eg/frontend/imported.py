@@ -118,11 +118,7 @@ class Imported:
         return tuple(segment.program for segment in self.segments)
 
     def array(self, name: str) -> Any:
-        """The current NumPy array of an input that is a weight or a constant.
-
-        Raises:
-            ProgramError: no such input.
-        """
+        """The current NumPy array of an input that is a weight or a constant. Raises ProgramError: no such input."""
         if name in self.constants:
             return self.constants[name].array()
         if name not in self.parameters:

@@ -122,8 +122,7 @@ def _name(path: Path) -> str:
 def register_ops(path: Path) -> tuple[str, ...]:
     """Run a Python file that registers ops (`register_op`); their names.
 
-    Raises:
-        ProgramError: a file that is not readable, does not import, or registers no op.
+    Raises ProgramError: a file that is not readable, does not import, or registers no op.
     """
     before = set(REGISTRY)
     _executed(path, lambda module: None)
@@ -136,8 +135,7 @@ def register_ops(path: Path) -> tuple[str, ...]:
 def load_pairs(path: Path) -> tuple[LawPair, ...]:
     """The pairs of a Python file: its `PAIRS`.
 
-    Raises:
-        ProgramError: a file that is not readable, does not import, or whose `PAIRS` are none.
+    Raises ProgramError: a file that is not readable, does not import, or whose `PAIRS` are none.
     """
     found = _executed(path, lambda module: vars(module).get("PAIRS"))
     if not isinstance(found, Sequence) or not found or not all(isinstance(it, LawPair) for it in found):
@@ -201,8 +199,7 @@ def _executed(path: Path, then: Callable[[ModuleType], Result]) -> Result:
 def import_file(path: Path, dims: Mapping[str, int] = MappingProxyType({})) -> Imported:
     """The programs of a .pt2 or .onnx model; `dims` gives the extents of the symbolic dims of an ONNX model.
 
-    Raises:
-        ProgramError: a file that is no such model, or a node that cannot be imported.
+    Raises ProgramError: a file that is no such model, or a node that cannot be imported.
     """
     if path.suffix == ".onnx":
         from mirage_eg.frontend.onnx_import import import_model

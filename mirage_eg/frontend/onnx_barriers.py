@@ -58,11 +58,7 @@ def _is_torchs(value: Value) -> bool:
 
 
 def evaluated(node: Any, values: Mapping[str, Value], types: ModelTypes) -> list[Value]:
-    """The results of a node of known operands.
-
-    Raises:
-        UnsupportedError: no evaluator computes them.
-    """
+    """The results of a node of known operands. Raises UnsupportedError: no evaluator computes them."""
     model = model_of([node], [], [name for name in node.output if name], values, types)
     try:
         found = iter(computed(model, {}))

@@ -107,11 +107,7 @@ def onnx_type(dtype: DType) -> int:
 
 
 def write_node(body: OnnxBody, item: Node, operands: Sequence[OnnxValue], result: TensorType) -> str:
-    """Append the nodes of an op; the name of its value.
-
-    Raises:
-        UnsupportedError: an op that ONNX does not have.
-    """
+    """Append the nodes of an op; the name of its value. Raises UnsupportedError: an op that ONNX does not have."""
     attributes = {name: value for name, value in item.attributes if value is not None}
     if item.op in WRITERS:
         return WRITERS[item.op](body, operands, attributes, result)

@@ -28,8 +28,7 @@ _LACKS = (
 def computed(model: Any, feeds: Mapping[str, Any]) -> list[Any]:
     """The results of a model for NumPy arrays, lists of arrays or None, by the first evaluator that has all of its operators.
 
-    Raises:
-        ProgramError: no evaluator has, or both fail on these values.
+    Raises ProgramError: no evaluator has, or both fail on these values.
     """
     evaluators = [_by_reference, _by_onnxruntime]
     if any(node.op_type in _IN_PART for node in model.graph.node):

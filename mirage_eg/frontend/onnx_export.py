@@ -48,8 +48,7 @@ def export_graph(
     arrays become initializers. `inputs` gives names and types of the model's inputs in order, where they are not those of the
     graph; those in `arrays` are left out.
 
-    Raises:
-        ProgramError: onnx is not installed, an array that no input takes or of another shape, an op without a form in ONNX.
+    Raises ProgramError: onnx is not installed, an array that no input takes or of another shape, an op without a form in ONNX.
     """
     try:
         import onnx  # noqa: F401
@@ -292,8 +291,7 @@ def _declaration(name: str, kind: TensorType) -> Any:
 def save(model: Any, path: Path) -> None:
     """Write a model; initializers of 2 GiB and more go to a second file, named as it is with `.data` at the end.
 
-    Raises:
-        ProgramError: the file cannot be written.
+    Raises ProgramError: the file cannot be written.
     """
     import onnx
 

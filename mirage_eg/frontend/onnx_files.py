@@ -16,11 +16,7 @@ _LARGEST_FILE = 2**31 - 1  # bytes of a message of protobuf
 
 
 def read_model(model: Any) -> Any:
-    """The checked onnx.ModelProto of a path or of itself.
-
-    Raises:
-        ProgramError: the model is not valid.
-    """
+    """The checked onnx.ModelProto of a path or of itself. Raises ProgramError: the model is not valid."""
     path = Path(model) if isinstance(model, str | Path) else None
     name = path or "model"
     try:

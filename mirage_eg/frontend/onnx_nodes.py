@@ -48,11 +48,7 @@ class OnnxNode:
         return self.op in RANDOM
 
     def function(self, types: ModelTypes) -> Operator:
-        """The function that computes the node.
-
-        Raises:
-            UnsupportedError: there is none.
-        """
+        """The function that computes the node. Raises UnsupportedError: there is none."""
         before, older = OLDER.get(self.op, (0, None))
         found = older if older is not None and types.opset("") < before else OPERATORS.get(self.op) or CONSTANTS.get(self.op)
         if found is None:

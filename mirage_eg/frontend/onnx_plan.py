@@ -67,11 +67,7 @@ class Plan:
     count: int = 0
 
     def append(self, node: OnnxNode) -> None:
-        """Find how a node is computed.
-
-        Raises:
-            UnsupportedError: its operands do not fit.
-        """
+        """Find how a node is computed. Raises UnsupportedError: its operands do not fit."""
         names = reads(node.source)
         if after := [name for name in names if name in self.late_values]:
             self._defer(node, f"reads {after[0]}, {self.late_values[after[0]]}")

@@ -58,8 +58,7 @@ def _slice(x: Tensor, starts: Value, ends: Value, axes: Value = None, steps: Val
 def _from_start(indices: Value, x: Any, axis: int) -> Any:
     """Indices along an axis of x from its start; those below 0 count from the end.
 
-    Raises:
-        MisfitError: a known one is out of range.
+    Raises MisfitError: a known one is out of range.
     """
     extent = x.shape[axis]
     if not isinstance(indices, np.ndarray):

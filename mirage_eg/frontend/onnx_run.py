@@ -54,8 +54,7 @@ class OnnxRun:
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The model's results.
 
-        Raises:
-            ProgramError: other arguments than the model has inputs, or a node that has no result for its operands.
+        Raises ProgramError: other arguments than the model has inputs, or a node that has no result for its operands.
         """
         values = self._arguments(args, kwargs)
         try:

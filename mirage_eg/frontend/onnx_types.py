@@ -155,11 +155,7 @@ def _extents(value: Any) -> Iterator[tuple[str, int | None]]:
 
 
 def shape_of_input(value: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
-    """The extents of a model's input.
-
-    Raises:
-        ProgramError: its rank or an extent is not known, or it is too large.
-    """
+    """The extents of a model's input. Raises ProgramError: its rank or an extent is not known, or it is too large."""
     if not value.type.tensor_type.HasField("shape"):
         raise ProgramError(f"ONNX: the input {value.name} has no shape, wanted a tensor of known rank")
     shape = []

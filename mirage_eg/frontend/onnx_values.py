@@ -66,8 +66,7 @@ _BITS = {1: "int8", 2: "int16"}  # of a type that NumPy has from ml_dtypes: both
 def known(name: str, value: Value) -> Any:
     """A NumPy array of whole numbers or numbers that must be known at import, as Python's lists and numbers.
 
-    Raises:
-        UnsupportedError: it is computed from the model's inputs.
+    Raises UnsupportedError: it is computed from the model's inputs.
     """
     import torch
 
@@ -78,11 +77,7 @@ def known(name: str, value: Value) -> Any:
 
 
 def tensor(value: Value, like: Any = None) -> Any:
-    """A value as a torch tensor, on the device of another.
-
-    Raises:
-        UnsupportedError: torch has no such element type.
-    """
+    """A value as a torch tensor, on the device of another. Raises UnsupportedError: torch has no such element type."""
     import torch
 
     if not isinstance(value, np.ndarray):
@@ -114,11 +109,7 @@ def array(value: Any) -> Any:
 
 
 def carried(value: Value) -> Value:
-    """A known array in an ordinary type that holds its numbers.
-
-    Raises:
-        UnsupportedError: no ordinary type does.
-    """
+    """A known array in an ordinary type that holds its numbers. Raises UnsupportedError: no ordinary type does."""
     if not isinstance(value, np.ndarray) or value.dtype.name in ORDINARY:
         return value
     carrier = _CARRIERS.get(value.dtype.name)
@@ -140,11 +131,7 @@ def operand(value: Value, other: Value) -> Any:
 
 
 def torch_type(number: int) -> Any:
-    """The element type of torch for one of ONNX, by its number.
-
-    Raises:
-        UnsupportedError: torch has no such type.
-    """
+    """The element type of torch for one of ONNX, by its number. Raises UnsupportedError: torch has no such type."""
     import torch
     from onnx import TensorProto
 

@@ -25,8 +25,7 @@ def is_size(value: object) -> bool:
 def extent_of(extent: Extent) -> int:
     """An extent as the IR has it: an int, which carries an expression of named dims if the extent is symbolic.
 
-    Raises:
-        UnsupportedError: an expression with more than products and sums, or a range without sizes of at least 2.
+    Raises UnsupportedError: an expression with more than products and sums, or a range without sizes of at least 2.
     """
     return extent if type(extent) is int else _size(extent.node.expr, extent.node.shape_env)
 

@@ -45,11 +45,7 @@ class Running:
         self.steps.sort(key=lambda step: step[:2])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's results.
-
-        Raises:
-            ProgramError: other arguments than those of the import.
-        """
+        """The model's results. Raises ProgramError: other arguments than those of the import."""
         given = self._arguments(args, kwargs)
         values = dict(given)
         host = HostValues(self.state, self.found.same)

@@ -80,8 +80,7 @@ class BegunSearches:
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
         """The result of a search, when it is there; None if it was not begun, and will not be, or is to be done here.
 
-        Raises:
-            OverdueError: it is not there at `until`.
+        Raises OverdueError: it is not there at `until`.
         """
         with self._lock:
             self._waiting.pop(name, None)

@@ -13,8 +13,7 @@ from mirage_eg.torch_compile.segment_store import FoundSegment
 def write_reports(folder: Path, record: GraphRecord, found: Sequence[FoundSegment]) -> None:
     """Write `graph_N.txt`, `graph_N.json`, and for each segment its kernels and the report of their search.
 
-    Raises:
-        OptionError: the folder cannot be written.
+    Raises OptionError: the folder cannot be written.
     """
     name = f"graph_{record.number}"
     write_atomically(folder / f"{name}.txt", f"{Compilation((record,))}\n")

@@ -122,8 +122,7 @@ class _Sizes:
     def node(self, expression: Any) -> Any:
         """A node, or a number, with the value of an expression of sizes.
 
-        Raises:
-            UnsupportedError: no input of the region has one of the sizes.
+        Raises UnsupportedError: no input of the region has one of the sizes.
         """
         if expression.is_Integer:
             return int(expression)

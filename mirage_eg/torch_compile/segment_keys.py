@@ -153,8 +153,7 @@ def check_entry(content: bytes, key: Key) -> None:
 def programs_of(key: Key) -> tuple[Graph, Graph, dict[str, SizeRange] | None]:
     """The program of a segment's key, the one at the sizes at which it is searched, and the ranges of a bucket's sizes.
 
-    Raises:
-        MirageError: the key is no segment's.
+    Raises MirageError: the key is no segment's.
     """
     program = from_json(key["segment"])
     dims, largest, spans = dims_of(program), key.get("largest", {}), key.get("bucket")

@@ -193,8 +193,7 @@ class SegmentStore:
         numbered `weights` are the same there. With `other_sizes`, the search serves longer ones, too (`with_loops`).
         What the budget ended is not kept, unless it has a kernel.
 
-        Raises:
-            OverdueError: it is not there at `until`.
+        Raises OverdueError: it is not there at `until`.
         """
         options, on_gpu, key, searched = request_for(program, settings, until)
         name = hash_of(key)
@@ -311,8 +310,7 @@ class SegmentStore:
     def by_key(self, name: str) -> FoundSegment:
         """The segment of a key, as a compiled model names it.
 
-        Raises:
-            MirageError: the cache has no such entry, or one that cannot be used.
+        Raises MirageError: the cache has no such entry, or one that cannot be used.
         """
         if name not in self._found:
             missing = f"mirage_eg::segment: no kernel {name[:12]}… in {self._place()}"
@@ -416,8 +414,7 @@ def store_of(settings: Settings) -> SegmentStore:
 def segment_by_key(name: str) -> FoundSegment:
     """The segment of a key, from any store of this process or from the cache of MIRAGE_EG_CACHE.
 
-    Raises:
-        MirageError: there is none.
+    Raises MirageError: there is none.
     """
     for store in _STORES.values():
         if name in store._found:

@@ -37,8 +37,7 @@ class CacheImport:
 def export_cache(path: Path, folder: Path | None = None) -> int:
     """Write all entries of the cache into the zip file `path`; returns their number.
 
-    Raises:
-        OptionError: the cache is off or empty, or the file cannot be written.
+    Raises OptionError: the cache is off or empty, or the file cannot be written.
     """
     cache = _cache(folder)
     entries = [file for file in sorted(cache.folder.glob("*.jsonl")) if _fault(file.name, file.read_bytes()) is None]
@@ -64,8 +63,7 @@ def export_cache(path: Path, folder: Path | None = None) -> int:
 def import_cache(path: Path, folder: Path | None = None) -> CacheImport:
     """Add the entries of a file that `export_cache` wrote; entries that are there stay.
 
-    Raises:
-        OptionError: no such file, no zip file, or too large.
+    Raises OptionError: no such file, no zip file, or too large.
     """
     cache = _cache(folder)
     added = known = 0

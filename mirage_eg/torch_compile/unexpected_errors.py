@@ -11,8 +11,7 @@ VARIABLE = "MIRAGE_EG_STRICT"
 def reason_of(error: Exception) -> str:
     """An unexpected error in one line, for a record; the traceback goes to the log at level DEBUG.
 
-    Raises:
-        Exception: the error itself, if MIRAGE_EG_STRICT is 1.
+    Raises Exception: the error itself, if MIRAGE_EG_STRICT is 1.
     """
     if os.environ.get(VARIABLE) == "1":
         raise error

@@ -119,11 +119,7 @@ class _Merging:
         self._place: dict[int, int] = {}
 
     def graph(self) -> Graph:
-        """The new program.
-
-        Raises:
-            UnsupportedError: an op treats merged dims differently.
-        """
+        """The new program. Raises UnsupportedError: an op treats merged dims differently."""
         for item, values in self._program.numbered():
             if item.op == "output":
                 self._nodes.append(Node(item.op, (self._place[item.operands[0]],), item.attributes))
@@ -178,11 +174,7 @@ class _Merging:
         return self._shaped(self._place[operand], tuple(prod(shape[dim] for dim in group) for group in groups if group))
 
     def _group_of(self, value: int, dims: tuple[int, ...]) -> int:
-        """The place of a group of dims.
-
-        Raises:
-            UnsupportedError: the dims are no group.
-        """
+        """The place of a group of dims. Raises UnsupportedError: the dims are no group."""
         if dims not in self._groups[value]:
             raise UnsupportedError("an op has one dim of a plane alone")
         return self._groups[value].index(dims)

@@ -246,8 +246,7 @@ def _structure(program: Graph, graph: Graph, ranges: Ranges) -> str:
 def _is_apart(program: Graph, graph: Graph) -> bool:
     """Whether no op of a graph with the inputs of the program combines elements of the dims that the program names.
 
-    Raises:
-        UnsupportedError: axes that cannot be inferred.
+    Raises UnsupportedError: axes that cannot be inferred.
     """
     flat = flatten(graph)
     axes = infer_axes(flat, slices=True)

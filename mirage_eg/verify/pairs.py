@@ -65,11 +65,7 @@ class PairVerdict:
 
 
 def decide_pair(pair: LawPair) -> PairVerdict:
-    """The verdict on a pair at each of its ranks.
-
-    Raises:
-        ProgramError: a function of the pair writes no legal program.
-    """
+    """The verdict on a pair at each of its ranks. Raises ProgramError: a function of the pair writes no legal program."""
     verdicts, twins = [], []
     for rank in pair.ranks if pair.of_any_rank else pair.ranks[:1]:
         verdicts.append(_verdict(pair, "candidate", pair.candidate, rank, equal=pair.expected == EQUAL))

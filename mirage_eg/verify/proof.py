@@ -230,8 +230,7 @@ def chains_between(joint: Expression, laws: Sequence[str], rulebook: Rulebook, n
 def express_both(program: Graph, candidate: Graph) -> JointTerms:
     """Both graphs as indexed terms over the same parts.
 
-    Raises:
-        UnsupportedError: axes that cannot be inferred, or that the two graphs use contradictorily.
+    Raises UnsupportedError: axes that cannot be inferred, or that the two graphs use contradictorily.
     """
     flat, ranges = Flat(), place_ranges(program)
     inputs = [flat.add(write.source(kind)) for kind in program.input_types]

@@ -128,8 +128,7 @@ class RandomInputs:
         With `share`, the program's inner values enter a memo for graphs that compute them too; `joins` and `everywhere`
         as in `Randomness`.
 
-        Raises:
-            UnsupportedError: the program divides by zero almost everywhere.
+        Raises UnsupportedError: the program divides by zero almost everywhere.
         """
         numbers = tuple(range(first, first + count))
         key = joins, everywhere, numbers

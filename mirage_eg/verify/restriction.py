@@ -163,8 +163,7 @@ class JointAxes:
         `counted`: the reductions with a factor, "sum" for indices that each stand for several equal ones, "mean" for means
         that are sums with the factor of the whole extent.
 
-        Raises:
-            UnsupportedError: a grid dim splits dims whose sizes differ then.
+        Raises UnsupportedError: a grid dim splits dims whose sizes differ then.
         """
         rebuilt, bodies = _Rebuilt(self.flat, self.axes, sizes, counted), iter(self.flat.bodies)
         program, candidate = (rebuilt.kernel_graph(graph, bodies) for graph in self.graphs)
@@ -293,8 +292,7 @@ class _Rebuilt:
     def _counts(self, graph: Graph, values: Sequence[int], lead: int) -> list[int]:
         """The extents of grid and loop.
 
-        Raises:
-            UnsupportedError: two values vary with one of them along axes of different sizes.
+        Raises UnsupportedError: two values vary with one of them along axes of different sizes.
         """
         counts = [*graph.grid, graph.loop]
         for place, count in enumerate(counts):

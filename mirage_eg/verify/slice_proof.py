@@ -35,8 +35,7 @@ def parting_claims(graph: Graph, parting: Dissolution, *, of_operands: bool = Fa
 
     With `of_operands` an output is an elementwise op, and the claims are about its operands in the parts of the output.
 
-    Raises:
-        UnsupportedError: the parts do not make up an output, or axes cannot be inferred.
+    Raises UnsupportedError: the parts do not make up an output, or axes cannot be inferred.
     """
     if parting.graph is graph:
         return None

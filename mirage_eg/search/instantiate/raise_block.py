@@ -55,8 +55,7 @@ class RaisedKernel:
 def raise_block(block: Graph, sources: Sequence[Source], axes: Axes) -> RaisedKernel:
     """The structure of a block graph of primitive ops without thread graphs, whose inputs are `sources`.
 
-    Raises:
-        OutsideError: it has none.
+    Raises OutsideError: it has none.
     """
     return _Raising(block, axes).kernel(sources)
 
@@ -363,11 +362,7 @@ class _Raising:
 def regrouped(
     layout: Dims, extents: Mapping[int, int], shape: Sequence[int], names: Sequence[str], value: int | None = None
 ) -> Dims:
-    """The axes of a layout, in their order, as dims of this shape.
-
-    Raises:
-        OutsideError: an extent ends within an axis.
-    """
+    """The axes of a layout, in their order, as dims of this shape. Raises OutsideError: an extent ends within an axis."""
     left = [axis for dim in layout for axis in dim]
     result: list[Dim] = []
     for extent in shape:

@@ -419,8 +419,7 @@ class FieldCheck:
 
         A product of exponentials is equal to the exponential of a sum, and may be 0 times infinity.
 
-        Raises:
-            OverdueError: the time of the search is over.
+        Raises OverdueError: the time of the search is over.
         """
         with ending(self._until):
             reference, candidate, equal = self._checked(structure)
@@ -432,8 +431,7 @@ class FieldCheck:
     def is_equal(self, structure: AnyStructure) -> bool:
         """Whether the small instance passes in the fields; floating point is not tried.
 
-        Raises:
-            OverdueError: the time of the search is over.
+        Raises OverdueError: the time of the search is over.
         """
         with ending(self._until):
             return self._checked(structure)[2]
