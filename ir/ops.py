@@ -229,22 +229,8 @@ _ROWS = (
     # Derived ops: defined by what they expand to.
     *(_derived(op) for op in derived.OPS),
     # Graphs of the next level.
-    Op(
-        name="block",
-        kind=Kind.GRAPH,
-        arity=(1, 256),
-        levels=KERNEL,
-        shape=shapes.no_rule,
-        attributes={"graph": "graph"},
-    ),
-    Op(
-        name="thread",
-        kind=Kind.GRAPH,
-        arity=(1, 256),
-        levels=BLOCK,
-        shape=shapes.no_rule,
-        attributes={"graph": "graph"},
-    ),
+    Op(name="block", kind=Kind.GRAPH, arity=(1, 256), levels=KERNEL, shape=shapes.no_rule, attributes={"graph": "graph"}),
+    Op(name="thread", kind=Kind.GRAPH, arity=(1, 256), levels=BLOCK, shape=shapes.no_rule, attributes={"graph": "graph"}),
 )
 
 OPS = OpTable({row.name: row for row in _ROWS}, _elementwise)

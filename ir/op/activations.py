@@ -181,10 +181,7 @@ OPS = (
         keeps_zero=True,
         bounded=True,
         functions=2,
-        aten=(
-            "erf",
-            "special_erf",
-        ),
+        aten=("erf", "special_erf"),
     ),
     ElementwiseOp(
         name="softplus",

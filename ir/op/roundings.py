@@ -134,11 +134,7 @@ OPS = (
     _to_bytes(DType.uint8),
     # As torch rounds from 2.13 on, and ONNX. A GPU takes the largest number for those beyond the range, also of float8_e5m2.
     _to_float8(
-        DType.float8_e4m3fn,
-        bits=3,
-        least=-6,
-        beyond=DType.float8_e4m3fn.largest,
-        rounded="    rounded = x.to(tl.float8e4nv)",
+        DType.float8_e4m3fn, bits=3, least=-6, beyond=DType.float8_e4m3fn.largest, rounded="    rounded = x.to(tl.float8e4nv)"
     ),
     _to_float8(
         DType.float8_e5m2,

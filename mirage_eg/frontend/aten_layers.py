@@ -184,12 +184,7 @@ def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
         return lambda: running * (1 - momentum) + reshaped(batch, running.shape) * momentum
 
     unbiased = variance * Fraction(count, max(1, count - 1))
-    return [
-        lambda: z,
-        *[_NO_STATISTICS] * 2,
-        moved("running_mean", mean),
-        moved("running_var", unbiased),
-    ]
+    return [lambda: z, *[_NO_STATISTICS] * 2, moved("running_mean", mean), moved("running_var", unbiased)]
 
 
 def _native_batch_norm(call: Call) -> list[Lazy | str]:

@@ -111,12 +111,7 @@ class _Import:
             )
         )
         outside += [Outside(operator_name(it.source), it.reason, _first(it.source.output), None, 0) for it in plan.late]
-        return replace(
-            found,
-            outside=tuple(outside),
-            onnx_names=OnnxNames(nodes, tuple(from_torch)),
-            run=run,
-        )
+        return replace(found, outside=tuple(outside), onnx_names=OnnxNames(nodes, tuple(from_torch)), run=run)
 
     def _of_operator(self, node: Outside) -> Outside:
         """A node of torch under the operator that it computes, or is a part of, and the result of that."""

@@ -287,14 +287,4 @@ def _check(usual: _TrialResult, far: Sequence[_TrialResult], tolerance: float, m
     share = max(result.share for result in (usual, *far))
     masked = max((result.masked for result in far), default=0.0) if difference is None and share <= 1 else 0.0
     ok = usual.compared and difference is None and share <= 1 and not masked
-    return FloatCheck(
-        ok,
-        usual.error,
-        tolerance,
-        difference,
-        overflows,
-        magnitude,
-        usual.compared,
-        share=share,
-        masked=masked,
-    )
+    return FloatCheck(ok, usual.error, tolerance, difference, overflows, magnitude, usual.compared, share=share, masked=masked)

@@ -128,13 +128,7 @@ class JointAxes:
             flat.add(write.maximum(*pair))
         self.whole = Graph((*flat.nodes, *(node("output", value) for values in outputs for value in values)))
         self.axes = infer_axes(
-            self.whole,
-            repeats=True,
-            barriers=True,
-            slices=True,
-            finest=True,
-            fillings=flat.fillings.values(),
-            ties=flat.ties,
+            self.whole, repeats=True, barriers=True, slices=True, finest=True, fillings=flat.fillings.values(), ties=flat.ties
         )
         self.graphs, self._inputs, self._outputs = (program, candidate), inputs, outputs[0]
 
