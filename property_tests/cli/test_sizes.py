@@ -38,11 +38,7 @@ def program(tmp_path: Path) -> Path:
     ],
 )
 def test_a_range_that_is_none_is_refused_in_one_line(
-    options: tuple[str, str],
-    message: str,
-    program: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, str], message: str, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run_command(capsys, "optimize", program, *options, "--out", tmp_path / "out")
     assert (code, err) == (2, f"mirage-eg: {message}\n") and not (tmp_path / "out").exists()

@@ -47,10 +47,7 @@ def blamed(folder: Path, laws: Sequence[str], extra: Sequence[str] = ()) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    few([("grows by itself", 0), ("seldom matches", 3), ("of what is below", 5)], 1),
-)
+@pytest.mark.parametrize(("kind", "place"), few([("grows by itself", 0), ("seldom matches", 3), ("of what is below", 5)], 1))
 def test_an_innocent_law_is_not_blamed_however_often_it_matches(kind: str, place: int, tmp_path: Path) -> None:
     laws = [*INNOCENT[:place], *GUILTY[kind], *INNOCENT[place:]]
     assert f"my.egg:{place + 2}: law " in blamed(tmp_path, laws).replace(str(tmp_path), "").lstrip("/")

@@ -81,10 +81,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"torch": "torch.where(abs({x} - 3.3) < 0.01, {x} + 1, torch.nn.functional.gelu({x}))"},
         "torch expression .* gives 4.* at x = 3.",
     ),
-    "other exact numbers far out": (
-        {"exactly": lambda x: x * mpmath.ncdf(x) if x < 5000 else x + 1},
-        "`exactly` gives",
-    ),
+    "other exact numbers far out": ({"exactly": lambda x: x * mpmath.ncdf(x) if x < 5000 else x + 1}, "`exactly` gives"),
     "no such function": ({"triton": "tl.geluu({x})"}, "Triton expression 'tl.geluu.*fails: .*geluu"),
     "an unknown name": ({"torch": "{x} * alpha"}, "torch expression .*fails: .*alpha"),
     "nothing finite": ({"numbers": lambda xp, x: x / 0 * 0, "keeps_zero": False}, "no finite value"),

@@ -151,10 +151,7 @@ def of_rank_four(right: bool) -> list[Operator]:
 
 
 PROGRAMS: dict[Callable[[bool], list[Operator]], tuple[list[Shape], Callable[..., Tensor]]] = {
-    split_keys: (
-        [(2, 24, 16), (2, 16, 128), (2, 128, 16)],
-        lambda g, q, k, v: g.matmul(g.softmax(g.matmul(q, k), 2), v),
-    ),
+    split_keys: ([(2, 24, 16), (2, 16, 128), (2, 128, 16)], lambda g, q, k, v: g.matmul(g.softmax(g.matmul(q, k), 2), v)),
     nested_norms: ([(12, 96)] * 2, lambda g, h, x: g.rms_norm(g.add(x, g.rms_norm(h, 96)), 96)),
     loaded_twice: ([(12, 64), (64, 40)], lambda g, x, w: g.matmul(g.rms_norm(x, 64), w)),
     mixed_radix: ([(24, 16)] * 2, lambda g, h, x: g.mul(g.exp(h), x)),
@@ -164,9 +161,7 @@ PROGRAMS: dict[Callable[[bool], list[Operator]], tuple[list[Shape], Callable[...
 
 
 @pytest.mark.parametrize("written", PROGRAMS, ids=lambda written: written.__name__)
-def test_a_right_checkpoint_is_equal_and_proved_and_its_wrong_twin_is_not(
-    written: Callable[[bool], list[Operator]],
-) -> None:
+def test_a_right_checkpoint_is_equal_and_proved_and_its_wrong_twin_is_not(written: Callable[[bool], list[Operator]]) -> None:
     shapes, compute = PROGRAMS[written]
     builder = KernelGraph()
     builder.mark_output(compute(builder, *map(builder.new_input, shapes)))

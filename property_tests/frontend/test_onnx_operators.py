@@ -120,10 +120,7 @@ def test_an_operator_is_that_of_the_reference_evaluator(name: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        (
-            "a = ReduceMax(x)\n b = Cast<to = 7>(a)\n k = Reshape(b, one)\n y, i = TopK(x, k)",
-            "k depends on the model's inputs",
-        ),
+        ("a = ReduceMax(x)\n b = Cast<to = 7>(a)\n k = Reshape(b, one)\n y, i = TopK(x, k)", "k depends on the model's inputs"),
         ("y = NonZero(x)", "no operator NonZero is known; the shape of its result y depends on values"),
     ],
 )
@@ -181,10 +178,7 @@ def test_an_operator_of_special_numbers_is_that_of_the_reference_evaluator(opera
     ("nodes", "named"),
     [
         ("a = Exp(x)\n b = Atan(a)\n y = Relu(b)", ("Atan", "no op of the IR computes it", "b")),
-        (
-            'y = Resize<mode = "linear", antialias = 1>(x, , scales)',
-            ("Resize", "antialias = 1 is not supported", "y"),
-        ),
+        ('y = Resize<mode = "linear", antialias = 1>(x, , scales)', ("Resize", "antialias = 1 is not supported", "y")),
         (
             "a = ArgMax<axis = 1, select_last_index = 1>(x)\n y = Cast<to = 1>(a)",
             ("ArgMax", "select_last_index = 1 is not supported", "a"),

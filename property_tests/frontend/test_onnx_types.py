@@ -25,8 +25,7 @@ def model(nodes: str, kind: str = "float", result: str = "float", opset: int = 2
 
 
 @pytest.mark.parametrize(
-    ("kind", "largest"),
-    [("FLOAT8E5M2", 57344), ("FLOAT8E4M3FN", 448), ("FLOAT8E5M2FNUZ", 57344), ("FLOAT8E4M3FNUZ", 240)],
+    ("kind", "largest"), [("FLOAT8E5M2", 57344), ("FLOAT8E4M3FN", 448), ("FLOAT8E5M2FNUZ", 57344), ("FLOAT8E4M3FNUZ", 240)]
 )
 def test_a_cast_to_float8_saturates(kind: str, largest: float) -> None:
     number = TensorProto.DataType.Value(kind)

@@ -64,10 +64,7 @@ def test_the_solver_proves_what_brute_force_finds(problem: LayoutProblem) -> Non
     assert problem.objective(chosen) == min(every)
 
 
-@given(
-    shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple),
-    data=st.data(),
-)
+@given(shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), data=st.data())
 def test_a_run_is_what_lies_one_behind_the_other(shape: tuple[int, ...], data: st.DataObject) -> None:
     """Against the addresses of all elements of a tile at the start."""
     order = data.draw(st.permutations(range(len(shape))))

@@ -29,13 +29,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 from mirage_eg.optimizer import op_order
 from mirage_eg.optimizer.heuristics import OPTIMIZER
-from mirage_eg.optimizer.op_order import (
-    best_order,
-    order_block,
-    order_blocks,
-    order_kernels,
-    reordered,
-)
+from mirage_eg.optimizer.op_order import best_order, order_block, order_blocks, order_kernels, reordered
 from mirage_eg.testing import EVERY, as_program, block_graphs, programs
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import HAND_WRITTEN

@@ -10,7 +10,7 @@ from property_tests.support.linear_programs import convolution
 MORE_THAN_HALF = 0.501
 
 CASES: dict[str, tuple[dict[str, Any], int, int]] = {  # a convolution, and how many programs and kinds there are
-    "a row of taps": ({"x_shape": (2, 1, 4, 4), "w_shape": (1, 1, 1, 3), "pads": (0, 1, 0, 1)}, 96720, 24),
+    "a row of taps": ({"x_shape": (2, 1, 4, 4), "w_shape": (1, 1, 1, 3), "pads": (0, 1, 0, 1)}, 96720, 24)
 }
 SLOW: dict[str, tuple[dict[str, Any], int, int]] = {
     "3 × 3": ({"x_shape": (2, 1, 4, 4), "w_shape": (1, 1, 3, 3)}, 330020, 4),

@@ -98,10 +98,7 @@ def error_of(candidate: Candidate, inputs: list[Any], wanted: Any, run_program: 
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    few([(name, dtype) for dtype in ("float16", "bfloat16") for name in FORMS], 2),
-)
+@pytest.mark.parametrize(("name", "dtype"), few([(name, dtype) for dtype in ("float16", "bfloat16") for name in FORMS], 2))
 def test_masked_attention_is_right_or_refused(name: str, dtype: str, case: str, run_program: RunProgram) -> None:
     program = attention(FORMS[name], dtype, dtype if name in FLOATS else "bool")
     inputs = arrays(name, case, dtype)

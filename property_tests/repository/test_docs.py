@@ -164,10 +164,7 @@ def test_every_block_of_a_page_says_what_it_is_and_only_sh_has_commands(name: st
 SNIPPETS = {  # python blocks that are not files for the commands of their page: what runs them
     ("README.md", "graph = mi.new_kernel_graph()"): "test_the_example_of_the_readme_writes_what_it_says",
     ("CONTRIBUTING.md", "ElementwiseOp("): "property_tests/repository/test_contributing.py",
-    (
-        "docs/how_to/adding_a_workload.md",
-        "biased_gelu(",
-    ): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
+    ("docs/how_to/adding_a_workload.md", "biased_gelu("): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
     ("docs/how_to/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
     ("docs/tutorials/compiler.md", "mi.new_threadblock_graph("): "test_the_commands_of_a_page_end_well_in_its_order",
     ("docs/tutorials/egraph.md", "mi.egraph(graph)"): "test_the_commands_of_a_page_end_well_in_its_order",

@@ -33,11 +33,7 @@ ONE_KERNEL = ("rmsnorm", "gated_mlp", "lora", "ntrans", "gqa")
 def found(name: str, domain: str = "indexed", max_block_ops: int = 13) -> tuple[Graph, Axes, SearchResult]:
     program = expand(WORKLOADS[name](1) if name in WORKLOADS else PROGRAMS[name]())
     axes = infer_axes(program)
-    return (
-        program,
-        axes,
-        search(program, axes, load_rules(domain), SearchLimits(max_block_ops, max_states=20_000)),
-    )
+    return (program, axes, search(program, axes, load_rules(domain), SearchLimits(max_block_ops, max_states=20_000)))
 
 
 def shapes(structure: Structure) -> Counter[str]:

@@ -71,14 +71,7 @@ def run_end_to_end(program: Graph, run: RunProgram, **options: Any) -> Outcome:
         f"the first is predicted at {first.predicted_us:.1f} µs, the best at {best:.1f}": first.predicted_us > NEAR_BEST * best,
     }
     wrong = "; ".join(text for text, holds in complaints.items() if holds)
-    return Outcome(
-        ops,
-        seconds,
-        len(launches_of(first.graph).kernels),
-        str(first.verdict.verdict),
-        max(errors),
-        wrong=wrong,
-    )
+    return Outcome(ops, seconds, len(launches_of(first.graph).kernels), str(first.verdict.verdict), max(errors), wrong=wrong)
 
 
 def error_of(program: Graph, inputs: Sequence[Array], got: Sequence[Array]) -> float:

@@ -9,10 +9,7 @@ WRONG = {
     "an unguarded factor leaves a sum": ("indexed", "(rewrite (Sum i (Mul x y)) (Mul (Sum i x) y))"),
     "a mean is no sum": ("indexed", "(rewrite (Mean i x) (Sum i x))"),
     "a root of a square loses the sign": ("indexed", "(rewrite (Sqrt (Square x)) x)"),
-    "a sum varies with no less than its operands": (
-        "indexed",
-        "(rule ((= e (Add x y)) (= a (axes x))) ((set (axes e) a)))",
-    ),
+    "a sum varies with no less than its operands": ("indexed", "(rule ((= e (Add x y)) (= a (axes x))) ((set (axes e) a)))"),
     "what is no part is not below": ("indexed", "(rule ((below e) (= e (Add x y))) ((below (Exp x))))"),
     "a guard the wrong way round": (
         "indexed",

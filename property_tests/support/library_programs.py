@@ -96,19 +96,13 @@ def _averaged(x: Any, window: Numbers, strides: Numbers, pads: Numbers) -> Any:
 
 LIBRARY_PROGRAMS: Mapping[str, LibraryProgram] = {
     "embedding": LibraryProgram(
-        (((11, 8), ""), ((2, 3), "int64")),
-        lambda g, x: g.gather(x[0], x[1]),
-        lambda table, i: table[i],
+        (((11, 8), ""), ((2, 3), "int64")), lambda g, x: g.gather(x[0], x[1]), lambda table, i: table[i]
     ),
     "index_select": LibraryProgram(
-        (((4, 6, 8), ""), ((5,), "int32")),
-        lambda g, x: g.gather(x[0], x[1], dim=1),
-        lambda table, i: np.take(table, i, axis=1),
+        (((4, 6, 8), ""), ((5,), "int32")), lambda g, x: g.gather(x[0], x[1], dim=1), lambda table, i: np.take(table, i, axis=1)
     ),
     "gather of one": LibraryProgram(
-        (((4, 6), ""), ((), "int64")),
-        lambda g, x: g.gather(x[0], x[1], dim=1),
-        lambda table, i: np.take(table, i, axis=1),
+        (((4, 6), ""), ((), "int64")), lambda g, x: g.gather(x[0], x[1], dim=1), lambda table, i: np.take(table, i, axis=1)
     ),
     "take_along_dim": LibraryProgram(
         (((4, 6, 2), ""), ((4, 3, 2), "int64")),
@@ -147,9 +141,7 @@ LIBRARY_PROGRAMS: Mapping[str, LibraryProgram] = {
         lambda x, i, values: _scattered(x, i, values, 1),
     ),
     "indices computed": LibraryProgram(
-        (((12, 4), ""), ((3,), "int64")),
-        lambda g, x: g.gather(x[0], x[1] * 2 + 1),
-        lambda table, i: table[(2 * i + 1) % 12],
+        (((12, 4), ""), ((3,), "int64")), lambda g, x: g.gather(x[0], x[1] * 2 + 1), lambda table, i: table[(2 * i + 1) % 12]
     ),
     "a causal mask": LibraryProgram(
         (((5, 5), ""),),

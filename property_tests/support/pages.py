@@ -8,7 +8,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
 GIVEN = {  # files that a page speaks of and does not show
     "my_layer.py": "import mirage_eg as mi\n\ndef program():\n    graph = mi.new_kernel_graph()\n"
     '    x, w = graph.new_input((16, 64), name="X"), graph.new_input((64, 32), name="W")\n'
-    "    graph.mark_output(graph.relu(graph.matmul(x, w)))\n    return graph\n",
+    "    graph.mark_output(graph.relu(graph.matmul(x, w)))\n    return graph\n"
 }
 
 

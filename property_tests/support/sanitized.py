@@ -30,11 +30,7 @@ from property_tests.support.fake_driver import layouts
 from property_tests.support.hand_written import inputs_of, worst
 
 PLANS = 3  # of one kernel, and as many of two
-SCHEDULES = (
-    Schedule(),
-    Schedule(swapped=True, exp2=True),
-    Schedule(use_reciprocal=True, hoist_loads=True),
-)
+SCHEDULES = (Schedule(), Schedule(swapped=True, exp2=True), Schedule(use_reciprocal=True, hoist_loads=True))
 TOLERANCE = 2e-2
 
 

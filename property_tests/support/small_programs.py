@@ -49,11 +49,7 @@ def split_attention(partial_sums: bool) -> Graph:
     program = KernelGraph()
     q, k, v = attention_inputs(program)
     block = ThreadblockGraph((2, 3), forloop_range=2)
-    query, keys, values = (
-        block.new_input(q, (0, -1)),
-        block.new_input(k, (0, 2), 2),
-        block.new_input(v, (0, 1), 1),
-    )
+    query, keys, values = (block.new_input(q, (0, -1)), block.new_input(k, (0, 2), 2), block.new_input(v, (0, 1), 1))
     exponentials = block.exp(block.matmul(query, keys))
     block.new_output(block.forloop_accum(block.matmul(exponentials, values)), (0, NEW_DIM))
     block.new_output(block.forloop_accum(exponentials, "sum", 2), (0, NEW_DIM))

@@ -82,9 +82,7 @@ def test_results_their_memory_and_what_is_written_are_those_of_eager(name: str) 
     assert direct and set(direct) == {name in ALONE} and not any(it.fallback for it in graph_records())
 
 
-def test_inductor_compiles_graphs_that_have_an_op_besides_segments_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_inductor_compiles_graphs_that_have_an_op_besides_segments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import compile_fx
 
     inner, kept = compile_fx.compile_fx_inner, list[Any]()

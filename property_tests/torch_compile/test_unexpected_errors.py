@@ -101,10 +101,7 @@ def test_an_error_in_a_call_leaves_the_segment_to_torch(
     dynamic: bool | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MIRAGE_EG_STRICT", "0")
-    fast, x = (
-        torch.compile(projected, backend=backend, options=LIBRARY, dynamic=dynamic),
-        torch.randn(8, WIDTH),
-    )
+    fast, x = (torch.compile(projected, backend=backend, options=LIBRARY, dynamic=dynamic), torch.randn(8, WIDTH))
     with library_segments(), torch.no_grad(), caplog.at_level(logging.WARNING, "mirage_eg.torch"):
         fast(x)
         assert Compilation(graph_records()).used == 1

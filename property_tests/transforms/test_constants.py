@@ -39,11 +39,7 @@ def centered(g: KernelGraph, of: Tensor, x: Tensor) -> Tensor:
 
 HALF = Fraction(1, 2)
 NUMBERS: dict[str, tuple[Write, Write, Fraction | int]] = {  # a program, an altered one, and the number
-    "a maximum minus its mean": (
-        lambda g, x: centered(g, m := g.max(x, 1), m),
-        lambda g, x: centered(g, g.max(x, 1), x),
-        0,
-    ),
+    "a maximum minus its mean": (lambda g, x: centered(g, m := g.max(x, 1), m), lambda g, x: centered(g, g.max(x, 1), x), 0),
     "a minimum with 0, clamped to 0 and 1": (
         lambda g, x: g.clamp(capped(g, x, 0), 0, 1),
         lambda g, x: g.clamp(capped(g, x, 0.5), 0, 1),

@@ -36,11 +36,7 @@ NARROWED: dict[str, tuple[Write, Write, tuple[tuple[int, ...], ...]]] = {
         lambda p, x, y: p.sqrt(p.sqrt(p.div(p.square(squares(p, x)), p.square(squares(p, y))))),
         (X, Y),
     ),
-    "a quotient by a product": (
-        lambda p, x, y: p.div(p.div(x, y), y),
-        lambda p, x, y: p.div(x, p.mul(y, y)),
-        (X, Y),
-    ),
+    "a quotient by a product": (lambda p, x, y: p.div(p.div(x, y), y), lambda p, x, y: p.div(x, p.mul(y, y)), (X, Y)),
 }
 
 

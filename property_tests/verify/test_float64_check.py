@@ -58,10 +58,7 @@ EQUAL_NEAR_ZERO: dict[str, Pair] = {
     "√((x + 8)²) for x + 8": (lambda p, x: p.shift(x, 8), lambda p, x: p.sqrt(p.square(p.shift(x, 8)))),
     "relu(x + 7) for x + 7": (lambda p, x: p.shift(x, 7), lambda p, x: p.relu(p.shift(x, 7))),
     "|x + 9| for x + 9": (lambda p, x: p.shift(x, 9), lambda p, x: p.op("abs", p.shift(x, 9))),
-    "0 for relu(x - 1000)": (
-        lambda p, x: p.relu(p.shift(x, -1000)),
-        lambda p, x: p.scale(p.relu(p.shift(x, -1000)), 0),
-    ),
+    "0 for relu(x - 1000)": (lambda p, x: p.relu(p.shift(x, -1000)), lambda p, x: p.scale(p.relu(p.shift(x, -1000)), 0)),
 }
 
 
@@ -92,10 +89,7 @@ CANCELLED: dict[str, Pair] = {
         lambda p, x: p.scale(p.sum(p.layer_norm(x, 8), 1), Fraction(1, 8)),
     ),
     "mean of a layer norm is 0": (lambda p, x: p.mean(p.layer_norm(x, 8), 1), lambda p, x: p.scale(p.mean(x, 1), 0)),
-    "all of it": (
-        lambda p, x: p.mean(p.mean(p.layer_norm(x, 8), 1), 0),
-        lambda p, x: p.mean(p.mean(p.layer_norm(x, 8), 0), 1),
-    ),
+    "all of it": (lambda p, x: p.mean(p.mean(p.layer_norm(x, 8), 1), 0), lambda p, x: p.mean(p.mean(p.layer_norm(x, 8), 0), 1)),
     "sum of what the mean leaves": (lambda p, x: p.sum(p.sub(x, p.mean(x, 1)), 1), lambda p, x: p.scale(p.sum(x, 1), 0)),
     "a softmax adds up to 1": (
         lambda p, x: p.shift(p.sum(p.softmax(x, 1), 1), -1),

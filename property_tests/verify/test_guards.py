@@ -31,10 +31,7 @@ GUARDED: dict[str, tuple[Write, Numbers]] = {  # x is 0 where the guard holds; w
         lambda g, x, y: g.where(g.equal(x, 0), 0, g.rsqrt(g.abs(x)) * 3 * y),
         lambda x, y: 3 * y / np.sqrt(abs(x)),
     ),
-    "the second side": (
-        lambda g, x, y: g.where(1 - g.equal(x, 0), y / x + 1, 0),
-        lambda x, y: y / x + 1,
-    ),
+    "the second side": (lambda g, x, y: g.where(1 - g.equal(x, 0), y / x + 1, 0), lambda x, y: y / x + 1),
     "a number behind a choice": (
         lambda g, x, y: g.where(g.equal(x, 0), 0, y / x) * g.where(g.less(y, 0), 2, 3),
         lambda x, y: y / x * np.where(y < 0, 2, 3),

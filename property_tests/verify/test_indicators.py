@@ -136,10 +136,7 @@ WRONG: dict[str, tuple[Write, Write]] = {
     "branches exchanged": (lambda g, x, y, m: g.where(m, x, y), lambda g, x, y, m: g.where(m, y, x)),
     "no mask": (lambda g, x, y, m: g.where(m, x, y), lambda g, x, y, m: x),
     "no mask in a maximum": (lambda g, x, y, m: g.max(g.where(m, x, y), 1), lambda g, x, y, m: g.max(g.maximum(x, y), 1)),
-    "mask behind the sum": (
-        lambda g, x, y, m: g.sum(g.where(m, x, 0), 1),
-        lambda g, x, y, m: g.sum(x, 1) * g.max(m, 1),
-    ),
+    "mask behind the sum": (lambda g, x, y, m: g.sum(g.where(m, x, 0), 1), lambda g, x, y, m: g.sum(x, 1) * g.max(m, 1)),
     "another slope": (lambda g, x, y, m: g.leaky_relu(x, 0.2), lambda g, x, y, m: g.leaky_relu(x, 0.3)),
 }
 

@@ -10,11 +10,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.parameters import few
-from property_tests.support.small_programs import (
-    SEEDS,
-    identity,
-    written,
-)
+from property_tests.support.small_programs import SEEDS, identity, written
 
 
 def largest(rows: int, columns: int) -> Graph:

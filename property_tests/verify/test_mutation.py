@@ -128,8 +128,7 @@ LONG = {"mlp_block", "qknorm", "ntrans", "gqa", "mha"}
 
 
 @pytest.mark.parametrize(
-    "workload",
-    few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in WORKLOADS if name != CUT], 2),
+    "workload", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in WORKLOADS if name != CUT], 2)
 )
 def test_each_single_change_of_a_workloads_graph_is_rejected_or_equal(workload: str) -> None:
     rejected = 0

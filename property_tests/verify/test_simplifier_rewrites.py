@@ -219,11 +219,7 @@ PIECEWISE: dict[str, tuple[Written, Written, Written]] = {
         lambda g, x, y, w: -g.maximum(x, y),
         lambda g, x, y, w: -g.minimum(x, y),
     ),
-    "maximum of itself": (
-        lambda g, x, y, w: g.maximum(x, x),
-        lambda g, x, y, w: whole(g, x),
-        lambda g, x, y, w: whole(g, y),
-    ),
+    "maximum of itself": (lambda g, x, y, w: g.maximum(x, x), lambda g, x, y, w: whole(g, x), lambda g, x, y, w: whole(g, y)),
     "maximum commutes": (
         lambda g, x, y, w: g.maximum(x, y),
         lambda g, x, y, w: g.maximum(y, x),
@@ -264,11 +260,7 @@ PIECEWISE: dict[str, tuple[Written, Written, Written]] = {
         lambda g, x, y, w: g.where(g.less_equal(y, x), y, x),
         lambda g, x, y, w: g.where(g.less_equal(y, x), x, y),
     ),
-    "abs of a negative": (
-        lambda g, x, y, w: g.abs(-x),
-        lambda g, x, y, w: g.abs(x),
-        lambda g, x, y, w: g.relu(x),
-    ),
+    "abs of a negative": (lambda g, x, y, w: g.abs(-x), lambda g, x, y, w: g.abs(x), lambda g, x, y, w: g.relu(x)),
 }
 # functions with algebra: the laws of elements prove them
 BY_LAWS: dict[str, tuple[Written, Written, Written]] = {
@@ -276,7 +268,7 @@ BY_LAWS: dict[str, tuple[Written, Written, Written]] = {
         lambda g, x, y, w: g.mul(g.exp(x), g.exp(y)),
         lambda g, x, y, w: g.exp(g.add(x, y)),
         lambda g, x, y, w: g.exp(g.mul(x, y)),
-    ),
+    )
 }
 PAIRS = FOR_ALL_SIZES | PIECEWISE | BY_LAWS
 

@@ -51,10 +51,7 @@ KNOWN: dict[str, Claim] = {
         lambda g, x, y, c: g.log(largest(g, g.square(x))),
         lambda g, x, y, c: largest(g, g.log(g.square(x))),
     ),
-    "max(max x) = max(x)": (
-        lambda g, x, y, c: g.max(largest(g, x), 0),
-        lambda g, x, y, c: g.max(g.max(x, 0), 1),
-    ),
+    "max(max x) = max(x)": (lambda g, x, y, c: g.max(largest(g, x), 0), lambda g, x, y, c: g.max(g.max(x, 0), 1)),
     "relu(maximum(x, y)) = maximum(relu x, relu y)": (
         lambda g, x, y, c: g.relu(g.maximum(x, y)),
         lambda g, x, y, c: g.maximum(g.relu(y), g.relu(x)),
@@ -79,10 +76,7 @@ UNDECIDED: dict[str, Claim] = {
     "relu(2x) = 2 relu(x)": (lambda g, x, y, c: g.relu(g.scale(x, 2)), lambda g, x, y, c: g.scale(g.relu(x), 2)),
     "relu(x²) = x²": (lambda g, x, y, c: g.relu(g.square(x)), lambda g, x, y, c: g.square(x)),
     "relu(exp x) = exp(x)": (lambda g, x, y, c: g.relu(g.exp(x)), lambda g, x, y, c: g.exp(x)),
-    "relu(x) − relu(−x) = x": (
-        lambda g, x, y, c: g.sub(g.relu(x), g.relu(g.scale(x, -1))),
-        lambda g, x, y, c: g.scale(x, 1),
-    ),
+    "relu(x) − relu(−x) = x": (lambda g, x, y, c: g.sub(g.relu(x), g.relu(g.scale(x, -1))), lambda g, x, y, c: g.scale(x, 1)),
     "y + relu(x − y) = x + relu(y − x)": (lambda g, x, y, c: larger(g, x, y), lambda g, x, y, c: larger(g, y, x)),
     "relu(x) + relu(−x) = √(x²)": (lambda g, x, y, c: size_by_relu(g, x), lambda g, x, y, c: size(g, x)),
     "√(25 x²) = 5 √(x²)": (lambda g, x, y, c: g.sqrt(g.scale(g.square(x), 25)), lambda g, x, y, c: g.scale(size(g, x), 5)),
@@ -106,10 +100,7 @@ UNDECIDED: dict[str, Claim] = {
 FALSE: dict[str, Claim] = {
     "relu(x) = x": (lambda g, x, y, c: g.relu(x), lambda g, x, y, c: g.scale(x, 1)),
     "relu(x) = √(x²)": (lambda g, x, y, c: g.relu(x), lambda g, x, y, c: size(g, x)),
-    "relu(x + y) = relu(x) + relu(y)": (
-        lambda g, x, y, c: g.relu(g.add(x, y)),
-        lambda g, x, y, c: g.add(g.relu(x), g.relu(y)),
-    ),
+    "relu(x + y) = relu(x) + relu(y)": (lambda g, x, y, c: g.relu(g.add(x, y)), lambda g, x, y, c: g.add(g.relu(x), g.relu(y))),
     "relu(−x) = −relu(x)": (lambda g, x, y, c: g.relu(g.scale(x, -1)), lambda g, x, y, c: g.scale(g.relu(x), -1)),
     "max(x + y) = max(x) + max(y)": (
         lambda g, x, y, c: largest(g, g.add(x, y)),
@@ -117,10 +108,7 @@ FALSE: dict[str, Claim] = {
     ),
     "max(−x) = −max(x)": (lambda g, x, y, c: largest(g, g.scale(x, -1)), lambda g, x, y, c: g.scale(largest(g, x), -1)),
     "√(x²) = x": (lambda g, x, y, c: size(g, x), lambda g, x, y, c: g.scale(x, 1)),
-    "tanh(clamp x) = clamp(tanh x)": (
-        lambda g, x, y, c: g.tanh(g.clamp(x, 0, 1)),
-        lambda g, x, y, c: g.clamp(g.tanh(x), 0, 1),
-    ),
+    "tanh(clamp x) = clamp(tanh x)": (lambda g, x, y, c: g.tanh(g.clamp(x, 0, 1)), lambda g, x, y, c: g.clamp(g.tanh(x), 0, 1)),
 }
 
 

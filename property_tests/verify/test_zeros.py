@@ -99,10 +99,7 @@ TIES: dict[str, tuple[Pair, Shapes]] = {
     "less for less_equal": ((lambda p, x, y: p.less_equal(x, y), lambda p, x, y: p.less(x, y)), ((4, 8), (4, 8))),
     "never for equal": ((lambda p, x, y: p.mul(p.equal(x, y), x), lambda p, x, y: p.scale(x, 0)), ((4, 8), (4, 8))),
     "an order backwards": (
-        (
-            lambda p, x: p.argsort(x, 1),
-            lambda p, x: p.flip(p.argsort(x, 1, descending=True), (1,)),
-        ),
+        (lambda p, x: p.argsort(x, 1), lambda p, x: p.flip(p.argsort(x, 1, descending=True), (1,))),
         ((4, 32),),
     ),
     "a choice by order": (
@@ -126,10 +123,7 @@ def test_equal_elements_in_another_order_are_not_equal(name: str, seed: int) -> 
 
 RIGHT: dict[str, tuple[Pair, Shapes]] = {
     "division by a root": (
-        (
-            lambda p, x: p.div(x, p.sqrt(p.mean(p.square(x), 1))),
-            lambda p, x: p.mul(x, p.rsqrt(p.mean(p.mul(x, x), 1))),
-        ),
+        (lambda p, x: p.div(x, p.sqrt(p.mean(p.square(x), 1))), lambda p, x: p.mul(x, p.rsqrt(p.mean(p.mul(x, x), 1)))),
         ROWS,
     ),
     "and an epsilon": (
@@ -153,10 +147,7 @@ RIGHT: dict[str, tuple[Pair, Shapes]] = {
         ),
         ROWS,
     ),
-    "two quotients": (
-        (lambda p, x, y: p.div(x, p.mul(y, y)), lambda p, x, y: p.div(p.div(x, y), y)),
-        ((16, 32), (16, 32)),
-    ),
+    "two quotients": ((lambda p, x, y: p.div(x, p.mul(y, y)), lambda p, x, y: p.div(p.div(x, y), y)), ((16, 32), (16, 32))),
     "a sum of quotients": (
         (lambda p, x, y: p.sum(p.div(x, y), 1), lambda p, x, y: p.sum(p.mul(x, p.pow(y, -1)), 1)),
         ((16, 32), (16, 32)),

@@ -147,14 +147,8 @@ EQUAL: dict[str, tuple[Op, Op]] = {
         lambda g, x, y, i, j: g.gather(g.index_write(x, i, g.gather(x, i)), j),
         lambda g, x, y, i, j: g.gather(x, j),
     ),
-    "a sum of running sums": (
-        lambda g, x, y, i, j: g.cumsum(x + y, 0),
-        lambda g, x, y, i, j: g.cumsum(x, 0) + g.cumsum(y, 0),
-    ),
-    "order does not change a sum": (
-        lambda g, x, y, i, j: g.sum(g.sort(x, 0)[0], 0),
-        lambda g, x, y, i, j: g.sum(x, 0),
-    ),
+    "a sum of running sums": (lambda g, x, y, i, j: g.cumsum(x + y, 0), lambda g, x, y, i, j: g.cumsum(x, 0) + g.cumsum(y, 0)),
+    "order does not change a sum": (lambda g, x, y, i, j: g.sum(g.sort(x, 0)[0], 0), lambda g, x, y, i, j: g.sum(x, 0)),
     "sorted in two parts": (
         lambda g, x, y, i, j: g.topk(x, 3, 0)[0],
         lambda g, x, y, i, j: g.split(g.sort(x, 0, descending=True)[0], 2, 0)[0],
@@ -282,10 +276,7 @@ IMAGES_DIFFERENT: dict[str, tuple[Op, Op]] = {
         lambda g, x, y, w, m: g.avg_pool2d(x, 3, 1, 1),
         lambda g, x, y, w, m: g.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
     ),
-    "relu of means": (
-        lambda g, x, y, w, m: g.relu(g.avg_pool2d(x, 3)),
-        lambda g, x, y, w, m: g.avg_pool2d(g.relu(x), 3),
-    ),
+    "relu of means": (lambda g, x, y, w, m: g.relu(g.avg_pool2d(x, 3)), lambda g, x, y, w, m: g.avg_pool2d(g.relu(x), 3)),
     "maxima of a sum": (
         lambda g, x, y, w, m: g.max_pool2d(x + y, 3),
         lambda g, x, y, w, m: g.max_pool2d(x, 3) + g.max_pool2d(y, 3),

@@ -162,10 +162,7 @@ def test_a_reshape_between_generated_kernels_launches_and_copies_nothing() -> No
     assert "contiguous" not in row(graph.graph())
 
 
-@given(
-    shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple),
-    data=st.data(),
-)
+@given(shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), data=st.data())
 def test_strides_of_a_view_show_what_the_op_makes(shape: tuple[int, ...], data: st.DataObject) -> None:
     """Against NumPy, on arrays whose dims lie in memory in any order."""
     order = data.draw(st.permutations(range(len(shape))))

@@ -19,14 +19,7 @@ from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.testing import EVERY, as_program, block_graphs
-from property_tests.support.hand_written import (
-    HAND_WRITTEN,
-    attention,
-    block_program,
-    gated_mlp,
-    in_dtype,
-    rms_norm_linear,
-)
+from property_tests.support.hand_written import HAND_WRITTEN, attention, block_program, gated_mlp, in_dtype, rms_norm_linear
 from property_tests.support.parameters import paired
 
 RAGGED = ["rms_norm_linear, ragged", "attention", "attention, one query", "lora, ragged", "split_product, ragged"]

@@ -107,10 +107,7 @@ def looped_or_split(dtype: str, loop: int, parts: int, mask: tuple[int, ...], ab
     x = block.new_input(s, (0, 2), 2)
     factor = block.new_input(m, (heads, last), last)
     weights = block.mul(block.exp(x), factor) if above else block.mul(factor, block.exp(x))
-    sums = [
-        block.forloop_accum(block.matmul(weights, block.new_input(v, (0, 1), 1))),
-        block.forloop_accum(weights, "sum", 2),
-    ]
+    sums = [block.forloop_accum(block.matmul(weights, block.new_input(v, (0, 1), 1))), block.forloop_accum(weights, "sum", 2)]
     if parts == 1:
         block.new_output(block.div(*sums), (0, REPLICATED))
         kernel.customized([s, m, v], block)

@@ -35,12 +35,7 @@ CHOICES = {
     "powers of two": Schedule(exp2=True),
     "use of reciprocals": Schedule(use_reciprocal=True),
     "loads first": Schedule(hoist_loads=True),
-    "all of them": Schedule(
-        swapped=True,
-        exp2=True,
-        use_reciprocal=True,
-        hoist_loads=True,
-    ),
+    "all of them": Schedule(swapped=True, exp2=True, use_reciprocal=True, hoist_loads=True),
 }
 
 

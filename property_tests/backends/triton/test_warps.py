@@ -77,10 +77,7 @@ def test_the_mugraphs_of_a_cut_keep_the_blockdims() -> None:
     assert all(block.threads == 256 for block in blocks)
 
 
-@pytest.mark.parametrize(
-    ("blockdims", "threads"),
-    few([([(512,), (128,)], 128), ([(64, 1, 1)], 64), ([(16, 16)], 256)], 1),
-)
+@pytest.mark.parametrize(("blockdims", "threads"), few([([(512,), (128,)], 128), ([(64, 1, 1)], 64), ([(16, 16)], 256)], 1))
 def test_blockdims_restrict_what_superoptimize_emits_and_reports(blockdims: list[tuple[int, ...]], threads: int) -> None:
     mugraphs = mi.superoptimize(attention(keys=256), blockdims=blockdims, top=3, jobs=1, device="cpu")
     fused = [mugraph for mugraph in mugraphs if mugraph.candidate.fused]

@@ -156,8 +156,7 @@ def test_check_exits_with_2_for_a_broken_file_and_leaves_stdout_empty(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("claim", "domain"),
-    [("(x·y)/y = x", "indexed"), pytest.param("(x·y)/y = x", "abstract", marks=pytest.mark.slow)],
+    ("claim", "domain"), [("(x·y)/y = x", "indexed"), pytest.param("(x·y)/y = x", "abstract", marks=pytest.mark.slow)]
 )
 def test_cancellation_fails_the_check_though_it_is_true(claim: str, domain: str, tmp_path: Path) -> None:
     report = check_file(written(tmp_path, CANCELLATION[claim], domain), paper_programs())
@@ -363,9 +362,7 @@ def test_a_proof_by_laws_that_grow_forever_ends_within_its_limit(tmp_path: Path)
     assert now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime < 10
 
 
-def test_a_structure_that_rests_on_a_true_law_outside_the_field_is_proved(
-    tmp_path: Path,
-) -> None:
+def test_a_structure_that_rests_on_a_true_law_outside_the_field_is_proved(tmp_path: Path) -> None:
     kept = "(relation positive (E))\n(rule ((= e (Exp x))) ((positive e)))\n(rewrite (Relu x) x :when ((positive x)))"
     graph = KernelGraph()
     x, w = graph.new_input((16, 64)), graph.new_input((64, 32))

@@ -143,10 +143,7 @@ def above(graph: KernelGraph, x: Tensor) -> Tensor:
 SQUARED_ROOT = function(lambda g, x: g.sqrt(g.mul(above(g, x), above(g, x))))
 FALSE = {
     "the root of a square is its base": (SQUARED_ROOT, function(above)),
-    "the root of a square is a square of a root": (
-        function(lambda g, x: g.sqrt(g.square(x))),
-        function(lambda g, x: x),
-    ),
+    "the root of a square is a square of a root": (function(lambda g, x: g.sqrt(g.square(x))), function(lambda g, x: x)),
     "a quotient by the root of a square is one by its base": (
         function(lambda g, x: g.div(x, g.sqrt(g.mul(above(g, x), above(g, x))))),
         function(lambda g, x: g.div(x, above(g, x))),

@@ -161,10 +161,7 @@ NARROWING: dict[str, tuple[str, Tree]] = {
     "roots both ways": ('(birewrite (Mul (Sqrt x) (Sqrt y)) (Sqrt (Mul x y)) :name "mine")', ("Sqrt", ("Mul", H, H))),
     "the root of a square": ("(rewrite (Sqrt (Square x)) (Square (Sqrt x)))", ("Sqrt", ("Square", H))),
     "a logarithm": ("(rewrite (Log (Mul x y)) (Add (Log x) (Log y)))", ("Log", ("Mul", H, H))),
-    "powers both ways": (
-        "(birewrite (Pow c (Mul x y)) (Mul (Pow c x) (Pow c y)))",
-        ("Pow", Fraction(1, 2), ("Mul", H, H)),
-    ),
+    "powers both ways": ("(birewrite (Pow c (Mul x y)) (Mul (Pow c x) (Pow c y)))", ("Pow", Fraction(1, 2), ("Mul", H, H))),
 }
 
 

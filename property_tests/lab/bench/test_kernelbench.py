@@ -20,9 +20,7 @@ from property_tests.support.parameters import few
 
 pytest.importorskip("torch")
 FOLDER = kernelbench_folder()
-OUTSIDE = {
-    "level2/66_Matmul_Dropout_Softmax": "random",
-}
+OUTSIDE = {"level2/66_Matmul_Dropout_Softmax": "random"}
 
 
 NAMES = [problem.name for problem in find_problems(FOLDER)]
