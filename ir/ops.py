@@ -155,10 +155,6 @@ def _of_library(op: LibraryOp) -> Op:
     return _row(op, Kind.LIBRARY, False, (op.arity, op.arity), rearrange=op.move, indices=op.indices, dtype=op.dtype)
 
 
-def _derived(op: DerivedOp) -> Op:
-    return _row(op, Kind.DERIVED, op.in_blocks, op.arity)
-
-
 def _accumulator(name: str, reduction: str, **given: Any) -> Op:
     rest: dict[str, Any] = {"shape": shapes.accumulate, "attributes": {"dim": "int?"}} | given
     return Op(name=name, kind=Kind.ACCUMULATOR, arity=(1, 1), levels=BLOCK, reduction=reduction, **rest)
@@ -227,7 +223,7 @@ _ROWS = (
         noun="acc_columns",
     ),
     # Derived ops: defined by what they expand to.
-    *(_derived(op) for op in derived.OPS),
+    *(_row(op, Kind.DERIVED, op.in_blocks, op.arity) for op in derived.OPS),
     # Graphs of the next level.
     Op(name="block", kind=Kind.GRAPH, arity=(1, 256), levels=KERNEL, shape=shapes.no_rule, attributes={"graph": "graph"}),
     Op(name="thread", kind=Kind.GRAPH, arity=(1, 256), levels=BLOCK, shape=shapes.no_rule, attributes={"graph": "graph"}),

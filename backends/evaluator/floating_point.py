@@ -19,7 +19,6 @@ from mirage_eg.backends.evaluator.matmul import product
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import CASTS, elementwise_table
-from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import Op
 from mirage_eg.ir.shapes import Attributes, Shape
 
@@ -180,14 +179,10 @@ def _round_to_bfloat16(xp: Any, x: Array) -> Array:
     return xp.where(xp.isfinite(x), rounded.view(xp.float32).reshape(x.shape), x)
 
 
-def _derived(op: ElementwiseOp) -> Callable[..., Array]:
-    return op.numbers or partial(_numbers_by_definition, op.name)
-
-
 def _numbers_by_definition(name: str, xp: Any, *operands: Array, **attributes: Any) -> Array:
     definition = definition_of(name, attributes)
     assert definition is not None
     return by_definition(definition, operands, lambda op, *x, **given: ELEMENTWISE[op](xp, *x, **given))
 
 
-ELEMENTWISE = elementwise_table(_derived)
+ELEMENTWISE = elementwise_table(lambda op: op.numbers or partial(_numbers_by_definition, op.name))

@@ -106,7 +106,7 @@ class _Import:
                 tuple(results),
                 constants,
                 last,
-                self._shapes(),
+                {name: tuple(it.shape) for name, it in self.inputs.items()},
                 operators,
             )
         )
@@ -128,9 +128,6 @@ class _Import:
         pairs = {node.output[0]: node.input[0] for node in nodes if node.output[0] in results}
         kinds = {name: (str(self.plan.values[x].dtype), str(self.plan.values[name].dtype)) for name, x in pairs.items()}
         return {name: pairs[name] for name, (of, to) in kinds.items() if of == "torch.bool" and "float" in to}
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(it.shape) for name, it in self.inputs.items()}
 
     def _is_torchs(self, name: str) -> bool:
         """Whether a value is a tensor of torch, or an array that can be one."""

@@ -162,7 +162,7 @@ class _Builder:
         for choice in steps:
             if choice.enode in values:
                 continue
-            operands = [self._value(values, choice, child) for child in choice.enode.children]
+            operands = [values[self._key(choice, child)][0] for child in choice.enode.children]
             if choice.enode.constructor == "Result":
                 [child] = choice.enode.children
                 results = values[self._key(choice, child)]
@@ -180,9 +180,6 @@ class _Builder:
     def _key(self, choice: ClassChoice, child: int) -> NumberedENode | int:
         source = self._source(choice, child)
         return child if source is None else source.enode
-
-    def _value(self, values: Mapping[NumberedENode | int, tuple[int, ...]], choice: ClassChoice, child: int) -> int:
-        return values[self._key(choice, child)][0]
 
     def _prologue(self, folded: list[int], names: list[str], needed: list[int], reads: Sequence[int]) -> Graph:
         graph = Checker(Level.KERNEL)

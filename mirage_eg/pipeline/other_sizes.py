@@ -231,7 +231,7 @@ class OtherSizes:
         for entry in (*[entry for entry in candidates if entry.fused or entry is candidates[0]][:_TRIED], *library):
             try:
                 with ending(until if entry.fused else NEVER):
-                    lowered = self._lowered(entry)
+                    lowered = entry if isinstance(entry, Lowered) else lower(entry, self._device)
                     made = self._written(lowered, ranges)
                     verdict = verify_sizes(
                         self._program,
@@ -282,9 +282,6 @@ class OtherSizes:
             for it in result.candidates
             if it.schedule is not None
         ]
-
-    def _lowered(self, entry: Found | Lowered) -> Lowered:
-        return entry if isinstance(entry, Lowered) else lower(entry, self._device)
 
     def _ranked(self, found: Sequence[Found], ranges: Ranges) -> list[Lowered]:
         """The first µGraphs that are not tuned, by the measured times of their sources for all sizes."""

@@ -59,7 +59,7 @@ def report_page(report: RunReport, program: Graph, best: Graph, source: str) -> 
         _section("The best µGraph", _best(report, program, best)),
         _section("Memory between kernels", _memory(report, best)),
         _section("Layouts between kernels", _layouts(report)),
-        _section("Triton source", f'<div class="source">{_coloured(source)}</div>'),
+        _section("Triton source", f'<div class="source">{highlight(source, PythonLexer(), HtmlFormatter(nowrap=False))}</div>'),
         _section("µGraphs", _mugraphs(report, program)),
         _section("Verification and rules", _rules(report)),
         _section("Run", _run(report)),
@@ -75,10 +75,6 @@ def _style() -> str:
     light, dark = (HtmlFormatter(style=style).get_style_defs(".source") for style in ("friendly", "github-dark"))
     page = "body { color: #e8edf5; background: #10151c } pre, .source { background: #1b212b !important }"
     return f"{light}\n{_STYLE}@media (prefers-color-scheme: dark) {{\n{dark}\n{page}\n{dark_style()}\n}}\n"
-
-
-def _coloured(source: str) -> str:
-    return str(highlight(source, PythonLexer(), HtmlFormatter(nowrap=False)))
 
 
 def _section(title: str, body: str) -> str:

@@ -197,11 +197,8 @@ class RandomInputs:
     @cached_property
     def usual(self) -> str:
         """The first of USUAL on which every output of the program has a finite element, else USUAL[0]."""
-        finite = (name for name in USUAL if all(map(self._any_finite, self.numbers(name).outputs)))
+        finite = (name for name in USUAL if all(self._xp.isfinite(x).any() for x in self.numbers(name).outputs))
         return next(finite, USUAL[0])
-
-    def _any_finite(self, x: Array) -> bool:
-        return bool(self._xp.isfinite(x).any())
 
     def many(self, number: int, count: int) -> FloatTrial:
         """`count` stacked trials of zero-mean inputs, along the first dim of all arrays; each `number` gives others."""

@@ -177,7 +177,7 @@ def typed(equation: Equation, attributes: Attributes = Attributes()) -> TypedEqu
     env = {name: tuple(shapes.fresh() for _ in range(number(ranks[name]))) for name in names}
     for name, dims in env.items():
         shapes.names |= {dim: f"{name}.{axis}" for axis, dim in enumerate(dims)}
-    sides = [_infer(side, env, shapes, number(_rank(side, ranks))) for side in equation]
+    sides = [_infer(side, env, shapes, number(ranks[side if isinstance(side, str) else ""])) for side in equation]
     for axis, (left, right) in enumerate(zip(sides[0].dims, sides[1].dims, strict=True)):
         try:
             shapes.unify_words(left, right)
@@ -243,10 +243,6 @@ def term_ranks(sides: Sequence[Term], given: Mapping[str, int] | None = None) ->
     names = {it for side in sides for it in subterms(side) if isinstance(it, str)}
     found = {name: ranks.get(find(name)) for name in names}
     return found | {"": ranks.get(find(roots[0]))}
-
-
-def _rank(side: Term, ranks: dict[str, int | None]) -> int | None:
-    return ranks[side] if isinstance(side, str) else ranks[""]
 
 
 def _infer(term: Term, env: dict[str, tuple[Dim, ...]], shapes: Shapes, rank: int) -> TypedTerm:

@@ -26,7 +26,7 @@ def equal_in_field(pair: TermPair, seed: int) -> bool | None:
     inputs = {
         name: _input(algebra, name)
         for name in dict.fromkeys([*variables(pair.left), *variables(pair.right)])
-        if _is_tensor(name)
+        if any(name in names for names in TENSORS.values())
     }
     left, right = (_evaluate(side, algebra, inputs) for side in (pair.left, pair.right))
     if left.unfaithful - {INDICATOR} or right.unfaithful - {INDICATOR}:
@@ -35,10 +35,6 @@ def equal_in_field(pair: TermPair, seed: int) -> bool | None:
     different = first.residues != second.residues
     undefined = either(first.undefined, second.undefined)
     return not bool((different if undefined is None else different & ~undefined).any())
-
-
-def _is_tensor(name: str) -> bool:
-    return any(name in names for names in TENSORS.values())
 
 
 def _input(algebra: FieldAlgebra, name: str) -> FieldValue:
