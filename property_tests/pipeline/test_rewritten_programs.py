@@ -9,7 +9,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.runtime.launch_plan import launch_plan_of
 from mirage_eg.backends.triton.compile import loaded
-from mirage_eg.backends.triton.interpreter import interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import prepared_values
@@ -84,14 +84,13 @@ def test_the_report_and_the_terminal_say_what_was_rewritten() -> None:
     assert "sum" not in kernel_summary(result.candidates[0].graph)
 
 
-def test_a_generated_kernel_reads_what_is_prepared() -> None:
+def test_a_generated_kernel_reads_what_is_prepared(run_program: RunProgram) -> None:
     fused = [it for it in searched(True).candidates if it.fused and prepared_values(it.graph)]
     assert fused
     draw = np.random.default_rng(1)
     arrays = [draw.standard_normal(kind.shape).astype(np.float16) / 8 for kind in row_sums().input_types]
     [wanted] = evaluate(row_sums(), [array.astype(float) for array in arrays], FloatAlgebra())
-    with interpreter() as run:
-        [got] = run(fused[0].source, arrays)
+    [got] = run_program(fused[0].source, arrays)
     assert np.allclose(got, wanted, atol=0.05)
     with loaded(fused[0].source) as module:
         plan = launch_plan_of(module)

@@ -1,25 +1,17 @@
 """Programs of models that slice and concatenate are fused as others are: proved, right in the interpreter, without copies."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
 from property_tests.support.hand_written import inputs_of, worst
 from property_tests.support.sliced_programs import joined_weights, rotary_scores, rotated
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def rotary_projection() -> Graph:

@@ -43,6 +43,12 @@ def worst(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
     return max(np.inf if np.isnan(error) else float(error) for error in errors)
 
 
+def error_of(run: RunProgram, graph: Graph, source: str | None = None, scale: float = 1.0) -> float:
+    """The error, as `worst`, of a source of a graph at `inputs_of` it; None: the source that is emitted for it."""
+    arrays = inputs_of(graph, scale=scale)
+    return worst(run(emit(graph) if source is None else source, arrays), evaluate(graph, arrays, FloatAlgebra()))
+
+
 @dataclass(frozen=True)
 class Pair:
     """A program and a µGraph of it."""

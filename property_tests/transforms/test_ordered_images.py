@@ -7,7 +7,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.windows import channels_last
@@ -99,7 +99,7 @@ def test_structures_of_images_channels_last_serve_other_sizes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_kernels_between_convolutions_read_and_write_channels_last(dtype: str) -> None:
+def test_kernels_between_convolutions_read_and_write_channels_last(run_program: RunProgram, dtype: str) -> None:
     program = residual(16, 6, dtype)
     best = optimize("p", program, Options(device="cpu", gpu="H200", jobs=1, top=1, cache=False)).candidates[0]
     blocks = [item for item in best.graph.nodes if item.op == "block"]
@@ -109,5 +109,4 @@ def test_kernels_between_convolutions_read_and_write_channels_last(dtype: str) -
     assert source.count("channels_last_kernel[") == 1 and ".permute(" not in source.partition("def launch")[2]
     given = zip(program.input_names, inputs_of(program, scale=0.3), strict=True)
     arrays = [abs(array) + 0.5 if name.startswith("v") else array for name, array in given]
-    with interpreter() as run:
-        assert worst(run(source, arrays), evaluate(program, arrays, FloatAlgebra())) < 4 * ROUNDING[dtype]
+    assert worst(run_program(source, arrays), evaluate(program, arrays, FloatAlgebra())) < 4 * ROUNDING[dtype]

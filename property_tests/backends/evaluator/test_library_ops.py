@@ -1,6 +1,5 @@
 """Library ops: on arrays what NumPy computes, in the field exact moves and sums, in emitted files the same calls of torch."""
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +13,7 @@ from mirage_eg.backends.evaluator.finite_field import FieldAlgebra
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir import indexing
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
@@ -75,12 +74,6 @@ def test_indices_move_along_every_dim_as_in_numpy(shape: list[int], data: st.Dat
     np.testing.assert_array_equal(
         indexing.take_along_dim(np, [scattered, along], 0, attributes), np.take_along_axis(scattered, along, dim)
     )
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,6 @@
 """A product with its bias is one call of the library: one kernel to the cost model and the search, and right."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -22,12 +22,6 @@ from property_tests.support.hand_written import ROUNDING, inputs_of, worst
 
 pytest.importorskip("torch")
 ROWS, SUMMED, COLUMNS = 24, 32, 48
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def product(
@@ -61,7 +55,7 @@ BIASED = {
 
 
 @pytest.mark.parametrize("name", BIASED)
-def test_a_product_with_its_bias_is_one_kernel(run: RunProgram, name: str) -> None:
+def test_a_product_with_its_bias_is_one_kernel(run_program: RunProgram, name: str) -> None:
     graph = BIASED[name]
     [launch] = launches_of(graph).kernels
     assert launch.kind is LaunchKind.PRODUCT and len(predict(graph, DEVICES["H200"])) == 1
@@ -69,7 +63,7 @@ def test_a_product_with_its_bias_is_one_kernel(run: RunProgram, name: str) -> No
     assert source.count("torch.addmm(") == 1 and "torch.matmul" not in source
     arrays = inputs_of(graph, scale=0.3)
     dtype = str(graph.output_types[0].dtype)
-    assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
+    assert worst(run_program(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
 
 
 def written(p: KernelGraph, x: Tensor, inner: float = 0.044715, limit: float = 0.0) -> Tensor:
@@ -89,7 +83,7 @@ ACTIVATED = {
 
 
 @pytest.mark.parametrize("name", ACTIVATED)
-def test_a_product_with_bias_and_activation_is_one_kernel(run: RunProgram, name: str) -> None:
+def test_a_product_with_bias_and_activation_is_one_kernel(run_program: RunProgram, name: str) -> None:
     for graph in (ACTIVATED[name], expand(ACTIVATED[name])):
         [launch] = launches_of(graph).kernels
         assert launch.kind is LaunchKind.PRODUCT and len(predict(graph, DEVICES["H200"])) == 1
@@ -97,7 +91,7 @@ def test_a_product_with_bias_and_activation_is_one_kernel(run: RunProgram, name:
         assert source.count("= activated_product(") == 1 and "tanh(" not in source.partition("def launch")[2]
         arrays = inputs_of(graph, scale=0.3)
         dtype = str(graph.output_types[0].dtype)
-        assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
+        assert worst(run_program(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
 
 
 NOT_ACTIVATED = {
@@ -127,11 +121,11 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_sums_are_kernels_of_their_own(run: RunProgram, name: str) -> None:
+def test_other_sums_are_kernels_of_their_own(run_program: RunProgram, name: str) -> None:
     graph = OTHERS[name]
     assert not any(launches_of(graph).of_kind(LaunchKind.PRODUCT))
     arrays = inputs_of(graph, scale=0.3)
-    assert np.isfinite(np.asarray(run(emit(graph), arrays)[0], np.float64)).all()
+    assert np.isfinite(np.asarray(run_program(emit(graph), arrays)[0], np.float64)).all()
 
 
 def test_plans_have_the_product_and_what_follows_its_bias_apart() -> None:

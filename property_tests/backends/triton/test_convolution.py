@@ -1,7 +1,5 @@
 """Convolutions for which cuDNN has no good kernel are generated kernels, with the elementwise ops behind them."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,24 +7,15 @@ from hypothesis import strategies as st
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
-from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches import image_layouts
 from mirage_eg.backends.launches.image_layouts import ordered_ends
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
-from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.tensor import Tensor
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
+from property_tests.support.hand_written import ROUNDING, error_of
 
 
 @pytest.fixture
@@ -34,11 +23,6 @@ def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_layouts, "_FEWEST_ELEMENTS", 0)
     monkeypatch.setattr(image_layouts, "_FEW", 99)
     monkeypatch.setattr(image_layouts, "_FEW_OF_IMAGES", 99)
-
-
-def is_right(run: RunProgram, program: Graph) -> bool:
-    arrays = inputs_of(program)
-    return worst(run(emit(program), arrays), evaluate(program, arrays, FloatAlgebra())) < ROUNDING["float32"]
 
 
 def kernels(program: Graph) -> list[LaunchKind]:
@@ -55,7 +39,7 @@ def with_ops_behind(p: KernelGraph, y: Tensor) -> Tensor:
 
 
 @pytest.mark.usefixtures("of_any_size")
-def test_a_convolution_and_the_ops_behind_it_are_one_kernel(run: RunProgram) -> None:
+def test_a_convolution_and_the_ops_behind_it_are_one_kernel(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     image, volume = p.new_input((2, 6, 5, 4), "float32", "x"), p.new_input((2, 3, 4, 3, 5), "float32", "y")
     of_image, of_volume = p.new_input((10, 3, 3, 2), "float32", "w"), p.new_input((3, 5, 2, 3, 3), "float32", "v")
@@ -63,7 +47,7 @@ def test_a_convolution_and_the_ops_behind_it_are_one_kernel(run: RunProgram) -> 
     turned = p.conv_transpose3d(volume, of_volume, strides=(2, 1, 3), pads=1, output_pads=(1, 0, 0), dilations=(1, 2, 1))
     p.mark_output(p.exp(p.scale(turned, -1)))
     assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT] * 2
-    assert is_right(run, p.graph())
+    assert error_of(run_program, p.graph()) < ROUNDING["float32"]
 
 
 @pytest.mark.usefixtures("of_any_size")
@@ -78,14 +62,14 @@ def test_a_value_that_others_read_is_written() -> None:
 
 
 @pytest.mark.usefixtures("of_any_size")
-def test_an_image_lives_until_the_last_op_behind_its_convolution(run: RunProgram) -> None:
+def test_an_image_lives_until_the_last_op_behind_its_convolution(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     image, shape = p.new_input((1, 2, 6, 6, 6), "float32", "x"), (2, 2, 3, 3, 3)
     between = p.conv3d(image, p.new_input(shape, "float32", "w"), pads=1)
     image = p.conv3d(between, p.new_input(shape, "float32", "v"), pads=1)
     last = p.new_input(shape, "float32", "u")  # a node between the convolution and the op behind it
     p.mark_output(p.conv3d(p.tanh(image), last, pads=1))
-    assert is_right(run, p.graph())
+    assert error_of(run_program, p.graph()) < ROUNDING["float32"]
 
 
 @st.composite
@@ -113,13 +97,13 @@ def convolved(draw: st.DrawFn) -> Graph:
 @pytest.mark.slow
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture])
-def test_convolutions_of_any_windows_are_right(run: RunProgram, data: st.DataObject) -> None:
+def test_convolutions_of_any_windows_are_right(run_program: RunProgram, data: st.DataObject) -> None:
     try:
         program = data.draw(convolved())
     except GraphError:  # a window larger than the image, or pads that leave nothing
         return
     assert kernels(program) == [LaunchKind.IMPLICIT_PRODUCT]
-    assert is_right(run, program)
+    assert error_of(run_program, program) < ROUNDING["float32"]
 
 
 def volumes(channels: int, dtype: str) -> Graph:

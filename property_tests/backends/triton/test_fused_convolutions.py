@@ -1,32 +1,22 @@
 """Convolutions with a bias, an added image and a relu are one call of cuDNN: one kernel to the cost model and the search."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict, predict_us
-from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.convolution import fused_convolutions
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+from property_tests.support.hand_written import ROUNDING, error_of
 
 pytest.importorskip("torch")
 CALL = "convolution_relu("
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def per_channel(p: KernelGraph, x: Tensor) -> Tensor:
@@ -64,15 +54,14 @@ def convolved(
 
 
 @pytest.mark.parametrize("body", [per_channel, plus_image, both, image_first, nothing])
-def test_a_convolution_with_what_follows_is_one_kernel(run: RunProgram, body: object) -> None:
+def test_a_convolution_with_what_follows_is_one_kernel(run_program: RunProgram, body: object) -> None:
     graph = convolved(body)
     [launch] = launches_of(graph).kernels
     assert launch.kind is LaunchKind.CONVOLUTION and [graph.nodes[it].op for it in launch.nodes][-1] == "relu"
     assert predict_us(graph, DEVICES["H200"]) == predict(graph, DEVICES["H200"])[0].us
     source = emit(graph)
     assert source.partition("def launch")[2].count(CALL) == 1 and "filters_channels_last, " in source
-    arrays = inputs_of(graph, scale=0.3)
-    assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]
+    assert error_of(run_program, graph, source, scale=0.3) < 2 * ROUNDING["float16"]
 
 
 def twice(p: KernelGraph, x: Tensor) -> Tensor:
@@ -92,11 +81,10 @@ def columns(p: KernelGraph, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("body", [twice, doubled, squared, columns])
-def test_other_ops_behind_a_convolution_are_kernels(run: RunProgram, body: object) -> None:
+def test_other_ops_behind_a_convolution_are_kernels(run_program: RunProgram, body: object) -> None:
     graph = convolved(body)
     assert not fused_convolutions(graph) and CALL not in emit(graph)
-    arrays = inputs_of(graph, scale=0.3)
-    assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]
+    assert error_of(run_program, graph, scale=0.3) < 2 * ROUNDING["float16"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +101,7 @@ def test_what_cudnn_has_no_kernel_for_is_not_fused(graph: Graph) -> None:
     assert not fused_convolutions(graph) and CALL not in emit(graph)
 
 
-def test_a_kernel_of_cudnn_is_part_of_the_fastest_plan(run: RunProgram) -> None:
+def test_a_kernel_of_cudnn_is_part_of_the_fastest_plan(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     x = p.new_input((1, 16, 6, 5), "float16", "x")
     for name in ("first", "second"):
@@ -124,5 +112,4 @@ def test_a_kernel_of_cudnn_is_part_of_the_fastest_plan(run: RunProgram) -> None:
     p.mark_output(x)
     best = optimize("residual", p.graph(), Options(device="cpu", gpu="h200", cache=False, top=1)).candidates[0]
     assert best.kernels == 2 and best.source.partition("def launch")[2].count(CALL) == 2
-    arrays = inputs_of(p.graph(), scale=0.3)
-    assert worst(run(best.source, arrays), evaluate(p.graph(), arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]
+    assert error_of(run_program, p.graph(), best.source, scale=0.3) < 2 * ROUNDING["float16"]

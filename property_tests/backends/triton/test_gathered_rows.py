@@ -1,6 +1,6 @@
 """Rows that an index chooses, such as the weights of experts, are read where they are: by blocks, in tiles, through views."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -12,25 +12,12 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 
 EXPERTS, WIDTH, COLUMNS = 6, 32, 48
 CHOSEN = np.array([[5, 0, -1], [2, 2, -6]])
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
-
-
-@pytest.fixture(scope="module")
-def run_guarded() -> Iterator[RunProgram]:
-    """Every address is checked; no kernels of the library."""
-    with interpreter("property_tests.support.guarded_interpreter") as run:
-        yield run
 
 
 def doubled(p: KernelGraph, x: Tensor, grid: Sequence[int], imap: Sequence[int]) -> Tensor:

@@ -1,31 +1,22 @@
 """Images between convolutions are channels last in emitted programs, and filters are converted once."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from mirage_eg import new_kernel_graph
-from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.image_layouts import ordered_ends
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.windows import channels_last
 from property_tests.backends.triton.test_views import doubled
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+from property_tests.support.hand_written import ROUNDING, error_of
 
 pytest.importorskip("torch")
 LAST = "memory_format=torch.channels_last"
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def convolution(p: KernelGraph, x: Tensor, name: str, channels: int, groups: int = 1, weight: bool = True) -> Tensor:
@@ -46,12 +37,11 @@ def two_convolutions(images: int = 1, dtype: str = "float16", groups: int = 1, w
 
 
 def is_right(run: RunProgram, graph: Graph, source: str, dtype: str) -> bool:
-    arrays = inputs_of(graph, scale=0.3)
-    return worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
+    return error_of(run, graph, source, scale=0.3) < 2 * ROUNDING[dtype]
 
 
 @pytest.mark.parametrize(("images", "dtype"), [(1, "float16"), (8, "bfloat16"), (1, "float32")])
-def test_images_stay_channels_last_between_kernels(run: RunProgram, images: int, dtype: str) -> None:
+def test_images_stay_channels_last_between_kernels(run_program: RunProgram, images: int, dtype: str) -> None:
     graph = two_convolutions(images, dtype)
     source = emit(graph)
     with loaded(source) as module:
@@ -60,7 +50,7 @@ def test_images_stay_channels_last_between_kernels(run: RunProgram, images: int,
     calls = re.findall(r"^    \w+ = .*", source.partition("def launch")[2], re.MULTILINE)
     assert not any("copy_" in call or ("conv2d(" in call and ".contiguous()" in call) for call in calls)
     assert "max_pool2d(" not in source.partition("def launch")[2]  # a generated kernel pools in both orders
-    assert is_right(run, graph, source, dtype)
+    assert is_right(run_program, graph, source, dtype)
 
 
 def test_filters_are_converted_once() -> None:
@@ -74,16 +64,16 @@ def test_filters_are_converted_once() -> None:
 
 
 @pytest.mark.parametrize("images", [1, 2])
-def test_images_and_filters_of_the_caller_are_converted_by_one_kernel(run: RunProgram, images: int) -> None:
+def test_images_and_filters_of_the_caller_are_converted_by_one_kernel(run_program: RunProgram, images: int) -> None:
     graph = two_convolutions(images, weight=False)
     source = emit(graph)
     launch = source.partition("def launch")[2]
     assert launch.count("channels_last_kernel[") == 1 and "conv2d(x_channels_last, a_channels_last, " in launch
     assert "conv2d(t" in launch and ", b_channels_last, " in launch and "def prepare" not in source
-    assert is_right(run, graph, source, "float16")
+    assert is_right(run_program, graph, source, "float16")
 
 
-def test_a_result_of_a_convolution_of_inputs_is_row_major(run: RunProgram) -> None:
+def test_a_result_of_a_convolution_of_inputs_is_row_major(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     x = p.new_input((2, 70, 9, 5), "float16", "x", strides=(9 * 5 * 70, 1, 5 * 70, 70))
     p.mark_output(convolution(p, x, "a", 4, weight=False))
@@ -92,15 +82,15 @@ def test_a_result_of_a_convolution_of_inputs_is_row_major(run: RunProgram) -> No
     assert "x_channels_last" not in source and "conv2d(x, a_channels_last" in source  # it is so already
     assert re.search(rf"out0_channels_last = \(.*conv2d.*\)\.contiguous\({LAST}\)", source)
     assert "out0_row_major_kernel[" in source
-    assert is_right(run, graph, source, "float16")
+    assert is_right(run_program, graph, source, "float16")
 
 
 @pytest.mark.parametrize(("dtype", "groups"), [("float64", 1), ("float16", 4)])
-def test_other_convolutions_keep_their_order(run: RunProgram, dtype: str, groups: int) -> None:
+def test_other_convolutions_keep_their_order(run_program: RunProgram, dtype: str, groups: int) -> None:
     graph = two_convolutions(2, dtype, groups)
     source = emit(graph)
     assert LAST not in source
-    assert is_right(run, graph, source, dtype)
+    assert is_right(run_program, graph, source, dtype)
 
 
 @pytest.mark.parametrize(("extent", "ends"), [(7, {0}), (14, {0}), (8, set()), (28, set())])
@@ -112,7 +102,9 @@ def test_1x1_convolutions_on_unaligned_planes_have_ends_channels_last(extent: in
 
 
 @pytest.mark.parametrize(("images", "dtype", "holds"), [(8, "float16", True), (7, "float16", False), (8, "float32", False)])
-def test_each_channel_of_many_images_alone_is_channels_last(run: RunProgram, images: int, dtype: str, holds: bool) -> None:
+def test_each_channel_of_many_images_alone_is_channels_last(
+    run_program: RunProgram, images: int, dtype: str, holds: bool
+) -> None:
     p = new_kernel_graph()
     x = doubled(p, p.new_input((images, 4, 6, 5), dtype, "x"), 1)
     p.mark_output(doubled(p, convolution(p, x, "a", 4, groups=4), 1))
@@ -121,10 +113,10 @@ def test_each_channel_of_many_images_alone_is_channels_last(run: RunProgram, ima
     with loaded(source) as module:
         before, *_ = (strides for _, _, strides in module.BUFFERS.values())
     assert (before == channels_last((images, 4, 6, 5))) is holds
-    assert is_right(run, graph, source, dtype)
+    assert is_right(run_program, graph, source, dtype)
 
 
-def test_images_that_the_caller_receives_are_row_major(run: RunProgram) -> None:
+def test_images_that_the_caller_receives_are_row_major(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     first = convolution(p, p.new_input((1, 4, 6, 5), "float16", "x"), "a", 4)
     kernel = doubled(p, first, 1)
@@ -135,10 +127,10 @@ def test_images_that_the_caller_receives_are_row_major(run: RunProgram) -> None:
     with loaded(source) as module:
         assert [strides for _, _, strides in module.BUFFERS.values()][:2] == [(120, 1, 20, 4), (120, 30, 5, 1)]
     assert "out1_row_major_kernel[" in source
-    assert is_right(run, graph, source, "float16")
+    assert is_right(run_program, graph, source, "float16")
 
 
-def test_a_kernel_and_a_convolution_read_one_image(run: RunProgram) -> None:
+def test_a_kernel_and_a_convolution_read_one_image(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     flat = doubled(p, p.new_input((2, 8, 30), "float16", "x"), 1)
     image = p.reshape(flat, (2, 8, 6, 5))
@@ -148,10 +140,10 @@ def test_a_kernel_and_a_convolution_read_one_image(run: RunProgram) -> None:
     graph = p.graph()
     source = emit(graph)
     assert "copy_" not in source and source.count("_kernel[") == 2
-    assert is_right(run, graph, source, "float16")
+    assert is_right(run_program, graph, source, "float16")
 
 
-def test_what_a_kernel_writes_for_a_pooling_of_few_images_is_row_major(run: RunProgram) -> None:
+def test_what_a_kernel_writes_for_a_pooling_of_few_images_is_row_major(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     first = convolution(p, p.new_input((1, 4, 6, 5), "float16", "x"), "a", 8)
     pooled = p.max_pool2d(doubled(p, first, 1), window=(2, 2), strides=(2, 2))
@@ -161,4 +153,4 @@ def test_what_a_kernel_writes_for_a_pooling_of_few_images_is_row_major(run: RunP
     with loaded(source) as module:
         assert [strides for _, _, strides in module.BUFFERS.values()][:2] == [(120, 1, 20, 4), (240, 30, 5, 1)]
     assert re.search(r"max_pool2d\(\w+, ", source.partition("def launch")[2])
-    assert is_right(run, graph, source, "float16")
+    assert is_right(run_program, graph, source, "float16")

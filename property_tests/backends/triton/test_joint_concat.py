@@ -1,7 +1,7 @@
 """Concatenations whose operands are ready before any result is read are one generated kernel."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -11,27 +11,19 @@ from hypothesis import strategies as st
 from mirage_eg import Dim, new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
 from mirage_eg.ir.sizes import SizeRange
 from property_tests.backends.triton.test_views import doubled
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+from property_tests.support.hand_written import ROUNDING, error_of
 
 Body = Callable[[KernelGraph, Tensor, Tensor], list[Tensor]]
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def caches(p: KernelGraph, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -92,21 +84,20 @@ def program(body: Body, dtype: str = "float32", strides: tuple[int, ...] | None 
 
 
 def is_right(run: RunProgram, graph: Graph, source: str, dtype: str = "float32") -> bool:
-    arrays = inputs_of(graph)
-    return worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING[dtype]
+    return error_of(run, graph, source) < ROUNDING[dtype]
 
 
 @pytest.mark.parametrize("strides", [None, (1, 8)])
 @pytest.mark.parametrize("body", [*TOGETHER, *APART])
-def test_joint_concatenations_are_right(run: RunProgram, body: Body, strides: tuple[int, ...] | None) -> None:
+def test_joint_concatenations_are_right(run_program: RunProgram, body: Body, strides: tuple[int, ...] | None) -> None:
     graph = program(body, strides=strides)
-    assert is_right(run, graph, emit(graph))
+    assert is_right(run_program, graph, emit(graph))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "bool"])
-def test_joint_concatenations_are_right_in_other_types(run: RunProgram, dtype: str) -> None:
+def test_joint_concatenations_are_right_in_other_types(run_program: RunProgram, dtype: str) -> None:
     graph = program(caches, dtype)
-    assert is_right(run, graph, emit(graph), dtype if dtype in ROUNDING else "float32")
+    assert is_right(run_program, graph, emit(graph), dtype if dtype in ROUNDING else "float32")
 
 
 @pytest.mark.parametrize("body", TOGETHER)
@@ -138,7 +129,7 @@ def test_kernels_of_block_graphs_come_first_whatever_is_launched_first() -> None
         assert list(module.SIGNATURES) == [*launched[1:], launched[0]]  # schedules, and what the compiler says, are by block
 
 
-def test_equal_joint_concatenations_share_a_kernel(run: RunProgram) -> None:
+def test_equal_joint_concatenations_share_a_kernel(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     x = p.new_input((8, 12), "float32", "X")
     for result in caches(p, *caches(p, x, doubled(p, x))[:1] * 2):
@@ -149,18 +140,17 @@ def test_equal_joint_concatenations_share_a_kernel(run: RunProgram) -> None:
         for result in caches(q, doubled(q, x), x):
             q.mark_output(doubled(q, result))
     for graph in (p.graph(), q.graph()):
-        assert is_right(run, graph, emit(graph))
+        assert is_right(run_program, graph, emit(graph))
     assert len(re.findall(r"def \w+\(y0_ptr", emit(q.graph()))) == 1
 
 
-def test_the_length_of_caches_may_be_chosen_later(run: RunProgram) -> None:
+def test_the_length_of_caches_may_be_chosen_later(run_program: RunProgram) -> None:
     graph = growing_caches(Dim("n", min=2, max=64))
     source = emit_for_sizes(graph, {"n": SizeRange(2, 64)})
     assert "torch.cat" not in source and len(launches_of(graph).kernels) == 1
     for size in (3, 64):
         sized = growing_caches(size)
-        arrays = inputs_of(sized)
-        assert worst(run(source, arrays), evaluate(sized, arrays, FloatAlgebra())) < 1e-6
+        assert error_of(run_program, sized, source) < 1e-6
 
 
 def growing_caches(length: int) -> Graph:
@@ -211,12 +201,12 @@ def test_the_order_of_launches_keeps_dependences_and_kernels(graph: Graph) -> No
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=concats_and_kernels())
-def test_random_concatenations_are_right(run: RunProgram, graph: Graph) -> None:
-    assert is_right(run, graph, emit(graph))
+def test_random_concatenations_are_right(run_program: RunProgram, graph: Graph) -> None:
+    assert is_right(run_program, graph, emit(graph))
 
 
 @pytest.mark.parametrize("order", ["patches", "rows", "columns", "short"])
-def test_rows_in_another_order_for_the_library_are_copied_by_a_kernel(run: RunProgram, order: str) -> None:
+def test_rows_in_another_order_for_the_library_are_copied_by_a_kernel(run_program: RunProgram, order: str) -> None:
     p = new_kernel_graph()
     x = p.new_input((2, 3, 32, 64), "float16", "x")
     shape, permutation = {
@@ -230,5 +220,4 @@ def test_rows_in_another_order_for_the_library_are_copied_by_a_kernel(run: RunPr
     graph = p.graph()
     source = emit(graph)
     assert ("_kernel[" in source) is (order in ("patches", "rows"))
-    arrays = inputs_of(graph, scale=0.3)
-    assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]
+    assert error_of(run_program, graph, source, scale=0.3) < 2 * ROUNDING["float16"]

@@ -1,6 +1,6 @@
 """An attention is one call of the library: found in every form, one kernel to the cost model and the search, and right."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
@@ -23,17 +23,11 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.partition.segment_search import library_kernels
 from mirage_eg.search.partition.segments import Segmenter, segment_program
 from mirage_eg.transforms.softmax_shift import drop_shifts, with_shifts
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+from property_tests.support.hand_written import ROUNDING, error_of, inputs_of, worst
 
 pytest.importorskip("torch")
 CALL = "attention("
 ROWS, KEYS, WIDTH = 8, 24, 16
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def attended(
@@ -110,7 +104,7 @@ ATTENTIONS = {
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_an_attention_is_one_kernel(run: RunProgram, name: str) -> None:
+def test_an_attention_is_one_kernel(run_program: RunProgram, name: str) -> None:
     program = ATTENTIONS[name]
     arrays = arrays_of(program)
     wanted = evaluate(program, arrays, FloatAlgebra())
@@ -119,7 +113,7 @@ def test_an_attention_is_one_kernel(run: RunProgram, name: str) -> None:
         assert launch.kind is LaunchKind.ATTENTION and len(predict(graph, DEVICES["H200"])) == 1
         source = emit(graph)
         assert source.partition("def launch")[2].count(CALL) == 1 and "torch.matmul" not in source
-        assert worst(run(source, arrays), wanted) < ROUNDING["float16"]
+        assert worst(run_program(source, arrays), wanted) < ROUNDING["float16"]
 
 
 OTHERS = {
@@ -137,19 +131,19 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_programs_are_no_attention(run: RunProgram, name: str) -> None:
+def test_other_programs_are_no_attention(run_program: RunProgram, name: str) -> None:
     graph = OTHERS[name]
     assert not library_attentions(graph) and CALL not in emit(graph)
     arrays = arrays_of(graph)
-    assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 4 * ROUNDING["float16"]
+    assert worst(run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 4 * ROUNDING["float16"]
 
 
-def test_a_mask_that_is_no_causal_one_is_passed(run: RunProgram) -> None:
+def test_a_mask_that_is_no_causal_one_is_passed(run_program: RunProgram) -> None:
     graph = ATTENTIONS["masked"]
     source = emit(graph)
     for mask in (np.tri(ROWS, KEYS, 3), np.triu(np.ones((ROWS, KEYS))), np.ones((ROWS, KEYS)), np.tri(ROWS, KEYS)):
         arrays = [*arrays_of(graph)[:3], mask.astype(bool)]
-        assert worst(run(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float16"]
+        assert worst(run_program(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float16"]
 
 
 def test_a_mask_that_changes_in_place_is_looked_at_again() -> None:
@@ -262,7 +256,7 @@ def test_rows_that_the_library_reads_are_aligned(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("joined_dims", [False, True])
-def test_heads_are_read_and_written_in_place(run: RunProgram, joined_dims: bool) -> None:
+def test_heads_are_read_and_written_in_place(run_program: RunProgram, joined_dims: bool) -> None:
     """Queries, keys and values are cut out of one value in another order, and heads go side by side: nothing is copied."""
     p = new_kernel_graph()
     product = p.relu(p.new_input((2, KEYS, 3 * 4 * WIDTH), "float16"))
@@ -275,8 +269,7 @@ def test_heads_are_read_and_written_in_place(run: RunProgram, joined_dims: bool)
     graph = p.graph()
     kinds = [launch.kind for launch in launches_of(graph).kernels]
     assert kinds == [LaunchKind.LIBRARY, LaunchKind.ATTENTION, LaunchKind.LIBRARY]
-    arrays = inputs_of(graph, scale=0.5)
-    assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]
+    assert error_of(run_program, graph, scale=0.5) < 2 * ROUNDING["float16"]
     segments = [it for it, _ in Segmenter(graph).choices(frozenset({launches_of(graph).kernels[1].results[0]}))]
     assert [LaunchKind.ATTENTION] in [
         [it.kind for it in launches_of(segment_program(graph, each)).kernels] for each in segments

@@ -1,6 +1,6 @@
 """Patches in emitted programs, and the corrections of mutants that are made of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
@@ -21,12 +21,6 @@ from mirage_eg.partial_equivalence.parts import linear_parts, replaced
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.parameters import paired
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def _check(run: RunProgram, graph: Graph) -> None:
@@ -59,8 +53,8 @@ def _patched(kind: str, fused: bool = False) -> Graph:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("kind", ["computed", "a view", "transposed", "two patches", "read again", "an input", "an output"])
-def test_an_emitted_patch_changes_nothing_that_others_read(run: RunProgram, kind: str, fused: bool) -> None:
-    _check(run, _patched(kind, fused))
+def test_an_emitted_patch_changes_nothing_that_others_read(run_program: RunProgram, kind: str, fused: bool) -> None:
+    _check(run_program, _patched(kind, fused))
 
 
 def _image_program(kind: str, dtype: str = "float32") -> Graph:
@@ -104,8 +98,8 @@ def _batch_into_height(program: Graph) -> Mutant:
 
 
 @pytest.mark.parametrize("kind", KINDS + FUSED)
-def test_an_emitted_correction_is_the_program(run: RunProgram, kind: str) -> None:
-    _check(run, _batch_into_height(_image_program(kind)).graph)
+def test_an_emitted_correction_is_the_program(run_program: RunProgram, kind: str) -> None:
+    _check(run_program, _batch_into_height(_image_program(kind)).graph)
 
 
 def _one_row_short(it: Mutant) -> Graph:

@@ -1,6 +1,5 @@
 """Poolings of images in row-major order, and convolutions of each channel alone, are generated kernels."""
 
-from collections.abc import Iterator
 from math import prod
 
 import pytest
@@ -10,24 +9,16 @@ from hypothesis import strategies as st
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
-from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches import generated_ops
 from mirage_eg.backends.launches.generated_ops import poolings
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.windows import channels_last
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
+from property_tests.support.hand_written import ROUNDING, error_of
 
 
 @st.composite
@@ -55,19 +46,14 @@ def pooled(draw: st.DrawFn) -> Graph:
     return p.graph()
 
 
-def is_right(run: RunProgram, program: Graph) -> bool:
-    arrays = inputs_of(program)
-    return worst(run(emit(program), arrays), evaluate(program, arrays, FloatAlgebra())) < ROUNDING["float32"]
-
-
-def test_poolings_of_images_and_volumes_compute_their_windows(run: RunProgram) -> None:
+def test_poolings_of_images_and_volumes_compute_their_windows(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     image, volume = p.new_input((2, 3, 9, 7), "float32", "x"), p.new_input((1, 2, 5, 6, 4), "float32", "y")
     p.mark_output(p.max_pool2d(p.exp(image), window=(3, 2), strides=(1, 2), pads=(1, 1, 1, 0), dilations=(2, 1)))
     p.mark_output(p.avg_pool3d(volume, window=(3, 2, 3), strides=(2, 1, 1), pads=(1, 0, 1, 1, 1, 1), count_include_pad=False))
     p.mark_output(p.avg_pool2d(image, window=(2, 2), strides=(1, 1), pads=1))
     assert len([*launches_of(p.graph()).of_kind(LaunchKind.POOLING)]) == 3
-    assert is_right(run, p.graph())
+    assert error_of(run_program, p.graph()) < ROUNDING["float32"]
 
 
 @pytest.fixture
@@ -76,27 +62,27 @@ def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("of_any_size")
-def test_convolutions_of_each_channel_alone_compute_their_windows(run: RunProgram) -> None:
+def test_convolutions_of_each_channel_alone_compute_their_windows(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     image, volume = p.new_input((2, 3, 9, 7), "float32", "x"), p.new_input((1, 2, 5, 6, 4), "float32", "y")
     of_image, of_volume = p.new_input((6, 1, 3, 2), "float32", "w"), p.new_input((2, 1, 2, 3, 2), "float32", "v")
     p.mark_output(p.conv2d(image, of_image, strides=(1, 2), pads=(1, 0, 2, 1), dilations=(2, 1), groups=3))
     p.mark_output(p.conv3d(volume, of_volume, strides=(2, 1, 1), pads=(1, 0, 1, 0, 1, 1), groups=2))
     assert len([*launches_of(p.graph()).of_kind(LaunchKind.POOLING)]) == 2
-    assert is_right(run, p.graph())
+    assert error_of(run_program, p.graph()) < ROUNDING["float32"]
 
 
 @pytest.mark.usefixtures("of_any_size")
 @pytest.mark.slow
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture])
-def test_a_pooling_computes_its_windows(run: RunProgram, data: st.DataObject) -> None:
+def test_a_pooling_computes_its_windows(run_program: RunProgram, data: st.DataObject) -> None:
     try:
         program = data.draw(pooled())
     except GraphError:  # a window without an element
         return
     assert [*launches_of(program).of_kind(LaunchKind.POOLING)]
-    assert is_right(run, program)
+    assert error_of(run_program, program) < ROUNDING["float32"]
 
 
 def images(**windows: object) -> Graph:
@@ -145,7 +131,7 @@ def test_aligned_neighbours_of_a_window_are_loaded_at_once() -> None:
 
 @given(st.data())
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_poolings_of_images_channels_last_compute_their_windows(run: RunProgram, data: st.DataObject) -> None:
+def test_poolings_of_images_channels_last_compute_their_windows(run_program: RunProgram, data: st.DataObject) -> None:
     def numbers(least: int, most: int, count: int = 2) -> tuple[int, ...]:
         return tuple(data.draw(st.lists(st.integers(least, most), min_size=count, max_size=count)))
 
@@ -160,7 +146,7 @@ def test_poolings_of_images_channels_last_compute_their_windows(run: RunProgram,
     for pooling in poolings(program).values():
         assert pooling.x_last and (not pooling.result_last or given_last)
     assert len(poolings(program)) == (prod(y.shape[2:]) > 1 or not given_last)
-    assert is_right(run, program)
+    assert error_of(run_program, program) < ROUNDING["float32"]
 
 
 def test_poolings_between_convolutions_are_kernels_channels_last() -> None:

@@ -3,15 +3,13 @@
 import pytest
 
 from mirage_eg import new_kernel_graph
-from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+from property_tests.support.hand_written import ROUNDING, error_of
 
 
 def program(reverse: bool = False, dim: int = 1) -> Graph:
@@ -31,11 +29,9 @@ def scanned(graph: Graph) -> list[int]:
     return [len(launch.nodes) for launch in launches_of(graph).of_kind(LaunchKind.SCAN)]
 
 
-def test_sums_from_either_end_are_right() -> None:
-    with interpreter() as run:
-        for graph in (program(), program(reverse=True)):
-            arrays = inputs_of(graph)
-            assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float32"]
+@pytest.mark.parametrize("reverse", [False, True])
+def test_sums_from_either_end_are_right(run_program: RunProgram, reverse: bool) -> None:
+    assert error_of(run_program, program(reverse)) < ROUNDING["float32"]
 
 
 def test_reversals_around_a_cumulative_sum_are_one_launch_with_it() -> None:
@@ -66,11 +62,9 @@ def behind_others(cut: tuple[int, int] = (0, 4999), before: int = 1, dim: int = 
 
 
 @pytest.mark.parametrize("graph", [behind_others(), behind_others((7, 2000), before=2500)])
-def test_sums_of_a_part_of_each_row_behind_other_elements_are_one_launch(graph: Graph) -> None:
+def test_sums_of_a_part_of_each_row_behind_other_elements_are_one_launch(run_program: RunProgram, graph: Graph) -> None:
     assert scanned(graph) == [3]
-    arrays = inputs_of(graph)
-    with interpreter() as run:
-        assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float32"]
+    assert error_of(run_program, graph) < ROUNDING["float32"]
 
 
 def of_products(reverse: bool = False, name: str = "mask", dtype: str = "bool") -> Graph:
@@ -82,13 +76,11 @@ def of_products(reverse: bool = False, name: str = "mask", dtype: str = "bool") 
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_elementwise_ops_before_a_cumulative_sum_are_in_its_kernel(reverse: bool) -> None:
+def test_elementwise_ops_before_a_cumulative_sum_are_in_its_kernel(run_program: RunProgram, reverse: bool) -> None:
     graph = of_products(reverse)
     assert scanned(graph) == [5 if reverse else 3]
     assert len(launches_of(graph).kernels) == 1
-    arrays = inputs_of(graph)
-    with interpreter() as run:
-        assert worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < ROUNDING["float32"]
+    assert error_of(run_program, graph) < ROUNDING["float32"]
 
 
 def test_an_addend_that_others_read_is_no_part_of_a_scan() -> None:

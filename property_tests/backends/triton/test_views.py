@@ -1,6 +1,6 @@
 """Slices that kernels read are views with an offset; results that are concatenated are written at their places."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -11,16 +11,10 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
-from property_tests.support.hand_written import inputs_of, worst
-
-
-@pytest.fixture(scope="module")
-def run_program() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
+from property_tests.support.hand_written import error_of, inputs_of, worst
 
 
 def doubled(p: KernelGraph, x: Tensor, rows: int = 2) -> Tensor:
@@ -112,8 +106,7 @@ def test_an_output_that_is_concatenated_too_is_copied(run_program: RunProgram) -
     p.mark_output(left)
     p.mark_output(p.concat([left, right], 1))
     graph = p.graph()
-    arrays = inputs_of(graph)
-    assert worst(run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 1e-6
+    assert error_of(run_program, graph) < 1e-6
 
 
 @pytest.mark.parametrize("body", [joined, joined_in_another_shape])
@@ -169,8 +162,7 @@ def test_views_of_views_are_one_call_on_the_memory_that_they_show(run_program: R
     graph = p.graph()
     source = emit(graph)
     assert source.count(".as_strided((2, 2, ") == 3 and not any(it in source for it in (".permute(", "[:, :"))
-    arrays = inputs_of(graph)
-    assert worst(run_program(source, arrays), evaluate(graph, arrays, FloatAlgebra())) < 4e-3
+    assert error_of(run_program, graph, source) < 4e-3
 
 
 def test_a_copy_between_views_stays(run_program: RunProgram) -> None:
@@ -179,8 +171,7 @@ def test_a_copy_between_views_stays(run_program: RunProgram) -> None:
     copied = p.reshape(p.transpose(x, (1, 0, 2)), (4, 48))
     p.mark_output(p.slice(p.transpose(copied, (1, 0)), 0, 1, 5) @ p.slice(w, 0, 3, 7), name="z")
     graph = p.graph()
-    arrays = inputs_of(graph)
-    assert worst(run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 4e-3
+    assert error_of(run_program, graph) < 4e-3
 
 
 def test_a_reshape_that_only_reshapes_read_is_not_written() -> None:

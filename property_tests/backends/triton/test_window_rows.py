@@ -1,6 +1,5 @@
 """Convolutions of few channels of many images are products of windows, which a generated kernel copies."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,30 +7,16 @@ import pytest
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
-from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.few_channels import window_products
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
-from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.windows import channels_last
 from property_tests.backends.triton.test_views import doubled
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+from property_tests.support.hand_written import ROUNDING, error_of
 
 pytest.importorskip("torch")
 USUAL = {"strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 2)}
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
-
-
-def is_right(run: RunProgram, graph: Graph) -> bool:
-    arrays = inputs_of(graph, scale=0.3)
-    return worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]
 
 
 def convolution(p: KernelGraph, x: Tensor, name: str = "w", weight: bool = True, **given: Any) -> Tensor:
@@ -42,7 +27,9 @@ def convolution(p: KernelGraph, x: Tensor, name: str = "w", weight: bool = True,
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("behind", ["nothing", "kernel", "library"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_few_channels_are_a_product_of_windows(run: RunProgram, weight: bool, last: bool, behind: str, channels: int) -> None:
+def test_few_channels_are_a_product_of_windows(
+    run_program: RunProgram, weight: bool, last: bool, behind: str, channels: int
+) -> None:
     p, shape = new_kernel_graph(), (9, channels, 6, 5)
     x = p.new_input(shape, "float16", "x", strides=channels_last(shape) if last else None)
     y = convolution(p, x, weight=weight)
@@ -51,18 +38,18 @@ def test_few_channels_are_a_product_of_windows(run: RunProgram, weight: bool, la
     assert len(window_products(graph)) == 1
     launch = emit(graph).partition("def launch")[2]
     assert launch.count("_windows_kernel[") == 1 and "conv2d(" not in launch and "torch.matmul(" in launch
-    assert is_right(run, graph)
+    assert error_of(run_program, graph, scale=0.3) < 2 * ROUNDING["float16"]
 
 
 @pytest.mark.parametrize("op", ["block", "relu", "pad"])
-def test_images_and_filters_may_be_computed(run: RunProgram, op: str) -> None:
+def test_images_and_filters_may_be_computed(run_program: RunProgram, op: str) -> None:
     p = new_kernel_graph()
     x, w = p.new_input((8, 3, 6, 5), "float16", "x"), p.new_input((8, 3, 3, 3), "float16", "w")
     made = doubled(p, x, 1) if op == "block" else p.relu(x) if op == "relu" else p.pad(x, ((0, 0), (0, 0), (0, 1), (1, 0)))
     p.mark_output(doubled(p, p.conv2d(made, doubled(p, w, 1) if op == "block" else w), 1))
     p.mark_output(p.relu(p.conv2d(made, p.new_input((8, 3, 3, 3), "float16", "v", weight=True), 2)))
     graph = p.graph()
-    assert len(window_products(graph)) == 2 and is_right(run, graph)
+    assert len(window_products(graph)) == 2 and error_of(run_program, graph, scale=0.3) < 2 * ROUNDING["float16"]
 
 
 @pytest.mark.parametrize(
