@@ -1,6 +1,6 @@
 """Models and functions that a backend of torch.compile meets, each with arguments by a seed; one product occurs in all."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,12 @@ def projected(x: Any) -> Any:
 def with_an_op_outside(x: Any) -> Any:
     """The program, and an op that is left to torch."""
     return torch.special.bessel_j0(projected(x))
+
+
+def sharing(tensors: Iterable[Any]) -> list[int]:
+    """For each tensor the first one that has its memory."""
+    places = [it.untyped_storage().data_ptr() for it in tensors]
+    return [places.index(place) for place in places]
 
 
 class WrittenCache(nn.Module):

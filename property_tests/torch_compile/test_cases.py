@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, graph_records
 from property_tests.support.parameters import AMPLE, few
-from property_tests.support.torch_cases import CASES, projected
+from property_tests.support.torch_cases import CASES, projected, sharing
 
 
 def leaves(*values: Any) -> list[Any]:
@@ -60,12 +60,6 @@ def test_a_case_gives_eager_results_and_effects_with_our_kernels(name: str, rest
         for record in graph_records()
         for it in record.segments
     )
-
-
-def sharing(tensors: list[Any]) -> list[int]:
-    """For each tensor the first one that has its memory."""
-    addresses = [tensor.untyped_storage().data_ptr() for tensor in tensors]
-    return [addresses.index(address) for address in addresses]
 
 
 def halves_of_columns(x: Any) -> Any:

@@ -14,7 +14,7 @@ from mirage_eg.torch_compile.direct_calls import enabled, needs_no_wrapper
 from mirage_eg.torch_compile.records import graph_records
 from property_tests.support.library_segments import library_segments
 from property_tests.support.parameters import few
-from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected, with_an_op_outside
+from property_tests.support.torch_cases import WEIGHT, WIDTH, norm, projected, sharing, with_an_op_outside
 
 Case = Callable[[Any, Any], Any]
 PLACE = torch.tensor([3])
@@ -60,12 +60,6 @@ def flat(results: Any) -> list[Any]:
     return [*results] if isinstance(results, tuple) else [results]
 
 
-def shared(tensors: list[Any]) -> list[int]:
-    """For each tensor the first one in the same memory."""
-    places = [it.untyped_storage().data_ptr() for it in tensors]
-    return [places.index(place) for place in places]
-
-
 @pytest.mark.parametrize("name", few([*ALONE, *WRAPPED], 2))
 def test_results_their_memory_and_what_is_written_are_those_of_eager(name: str) -> None:
     function = (ALONE | WRAPPED)[name]
@@ -77,7 +71,7 @@ def test_results_their_memory_and_what_is_written_are_those_of_eager(name: str) 
                 ours[1], plain[1] = ours[0], plain[0]
             got, wanted = [[*given, *flat(run(*given))] for run, given in ((fast, ours), (function, plain))]
             torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
-            assert shared(got) == shared(wanted) and [it.stride() for it in got] == [it.stride() for it in wanted]
+            assert sharing(got) == sharing(wanted) and [it.stride() for it in got] == [it.stride() for it in wanted]
             assert [it._version > 0 for it in ours] == [it._version > 0 for it in plain]
     assert direct and set(direct) == {name in ALONE} and not any(it.fallback for it in graph_records())
 

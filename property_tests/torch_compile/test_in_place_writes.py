@@ -11,7 +11,7 @@ from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Compilation, graph_records
 from property_tests.support.library_segments import library_segments
 from property_tests.support.parameters import few
-from property_tests.support.torch_cases import WIDTH, norm, projected
+from property_tests.support.torch_cases import WIDTH, norm, projected, sharing
 
 OPTIONS = {"gate": "off", "cache": "off", "min_ops": 1}
 
@@ -69,12 +69,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 PLACE = torch.tensor([3])
 
 
-def storages(tensors: Any) -> list[int]:
-    """For each tensor the first one that has its memory."""
-    places = [it.untyped_storage().data_ptr() for it in tensors]
-    return [places.index(place) for place in places]
-
-
 def leaves(*values: Any) -> list[Any]:
     found: list[Any] = torch.utils._pytree.tree_leaves(values)
     return found
@@ -91,7 +85,7 @@ def test_a_written_argument_that_is_a_result_has_segments(name: str, rest: str) 
             copies = [it.clone() for it in given]
             got, wanted = leaves(fast(*given), given), leaves(function(*copies), copies)
             torch.testing.assert_close(got, wanted)
-            assert storages(got) == storages(wanted)
+            assert sharing(got) == sharing(wanted)
     found = Compilation(graph_records())
     assert not found.fallbacks and found.used >= 1
     if name.startswith(("rows", "a rolled")):

@@ -83,6 +83,14 @@ def values(graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     return evaluate(graph, arrays, FloatAlgebra())
 
 
+def check_kept(small: Restricted, graph: Graph, whole: Graph, arrays: Sequence[np.ndarray] = ()) -> None:
+    """A graph of few indices computes what the whole one does at them."""
+    arrays = arrays or inputs_of(whole)
+    kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
+    for got, want, places in zip(values(graph, kept), values(whole, arrays), small.outputs, strict=True):
+        np.testing.assert_allclose(got, at_places(want, places), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_restriction_computes_what_the_whole_computes_at_its_indices(name: str) -> None:
     pair = PAIRS[name]
@@ -92,12 +100,8 @@ def test_a_restriction_computes_what_the_whole_computes_at_its_indices(name: str
         assert sum(map(np.prod, [kind.shape for kind in small.graph.output_types])) < np.prod(
             pair.program.output_types[0].shape
         )
-        arrays = inputs_of(pair.program)
-        kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
-        wanted = [at_places(array, places) for array, places in zip(values(candidate, arrays), small.outputs, strict=True)]
         for graph in (small.graph, small.program):
-            for got, want in zip(values(graph, kept), wanted, strict=True):
-                np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+            check_kept(small, graph, candidate)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
@@ -111,10 +115,7 @@ def test_random_blocks_are_the_same_function_at_fewer_indices(block: Graph) -> N
     small = few(program, mugraph)
     assume(small is not None)
     assert small is not None
-    arrays = inputs_of(program)
-    kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
-    for got, whole, places in zip(values(small.graph, kept), values(mugraph, arrays), small.outputs, strict=True):
-        np.testing.assert_allclose(got, at_places(whole, places), rtol=1e-9, atol=1e-9, equal_nan=True)
+    check_kept(small, small.graph, mugraph)
 
 
 def test_a_loop_that_counts_what_does_not_vary_keeps_its_length() -> None:
@@ -171,10 +172,7 @@ def test_the_kept_indices_of_a_joined_dim_are_those_of_its_parts() -> None:
     program, wrong = _joined_output(3, False), _joined_output(3, True)
     small = few(program, wrong)
     assert small is not None and small.outputs[0][1] == (0, 1, 96, 97, 128, 129, 161, 162, 257, 258, 289, 290)
-    arrays = inputs_of(program)
-    kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
-    [got], [whole] = values(small.graph, kept), values(wrong, arrays)
-    np.testing.assert_allclose(got, at_places(whole, small.outputs[0]), rtol=1e-9, atol=1e-9)
+    check_kept(small, small.graph, wrong)
     difference = BlockReference(program).check(wrong).difference
     assert difference is not None and difference.index[1] % 161 in range(96, 128)
 
@@ -224,10 +222,7 @@ def test_axes_whose_indices_an_op_tells_apart_keep_their_sizes(op: str) -> None:
     small = few(program, program)
     assert (small.program if small else program).input_types[0].shape == shape
     if small is not None:
-        arrays = inputs_of(program)
-        kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
-        [got], [whole] = values(small.program, kept), values(program, arrays)
-        np.testing.assert_allclose(got, at_places(whole, small.outputs[0]), rtol=1e-9, atol=1e-9)
+        check_kept(small, small.program, program)
 
 
 def test_all_rows_of_a_table_and_few_of_the_indices_into_it_are_kept() -> None:
@@ -309,10 +304,7 @@ def test_a_joint_product_of_unequal_parts_is_compared_at_few_columns_of_each(
     assert small is not None and [kind.shape for kind in small.graph.input_types] == [(2, 48), *[(48, columns)] * 3]
     assert [block.grid for block in small.graph.blocks] == grids
     assert BlockReference(program).check(joined).verdict is Equality.EQUAL
-    arrays = inputs_of(program)
-    kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
-    for got, whole, places in zip(values(small.graph, kept), values(joined, arrays), small.outputs, strict=True):
-        np.testing.assert_allclose(got, at_places(whole, places), rtol=1e-9, atol=1e-9)
+    check_kept(small, small.graph, joined)
 
 
 @pytest.mark.parametrize("behind", [None, 4, 32])

@@ -5,7 +5,6 @@ from fractions import Fraction
 from math import prod
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -25,13 +24,12 @@ from mirage_eg.verify.verdict import Equality
 from property_tests.support.hand_written import (
     attention,
     gated_mlp,
-    inputs_of,
     layer_norm_linear,
     lora,
     rms_norm_linear,
     split_product,
 )
-from property_tests.verify.test_restriction import at_places, broken, few, values
+from property_tests.verify.test_restriction import broken, check_kept, few
 
 RAGGED = {  # a pair, and the extents of its output at the fewest indices
     "norm and product": (rms_norm_linear("float32", 32, 100, 250, 4, 3), (2, 8)),
@@ -49,12 +47,8 @@ def test_few_parts_compute_what_all_compute_at_their_indices(name: str) -> None:
     small = few(given.program, given.mugraph)
     assert small is not None and small.graph.output_types[0].shape == extents
     assert any(block.cuts for block in small.graph.blocks)
-    arrays = inputs_of(given.program)
-    kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
-    wanted = [at_places(array, places) for array, places in zip(values(given.mugraph, arrays), small.outputs, strict=True)]
     for graph in (small.graph, small.program):
-        for got, want in zip(values(graph, kept), wanted, strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+        check_kept(small, graph, given.mugraph)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +160,7 @@ def test_random_ragged_blocks_are_the_same_function_at_fewer_indices(block: Grap
     small = few(mugraph, mugraph)
     assume(small is not None)
     assert small is not None
-    arrays = inputs_of(mugraph)
-    kept = [at_places(array, places) for array, places in zip(arrays, small.inputs, strict=True)]
-    for got, whole, places in zip(values(small.graph, kept), values(mugraph, arrays), small.outputs, strict=True):
-        np.testing.assert_allclose(got, at_places(whole, places), rtol=1e-9, atol=1e-9, equal_nan=True)
+    check_kept(small, small.graph, mugraph)
 
 
 @settings(max_examples=4, suppress_health_check=[HealthCheck.filter_too_much])  # one of ten mutants is restricted
