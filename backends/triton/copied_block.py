@@ -37,10 +37,7 @@ class CopiedRows(NamedTuple):
     def load(self, shape: Shape, mask: str) -> list[str]:
         """Lines that load the row of each element of a block."""
         rows = [f"tl.load({_address(shape, it)}, {mask}, other=0).to(tl.int64)" for it in self.indices]
-        return [
-            f"row = {' + '.join(rows)}",
-            f"row = tl.where(row < 0, row + {_factor(self.extent)}, row)",
-        ]
+        return [f"row = {' + '.join(rows)}", f"row = tl.where(row < 0, row + {_factor(self.extent)}, row)"]
 
 
 def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, program: str) -> tuple[int, list[str]]:

@@ -27,12 +27,7 @@ from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
 from mirage_eg.backends.triton.pooling import write_pooling
-from mirage_eg.backends.triton.prepared_weights import (
-    NAMES,
-    preparation_functions,
-    values_kept,
-    weights_read,
-)
+from mirage_eg.backends.triton.prepared_weights import NAMES, preparation_functions, values_kept, weights_read
 from mirage_eg.backends.triton.program_file import LoweredProgram, ProgramFile
 from mirage_eg.backends.triton.scan import write_scan
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel

@@ -73,11 +73,7 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Write, Write]] = {
         lambda g, x, w, b: g.mean(x @ w - b, 1),
         lambda g, x, w, b: g.mean(x @ w, 1) - g.sum(b, 0),
     ),
-    "a sum over rows with a shift": (
-        MATRICES[:2],
-        lambda g, x, w: g.sum(x @ w + 1, 0),
-        lambda g, x, w: g.sum(x @ w, 0) + 1,
-    ),
+    "a sum over rows with a shift": (MATRICES[:2], lambda g, x, w: g.sum(x @ w + 1, 0), lambda g, x, w: g.sum(x @ w, 0) + 1),
     "a multiple that varies with the rows": (
         (*MATRICES[:2], (4096, 1)),
         lambda g, x, w, b: g.sum((x @ w) * b, 1),

@@ -21,14 +21,7 @@ from mirage_eg.testing import TAME, as_program, block_graphs, every_mutant
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
-from property_tests.support.hand_written import (
-    attention,
-    gated_mlp,
-    layer_norm_linear,
-    lora,
-    rms_norm_linear,
-    split_product,
-)
+from property_tests.support.hand_written import attention, gated_mlp, layer_norm_linear, lora, rms_norm_linear, split_product
 from property_tests.verify.test_restriction import broken, check_kept, few
 
 RAGGED = {  # a pair, and the extents of its output at the fewest indices

@@ -1,32 +1,22 @@
 """Large products of the library have rows at multiples of 16 bytes, with gaps between them that readers step over."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import kernel_works, predict_us
-from mirage_eg.backends.evaluator.evaluate import evaluate
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.transforms.simplify import simplify
 from property_tests.backends.triton.test_views import doubled
-from property_tests.support.hand_written import ROUNDING, inputs_of, worst
+from property_tests.support.hand_written import ROUNDING, error_of
 
 pytest.importorskip("torch")
 CALL = " = aligned_product("
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def product(
@@ -49,33 +39,31 @@ def product(
 
 
 def is_right(run: RunProgram, graph: Graph) -> bool:
-    arrays = inputs_of(graph, scale=0.3)
-    dtype = str(graph.output_types[0].dtype)
-    return worst(run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING[dtype]
+    return error_of(run, graph, scale=0.3) < 2 * ROUNDING[str(graph.output_types[0].dtype)]
 
 
 @pytest.mark.parametrize(("dtype", "columns"), [("float16", 40), ("bfloat16", 40)])
-def test_results_have_gaps_that_kernels_step_over(run: RunProgram, dtype: str, columns: int) -> None:
+def test_results_have_gaps_that_kernels_step_over(run_program: RunProgram, dtype: str, columns: int) -> None:
     graph = product(dtype=dtype, read=True)
     source = emit(graph)
     assert source.count(CALL) == 1 and ".contiguous()" not in source.partition("def launch")[2]
     assert placement_of(graph).strides[graph.nodes[-2].operands[0]] == (32 * columns, columns, 1)
-    assert is_right(run, graph)
+    assert is_right(run_program, graph)
 
 
-def test_a_caller_receives_rows_without_gaps_unless_it_says_so(run: RunProgram) -> None:
+def test_a_caller_receives_rows_without_gaps_unless_it_says_so(run_program: RunProgram) -> None:
     graph = product()
-    assert "return out0.contiguous()" in emit(graph) and is_right(run, graph)
+    assert "return out0.contiguous()" in emit(graph) and is_right(run_program, graph)
     marked = with_output_marks(graph, [{"strides": (32 * 40, 40, 1)}])
     launch = emit(marked).partition("def launch")[2]
     assert "contiguous()" not in launch and "copy_(" not in launch
-    assert is_right(run, marked)
+    assert is_right(run_program, marked)
 
 
-def test_a_generated_kernel_writes_the_gaps_that_the_caller_wants(run: RunProgram) -> None:
+def test_a_generated_kernel_writes_the_gaps_that_the_caller_wants(run_program: RunProgram) -> None:
     graph = with_output_marks(product(read=True), [{"strides": (32 * 40, 40, 1)}])
     assert "copy_(" not in emit(graph).partition("def launch")[2]
-    assert is_right(run, graph)
+    assert is_right(run_program, graph)
 
 
 COPIED = {
@@ -88,13 +76,13 @@ COPIED = {
 
 
 @pytest.mark.parametrize("name", COPIED)
-def test_operands_are_copied_where_the_product_is_large(run: RunProgram, name: str) -> None:
+def test_operands_are_copied_where_the_product_is_large(run_program: RunProgram, name: str) -> None:
     graph = COPIED[name]
     [found] = unaligned_products(graph).values()
     [kernel, *_] = kernel_works(graph)
     assert found.copied and kernel.copied >= 2 * sum(graph.types[it].nbytes for it in found.copied)
     assert emit(graph).count(CALL) == 1
-    assert is_right(run, graph)
+    assert is_right(run_program, graph)
 
 
 OTHERS = {
@@ -106,8 +94,8 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_products_are_called_as_they_are(run: RunProgram, name: str) -> None:
-    assert CALL not in emit(OTHERS[name]) and is_right(run, OTHERS[name])
+def test_other_products_are_called_as_they_are(run_program: RunProgram, name: str) -> None:
+    assert CALL not in emit(OTHERS[name]) and is_right(run_program, OTHERS[name])
 
 
 def test_unaligned_rows_that_are_not_copied_take_longer() -> None:
@@ -132,11 +120,11 @@ def filled(dropped: int = 7, marked: bool = True, summed: int = 768) -> Graph:
     return with_output_marks(graph, [{"strides": (32 * 40, 40, 1)}]) if marked else graph
 
 
-def test_columns_of_wider_rows_are_returned_where_they_are(run: RunProgram) -> None:
+def test_columns_of_wider_rows_are_returned_where_they_are(run_program: RunProgram) -> None:
     graph = filled()
     launch = emit(graph).partition("def launch")[2].partition("def run")[0]
     assert "copy_(" not in launch and "contiguous()" not in launch
-    assert is_right(run, graph)
+    assert is_right(run_program, graph)
 
 
 def test_a_copy_of_a_result_into_rows_without_gaps_has_a_cost() -> None:

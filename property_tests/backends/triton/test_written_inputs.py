@@ -1,6 +1,6 @@
 """Results in the memory of inputs: emitted programs write rows in place, and copy where an old value is read."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
-from mirage_eg.backends.triton.interpreter import RunProgram, interpreter
+from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
@@ -24,12 +24,6 @@ from property_tests.backends.triton.test_views import doubled
 
 Body = Callable[[KernelGraph, Tensor, Tensor, Tensor, Tensor], list[Tensor]]
 SHAPE = (2, 3, 8, 4)  # of the caches: sequences, heads, places, width
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[RunProgram]:
-    with interpreter() as run:
-        yield run
 
 
 def program(body: Body, into: Mapping[int, int], places: int = 1) -> Graph:
@@ -77,14 +71,14 @@ PROGRAMS: dict[str, tuple[Body, Mapping[int, int]]] = {
 
 @pytest.mark.parametrize("index", [[5], [-1], [6, 0, 3]])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_results_are_right_and_in_the_memory_of_inputs(run: RunProgram, name: str, index: list[int]) -> None:
+def test_results_are_right_and_in_the_memory_of_inputs(run_program: RunProgram, name: str, index: list[int]) -> None:
     body, into = PROGRAMS[name]
     graph = program(body, into, len(index))
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal(kind.shape) for kind in graph.input_types]
     arrays[2] = np.array(index)
     wanted = evaluate(graph, arrays, FloatAlgebra())
-    for got, exact in zip(run(emit(graph), arrays), wanted, strict=True):
+    for got, exact in zip(run_program(emit(graph), arrays), wanted, strict=True):
         np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-6)
     with loaded(emit(graph)) as module:
         assert dict(into) == module.WRITTEN
@@ -99,7 +93,7 @@ def test_rows_of_two_caches_are_one_launch_without_a_copy() -> None:
 
 
 @pytest.mark.parametrize(("place", "count"), [(2, 5), (4, 0), (-9, 7)])
-def test_a_place_that_is_a_sum_is_added_by_the_kernel_that_writes(run: RunProgram, place: int, count: int) -> None:
+def test_a_place_that_is_a_sum_is_added_by_the_kernel_that_writes(run_program: RunProgram, place: int, count: int) -> None:
     p = new_kernel_graph()
     keys, rows = p.new_input(SHAPE, "float32", "keys"), p.new_input((2, 3, 1, 4), "float32", "rows")
     index = p.op("add", p.new_input((1,), "int64", "index"), p.new_input((), "int64", "count"))
@@ -109,7 +103,7 @@ def test_a_place_that_is_a_sum_is_added_by_the_kernel_that_writes(run: RunProgra
     assert launch.kind is LaunchKind.CONCATENATION and len(launch.operands) == 4
     arrays = [np.random.default_rng(0).standard_normal(shape) for shape in (SHAPE, (2, 3, 1, 4))]
     arrays += [np.array([place]), np.array(count)]
-    [got], [exact] = run(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())
+    [got], [exact] = run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())
     np.testing.assert_allclose(got, exact, rtol=1e-5)
 
 
