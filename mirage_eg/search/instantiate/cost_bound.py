@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_eg.backends.cost.block_cost import (
+    OF_FIELDS,
     BlockWork,
     Ending,
     block_cost,
@@ -106,6 +107,7 @@ class CostBound:
         self._dram: dict[Sizes, tuple[int, int]] = {}  # bytes read, and written of one part of the split axis
         numbered = [dtype for dtype in dtypes if dtype is not DType.bool]  # products of masks have the other operand's type
         self._coarse = min(numbered or dtypes, key=lambda dtype: dtype.itemsize)
+        self._share = OF_FIELDS if self._coarse is DType.uint8 else 1.0  # of the time of staging, at least
         self._products: list[_Product] = []
         self._counted: list[_Counted] = []
         self._masks = [
@@ -166,7 +168,7 @@ class CostBound:
             if matmul_form((batch, m, k), (batch, k, n)) is MatmulForm.DOT:
                 flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
                 ahead |= product_of.loops
-                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed])
+                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed]) * self._share
             else:
                 arithmetic += batch * m * n * k * times
                 steps[product_of.loops] += k > 1
