@@ -312,6 +312,11 @@ class _Staged(NamedTuple):
     share: float
 
 
+def _staged(block: Graph, value: int, product: DType, computed: bool) -> _Staged:
+    size, share = min(block.types[value].dtype.itemsize, product.itemsize), OF_FIELDS if _is_of_fields(block, value) else 1.0
+    return _Staged(value, size, block.phases[value] is Phase.LOOP, computed, share)
+
+
 def _is_of_fields(block: Graph, value: int) -> bool:
     """Whether an operand is computed from fields of bytes, which stay in registers."""
     item = block.node_of[value]
@@ -359,16 +364,7 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
             tile_op = tile_op._replace(tensor=tuple(item["shape"]))
         elif kind is Kind.MATMUL:
             product = product_dtype(block, item, dtype)
-            staged = [
-                _Staged(
-                    i,
-                    min(block.types[i].dtype.itemsize, product.itemsize),
-                    block.phases[i] is Phase.LOOP,
-                    i not in loaded,
-                    OF_FIELDS if _is_of_fields(block, i) else 1.0,
-                )
-                for i in item.operands
-            ]
+            staged = [_staged(block, operand, product, operand not in loaded) for operand in item.operands]
             tile_op = tile_op._replace(product=product, staged=staged)
         elif kind is Kind.ELEMENTWISE:
             tile_op = tile_op._replace(functions=functions_of(item.op, item.mapping), is_exponential=item.op in EXPONENTIALS)

@@ -107,7 +107,6 @@ class CostBound:
         self._dram: dict[Sizes, tuple[int, int]] = {}  # bytes read, and written of one part of the split axis
         numbered = [dtype for dtype in dtypes if dtype is not DType.bool]  # products of masks have the other operand's type
         self._coarse = min(numbered or dtypes, key=lambda dtype: dtype.itemsize)
-        self._share = OF_FIELDS if self._coarse is DType.uint8 else 1.0  # of the time of staging, at least
         self._products: list[_Product] = []
         self._counted: list[_Counted] = []
         self._masks = [
@@ -160,6 +159,7 @@ class CostBound:
             elements.append(product)
         loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
         flops = arithmetic = functions = staged = 0.0
+        share = OF_FIELDS if self._coarse is DType.uint8 else 1.0  # of the time of staging, at least
         steps = {True: 0, False: 0}  # in the loop, and outside
         ahead = False
         for product_of in self._products:
@@ -168,7 +168,7 @@ class CostBound:
             if matmul_form((batch, m, k), (batch, k, n)) is MatmulForm.DOT:
                 flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
                 ahead |= product_of.loops
-                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed]) * self._share
+                staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed]) * share
             else:
                 arithmetic += batch * m * n * k * times
                 steps[product_of.loops] += k > 1
