@@ -6,8 +6,10 @@ import pytest
 
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.launches.aligned_rows import with_gaps
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.output_marks import with_output_marks
 
 
 def program(body: Callable[[KernelGraph], Tensor]) -> Graph:
@@ -47,8 +49,9 @@ def gelu(rows: int, columns: int) -> Graph:
     return program(lambda p: p.gelu(p.new_input((rows, columns), "bfloat16", "x")))
 
 
-def product(rows: int, terms: int, columns: int) -> Graph:
-    return program(lambda p: p.new_input((rows, terms), "bfloat16", "x") @ p.new_input((terms, columns), "bfloat16", "w"))
+def product(rows: int, terms: int, columns: int, gaps: bool = False) -> Graph:
+    graph = program(lambda p: p.new_input((rows, terms), "bfloat16", "x") @ p.new_input((terms, columns), "bfloat16", "w"))
+    return with_output_marks(graph, [{"strides": with_gaps(graph.output_types[0])}]) if gaps else graph
 
 
 def plus_bias(rows: int, columns: int) -> Graph:
@@ -75,7 +78,8 @@ MEASURED = {
     "product, bias and gelu by tanh": (activated(16384, 768, 3072), 128),
     "product, bias and gelu by tanh, few columns": (activated(16384, 3072, 768), 108),
     "gelu": (gelu(8192, 4096), 45),
-    "head of odd columns, without the copy of its weight": (product(16384, 768, 50257), 1810),
+    "head of odd columns, without the copy of its weight": (product(16384, 768, 50257, gaps=True), 1810),
+    "head of odd columns, copied into rows without gaps": (product(16384, 768, 50257), 1810 + 1774),
     "long odd sums, and copies of both operands": (product(1024, 197951, 512), 280 + 722),
     "bias": (plus_bias(16384, 2304), 96),
     "bias of few columns": (plus_bias(32768, 512), 44),
