@@ -12,7 +12,7 @@ from typing import Any
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
-from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.ops import KINDS, OPS, Kind, Level
 from mirage_eg.ir.shapes import Shape, text
 
 REPLICATED = -1  # in imap, fmap, omap: this grid dim (or the loop) maps to no data dim
@@ -63,7 +63,7 @@ class Node:
     @property
     def kind(self) -> Kind:
         """What the op is to the evaluator, the search and the lowering."""
-        return OPS[self.op].kind
+        return KINDS.get(self.op) or OPS[self.op].kind
 
     @property
     def mapping(self) -> dict[str, Any]:

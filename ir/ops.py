@@ -230,3 +230,5 @@ _ROWS = (
 )
 
 OPS = OpTable({row.name: row for row in _ROWS}, _elementwise)
+KINDS = {row.name: row.kind for row in _ROWS}
+"""The kinds of the package's ops, which searches look up millions of times; the ops of the user are elementwise."""

@@ -1,7 +1,7 @@
 """The work of a block graph, and the time that a kernel of so many blocks takes with it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2, prod
 from typing import Any, NamedTuple
@@ -151,8 +151,7 @@ class Ending(NamedTuple):
     two_buffers: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BlockWork:
+class BlockWork(NamedTuple):
     """The work of one block over all iterations: bytes loaded, bytes wasted where rows of a loaded or stored tile are shorter
     than a memory sector, matrix operations, elementwise operations, functions.
 
@@ -190,7 +189,7 @@ def block_work(block: Graph, live: float = 1.0, stores: bool = False) -> BlockWo
     block = expanded(block)
     work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads, stores)
     work = shared(work, busy_blocks(block)) if block.loop == 1 else work
-    return replace(work, combining_us=_combining_us(block)) if block.cluster > 1 else work
+    return work._replace(combining_us=_combining_us(block)) if block.cluster > 1 else work
 
 
 def _combining_us(block: Graph) -> float:
@@ -222,7 +221,7 @@ def shared(work: BlockWork, blocks: int) -> BlockWork:
     if blocks == 1:
         return work
     names = ("loaded", "wasted", "flops", "arithmetic", "functions", "staged", "held", "spilled")
-    return replace(work, **{name: getattr(work, name) // blocks for name in names})
+    return work._replace(**{name: getattr(work, name) // blocks for name in names})
 
 
 def work_of_tiles(

@@ -18,7 +18,7 @@ def spill_us(graph: Graph, spills: Sequence[int | None], device: Device) -> floa
     us = 0.0
     for kernel, block, nbytes in zip(kernels, graph.blocks, spills, strict=False):
         if kernel.work is not None and (spilled := (nbytes or 0) * block.threads) > kernel.work.spilled:
-            slower = replace(kernel, work=replace(kernel.work, spilled=spilled))
+            slower = replace(kernel, work=kernel.work._replace(spilled=spilled))
             behind = kernel.work.spilled == 0 and spilled <= kernel.work.held and only_multiplies(block)
             rounds = kernel.loop if behind else 1
             us += (kernel_us(slower, device) - kernel_us(kernel, device)) / rounds

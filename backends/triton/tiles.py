@@ -74,6 +74,7 @@ class MatmulForm(Enum):
     DOT = "tl.dot"
 
 
+@lru_cache(maxsize=1 << 16)
 def power_of_two(extent: int) -> int:
     """The smallest power of two of at least `extent`."""
     return 1 << (extent - 1).bit_length()

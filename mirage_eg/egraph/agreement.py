@@ -3,7 +3,6 @@
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -54,11 +53,13 @@ def _agreement_in(egraph: bindings.EGraph, domain: str, both: Expression, limits
     insert(egraph, domain, both)
     matches, half = Counter[str](), len(both.outputs) // 2
 
-    def classes(outputs: Sequence[int]) -> list[bindings.Value]:
-        return [egraph.eval_expr(term(output))[1] for output in outputs]
+    def class_of(output: int) -> bindings.Value:
+        return egraph.eval_expr(term(output))[1]
 
     def are_equal() -> bool:
-        return classes(both.outputs[:half]) == classes(both.outputs[half:])
+        return all(
+            class_of(one) == class_of(other) for one, other in zip(both.outputs[:half], both.outputs[half:], strict=True)
+        )
 
     growth, stopped = saturate_until(egraph, OWN_RULESET, limits, matches, is_enough=are_equal)
     return EqualHalves(are_equal(), growth[-1], perf_counter() - start, stopped, matches_largest_first(matches))

@@ -5,7 +5,7 @@ shows; so it is at most the cost model's prediction (`mirage_eg.backends.cost.ro
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.cost.block_cost import (
@@ -196,7 +196,7 @@ class CostBound:
     def us_of(self, work: BlockWork, tiling: Tiling, cluster: int = 1) -> float:
         """Microseconds under the cost model, if each thread block of a cluster does this work."""
         if tiling.cluster > 1:
-            work = replace(work, combining_us=shared_loop_us(*self._combined, tiling.loop, tiling.cluster))
+            work = work._replace(combining_us=shared_loop_us(*self._combined, tiling.loop, tiling.cluster))
         blocks, partial = cluster, 1
         for group, count in tiling.grid:
             blocks *= count

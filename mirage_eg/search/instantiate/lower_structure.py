@@ -31,25 +31,20 @@ from mirage_eg.search.structure import SplitReduction, Step, Structure, in_clust
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A block graph apart from its tiling: its nodes, and for each dim of every tile its axes."""
+    """A block graph apart from its tiling: its nodes, the axes of its different dims, and the places of the dims of each tile."""
 
     block: Graph
     looped: int | None
-    tiles: tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]  # an axis, and whether the loop splits it
+    dims: tuple[tuple[tuple[int, bool], ...], ...]  # an axis, and whether the loop splits it
+    tiles: tuple[tuple[int, ...], ...]
 
     def shapes(self, tiling: Tiling) -> list[tuple[int, ...]]:
         """The shapes of all tiles in a thread block under another tiling of the same form."""
         whole, piece = tiling.tiles(self.looped)
         if tiling.cluster > 1:  # a slice each
             whole[-1] = piece[-1] = 1
-        memo: dict[tuple[tuple[int, bool], ...], int] = {}
-
-        def extent(dim: tuple[tuple[int, bool], ...]) -> int:
-            if dim not in memo:
-                memo[dim] = prod(piece[axis] if looped else whole[axis] for axis, looped in dim)
-            return memo[dim]
-
-        return [tuple(map(extent, tile)) for tile in self.tiles]
+        extents = [prod([piece[axis] if looped else whole[axis] for axis, looped in dim]) for dim in self.dims]
+        return [tuple([extents[dim] for dim in tile]) for tile in self.tiles]
 
 
 def lower_structure(plan: Structure | SplitReduction, program: Graph, axes: Axes, *tilings: Tiling) -> Graph:
@@ -128,7 +123,10 @@ class _KernelGraphWriter:
         graph = _with_threads(block.build(stores))
         if tiling.cluster > 1:
             graph = graph.in_threads(graph.threads, tiling.cluster)
-        self.outlines.append(Outline(graph, structure.split.looped, block.tiles_by_axes()))
+        tiles = block.tiles_by_axes()
+        places = {dim: place for place, dim in enumerate(dict.fromkeys(dim for tile in tiles for dim in tile))}
+        by_place = tuple(tuple(map(places.__getitem__, tile)) for tile in tiles)
+        self.outlines.append(Outline(graph, structure.split.looped, tuple(places), by_place))
         results = self.checker.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
 

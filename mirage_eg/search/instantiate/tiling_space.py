@@ -31,7 +31,7 @@ class TiledKernel:
 
     structure: Structure
     shapes: tuple[TileAxes, ...]  # of loads and steps
-    computed: tuple[TileAxes, ...]  # those of steps, each once
+    largest: tuple[TileAxes, ...]  # those of steps of which one is the largest at any sizes
     parallel: tuple[tuple[int, ...], ...]  # the axes that a grid dim may split, together where no value has two of them
     split_axis: int | None  # the axis that the grid must split
     looped: int | None
@@ -134,12 +134,18 @@ def _kernel(
     reduced = {axis for step in structure.steps for axis in step.reduced}
     stored = frozenset[int]().union(*(shapes[output].axes for output in structure.outputs))
     parallel = sorted(stored - reduced - {looped, split_axis}, key=lambda axis: (-axes.sizes[axis], axis))
-    computed = tuple(dict.fromkeys(shapes[len(structure.loads) :]))
+    computed = {*shapes[len(structure.loads) :]}
+    largest = tuple(shape for shape in computed if not any(_is_larger(other, shape) for other in computed))
     merged = [frozenset(step.reduced) for step in structure.steps if step.kind is Kind.MATMUL and len(step.reduced) > 1]
     equal = frozenset[int]().union(*merged)
     products = [[shapes[i].axes for i in step.operands] for step in structure.steps if step.kind is Kind.MATMUL]
     of_vectors = all(is_vector_product(*axes) for axes in products)
-    return TiledKernel(structure, tuple(shapes), computed, _groups(parallel, shapes), split_axis, looped, equal, of_vectors)
+    return TiledKernel(structure, tuple(shapes), largest, _groups(parallel, shapes), split_axis, looped, equal, of_vectors)
+
+
+def _is_larger(one: TileAxes, other: TileAxes) -> bool:
+    """Whether a tile is at least as large as another one at any sizes, and has other axes or is no piece of them."""
+    return one != other and one.axes >= other.axes and one.piece <= other.piece
 
 
 def _groups(parallel: Sequence[int], shapes: Sequence[TileAxes]) -> tuple[tuple[int, ...], ...]:
@@ -267,7 +273,7 @@ def _largest_tile(kernel: TiledKernel, tiling: Tiling) -> int:
     """Elements of the largest computed tile."""
     whole, piece = tiling.tiles(kernel.looped)
     most = 0
-    for shape in kernel.computed:
+    for shape in kernel.largest:
         elements, of = 1, piece if shape.piece else whole
         for axis in shape.axes:
             elements *= of[axis]
