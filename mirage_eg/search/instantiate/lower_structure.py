@@ -31,7 +31,7 @@ from mirage_eg.search.structure import SplitReduction, Step, Structure, in_clust
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A block graph apart from its tiling: its nodes, the axes of its different dims, and the places of the dims of each tile."""
+    """A block graph apart from its tiling: nodes, the axes of different dims, and for each tile the places of its dims."""
 
     block: Graph
     looped: int | None
