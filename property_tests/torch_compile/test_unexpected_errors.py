@@ -1,6 +1,7 @@
 """Unexpected errors: a model still runs, the log and `explain` say why, and MIRAGE_EG_STRICT=1 raises them."""
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Compilation, Decision, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore
+from mirage_eg.torch_compile.unexpected_errors import reason_of
 from property_tests.support.library_segments import library_segments
 from property_tests.support.parameters import AMPLE
 from property_tests.support.torch_cases import WIDTH, projected
@@ -52,6 +54,16 @@ def test_an_unexpected_error_leaves_the_graph_to_torch(
     assert "unexpected KeyError: 'a table without this op'" in str(found) and "unexpected errors: 1" in str(found)
     [line] = caplog.messages
     assert "left to Inductor" in line and "unexpected KeyError" in line
+
+
+def test_the_reason_names_the_innermost_line_of_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_EG_STRICT", "0")
+    with pytest.raises(AttributeError) as raised:
+        mi.torch.nothing  # noqa: B018
+    assert re.search(r"'nothing' at mirage_eg/torch\.py:\d+; please report it", reason_of(raised.value))
+    apart = KeyError(2)  # as an executor raises an error of another process
+    apart.__cause__ = RuntimeError('File "/x/mirage_eg/search/trace.py", line 7, in f\nFile "/x/loky.py", line 9, in g')
+    assert reason_of(apart).startswith("unexpected KeyError: 2 at mirage_eg/search/trace.py:7; ")
 
 
 @pytest.mark.parametrize("place", ["graph", "segment"])
