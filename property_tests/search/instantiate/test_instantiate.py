@@ -15,10 +15,12 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.prefill import PREFILL
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.ir.weights import without_weights
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits
@@ -196,3 +198,13 @@ def test_an_outline_has_the_tiles_of_every_block_graph_of_its_plan(name: str) ->
                 assert outline.shapes(kernel) == [kind.shape for kind in block.types]
                 looped += kernel.loop > 1
     assert looped
+
+
+@pytest.mark.parametrize(("loop", "fitting"), [(2, False), (4, True)])
+def test_no_step_of_an_attention_overflows_the_registers_of_a_warp(loop: int, fitting: bool) -> None:
+    program = new_kernel_graph()
+    scores, values = program.new_input((4, 1024), dtype="float16"), program.new_input((1024, 64), dtype="float16")
+    block = new_threadblock_graph((4,), forloop_range=loop)
+    p, v = block.new_input(scores, (-1,), 1), block.new_input(values, (1,), 0)
+    block.new_output(block.forloop_accum(block.matmul(p, v)), (1,))
+    assert fits(block.graph(), TileLimits()) is fitting
