@@ -138,10 +138,10 @@ NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 we
 TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
 LARGE_TILES = 1.3  # the cache's rate for them over that for others
 UNHIDDEN = 0.7
-"""The share of the time of loads that nothing hides where a multiprocessor has one block, whose iterations wait for each other.
+"""The share of the time of loads that nothing hides where a multiprocessor has one block, whose iterations wait in turn.
 
-Two rows of 14,336 times 4,096 columns each took 134.6, 116.4, 89.3, 86.5 and 78.7 µs in 128, 256, 512, 1,024 and 2,048 blocks, on
-an H100.
+Two rows of 14,336 times 4,096 columns each took 134.6, 116.4, 89.3, 86.5 and 78.7 µs in 128, 256, 512, 1,024 and 2,048 blocks
+on an H100.
 """
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 LAST_BLOCK, LAST_ITERATION = 0.5, 1.0
