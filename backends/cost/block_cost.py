@@ -16,7 +16,7 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
-from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
+from mirage_eg.ir.op.elementwise import EXPONENTIALS, SHIFTS_BY_PLACES, record_of
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
@@ -336,7 +336,7 @@ def _staged(block: Graph, value: int, product: DType, computed: bool) -> _Staged
 def _is_of_fields(block: Graph, value: int) -> bool:
     """Whether an operand is computed from fields of bytes, which stay in registers."""
     item = block.node_of[value]
-    if item.op == "right_shift_by":
+    if item.op in SHIFTS_BY_PLACES:
         return block.types[value].dtype is DType.uint8
     moves = item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)
     return moves and any(_is_of_fields(block, operand) for operand in item.operands)

@@ -20,7 +20,7 @@ from mirage_eg.backends.triton.writer import Writer
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
-from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS
+from mirage_eg.ir.op.elementwise import CASTS, LOW_BITS, PRODUCTS, SHIFTS_BY_PLACES
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
@@ -43,7 +43,7 @@ def fields_of_bytes(graph: Graph, padded: Sequence[Shape]) -> dict[int, Fields]:
     """The chains of a block graph, by the values that they end with."""
     found = {}
     for item, values in graph.numbered():
-        if item.op == "right_shift_by" and graph.types[values[0]].dtype is DType.uint8:
+        if item.op in SHIFTS_BY_PLACES and graph.types[values[0]].dtype is DType.uint8:
             end, fields = _followed(graph, item, values[0])
             if fields is not None and _is_written(graph, padded, fields, end):
                 found[end] = fields
@@ -64,7 +64,7 @@ def _followed(graph: Graph, item: Node, value: int) -> tuple[int, Fields | None]
     while len(readers := graph.readers[behind]) == 1:
         reader, values = numbered[readers[0]]
         is_cast = reader.op in CASTS and not DType(reader["dtype"]).is_integer
-        if reader.op == "low_bits" and not bits and behind == value and int(reader["bits"]) <= MOST_BITS:
+        if reader.op in LOW_BITS and not bits and behind == value and int(reader["bits"]) <= MOST_BITS:
             bits = int(reader["bits"])
         elif is_cast and bits and last < 0 and DType(reader["dtype"]) is not DType.float64:
             last = values[0]

@@ -21,6 +21,8 @@ def _is_never_negative(op: ElementwiseOp) -> bool:
 COMPARISONS = frozenset(op.name for op in PACKAGED.values() if op.indicator)
 OF_INTEGERS = frozenset(op.name for op in PACKAGED.values() if op.of_integers_alone)
 OF_BITS = frozenset(op.name for op in bits.SHIFTS_AND_MASKS)
+SHIFTS_BY_PLACES = frozenset(op.name for op in bits.SHIFTS_AND_MASKS if op.noun == "shifted" and op.arity == 2)
+LOW_BITS = frozenset(op.name for op in bits.SHIFTS_AND_MASKS if op.taken_bits and op.taken_bits(bits=1) == (0, 1))
 EXPONENTIALS = frozenset(op.name for op in PACKAGED.values() if op.of_sums)
 LOGARITHMS = frozenset(op.name for op in PACKAGED.values() if op.logarithm)
 CASTS = frozenset(op.name for op in PACKAGED.values() if "dtype" in op.attributes)
