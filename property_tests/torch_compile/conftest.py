@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mirage_eg.pipeline.run import executors
 from mirage_eg.torch_compile.calls import forget_calls
 from mirage_eg.torch_compile.records import forget_records
 from mirage_eg.torch_compile.segment_store import forget
@@ -35,8 +36,9 @@ def cache(found_kernels: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
-    """Dynamo and the records as in a new process."""
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo and the records as in a new process; searches run in it: a pool for each graph takes longer to start than these."""
+    monkeypatch.setattr(executors, "usable_cores", lambda: 1)
     torch._dynamo.reset()
     forget_records()
     forget_calls()

@@ -27,6 +27,7 @@ from mirage_eg.pipeline.run import cache as cache_module
 from mirage_eg.pipeline.run.cache import ResultCache, chosen_cache, key_of
 from mirage_eg.pipeline.run.json_codec import decode, dumps
 from mirage_eg.pipeline.run.options import Options
+from property_tests.support.command import run_command
 from property_tests.support.parameters import few
 from property_tests.support.programs import product, rms_linear
 
@@ -361,23 +362,28 @@ def test_a_body_that_no_decoder_reads_is_a_warning(text: str, folder: Path, capl
     assert len(caplog.records) == 2 and not any("\n" in record.message for record in caplog.records)
 
 
-def test_a_hit_loads_nothing_that_searches_or_compiles(folder: Path, tmp_path: Path) -> None:
+def test_a_hit_loads_nothing_that_searches_or_compiles(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "small.py").write_text(
         "from property_tests.support.programs import product\ndef program():\n    return product()\n", encoding="utf-8"
     )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
+    command = ["optimize", "small.py", "--top", "2", "--device", "cpu", "--jobs", "1", "--json"]
+    status, out, _ = run_command(capsys, *command)
+    assert (status, json.loads(out)["cache"]) == (0, "miss") and "mirage_eg.pipeline.stages" in sys.modules
     code = (
-        "import sys; sys.argv = 'mirage-eg optimize small.py --top 2 --device cpu --jobs 1 --json'.split()\n"
+        f"import sys; sys.argv = {['mirage-eg', *command]}\n"
         "from mirage_eg.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
         "print(*sys.modules.keys() & {'egglog', 'mpmath', 'triton', 'torch', 'ortools', 'mirage_eg.pipeline.stages'}, 'end')"
     )
-    outputs, environment = [], os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True
-        )
-        outputs.append(done.stdout.splitlines())
-    assert [json.loads(lines[0])["cache"] for lines in outputs] == ["miss", "hit"]
-    assert outputs[1][1] == "end" and "mirage_eg.pipeline.stages" in outputs[0][1]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
+    found, loaded = done.stdout.splitlines()
+    assert json.loads(found)["cache"] == "hit" and loaded == "end"
 
 
 def test_a_cache_below_a_file_is_a_warning(
@@ -409,13 +415,13 @@ WRITER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from mirage_eg.pipeline.optimize import optimize
+from mirage_eg.ir.json_text import parse_json
 from mirage_eg.pipeline.run.cache import ResultCache
-from mirage_eg.pipeline.run.options import Options
+from mirage_eg.pipeline.run.json_codec import decode
 from mirage_eg.pipeline.run.result import Result
 from property_tests.support.programs import product
 cache, key, PROGRAM = ResultCache(Path(sys.argv[1])), {"a": 1}, product()
-report = optimize("p", PROGRAM, Options(device="cpu", jobs=1, top=1, max_block_ops=5, cache=False)).report
+report = decode(parse_json(sys.stdin.read(), infinities=True)).report
 seen = set()
 for i in range(50):
     cache.keep(key, Result((), replace(report, program=sys.argv[2], source=sys.argv[2] * 50000)), str(i))
@@ -427,8 +433,14 @@ print(",".join(sorted(seen)))
 
 
 def test_two_processes_that_write_one_entry_never_see_a_part(tmp_path: Path) -> None:
+    given, pipe = dumps(found(product())[0]), subprocess.PIPE
     commands = [[sys.executable, "-c", WRITER, str(tmp_path), letter] for letter in "ab"]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands]
+    running = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for command in commands]
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write(given)
+        process.stdin.close()
+        process.stdin = None
     for process in running:
         out, errors = process.communicate(timeout=120)
         assert (process.returncode, errors) == (0, "")
