@@ -37,7 +37,7 @@ def cache(found_kernels: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo and the records as in a new process; searches run in it: a pool for each graph takes longer to start than these."""
+    """Dynamo and the records as in a new process, which searches by itself: a pool for each graph takes longer to start."""
     monkeypatch.setattr(executors, "usable_cores", lambda: 1)
     torch._dynamo.reset()
     forget_records()

@@ -160,7 +160,6 @@ def test_a_second_process_takes_the_whole_graph_from_torchs_cache(
     assert [it.decision for record in records for it in record.segments] == [Decision.SLOWER] * 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ours", [5.0, pytest.param(6.5, marks=pytest.mark.slow)])
 def test_a_second_process_imports_nothing(clock: Clock, ours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock += [PLAIN, (ours, 6.0)]

@@ -382,8 +382,8 @@ def test_a_hit_loads_nothing_that_searches_or_compiles(
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
-    found, loaded = done.stdout.splitlines()
-    assert json.loads(found)["cache"] == "hit" and loaded == "end"
+    record, loaded = done.stdout.splitlines()
+    assert json.loads(record)["cache"] == "hit" and loaded == "end"
 
 
 def test_a_cache_below_a_file_is_a_warning(
