@@ -26,6 +26,7 @@ CONVOLUTIONS, TRANSPOSED, MAX_POOLS, AVG_POOLS = (
     tuple(f"{name}{dims}d" for dims in DIMS) for name in ("conv", "conv_transpose", "max_pool", "avg_pool")
 )
 CONV2D, MAX_POOL2D, AVG_POOL2D = CONVOLUTIONS[0], MAX_POOLS[0], AVG_POOLS[0]
+OF_IMAGES = CONV2D, TRANSPOSED[0]
 
 
 def sides(attributes: Attributes) -> tuple[Shape, Shape]:

@@ -12,7 +12,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import Kind, folded_batch
 from mirage_eg.ir.shapes import Shape, matmul
-from mirage_eg.ir.windows import CONV2D, CONVOLUTIONS
+from mirage_eg.ir.windows import CONVOLUTIONS, OF_IMAGES, TRANSPOSED
 
 UNALIGNED = 2.8
 ODD = 7.0
@@ -61,15 +61,17 @@ def convolution_steps(weight: Shape) -> float:
     return (start + ceil(prod(weight[1:]) / 64)) / 2
 
 
-def library_slowdown(dtype: DType, is_convolution: bool) -> float:
+def library_slowdown(dtype: DType, op: str = "") -> float:
     """How much slower the library's products are than in float16: in float32 it does not use matrix units, but for
     convolutions, as torch has them by default.
 
     On an H200 cuDNN's convolutions of 7.4 to 15 GFLOP took 17.9 to 33 µs in float16, and 28 to 60 in float32, channels last;
-    those of 13 to 30 GFLOP of 128 images reached 560 to 680 TFLOP/s in bfloat16.
+    those of 13 to 30 GFLOP of 128 images reached 560 to 680 TFLOP/s in bfloat16. Transposed ones reached 88 to 160 in float32.
     """
-    if is_convolution:
+    if op in CONVOLUTIONS:
         return 1.1 if dtype.itemsize == 2 else 3.0
+    if op in TRANSPOSED:
+        return 1.1 if dtype.itemsize == 2 else 6.0
     return 1.0 if dtype.itemsize == 2 else 13.4
 
 
@@ -81,7 +83,7 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
         return prod(weight.shape[2:]) * elements, DEPTHWISE_OF_MANY
     if is_depthwise(graph, item):
         return operations, DEPTHWISE
-    slower = library_slowdown(image.dtype, item.op in CONVOLUTIONS)
+    slower = library_slowdown(image.dtype, item.op)
     filters, channels, *_ = weight.shape
     if item.op not in CONVOLUTIONS or image.dtype.itemsize != 2:
         return operations, slower
@@ -95,11 +97,11 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
 
 def converted_bytes(graph: Graph, item: Node) -> int:
     """The bytes that the copy channels last of the image of a convolution moves, if it reads it first."""
-    if item.op != CONV2D:
+    if item.op not in OF_IMAGES:
         return 0
     image = item.operands[0]
     kind, readers = graph.types[image], [graph.nodes[reader] for reader in graph.readers[image]]
-    first = next((reader for reader in readers if reader.op == CONV2D), None)
+    first = next((reader for reader in readers if reader.op in OF_IMAGES), None)
     return 2 * kind.nbytes if image in placement_of(graph).converted and first is item else 0
 
 

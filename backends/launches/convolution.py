@@ -49,7 +49,9 @@ def fused_convolutions(graph: Graph) -> tuple[FusedConvolution, ...]:
 
 
 def _may_be_fused(graph: Graph, item: Node, values: range) -> bool:
-    if not is_channels_last_convolution(graph, item) or item["groups"] > 1 or item["pads"][:2] != item["pads"][2:]:
+    if item.op != CONV2D or item["groups"] > 1 or item["pads"][:2] != item["pads"][2:]:
+        return False
+    if not is_channels_last_convolution(graph, item):
         return False
     kinds = [graph.types[value] for value in (*item.operands, *values)]
     return len({kind.dtype for kind in kinds}) == 1 and not any(kind.shape[1] % _ALIGNED for kind in kinds[1:])

@@ -22,7 +22,7 @@ from mirage_eg.ir.op.moves import RESHAPES, VIEWS, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights
-from mirage_eg.ir.windows import CONV2D, channels_last
+from mirage_eg.ir.windows import OF_IMAGES, channels_last
 
 
 def empty(file: ProgramFile, value: int, strides: Shape, first: str) -> str:
@@ -40,7 +40,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in (item.operands if merged is None else (merged.base,))] or [first]
     windows = window_products(file.graph).get(value)
-    if item.op == CONV2D and windows is None and is_channels_last_convolution(file.graph, item):
+    if item.op in OF_IMAGES and windows is None and is_channels_last_convolution(file.graph, item):
         operands = _channels_last_operands(file, item)
     if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
@@ -65,7 +65,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
         write_row_major(file, value, call)
         file.calls_torch = True
         return
-    elif is_prepared or read_by_kernel or (is_result and (images or item.op == CONV2D)):
+    elif is_prepared or read_by_kernel or (is_result and (images or item.op in OF_IMAGES)):
         call = f"({call}).contiguous()"  # a kernel or the caller reads it by fixed strides
     if (is_prepared or read_by_kernel) and _shows_a_part(file.graph, value):
         file.aligns, call = True, f"{ALIGNED}({call})"
@@ -75,7 +75,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
 
 def gives_channels_last(graph: Graph, item: Node, value: int) -> bool:
     """Whether a call gives an image of several channels and positions channels last."""
-    _, channels, *plane = graph.types[value].shape if item.op == CONV2D else (1, 1)
+    _, channels, *plane = graph.types[value].shape if item.op in OF_IMAGES else (1, 1)
     return channels > 1 and prod(plane) > 1 and is_channels_last_convolution(graph, item)
 
 

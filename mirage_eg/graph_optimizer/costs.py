@@ -16,6 +16,7 @@ from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 _OP_US = 1e-3  # the instructions of an elementwise op; the rest of its arithmetic is hidden behind memory
 
@@ -116,5 +117,5 @@ class KernelCosts:
         flops = 2 * prod((left if is_transposed else out).shape) * terms
         waits = convolution_steps(right.shape) * self.device.iteration_us if is_convolution and not self.least else 0.0
         biases = 0.0 if self.least else self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
-        slowdown = library_slowdown(left.dtype, is_convolution=is_convolution and not is_transposed)
+        slowdown = library_slowdown(left.dtype, (TRANSPOSED if is_transposed else CONVOLUTIONS)[0] if is_convolution else "")
         return max(reads, waits, flops / self.device.matrix_rate * slowdown * 1e6) + biases
