@@ -128,6 +128,15 @@ def ending(in_order: bool, ops: int) -> Graph:
     return with_output_marks(p.graph(), [{"strides": channels_last(shape)} if in_order else {}])
 
 
+@pytest.mark.parametrize(("images", "extent", "us"), [(8, 1024, 5263), (128, 256, 5041)])
+def test_predictions_of_measured_transposed_convolutions(images: int, extent: int, us: float) -> None:
+    """KernelBench's problem 57 of level 1, and 10 of level 2 with all its ops, in float32."""
+    p = new_kernel_graph()
+    x, w = p.new_input((images, 64, extent, extent), "float32"), p.new_input((64, 64, 3, 3), "float32", weight=True)
+    p.mark_output(p.conv_transpose2d(x, w))
+    assert us / 1.5 < sum(it.us for it in predict(p.graph(), DEVICES["H200"])) < us * 1.5
+
+
 @pytest.mark.parametrize("ops", [0, 1, 2])
 def test_a_row_major_result_of_library_kernels_is_copied_once(ops: int) -> None:
     costs = [predict(ending(in_order, ops), DEVICES["H200"]) for in_order in (True, False)]
