@@ -114,6 +114,7 @@ class PlanGraph:
         self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # a lower bound of each cost
         self.infeasible: set[int] = set()  # taken to have no kernels
         self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
+        self._costs: dict[tuple[float, bool], list[float]] = {}  # of all segments: `_costs_of`
 
     def _expand(self, segmenter: Segmenter, limits: PartitionLimits, anyway: bool) -> bool:
         """Make all states, unless there are too many, or too many plans from one to the next; `anyway`: as far as they go."""
@@ -197,14 +198,9 @@ class PlanGraph:
     def cheapest(self, per_kernel: float, most: int | None, searched: bool = False) -> tuple[tuple[int, ...], float]:
         """The segments of the cheapest plan of at most so many kernels, from the outputs backwards, and its cost; `searched`:
         through segments that were searched."""
-        options = [
-            [(kernels, us + per_kernel * kernels) for kernels, us in self.options(number)]
-            if number in self.searched or not searched
-            else []
-            for number in range(len(self.segments))
-        ]
         if most is None:
-            return self._cheapest_of_any_number([min((cost for _, cost in each), default=inf) for each in options])
+            return self._cheapest_of_any_number(self._costs_of(per_kernel, searched))
+        options = [self._priced(number, per_kernel, searched) for number in range(len(self.segments))]
         found: list[dict[int, tuple[float, int, int, int]]] = [{} for _ in self.states]  # cost, segment, next place, kernels
         for place in self.order:
             here = found[place]
@@ -224,6 +220,29 @@ class PlanGraph:
             _, number, place, kernels = found[place][kernels]
             path.append(number)
         return tuple(path), least
+
+    def _priced(self, number: int, per_kernel: float, searched: bool) -> list[tuple[int, float]]:
+        """The kernels and costs of each µGraph of a segment; none of one that should be `searched` and is not."""
+        if searched and number not in self.searched:
+            return []
+        return [(kernels, us + per_kernel * kernels) for kernels, us in self.options(number)]
+
+    def _least(self, number: int, per_kernel: float, searched: bool) -> float:
+        return min((cost for _, cost in self._priced(number, per_kernel, searched)), default=inf)
+
+    def _costs_of(self, per_kernel: float, searched: bool) -> list[float]:
+        """The least costs of all segments, which `_changed` keeps: plans are sought hundreds of times among thousands."""
+        key = per_kernel, searched
+        if key not in self._costs:
+            self._costs[key] = [self._least(number, *key) for number in range(len(self.segments))]
+        return self._costs[key]
+
+    def _changed(self, numbers: Iterable[int]) -> None:
+        """Segments have other costs than before."""
+        numbers = [*numbers]
+        for key, costs in self._costs.items():
+            for number in numbers:
+                costs[number] = self._least(number, *key)
 
     def _cheapest_of_any_number(self, costs: Sequence[float]) -> tuple[tuple[int, ...], float]:
         """The segments of the cheapest plan and its cost, of segments that cost so much; this runs thousands of times."""
@@ -291,8 +310,10 @@ class PlanGraph:
     def _waiting_without(self, avoided: set[int], per_kernel: float, most: int | None) -> list[int]:
         """The segments to search of the cheapest plan without those in `avoided`."""
         known, self.infeasible = self.infeasible, self.infeasible | avoided
+        self._changed(avoided)
         path, _ = self.cheapest(per_kernel, most)
         self.infeasible = known
+        self._changed(avoided)
         return [number for number in path if number not in self.searched]
 
     def evaluate(self, numbers: Sequence[int], find: Find, likely: Iterable[Segment] = ()) -> None:
@@ -300,13 +321,15 @@ class PlanGraph:
         numbers = sorted({other for number in numbers for other in self._equal(number)} - self.searched.keys())
         for number, parts in zip(numbers, find([self.segments[number] for number in numbers], likely), strict=True):
             self.searched[number] = parts
+            wider = [*self._wider(number)]
             if not parts:
                 outputs = self.segments[number].outputs
-                self.infeasible.update(other for other in self._wider(number) if self.segments[other].outputs == outputs)
-                continue
-            least = min(part.kernels.us for part in parts)
-            for other in self._wider(number):
-                self.lower_bounds[other] = max(self.lower_bounds[other], least)
+                self.infeasible.update(other for other in wider if self.segments[other].outputs == outputs)
+            else:
+                least = min(part.kernels.us for part in parts)
+                for other in wider:
+                    self.lower_bounds[other] = max(self.lower_bounds[other], least)
+            self._changed([number, *wider])
 
     def _wider(self, number: int) -> Iterator[int]:
         """The segments with the same ops and outputs and more, that read as much at least."""
