@@ -110,8 +110,9 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     if streams and loop == 1:  # blocks come and go
         rounds = 1.0
     if not work.ahead and (streams or busy > 1 / 2):
+        alone = LAST_ITERATION / loop if streams and loop > 1 else LAST_BLOCK  # of a small kernel all blocks run at once
         rate = device.memory_bandwidth if streams else device.cache_bandwidth
-        tail = (LAST_BLOCK if loop == 1 else LAST_ITERATION) * work.loaded / loop * device.multiprocessors / rate
+        tail = alone * work.loaded * device.multiprocessors / rate
     step = device.step_us if streams else device.hit_us
     waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
     waits += work.combining_us
