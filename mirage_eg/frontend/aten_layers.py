@@ -157,14 +157,14 @@ def _batch_norm(call: Call) -> Tensor:
 
 
 def _normalized_by_batch(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """The normalized input, and the mean and the variance of the batch."""
+    """The normalized input, and the mean and the variance of the batch: first over positions, which follow each other."""
     x, g = call.tensor("input"), call.graph
     mean = x
-    for dim in (0, *range(2, len(x.shape))):
+    for dim in (*range(2, len(x.shape)), 0):
         mean = g.mean(mean, dim)
     centred = x - mean
     variance = g.square(centred)
-    for dim in (0, *range(2, len(x.shape))):
+    for dim in (*range(2, len(x.shape)), 0):
         variance = g.mean(variance, dim)
     normal = centred / g.sqrt(variance + call.number("eps"))
     return _over_channels(normal, call.optional("weight"), call.optional("bias")), mean, variance

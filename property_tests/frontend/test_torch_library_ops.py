@@ -191,6 +191,8 @@ def test_batch_norm_in_training_uses_the_batch_and_moves_its_statistics() -> Non
 
     it = import_program(program)
     assert it.outside == ()
+    means = [item["dim"] for written in it.programs for item in written.nodes if item.op == "mean"]
+    assert means == [2, 3, 0] * 2  # positions follow each other
     own = torch.nn.BatchNorm2d(2, momentum=0.3)
     own.load_state_dict(model.state_dict())
     for scale in (1, 3):

@@ -54,14 +54,14 @@ def test_images_stay_channels_last_between_kernels(run_program: RunProgram, imag
 
 
 @pytest.mark.parametrize(("pads", "is_last"), [((1, 1, 1, 1), True), ((0, 1, 1, 1), False)])
-def test_transposed_convolutions_are_channels_last(run: RunProgram, pads: tuple[int, ...], is_last: bool) -> None:
+def test_transposed_convolutions_are_channels_last(run_program: RunProgram, pads: tuple[int, ...], is_last: bool) -> None:
     """Where the result is all that the library gives."""
     p = new_kernel_graph()
     x, w = p.new_input((2, 8, 5, 6), "float16", "x"), p.new_input((8, 16, 3, 3), "float16", "w", weight=True)
     p.mark_output(doubled(p, p.conv_transpose2d(x, w, 2, pads, 1), 1))
     source = emit(p.graph())
     assert ("conv_transpose2d(x_channels_last, w_channels_last, " in source) is is_last
-    assert is_right(run, p.graph(), source, "float16")
+    assert is_right(run_program, p.graph(), source, "float16")
 
 
 def test_filters_are_converted_once() -> None:
