@@ -6,7 +6,7 @@ agree in a random field at sizes of 2 and 3. A wrong guess gives a pair that is 
 nothing here is trusted but the composition itself.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from math import prod
@@ -140,6 +140,8 @@ def _cut(program: Graph, candidate: Graph, same: dict[int, int], parts: _Parts) 
         done.add(place)
         makes = tuple(value for value in values if value in ends or value in known)
         reads = tuple(sorted(_read_by(candidate, place, known)))
+        if (moved := _moved(program, reads, known) & same.keys()):
+            return min(moved)
         kernels = parts.candidate(reads, makes)
         own = parts.program(
             tuple(known[value] for value in reads), tuple(known.get(value, ends.get(value, -1)) for value in makes)
@@ -174,6 +176,18 @@ def _read_by(graph: Graph, place: int, known: Collection[int]) -> set[int]:
             seen.add(value)
             left += graph.node_of[value].operands
     return reads
+
+
+def _moved(program: Graph, reads: Collection[int], known: Mapping[int, int]) -> set[int]:
+    """The values among those that a part reads that are elements of others among them: as inputs they would be independent."""
+    places, found = {known[value] for value in reads}, set[int]()
+    for value in reads:
+        left = [known[value]]
+        while left and (item := program.node_of[left.pop()]).kind is Kind.REARRANGEMENT:
+            if not places.isdisjoint(item.operands):
+                found.add(value)
+            left += item.operands
+    return found
 
 
 def part_of(graph: Graph, reads: Sequence[int], makes: Sequence[int]) -> Graph | None:

@@ -48,6 +48,27 @@ def test_an_input_that_is_an_output_of_both_needs_no_part() -> None:
     assert [[item.op for item in pair.program.ops] for pair in pairs_of(one, other, seed=0)] == [["add", "exp"]]
 
 
+def test_a_half_of_a_value_is_no_input_of_a_part_beside_it() -> None:
+    def halves(p: Any, x: Any) -> tuple[Any, Any]:
+        return p.slice(x, 1, 0, 4), p.slice(x, 1, 4, 8)
+
+    def rotated(whole: bool) -> Graph:
+        p = mi.new_kernel_graph()
+        x, w, c, s = (p.new_input(shape, "float16") for shape in ((8, 8), (8, 8), (8, 8), (8, 8)))
+        y = x @ w
+        a, b = halves(p, y)
+        if whole:
+            p.mark_output(y * c + p.concat((-b, a), 1) * s)
+        else:
+            (c1, c2), (s1, s2) = halves(p, c), halves(p, s)
+            p.mark_output(p.concat((a * c1 - b * s1, b * c2 + a * s2), 1))
+        return p.graph()
+
+    [pair] = pairs_of(rotated(True), rotated(False), seed=0)
+    assert not any(item.op == "matmul" for item in pair.program.ops)
+    assert BlockReference(pair.program).check(pair.kernels).equal
+
+
 SCORES: dict[str, Callable[..., Any]] = {
     "one exponential": lambda p, s, mask: p.exp(s + mask),
     "a product of two": lambda p, s, mask: p.exp(s) * p.exp(mask),
