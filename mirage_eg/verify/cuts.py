@@ -140,7 +140,7 @@ def _cut(program: Graph, candidate: Graph, same: dict[int, int], parts: _Parts) 
         done.add(place)
         makes = tuple(value for value in values if value in ends or value in known)
         reads = tuple(sorted(_read_by(candidate, place, known)))
-        if (moved := _moved(program, reads, known) & same.keys()):
+        if moved := _moved(program, reads, known) & same.keys():
             return min(moved)
         kernels = parts.candidate(reads, makes)
         own = parts.program(

@@ -31,11 +31,10 @@ def given_values(whole: Graph, whole_candidate: Graph, seed: int) -> str | None:
         inputs: list[Array] = []
         for place, kind in enumerate(program.input_types):
             if place in bounds:
-                inputs.append(generator.integers(bounds[place], size=kind.shape).astype(np.float64))
+                inputs.append(np.asarray(generator.integers(bounds[place], size=kind.shape), np.float64))
                 continue
             numbers = 2 * generator.standard_normal(kind.shape)
-            numbers[generator.random(kind.shape) < _SHARE] = special
-            inputs.append(numbers)
+            inputs.append(np.where(generator.random(kind.shape) < _SHARE, special, numbers))
         wanted, got = _outputs(expand(program), inputs), _outputs(candidate, inputs)
         for output, (want, have) in enumerate(zip(wanted, got, strict=True)):
             places = np.argwhere(~np.isfinite(want) & np.isfinite(have))

@@ -204,3 +204,9 @@ def test_a_model_in_a_file_keeps_what_is_undefined(tmp_path: Path) -> None:
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:])), tmp_path / "model.onnx")
     _, loaded = load_program(str(tmp_path / "model.onnx"))
     assert loaded.keeps_undefined and Options().undefined_in(loaded) == "keep"
+
+
+def test_numbers_of_no_dims_are_among_the_inputs() -> None:
+    g = mi.new_kernel_graph()
+    g.mark_output(g.new_input((), "float32", "x") * g.new_input((4, 4), "float32", "y"))
+    assert given_values(g.graph(), g.graph(), 0) is None
