@@ -28,7 +28,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.cost_bound import CostBound
-from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler, holds
+from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler, has_unfit_shape, holds
 from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines
 from mirage_eg.search.instantiate.tiling import Tiling
 from mirage_eg.search.instantiate.tiling_space import MAX_GRID_DIMS, kernels_of, tilings_of
@@ -275,7 +275,8 @@ class Instantiation:
                     for outline, (item, stores) in zip(outlines, blocks, strict=True)
                 )
         if graph is None or not self.fits(graph):
-            self.refuse(choice)
+            if graph is None or not any(has_unfit_shape(block, self.limits) for block in graph.blocks):
+                self.refuse(choice)
             return None
         if not self.is_admitted(graph):
             return None

@@ -82,10 +82,14 @@ def fits(block: Graph, limits: TileLimits) -> bool:
     return (
         block.cluster <= limits.cluster
         and live_bytes(block) <= limits.capacity(is_of_rows(block))
-        and (limits.target not in _WGMMA_TARGETS or not _is_misread(block))
-        and not _overflows_a_warp(block)
+        and not has_unfit_shape(block, limits)
         and fits_lower_bound(block, limits.shared_memory, limits.stages)
     )
+
+
+def has_unfit_shape(block: Graph, limits: TileLimits) -> bool:
+    """Whether a product's tiles do not fit by their shape: larger ones may."""
+    return _overflows_a_warp(block) or (limits.target in _WGMMA_TARGETS and _is_misread(block))
 
 
 def holds(live: LiveTiles, shapes: Sequence[Sequence[int]], limits: TileLimits) -> bool:
