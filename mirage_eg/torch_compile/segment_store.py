@@ -2,7 +2,8 @@
 
 The key of a segment is the hash of all that its result depends on: program with types and strides, options, laws, versions of
 this package and its dependencies, device. An entry contains its program, so that a saved model needs only the key. Reading one
-executes nothing: it is JSON, and a source that differs from the one emitted again from its graph is refused.
+executes nothing: it is JSON, and of an entry that this machine neither made nor checked a source that differs from the one
+emitted again from its graph is refused.
 """
 
 import json

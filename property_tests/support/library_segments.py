@@ -19,7 +19,10 @@ COMPILED = CompileRecord("sm_90", ())
 def library_segments(compiled: CompileRecord = COMPILED) -> Iterator[None]:
     """Searches find the library form alone, `compiled` so; use it with gate="off" and cache="off"."""
 
+    lasts = True
+
     def search(name: str, program: Graph, *rest: Any) -> Result:
+        assert lasts, "an undone patch has put back what stood in for a search"
         candidate = Candidate(
             graph=program,
             predicted_us=0.0,
@@ -37,4 +40,5 @@ def library_segments(compiled: CompileRecord = COMPILED) -> Iterator[None]:
         patch.setattr(segment_store, "search_segment", search)
         patch.setattr(compile_graph, "searches_of", lambda *_: ({}, {}))  # workers would search
         yield
+    lasts = False
     segment_store.forget()

@@ -125,17 +125,15 @@ def timed(us: float | None, *grid: tuple[int, ...], problem: str | None = None) 
     ],
     ids=["no search", "library alone", "slower", "failed"],
 )
-def test_a_segment_without_a_fused_kernel_says_what_was_timed(
-    measurements: tuple[Measurement, ...], reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with library_segments(), torch.no_grad():
+def test_a_segment_without_a_fused_kernel_says_what_was_timed(measurements: tuple[Measurement, ...], reason: str) -> None:
+    with library_segments(), pytest.MonkeyPatch.context() as patch, torch.no_grad():
         search = segment_store.search_segment
 
         def searched(*args: Any) -> Result:
             found = search(*args)
             return replace(found, candidates=(replace(found.candidates[0], fused=False),), measurements=measurements)
 
-        monkeypatch.setattr(segment_store, "search_segment", searched)
+        patch.setattr(segment_store, "search_segment", searched)
         torch.compile(projected, backend=backend, options=OPTIONS)(torch.randn(8, WIDTH))
     [segment] = graph_records()[-1].segments
     assert (segment.decision, segment.reason) == (Decision.NOT_FUSED, reason)
