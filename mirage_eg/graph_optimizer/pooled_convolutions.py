@@ -103,8 +103,8 @@ def _pooled_transposed(item: Node, x: TensorType, w: TensorType, dim: int, width
     return graph.graph()
 
 
-def _cut(item: Node, x: TensorType, w: TensorType, dim: int, less: int) -> Graph:
-    """The convolution without its last positions along a dim, of image and filter."""
+def _cut(item: Node, x: TensorType, w: TensorType, dim: int, less: int) -> Graph | None:
+    """The convolution without its last positions along a dim, of image and filter; None where they read all of the image."""
     graph, (before, after) = KernelGraph(), sides(item.mapping)
     image, weight = (graph.new_input(kind.shape, kind.dtype) for kind in (x, w))
     if item.op in TRANSPOSED:
@@ -115,6 +115,8 @@ def _cut(item: Node, x: TensorType, w: TensorType, dim: int, less: int) -> Graph
         graph.mark_output(graph.op(item.op, image, weight, **item.mapping | {"pads": pads, "output_pads": added}))
         return graph.graph()
     taken = min(after[dim], less)
+    if less - taken >= x.shape[2 + dim]:
+        return None
     if less > taken:
         image = graph.slice(image, 2 + dim, 0, x.shape[2 + dim] - (less - taken))
     pads = (*before, *(pad - taken * (place == dim) for place, pad in enumerate(after)))

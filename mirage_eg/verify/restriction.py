@@ -263,7 +263,8 @@ class _Rebuilt:
             return Fraction(self._flat.shape(operand)[-1], self._extents(operand)[-1])
         if (OPS[item.op].reduction or item.op) != self._counted:
             return Fraction(1)
-        times = iterations if item.kind is Kind.ACCUMULATOR else Fraction(1)
+        moves = self._flat.shape(values[item.operands[0]])[:lead][-1:] != (1,)  # else a mean is that of equal ones
+        times = iterations if item.kind is Kind.ACCUMULATOR and (moves or self._counted == "sum") else Fraction(1)
         if (dim := item.get("dim")) is not None:
             operand, result = values[item.operands[0]], values[own[0]]
             for sign, shape in ((1, self._flat.shape), (-1, self._extents)):

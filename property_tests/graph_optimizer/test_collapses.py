@@ -202,6 +202,12 @@ def test_a_sum_over_another_function_of_a_product_is_not_collapsed(write: Write)
     assert found is None or product_flops(found) == product_flops(program)
 
 
+def test_a_pool_of_a_convolution_of_more_pads_than_elements_is_optimized() -> None:
+    program = _program(((1, 2, 5, 1), (2, 2, 3, 1)), lambda g, x, w: _pooled(g, g.conv2d(x, w, pads=(0, 3, 0, 0)), 1, 3))
+    saturation, classes = saturated_classes(program, frozenset())
+    assert saturation.stopped is None and check_enodes(program, classes).different == ()
+
+
 def _means(g: KernelGraph, x: Tensor, *dims: int) -> Tensor:
     for dim in dims:
         x = g.mean(x, dim)

@@ -95,6 +95,26 @@ def test_a_mean_over_another_number_of_columns_is_not_equal(columns: int) -> Non
     assert BlockReference(averaged(False)).check(averaged(True, columns)).verdict is Equality.NOT_EQUAL
 
 
+def shifted_mean(loop: int = 0, factor: Fraction = Fraction(1)) -> Graph:
+    """The mean over the columns of W plus b, or a loop's means of both, of which b is the same in all iterations."""
+    graph = new_kernel_graph()
+    w, b = graph.new_input((K, COLUMNS), "float32", "w"), graph.new_input((K, 1), "float32", "b")
+    rows = graph.mean(w, 1) + b
+    if loop:
+        block = new_threadblock_graph((2,), forloop_range=loop)
+        means = block.forloop_accum(block.new_input(w, (0,), 1), "mean", 1)
+        same = block.forloop_accum(block.new_input(b, (0,), REPLICATED), "mean")
+        block.new_output(block.add(means, block.scale(same, factor)), (0,))
+        [rows] = graph.customized([w, b], block)
+    graph.mark_output(rows)
+    return graph.graph()
+
+
+@pytest.mark.parametrize(("loop", "factor"), [(3, Fraction(1)), (3, Fraction(3, 2)), (8, Fraction(1)), (8, Fraction(4))])
+def test_a_loops_mean_of_what_is_the_same_in_all_iterations_is_that(loop: int, factor: Fraction) -> None:
+    assert BlockReference(shifted_mean()).check(shifted_mean(loop, factor)).equal is (factor == 1)
+
+
 NOT_LINEAR = {
     "square": lambda graph, x: graph.square(x),
     "shift": lambda graph, x: graph.shift(x, 1),
