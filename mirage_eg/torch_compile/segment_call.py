@@ -200,8 +200,13 @@ def dense(tensor: Any, strides: Shape | None = None) -> Any:
     if strides is None:
         tensor = tensor.contiguous()
     elif any(have != want and extent > 1 for have, want, extent in zip(tensor.stride(), strides, tensor.shape, strict=True)):
-        tensor = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
+        tensor = _copied(tensor, strides)
+    return _copied(tensor, tensor.stride()) if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
+
+
+def _copied(tensor: Any, strides: Shape) -> Any:
+    """A copy with these strides; `clone` leaves out gaps between rows."""
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def own_results(inputs: Sequence[Any], results: Sequence[Any], strides: Sequence[Shape | None]) -> list[Any]:
@@ -209,7 +214,7 @@ def own_results(inputs: Sequence[Any], results: Sequence[Any], strides: Sequence
     own = list(map(_as_said, results, strides))
     if not are_alone(inputs, results, own):
         for place in _sharing(inputs, own):
-            own[place] = own[place].clone()
+            own[place] = _copied(own[place], own[place].stride())
     return own
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from mirage_eg.torch_compile.segment_call import own_results
 from property_tests.torch_compile.test_image_strides import clones, compiled
 
 COLUMNS, PITCH = 33, 40  # in bfloat16
@@ -50,6 +51,13 @@ def test_columns_of_a_product_with_a_padded_weight_are_no_copies() -> None:
     launch = call.source.partition("def launch")[2].partition("def ")[0]
     assert "contiguous()" not in launch and "aligned_product" not in launch
     torch.testing.assert_close(result, model(x))
+
+
+def test_a_result_that_shares_memory_is_copied_with_its_gaps() -> None:
+    y, strides = torch.randn(64, PITCH), [(PITCH, 1), (32 * PITCH, PITCH, 1)]
+    first, second = own_results([], [y[:, :COLUMNS], y[:, :COLUMNS].reshape(2, 32, COLUMNS)], strides)
+    assert second.stride() == strides[1] and second.data_ptr() != first.data_ptr()
+    assert torch.equal(second.view(64, COLUMNS), first)
 
 
 def test_other_rows_of_a_product_have_no_gaps() -> None:
