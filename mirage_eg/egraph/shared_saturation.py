@@ -19,16 +19,16 @@ def _name_a_part(rulebook: Rulebook) -> bool:
     return any(isinstance(it, Literal) and str(it.value).endswith((".g", ".l")) for it in constants)
 
 
-_saturated: dict[Limits, dict[Expression, Oracle]] = {}  # of the rulebook below, by the limits without their seconds
-_rulebook: list[Rulebook] = []
+_Saturated = dict[Limits, dict[Expression, Oracle]]  # by the limits without their seconds
+_kept: list[tuple[Rulebook, _Saturated]] = []  # of one rulebook, changed at once: threads may have others
 
 
 def _known(rulebook: Rulebook, limits: Limits) -> dict[Expression, Oracle]:
     """The saturated e-graphs of this process for a rulebook, which searches of other segments may have built."""
-    if not any(it is rulebook for it in _rulebook):
-        _rulebook[:] = [rulebook]
-        _saturated.clear()
-    return _saturated.setdefault(replace(limits, seconds=0.0), {})
+    saturated = next((known for it, known in _kept if it is rulebook), None)
+    if saturated is None:
+        _kept[:] = [(rulebook, saturated := {})]
+    return saturated.setdefault(replace(limits, seconds=0.0), {})
 
 
 def _saturated_before(target: Expression, limits: Limits, known: dict[Expression, Oracle]) -> Oracle | None:

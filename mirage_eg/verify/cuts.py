@@ -140,7 +140,7 @@ def _cut(program: Graph, candidate: Graph, same: dict[int, int], parts: _Parts) 
         done.add(place)
         makes = tuple(value for value in values if value in ends or value in known)
         reads = tuple(sorted(_read_by(candidate, place, known)))
-        if moved := _moved(program, reads, known) & same.keys():
+        if moved := _moved(program, reads, known, parts) & same.keys():
             return min(moved)
         kernels = parts.candidate(reads, makes)
         own = parts.program(
@@ -178,15 +178,20 @@ def _read_by(graph: Graph, place: int, known: Collection[int]) -> set[int]:
     return reads
 
 
-def _moved(program: Graph, reads: Collection[int], known: Mapping[int, int]) -> set[int]:
-    """The values among those that a part reads that are elements of others among them: as inputs they would be independent."""
-    places, found = {known[value] for value in reads}, set[int]()
+def _moved(program: Graph, reads: Collection[int], known: Mapping[int, int], parts: _Parts) -> set[int]:
+    """The values among those that a part reads that are elements of others among them, and that the µGraph, too, computes from
+    these alone: as inputs they would be independent."""
+    places, found = {known[value]: value for value in reads}, set[int]()
     for value in reads:
-        left = [known[value]]
-        while left and (item := program.node_of[left.pop()]).kind is Kind.REARRANGEMENT:
-            if not places.isdisjoint(item.operands):
-                found.add(value)
-            left += item.operands
+        sources, left, seen = set[int](), [known[value]], set[int]()
+        while left:
+            item = program.node_of[left.pop()]
+            operands = {*item.operands} - seen if item.kind is Kind.REARRANGEMENT else set[int]()
+            seen |= operands
+            sources.update(places[operand] for operand in operands if operand in places)
+            left += operands - places.keys()
+        if sources and parts.candidate(tuple(sorted(sources)), (value,)) is not None:
+            found.add(value)
     return found
 
 

@@ -1,6 +1,9 @@
 """The search: what it finds is equal to the program, each structure once, and the published ones are among it."""
 
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -206,6 +209,24 @@ def test_segments_with_equal_expressions_share_an_oracle_within_their_limits() -
     for others in (Limits(nodes=99_999), Limits(seconds=0.0)):
         searched(others)
     assert len(built) == 3
+
+
+def test_threads_that_search_by_other_laws_share_no_oracle() -> None:
+    program, rules = expand(WORKLOADS["rmsnorm"](1)), [load_rules("indexed").leaving_out([name]) for name in "ab"]
+    target = express(program, infer_axes(program), Split(), "indexed")
+    oracles = [replace(build_oracle(it, target), inputs=(number,)) for number, it in enumerate(rules)]
+
+    def own(number: int) -> bool:
+        builds = (share_renamed(lambda _: oracles[number], rules[number], Limits()) for _ in range(300))
+        return all(build(target).inputs == (number,) for build in builds)
+
+    interval = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(2) as threads:
+            assert all(threads.map(own, (0, 1)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("name", ["qknorm", "mha", "mqa"])

@@ -69,6 +69,20 @@ def test_a_half_of_a_value_is_no_input_of_a_part_beside_it() -> None:
     assert BlockReference(pair.program).check(pair.kernels).equal
 
 
+def test_a_half_that_a_kernel_computes_by_itself_is_an_input_beside_the_whole() -> None:
+    def swapped(apart: bool) -> Graph:
+        p = mi.new_kernel_graph()
+        x, w, b = (p.new_input((8, 8), "float16") for _ in range(3))
+        y = x @ w
+        left, right = (x @ p.slice(w, 1, i, i + 4) if apart else p.slice(y, 1, i, i + 4) for i in (0, 4))
+        c = p.concat((right, left), 1)
+        p.mark_output(y * b + c * b if apart else (y + c) * b)
+        return p.graph()
+
+    pairs = pairs_of(swapped(False), swapped(True), seed=0)
+    assert len(pairs) == 3 and all(BlockReference(pair.program).check(pair.kernels).equal for pair in pairs)
+
+
 SCORES: dict[str, Callable[..., Any]] = {
     "one exponential": lambda p, s, mask: p.exp(s + mask),
     "a product of two": lambda p, s, mask: p.exp(s) * p.exp(mask),
