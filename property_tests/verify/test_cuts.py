@@ -69,7 +69,7 @@ def test_a_half_of_a_value_is_no_input_of_a_part_beside_it() -> None:
     assert BlockReference(pair.program).check(pair.kernels).equal
 
 
-def test_a_half_that_a_kernel_computes_by_itself_is_an_input_beside_the_whole() -> None:
+def test_a_half_of_its_own_kernel_is_an_input_beside_the_whole() -> None:
     def swapped(apart: bool) -> Graph:
         p = mi.new_kernel_graph()
         x, w, b = (p.new_input((8, 8), "float16") for _ in range(3))
