@@ -110,7 +110,8 @@ def strides_with_gaps(graph: Graph, fixed: Collection[int]) -> dict[int, Shape]:
         [value] = item.operands
         wanted = item.get("strides")
         if wanted and wanted == with_gaps(graph.types[value]) and wanted != row_major(graph.types[value].shape):
-            found |= _written_so(graph, value, wanted)
+            written = _written_so(graph, value, wanted, fixed)
+            found |= written if written.keys().isdisjoint(fixed) else {}
     return {value: strides for value, strides in found.items() if value not in fixed}
 
 
@@ -123,7 +124,7 @@ def with_gaps(kind: TensorType) -> Shape:
     return tuple(stride // columns * (-(-columns // step) * step) for stride in row_major((*rows, columns))[:-1]) + (1,)
 
 
-def _written_so(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:
+def _written_so(graph: Graph, value: int, strides: Shape, fixed: Collection[int]) -> dict[int, Shape]:
     """The strides of a value, and of what it reshapes, that a generated kernel writes so, or that shows wider rows."""
     found = {value: strides}
     while (item := graph.node_of[value]).op in RESHAPES:
@@ -132,7 +133,10 @@ def _written_so(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:
         if seen is None:
             return {}
         found[source], value = seen, source
-    return found if item.op == "block" or value in narrowed_rows(graph) else {}
+    if item.op == "block":
+        return found
+    is_wide = value in narrowed_rows(graph) and item.operands[0] not in fixed
+    return found if is_wide and found[value] == with_gaps(graph.types[value]) else {}
 
 
 def _with_reshapes(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:

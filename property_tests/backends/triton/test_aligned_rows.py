@@ -5,7 +5,7 @@ import pytest
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import kernel_works, predict_us
-from mirage_eg.backends.launches.aligned_rows import unaligned_products
+from mirage_eg.backends.launches.aligned_rows import unaligned_products, with_gaps
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
@@ -149,3 +149,28 @@ def test_an_output_without_dims_has_no_rows() -> None:
     p = new_kernel_graph()
     p.mark_output(p.reshape(p.sum(p.new_input((1, 64), "float32", "x"), 1), ()))
     assert placement_of(p.graph()).strides[-1] == ()
+
+
+def of_an_image(columns: int, taken: int, shape: tuple[int, ...]) -> Graph:
+    """What a kernel writes for a convolution, channels last, and its first columns in another shape."""
+    p = new_kernel_graph()
+    y = doubled(p, p.new_input((2, 4, 6, columns), "float16", "x"), 1)
+    p.mark_output(p.conv2d(y, p.new_input((8, 4, 3, 3), "float16", "w"), pads=(1, 1, 1, 1)))
+    p.mark_output(p.reshape(p.slice(y, 3, 0, taken) if taken < columns else y, shape))
+    return p.graph()
+
+
+def of_one_row() -> Graph:
+    """Columns of three rows as one row."""
+    p = new_kernel_graph()
+    y = p.new_input((3, 64), "float16", "x") @ p.new_input((64, 16), "float16", "w")
+    p.mark_output(p.reshape(p.slice(y, 1, 0, 11), (1, 33)))
+    return p.graph()
+
+
+@pytest.mark.parametrize("graph", [of_an_image(40, 33, (48, 33)), of_an_image(33, 33, (48, 33)), of_one_row()])
+def test_rows_that_lie_otherwise_are_copied(run_program: RunProgram, graph: Graph) -> None:
+    """An image channels last, and rows that are a part of one row."""
+    last = len(graph.outputs) - 1
+    marks = [{"strides": with_gaps(kind)} if place == last else {} for place, kind in enumerate(graph.output_types)]
+    assert is_right(run_program, with_output_marks(graph, marks))
