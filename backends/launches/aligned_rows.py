@@ -111,7 +111,8 @@ def strides_with_gaps(graph: Graph, fixed: Collection[int]) -> dict[int, Shape]:
         wanted = item.get("strides")
         if wanted and wanted == with_gaps(graph.types[value]) and wanted != row_major(graph.types[value].shape):
             written = _written_so(graph, value, wanted, fixed)
-            found |= written if written.keys().isdisjoint(fixed) else {}
+            agrees = all(value not in fixed and found.get(value, seen) == seen for value, seen in written.items())
+            found |= written if agrees else {}
     return {value: strides for value, strides in found.items() if value not in fixed}
 
 

@@ -174,3 +174,12 @@ def test_rows_that_lie_otherwise_are_copied(run_program: RunProgram, graph: Grap
     last = len(graph.outputs) - 1
     marks = [{"strides": with_gaps(kind)} if place == last else {} for place, kind in enumerate(graph.output_types)]
     assert is_right(run_program, with_output_marks(graph, marks))
+
+
+def test_one_memory_has_the_gaps_of_one_result(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    y = doubled(p, p.new_input((8, 4, 33), "bfloat16", "x"), 1)
+    for result in (p.reshape(y, (4, 2, 132)), y):
+        p.mark_output(result)
+    marks = [{"strides": with_gaps(kind)} for kind in p.graph().output_types]
+    assert is_right(run_program, with_output_marks(p.graph(), marks))
