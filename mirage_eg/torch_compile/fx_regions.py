@@ -307,6 +307,11 @@ def _in_memory(part: Sequence[Fx], results: Sequence[Fx], found: Analysis) -> tu
 def _chain(each: Fx, inside: Container[Fx]) -> list[Fx]:
     """A node, and if it is a view the nodes inside that it is a view of, up to one that is no view, or is outside."""
     chain = [each]
-    while chain[-1] in inside and (_is_view(chain[-1]) or (chain[-1].target is getitem and _is_view(chain[-1].args[0]))):
+    while chain[-1] in inside and _shows(chain[-1].args[0] if chain[-1].target is getitem else chain[-1]):
         chain.append(chain[-1].args[0])
     return chain
+
+
+def _shows(each: Fx) -> bool:
+    """Whether the results of a node share memory with an operand: of one op the schema does not say so."""
+    return _is_view(each) or str(each.target) == "aten._unsafe_view.default"

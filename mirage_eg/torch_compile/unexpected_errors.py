@@ -28,7 +28,7 @@ def reason_of_torch(error: Exception) -> str | None:
     return f"torch cannot compile the graph: {_line(error)}" if is_torchs else None
 
 
-_PLACE = re.compile(r'File "\S*?(mirage_eg/\S+\.py)", line (\d+)')
+_PLACE = re.compile(r'File "[^"\n]*?(mirage_eg/\S+\.py)", line (\d+)')
 
 
 def _place(error: Exception) -> str:

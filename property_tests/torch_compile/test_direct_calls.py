@@ -76,6 +76,18 @@ def test_results_their_memory_and_what_is_written_are_those_of_eager(name: str) 
     assert direct and set(direct) == {name in ALONE} and not any(it.fallback for it in graph_records())
 
 
+def test_a_view_of_a_product_that_changes_in_place_shares_its_memory() -> None:
+    def scaled(x: Any) -> Any:
+        y = torch.relu(x) @ WEIGHT
+        return y.mul_(2), y.view(-1)
+
+    x = torch.randn(2, 4, WIDTH)
+    with watched():
+        got, wanted = compiled(scaled)(x), scaled(x)
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+    assert sharing([*got]) == sharing([*wanted])
+
+
 def test_inductor_compiles_graphs_that_have_an_op_besides_segments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import compile_fx
 
