@@ -104,7 +104,7 @@ class Partitioner:
         self._finder = KernelFinder(primitive, run.device, self._search, dict(found))
         self._structures = {segment_program(primitive, each.segment): each.structures for each in known}
         self._lower_bound = bound_of_known(self._finder, known) if known else self._finder.lower_bound
-        self._first: Sequence[PlanStep] = ()
+        self._first: Sequence[PlanStep] | None = None
 
     def find_first(self) -> None:
         """Find the segments of the first plan."""
@@ -160,7 +160,7 @@ class Partitioner:
         with self._run.watch.stage("kernels"):
             finder = self._finder
             library, first = None if self._structures else finder.library, self._first
-            self._first = ()  # the next plans may have to avoid its kernels
+            self._first = None  # the next plans may have to avoid its kernels
             found = partition(self._primitive, finder.find, self._lower_bound, self._bounds, self._progress, library, first)
             searched = finder.found.values()
             unsaturated = sum(entry.unsaturated for entry in searched)

@@ -43,7 +43,7 @@ class SearchHeuristics:
     few_kernels: int = 3  # few at any rate: plans of so many have a search of their own
     fewest_penalty_us: float = 1e5  # of each kernel, where a plan of the fewest kernels is searched
     tie_penalty_us: float = 1e-3  # of each kernel elsewhere: of equally fast plans the one of fewer kernels
-    boundaries_s: float = 0.5  # for which boundaries are tried that are no better than others, where a search is over
+    boundaries_s: float = 0.5  # for which plans of the library are sought where a search is over
     elementwise_boundary: float = 1.5  # cost of a window boundary before a single elementwise reader; of another value 1
 
 

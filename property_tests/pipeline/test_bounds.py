@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 from math import prod
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -35,8 +36,10 @@ from mirage_eg.pipeline.run.result import Wanted
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.search_stage import OneKernelSearch, instantiate, notes_on_cut, search_one_kernel, segment_task
 from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
 from mirage_eg.search.partition import shortest_path
+from mirage_eg.search.partition.plan_graph import PlanGraph
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.simplify import simplify
@@ -208,6 +211,24 @@ def test_with_a_budget_the_first_plan_is_found_once() -> None:
         partitioner = Partitioner(run_of(program, Options(device="cpu", budget=1e-6), workers), program)
         partitioner.find_first()
         assert partitioner.plans().candidates
+
+
+def test_a_budget_ends_the_first_plan_which_is_not_sought_again() -> None:
+    program, asked = written(squares_and_silu), list[deadline.Deadline]()
+
+    class Noted(PlanGraph):
+        def __init__(self, *given: Any, **keywords: Any) -> None:
+            asked.append(given[2].until)
+            super().__init__(*given, **keywords)
+
+        def steps(self, per_kernel: float) -> list[Any]:
+            return []
+
+    with Workers(None, 1) as workers, patch.object(shortest_path, "PlanGraph", Noted):
+        partitioner = Partitioner(run_of(program, Options(device="cpu", budget=1e-6), workers), program)
+        partitioner.find_first()
+        partitioner.plans()
+    assert len(asked) == 3 and all(it.seconds <= SEARCH.boundaries_s for it in asked)
 
 
 def test_optimize_gives_a_verified_program_whatever_the_budget() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from mirage_eg.ir.deadline import NEVER, after
+from mirage_eg.ir.deadline import after
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
@@ -63,14 +63,15 @@ def partition(
     limits: PartitionLimits | None = None,
     on_progress: Progress | None = None,
     library: Library | None = None,
-    given: Sequence[PlanStep] = (),
+    given: Sequence[PlanStep] | None = None,
 ) -> Partition:
     """The cheapest plans to make kernels of `program`, which is in primitive ops.
 
-    The `given` plan is the first; without one, and with a `library`, one of its kernels.
+    The `given` plan is the first, if it has steps; without one, and with a `library`, one of its kernels.
     """
     limits = limits or PartitionLimits()
-    given = given or (() if library is None else plan_of_library(program, find, lower_bound, library, limits))
+    if given is None:
+        given = () if library is None else plan_of_library(program, find, lower_bound, library, limits)
     graph = PlanGraph(program, lower_bound, limits, given=given)
     bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)  # first: seconds may be few
     _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
@@ -106,10 +107,11 @@ def plan_of_library(
     """The cheapest plan whose products are kernels of the library, with all else between them in few kernels.
 
     If no block graph holds the segments of any such plan, boundaries that are no better than others are tried, too, for half of
-    the seconds that are left: there may be many. A search that is over has the plan, too, of the segments that it has found.
+    the seconds that are left: there may be many. A search that is over has the plan, too, of the segments that it has found,
+    among the states that half a second makes.
     """
-    few_seconds = after(max(SEARCH.boundaries_s, limits.until.left() / 2))
-    for every, until in ((False, NEVER), (True, few_seconds)):
+    for every, part in ((False, 1.0), (True, 0.5)):
+        until = after(max(SEARCH.boundaries_s, part * limits.until.left()))
         segments = replace(limits.segments, library_products=True, large_product=(0, 0), every_boundary=every)
         graph = PlanGraph(program, lower_bound, replace(limits, segments=segments, until=until), library)
         _search(graph, find, limits, None, SEARCH.tie_penalty_us)

@@ -1,7 +1,7 @@
 """Plans of some kinds of programs: large products, 1×1 convolutions, elementwise chains; and the first plan of a search."""
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import prod
 from random import Random
 
 import pytest
@@ -147,7 +147,7 @@ def test_all_boundaries_are_tried_for_half_of_what_is_left(budget: float, most: 
     found = shortest_path.plan_of_library(
         chain_of_products(), lambda segments, _: [()] * len(segments), lambda _: 1.0, lambda _: (), limits
     )
-    assert found == () and seconds[0] == inf and most - 0.5 < seconds[1] <= most
+    assert found == () and most / 2 < seconds[1] <= most and seconds[0] <= max(budget, 0.5)
 
 
 def test_a_search_that_ends_before_a_plan_says_so() -> None:
