@@ -87,6 +87,7 @@ def find_finalists(
         known = {entry.graph for entry in chosen}
         spares = [it for it in choose(candidates, library, run, most + HEURISTICS.spares) if it.graph not in known]
         if spares:
+            spares.sort(key=lambda it: it.found.predicted_us)
             notes.append("no fused candidate of those to keep passes the float check: the next ones were verified")
         while spares and not run.until.passed() and not _good(verified):
             chosen = [*chosen, spares.pop(0)]
