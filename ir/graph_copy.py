@@ -69,9 +69,9 @@ def nodes_between(graph: Graph, reads: Collection[int], makes: Iterable[int]) ->
 
 
 def with_rewritten(program: Graph, values: Set[int], rewrite: Callable[[GraphCopy, Node, int], int]) -> Graph:
-    """The program with other nodes in the place of those that make some values; `program` itself where there are none.
+    """The program in which `rewrite` replaces the nodes of these values; `program` itself without values.
 
-    `rewrite` appends the nodes in the place of one, which makes a value, and gives the position of theirs.
+    `rewrite` appends other nodes to the copy, for a node and its value, and gives the position of the new value.
     """
     if not values:
         return program

@@ -161,7 +161,7 @@ class Ending(NamedTuple):
     """Bytes moved and functions computed outside a loop of products, while no other block works; whether shared memory holds
     two tiles of each operand instead of three.
 
-    On an H200 kernels of large tiles in half types took 155 to 275 µs, with and without an error function behind the product
+    On an H200 kernels of large tiles in half precision took 155 to 275 µs, some with an error function behind the product
     (`property_tests/backends/cost/test_large_products.py`).
     """
 

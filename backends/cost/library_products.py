@@ -23,10 +23,12 @@ On an H200 a product of 16384 × 768 in bfloat16 took 1,829 µs with 50,264 colu
 """
 
 MOVED, MOVED_ROWS, MOVED_BY_ELEMENTS = 2, 4, 5
-"""The traffic of a copy with zeros behind its rows, in bytes of what is copied: of a weight by whole rows, by columns, and of
-unaligned rows. On an H200 one of a weight of 77 MB took 42 µs, and those of 608 MB in unaligned rows of 197,951 numbers 722 µs,
-of which 141 filled them before. On an H100 one of 77 MB in rows of 50,257 numbers took 98 µs, and that of 1.6 GB from such rows
-with gaps into rows without 2,027 µs; on an H200 both took 1,874 µs, a head of 4,117 µs less Inductor's 2,243."""
+"""The bytes that a copy with zeros behind its rows moves, for each byte that is copied: of a weight's whole rows; of rows of
+odd lengths that one side alone has aligned; of rows that are unaligned on both sides.
+
+On an H200 the first, of a weight of 77 MB, took 42 µs, and the last, of 608 MB in rows of 197,951 numbers, 722, of which 141
+filled them before. On an H100 the second took 98 µs for 77 MB in rows of 50,257 numbers, and 2,027 for 1.6 GB from such rows
+with gaps into rows without; on an H200 both together took 1,874, a head of 4,117 µs less Inductor's 2,243."""
 
 DEPTHWISE = 300.0
 """How much slower a convolution of each channel alone is than matrix units, in any type. On an H200 it took 3.5 to 4.1 µs for
@@ -61,7 +63,7 @@ def convolution_steps(weight: Shape) -> float:
     return (start + ceil(prod(weight[1:]) / 64)) / 2
 
 
-def library_slowdown(dtype: DType, op: str = "") -> float:
+def library_slowdown(dtype: DType, op: str) -> float:
     """How much slower the library's products are than in float16: in float32 it does not use matrix units, but for
     convolutions, as torch has them by default.
 

@@ -11,6 +11,7 @@ from mirage_eg.backends.launches.views import gathers_of_rows, joined_values
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import SUMS
 from mirage_eg.ir.op.moves import JOINS, VIEWS_IN_ORDER
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import row_major
@@ -56,7 +57,7 @@ def summed_indices(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     return {
         values[0]: item.operands
         for item, values in graph.numbered()
-        if item.op == "add" and graph.readers[values[0]] and writes.issuperset(graph.readers[values[0]])
+        if item.op in SUMS and graph.readers[values[0]] and writes.issuperset(graph.readers[values[0]])
         if all(graph.nodes[reader].operands[1] == values[0] for reader in graph.readers[values[0]])
         if all(graph.node_of[it].op == "input" and graph.types[it].dtype is DType.int64 for it in item.operands)
         if all(extent == 1 for it in item.operands for extent in graph.types[it].shape)

@@ -25,8 +25,7 @@ from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, CONVOLUTIONS, MAX_POOL2D, O
 _POOLINGS = frozenset({MAX_POOL2D, AVG_POOL2D})
 MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
 _FEW, _FEW_OF_IMAGES, _FEW_IN_HALF = 4, 8, 16  # channels, for which cuDNN's kernels of matrix units are half empty
-_WINDOW = 3  # that cuDNN's transposed convolutions of volumes are made for, as they are for more channels than
-_FEW_OF_WIDE = 32
+_WINDOW, _FEW_OF_WIDE = 3, 32  # cuDNN's transposed convolutions of volumes are slow for wider windows of so few channels
 _FEWEST_ELEMENTS = 1 << 20  # of images, whose convolutions take more than some µs
 _MOST_ELEMENTS = (1 << 31) - 1  # of an image: offsets within it have 32 bits
 _MOST_PHASES = 64

@@ -1,4 +1,4 @@
-"""ATen's ops that make tensors of one number, or of places, as large as an input: those that no constant is known for."""
+"""ATen's ops that fill a tensor with one number, or with 0, 1, …: here its extents depend on sizes, so it is no constant."""
 
 from collections.abc import Mapping
 

@@ -254,3 +254,14 @@ def _attention_flops(queries: Sequence[int], keys: Sequence[int], values: Sequen
 
 def _is_fixed(shape: Any) -> bool:
     return all(type(extent) is int for extent in shape)
+
+
+def is_view(each: Fx) -> bool:
+    """Whether the results of a node share memory with an operand, by the schema of its op."""
+    schema = getattr(each.target, "_schema", None)
+    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+
+def shares_memory(each: Fx) -> bool:
+    """Whether the results of a node share memory with an operand: `_unsafe_view`'s do, whose schema does not say so."""
+    return is_view(each) or str(each.target) == "aten._unsafe_view.default"

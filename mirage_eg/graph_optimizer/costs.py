@@ -117,5 +117,5 @@ class KernelCosts:
         flops = 2 * prod((left if is_transposed else out).shape) * terms
         waits = convolution_steps(right.shape) * self.device.iteration_us if is_convolution and not self.least else 0.0
         biases = 0.0 if self.least else self.moved(tuple(kind for kinds in operands[2:] for kind in kinds))
-        slowdown = library_slowdown(left.dtype, (TRANSPOSED if is_transposed else CONVOLUTIONS)[0] if is_convolution else "")
-        return max(reads, waits, flops / self.device.matrix_rate * slowdown * 1e6) + biases
+        op = TRANSPOSED[0] if is_transposed else CONVOLUTIONS[0] if is_convolution else "matmul"
+        return max(reads, waits, flops / self.device.matrix_rate * library_slowdown(left.dtype, op) * 1e6) + biases

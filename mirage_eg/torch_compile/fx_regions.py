@@ -15,7 +15,7 @@ from typing import Any
 
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments, users_of, writes_argument
 from mirage_eg.frontend.fx_translate import Translation
-from mirage_eg.frontend.fx_values import LITERALS, Fx, has_fixed_sizes, nbytes_of
+from mirage_eg.frontend.fx_values import LITERALS, Fx, has_fixed_sizes, is_view, nbytes_of, shares_memory
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant, ImportedSegment
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.frontend.torch_export import known_values, segment_of
@@ -234,15 +234,9 @@ def _without_last_views(part: Sequence[Fx], found: Analysis) -> list[Fx]:
     for each in reversed(part):
         results = [user for user in each.users if user.target is getitem]  # of a split: all of them stay, or none
         readers = [reader for it in (each, *results) for reader in users_of(it, found) if reader not in results]
-        if each.target is not getitem and _is_view(each) and not any(reader in kept for reader in readers):
+        if each.target is not getitem and is_view(each) and not any(reader in kept for reader in readers):
             kept -= {each, *results}
     return [each for each in part if each in kept]
-
-
-def _is_view(each: Fx) -> bool:
-    """Whether the results of a node share memory with an operand, by the schema of its op."""
-    schema = getattr(each.target, "_schema", None)
-    return schema is not None and any(result.alias_info is not None for result in schema.returns)
 
 
 def _by_region(group: Sequence[Fx], found: Analysis, number: Mapping[Fx, int], repeated: Container[Fx]) -> list[Part]:
@@ -307,11 +301,6 @@ def _in_memory(part: Sequence[Fx], results: Sequence[Fx], found: Analysis) -> tu
 def _chain(each: Fx, inside: Container[Fx]) -> list[Fx]:
     """A node, and if it is a view the nodes inside that it is a view of, up to one that is no view, or is outside."""
     chain = [each]
-    while chain[-1] in inside and _shows(chain[-1].args[0] if chain[-1].target is getitem else chain[-1]):
+    while chain[-1] in inside and shares_memory(chain[-1].args[0] if chain[-1].target is getitem else chain[-1]):
         chain.append(chain[-1].args[0])
     return chain
-
-
-def _shows(each: Fx) -> bool:
-    """Whether the results of a node share memory with an operand: of one op the schema does not say so."""
-    return _is_view(each) or str(each.target) == "aten._unsafe_view.default"

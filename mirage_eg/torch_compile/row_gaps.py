@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from mirage_eg.backends.launches.aligned_rows import narrowed_rows, unaligned_products, with_gaps
-from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, shares_memory
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import RESHAPES
@@ -12,7 +12,6 @@ from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.shapes import Shape, row_major
 
 _OF_STRIDES = ("aten::as_strided", "aten::as_strided_copy", "aten::as_strided_scatter")
-_VIEWS = ("aten::_unsafe_view", "aten::_reshape_alias")  # whose schemas do not say so
 
 
 def with_row_gaps(program: Graph, outputs: Sequence[Fx], readers: Mapping[Fx, Iterable[Fx]], inside: Container[Fx]) -> Graph:
@@ -23,9 +22,8 @@ def with_row_gaps(program: Graph, outputs: Sequence[Fx], readers: Mapping[Fx, It
     """
     gaps = [with_gaps(kind) for kind in program.output_types]
     marked = with_output_marks(program, [{"strides": it} for it in gaps])  # as if all had them
-    products = {it.result for it in unaligned_products(marked).values() if it.is_padded and it.has_gaps} | narrowed_rows(
-        program
-    )
+    padded = {it.result for it in unaligned_products(marked).values() if it.is_padded and it.has_gaps}
+    products = padded | narrowed_rows(program)
     if not products:
         return program
     marks: list[dict[str, Shape]] = []
@@ -56,7 +54,7 @@ def _keeps_rows(reader: Fx, shape: Shape) -> bool:
         return True
     if schema is None or not schema.name.startswith("aten::") or schema.name in _OF_STRIDES:
         return False  # it may read the memory as that of torch's strides
-    if schema.name not in _VIEWS and not any(it.alias_info for it in schema.returns):
+    if not shares_memory(reader):
         return True
     value = reader.meta["val"]
     if isinstance(value, (list, tuple)) or not has_fixed_sizes(reader) or value.shape[-1:] != shape[-1:]:

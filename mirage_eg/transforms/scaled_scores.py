@@ -15,7 +15,7 @@ from mirage_eg.ir.ops import Level
 
 
 def with_scaled_scores(program: Graph) -> Graph:
-    """The program with the factors of queries and keys that nothing else reads behind the products of its attentions.
+    """The program in which the factors of queries and keys are factors of the scores, where nothing else reads them.
 
     `program` holds primitive ops and no block graphs. A program without such a factor is returned unchanged.
     """

@@ -179,8 +179,8 @@ def _read_by(graph: Graph, place: int, known: Collection[int]) -> set[int]:
 
 
 def _moved(program: Graph, reads: Collection[int], known: Mapping[int, int], parts: _Parts) -> set[int]:
-    """The values among those that a part reads that are elements of others among them, and that the µGraph, too, computes from
-    these alone: as inputs they would be independent."""
+    """The values that a part reads although it also reads all their elements as parts of others, from which the µGraph computes
+    them: as inputs of the part they would be independent of these."""
     places, found = {known[value]: value for value in reads}, set[int]()
     for value in reads:
         sources, left, seen = set[int](), [known[value]], set[int]()

@@ -154,8 +154,8 @@ class JointAxes:
     def at(self, sizes: Sequence[int], counted: str = "") -> tuple[Graph, Graph]:
         """Program and µGraph at other sizes of the axes.
 
-        `counted`: the reductions with a factor, "sum" for indices that each stand for several equal ones, "mean" for means
-        that are sums with the factor of the whole extent.
+        `counted`: which reductions get a factor. "sum": sums, of which each kept term stands for several equal ones. "mean":
+        means, which keep the factor of their whole extent.
 
         Raises UnsupportedError: a grid dim splits dims whose sizes differ then.
         """
@@ -256,8 +256,9 @@ class _Rebuilt:
         return Graph.of_checked(rebuilt, graph.threads)
 
     def _times(self, item: Node, values: Sequence[int], own: Sequence[int], lead: int, iterations: Fraction) -> Fraction:
-        """The factor behind a reduction: how many terms of a sum each of the kept ones stands for, or the share of the terms
-        of a mean that are kept. `iterations`: how many of a loop each kept one stands for."""
+        """The factor of a reduction: the terms over the kept ones of a sum, the kept terms over all of a mean.
+
+        `iterations`: how many of its loop each kept one stands for."""
         if item.kind is Kind.MATMUL and self._counted == "sum":
             operand = values[item.operands[0]]
             return Fraction(self._flat.shape(operand)[-1], self._extents(operand)[-1])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -239,10 +240,15 @@ def _operators(ops: Sequence[str], samples: Samples) -> Iterable[Operator]:
     for kind in _tensor_kinds(rows.values()):
         for name in TENSORS[kind]:
             row = samples.tensor(name, kind)[None]
-            yield Operator(name, 0, lambda values, row=row: row)  # type: ignore[misc]
+            yield Operator(name, 0, partial(_given, row))
     for name, row in sorted(rows.items(), key=lambda entry: entry[1].arity):
         for constants, values in _constants(row, samples):
             yield Operator(name, row.arity[0], _apply(row, values, samples), constants)
+
+
+def _given(row: Array, values: Sequence[Array]) -> Array:
+    """The values of a variable."""
+    return row
 
 
 def _tensor_kinds(rows: Iterable[Op]) -> Sequence[str]:
