@@ -19,6 +19,7 @@ from mirage_eg.ir.errors import MirageError
 
 _FLUSHED_BYTES = 256 << 20  # several times any L2 cache
 _COLD = 5  # times as many runs with flushed caches: one is timed by itself, and they differ by a fifth
+_COLD_US = 300_000.0  # of a run's cold times together, after as many as the warm ones have: long runs differ less
 _ROUNDS = 4  # in which runs alternate
 _BATCH_US = 1000.0  # launches are timed in batches that take about so long: an event's resolution is 0.5 µs
 
@@ -180,12 +181,13 @@ def time_in_turn(run: Callable[[], object], repeats: int = 20) -> Timing:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A run that is compiled and, where that succeeds, captured: once, and `batch` times."""
+    """A run that is compiled and, where that succeeds, captured: once, and `batch` times; once takes about `us`."""
 
     once: Callable[[], object]
     many: Callable[[], object]
     batch: int
     method: str
+    us: float
 
 
 def _ready(run: Callable[[], object], graphs: bool = True) -> _Ready:
@@ -205,7 +207,7 @@ def _ready(run: Callable[[], object], graphs: bool = True) -> _Ready:
             for _ in range(batch):
                 launch()
 
-    return _Ready(launch, many, batch, method)
+    return _Ready(launch, many, batch, method, rough)
 
 
 def _timed(runs: Sequence[_Ready], repeats: int, cold: bool = True) -> list[Timing]:
@@ -218,7 +220,8 @@ def _timed(runs: Sequence[_Ready], repeats: int, cold: bool = True) -> list[Timi
             times += [total / run.batch for total in event_us(run.many, measured)]
     if cold:
         flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
-        for number, measured in enumerate(_in_rounds(_COLD * repeats)):
+        often = max(repeats, min(_COLD * repeats, int(_COLD_US / max(run.us for run in runs))))
+        for number, measured in enumerate(_in_rounds(often)):
             for run, times in _in_turns(number, runs, colds):
                 times += event_us(run.once, measured, before=flushed.zero_)
     device = gpu_name()

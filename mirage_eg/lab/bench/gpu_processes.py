@@ -1,5 +1,6 @@
 """Processes of benchmarks side by side: one after another on each GPU, each with a limit of time."""
 
+import json
 import os
 import signal
 import subprocess
@@ -30,12 +31,43 @@ class End:
     seconds: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process with what it says."""
+
+    popen: "subprocess.Popen[bytes]"
+    said: IO[bytes]
+
+    def tell(self, command: Sequence[str]) -> None:
+        """Write a command to its standard input; one that has ended says why."""
+        assert self.popen.stdin is not None
+        with suppress(BrokenPipeError), self.popen.stdin as line:
+            line.write(json.dumps([*command]).encode() + b"\n")
+
+    def stopped(self) -> int:
+        """Its exit code; what is left of its group is killed."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        return self.popen.wait()
+
+    def tail(self) -> str:
+        """The end of what it said; nothing more is read from it."""
+        self.said.seek(0)
+        text = " ".join(self.said.read().decode(errors="replace")[-_TAIL:].split())
+        self.close()
+        return text
+
+    def close(self) -> None:
+        self.said.close()
+        if self.popen.stdin is not None:
+            self.popen.stdin.close()
+
+
+@dataclass(frozen=True, slots=True)
 class _Running(Generic[T]):
     item: T
-    process: "subprocess.Popen[bytes]"
-    said: IO[bytes]
-    device: int
+    process: _Process
+    place: int
     started: float = field(default_factory=perf_counter)
 
 
@@ -47,36 +79,51 @@ def run_on_gpus(
     ended: Callable[[T, End], bool],
     *,
     own_cores: bool = False,
+    ahead: Sequence[str] = (),
 ) -> None:
     """Run each item's command (arguments of Python) in a process of its own, one at a time on each of `devices`.
 
     A device may be named several times. An item for which `ended` is true runs again, next. With `own_cores` the cores are
-    shared out among the devices; else processes share them, each with a quarter as threads.
+    shared out among the devices; else processes share them, each with a quarter as threads. `ahead` is the command of a
+    process that imports while the one before it runs, and reads an item's command as a line of JSON.
     """
     waiting, free = [*items], [*range(len(devices))]
     running: list[_Running[T]] = []
+    begun: dict[int, _Process] = {}  # those that import ahead, by their places
     cores = sorted(os.sched_getaffinity(0)) if own_cores and sys.platform == "linux" else []
+
+    def start(arguments: Sequence[str], place: int) -> _Process:
+        process = _process(arguments, devices[place], subprocess.PIPE if ahead else subprocess.DEVNULL)
+        if share := cores[place :: len(devices)]:
+            os.sched_setaffinity(process.popen.pid, share)
+        return process
+
     try:
         while waiting or running:
             while waiting and free:
-                place = free.pop(0)
-                running.append(_started(waiting.pop(0), command, devices, place))
-                if share := cores[place :: len(devices)]:
-                    os.sched_setaffinity(running[-1].process.pid, share)
+                place, item = free.pop(0), waiting.pop(0)
+                if ahead:
+                    process = begun.pop(place, None) or start(ahead, place)
+                    process.tell(command(item))
+                else:
+                    process = start(command(item), place)
+                running.append(_Running(item, process, place))
+                if ahead and len(waiting) > len(begun):
+                    begun[place] = start(ahead, place)
             sleep(0.1)
             for entry in list(running):
                 late = perf_counter() - entry.started > seconds
-                if entry.process.poll() is None and not late:
+                if entry.process.popen.poll() is None and not late:
                     continue
                 running.remove(entry)
-                free.append(entry.device)
-                end = End(_stopped(entry), _tail(entry.said), late, perf_counter() - entry.started)
+                free.append(entry.place)
+                end = End(entry.process.stopped(), entry.process.tail(), late, perf_counter() - entry.started)
                 if ended(entry.item, end):
                     waiting.insert(0, entry.item)
     finally:
-        for entry in running:
-            _stopped(entry)
-            entry.said.close()
+        for process in (*(entry.process for entry in running), *begun.values()):
+            process.stopped()
+            process.close()
 
 
 def visible_gpus() -> list[str]:
@@ -94,7 +141,7 @@ def visible_gpus() -> list[str]:
     return names
 
 
-def _started(item: T, command: Callable[[T], Sequence[str]], devices: Sequence[str], place: int) -> _Running[T]:
+def _process(arguments: Sequence[str], device: str, stdin: int) -> _Process:
     said = TemporaryFile()  # noqa: SIM115 – read once the process has ended
     threads = str(max(1, usable_cores() // 4))
     root = str(Path(__file__).parents[3])  # where the package is, installed or not
@@ -102,23 +149,8 @@ def _started(item: T, command: Callable[[T], Sequence[str]], devices: Sequence[s
     environment = {
         **environment,
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-        "CUDA_VISIBLE_DEVICES": devices[place],
+        "CUDA_VISIBLE_DEVICES": device,
     }
-    arguments = [sys.executable, *command(item)]
-    process = subprocess.Popen(arguments, env=environment, stdout=said, stderr=said, process_group=0)
-    return _Running(item, process, said, place)
-
-
-def _stopped(entry: _Running[T]) -> int:
-    """The exit code of a process; one that runs is killed with its group."""
-    if entry.process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(entry.process.pid, signal.SIGKILL)
-    return entry.process.wait()
-
-
-def _tail(said: IO[bytes]) -> str:
-    """The end of what a process said; nothing more is read from it."""
-    with said:
-        said.seek(0)
-        return " ".join(said.read().decode(errors="replace")[-_TAIL:].split())
+    command = [sys.executable, *arguments]
+    popen = subprocess.Popen(command, env=environment, stdin=stdin, stdout=said, stderr=said, process_group=0)
+    return _Process(popen, said)

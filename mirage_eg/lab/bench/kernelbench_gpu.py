@@ -45,8 +45,9 @@ class GpuRow:
 
     `theirs`: KernelBench's test passes. `error` is ours relative to the largest element, `torch_error` eager's, against
     `reference` ("float64", or eager where memory does not suffice; then `torch_error` is that of torch.compile). `us` are
-    median µs of a call with cold caches, `graph_us` those of a CUDA graph. `call_seconds` are those of first calls, `problems`
-    the reasons why a baseline or the float64 copy fails.
+    median µs of a call with cold caches, `graph_us` those of a CUDA graph. `call_seconds` are those of first calls,
+    `stage_seconds` those from the beginning to the end of each stage, `problems` the reasons why a baseline or the float64
+    copy fails.
     """
 
     problem: str
@@ -64,6 +65,7 @@ class GpuRow:
     used: int = 0
     decisions: tuple[str, ...] = ()
     call_seconds: Mapping[str, float] = field(default_factory=dict)
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
     us: Mapping[str, float] = field(default_factory=dict)
     graph_us: Mapping[str, float] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -134,8 +136,7 @@ def run_problems(
             return Path(folder) / f"{problem.name.replace('/', '-')}.jsonl"
 
         def command(problem: Problem) -> list[str]:
-            arguments = (str(problem.path), problem.name, str(stages(problem)), json.dumps(asdict(options)))
-            return ["-m", "mirage_eg.lab.bench.kernelbench_gpu_row", *arguments]
+            return [str(problem.path), problem.name, str(stages(problem)), json.dumps(asdict(options))]
 
         def ended(problem: Problem, end: End) -> bool:
             row = GpuRow(problem=problem.name, dtype=options.dtype)
@@ -149,7 +150,8 @@ def run_problems(
             on_row(row)
             return False
 
-        run_on_gpus(problems, command, [*devices] * options.parallel, seconds, ended, own_cores=True)
+        places, module = [*devices] * options.parallel, "mirage_eg.lab.bench.kernelbench_gpu_row"
+        run_on_gpus(problems, command, places, seconds, ended, own_cores=True, ahead=("-m", module))
 
 
 @dataclass(frozen=True, slots=True)

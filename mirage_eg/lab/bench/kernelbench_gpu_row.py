@@ -1,6 +1,8 @@
 """One problem of KernelBench on a GPU, in a process of its own; its row is written after each stage.
 
-    python -m mirage_eg.lab.bench.kernelbench_gpu_row PROBLEM.py NAME STAGES.jsonl [OPTIONS in JSON]
+    python -m mirage_eg.lab.bench.kernelbench_gpu_row [PROBLEM.py NAME STAGES.jsonl [OPTIONS in JSON]]
+
+Without arguments it imports what a problem needs, and waits for them as a line of JSON.
 
 As KernelBench does: seeds, models in train mode, its test (5 random inputs, absolute and relative tolerance) and its times (one
 call at a time, with the L2 cache flushed). Inputs are drawn on the GPU, integers keep their type, and times are medians of
@@ -8,12 +10,15 @@ alternating rounds. Besides, errors are relative to the size of the result, on t
 with TF32 where its settings allow it, as Inductor's layouts of convolutions have it and eager's may not.
 """
 
+import atexit
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -25,7 +30,7 @@ import triton
 
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.tf32 import RoundedOperands, rounded_operands
-from mirage_eg.backends.measure.timing import captured, gpu_available, timing_stream
+from mirage_eg.backends.measure.timing import captured, free_cached_memory, gpu_available, timing_stream
 from mirage_eg.lab.bench.gpu_row_records import append
 from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, float64_copy, is_float
 from mirage_eg.lab.bench.kernelbench_gpu import BASELINES, EAGER, MOST, NO_REFERENCE, OURS, GpuRow, Stage
@@ -35,7 +40,7 @@ from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
 
 SEED, TRIALS = 42, 5  # KernelBench's
 THEIR_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}  # absolute and relative
-TIMED_SECONDS = 0.4  # of each contestant and kind of call
+TIMED_SECONDS = 0.2  # of each contestant and kind of call
 CALLS = 8, 100  # timed, at least and at most
 ROUNDS = 4
 FLUSHED_BYTES = 256 << 20
@@ -141,6 +146,7 @@ class Contestants:
         if self.loaded.device == "cuda":
             torch.cuda.synchronize()
         self.first[name] = perf_counter() - started
+        free_cached_memory()
         return dict(self.first)
 
     def with_baseline(self, row: GpuRow, name: str) -> GpuRow:
@@ -205,8 +211,7 @@ def with_checks(row: GpuRow, contest: Contestants) -> GpuRow:
         )
     except FOREIGN_ERRORS as error:  # no memory, or a model that no copy in float64 has
         row = replace(row, problems={**row.problems, "float64": " ".join(str(error).split())[:300]})
-    if loaded.device == "cuda":
-        torch.cuda.empty_cache()
+    free_cached_memory()
     return with_errors(row, contest, runs[EAGER], runs.get("compile", runs[EAGER]), EAGER)
 
 
@@ -272,12 +277,26 @@ def _versions() -> dict[str, str]:
 
 def main() -> None:
     """Run one problem."""
-    path, name, stages, *rest = sys.argv[1:]
+    path, name, stages, *rest = sys.argv[1:] or _awaited()
+    begun = perf_counter()
     options = KernelBenchOptions(**json.loads(rest[0])) if rest else KernelBenchOptions()
     if options.device == "cuda" and not gpu_available():
         sys.exit("no CUDA GPU is usable here")
+    seconds: dict[str, float] = {}
     for row in run_problem(Path(path), name, options):
-        append(Path(stages), asdict(row))
+        seconds[row.stage] = perf_counter() - begun
+        append(Path(stages), asdict(replace(row, stage_seconds=seconds)))
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)  # freeing all that torch has imported takes seconds
+
+
+def _awaited() -> list[str]:
+    """The arguments as standard input has them, once all is imported."""
+    for name in ("torch._dynamo", "torch._inductor.compile_fx", "mirage_eg.torch_compile.compile_graph"):
+        import_module(name)
+    arguments: list[str] = json.loads(sys.stdin.readline())
+    return arguments
 
 
 if __name__ == "__main__":

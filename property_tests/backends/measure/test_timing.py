@@ -30,8 +30,13 @@ def test_other_errors_of_the_gpu_stay_errors() -> None:
         raise RuntimeError("an illegal memory access")
 
 
-@pytest.mark.parametrize("repeats", [2, 3, 4, 5, 20])
-def test_runs_alternate_and_each_has_all_its_repeats(repeats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("repeats", "us", "cold"),
+    [(2, 5.0, 10), (3, 5.0, 15), (4, 5.0, 20), (5, 5.0, 25), (20, 5.0, 100), (20, 1e4, 30), (20, 1e6, 20)],
+)
+def test_runs_alternate_and_each_has_all_its_repeats(
+    repeats: int, us: float, cold: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
     rounds: list[tuple[str, int]] = []
 
@@ -43,12 +48,12 @@ def test_runs_alternate_and_each_has_all_its_repeats(repeats: int, monkeypatch: 
     monkeypatch.setattr(timing, "event_us", event_us)
     monkeypatch.setattr(timing, "gpu_name", lambda: "none")
     monkeypatch.setattr(torch, "empty", lambda *sizes, **options: torch.zeros(1))
-    runs = [timing._Ready(lambda name=name: name, lambda name=name: name, 2, "graph") for name in ("fast", "slow")]
+    runs = [timing._Ready(lambda name=name: name, lambda name=name: name, 2, "graph", us) for name in ("fast", "slow")]
     fast, slow = timing._timed(runs, repeats)
     assert (fast.warm_us, fast.cold_us, slow.warm_us, slow.cold_us) == (5.0, 10.0, 10.0, 20.0)
     assert all(count > 0 for _, count in rounds)
     for name in ("fast", "slow"):
-        assert sum(count for run, count in rounds if run == name) == 6 * repeats
+        assert sum(count for run, count in rounds if run == name) == repeats + cold
     assert [name for name, _ in rounds] == ["fast", "slow"] * (len(rounds) // 2)
 
 

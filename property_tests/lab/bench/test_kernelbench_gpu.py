@@ -174,6 +174,21 @@ def test_processes_are_stopped_after_their_limit_and_may_run_again() -> None:
     assert (found["fails"].code, found["fails"].late) == (3, False) and found["fails"].said in ("0", "7")
 
 
+def test_processes_that_import_ahead_run_an_item_each() -> None:
+    ends: dict[str, End] = {}
+
+    def ended(item: str, end: End) -> bool:
+        ends[item] = end
+        return False
+
+    source = "import json, os, time; [item] = json.loads(input()); time.sleep(item == 'late' and 60); print(os.getpid(), item)"
+    run_on_gpus(["late", "a", "b", "c"], lambda item: [item], ["0", "1"], 2.0, ended, ahead=("-c", source))
+    assert ends.pop("late").late and all(end.said.endswith(f" {item}") and end.code == 0 for item, end in ends.items())
+    assert len({end.said.split()[0] for end in ends.values()}) == 3
+    run_on_gpus(["a"], lambda item: [item], ["0"], 2.0, ended, ahead=("-c", "exit(3)"))
+    assert ends["a"].code == 3
+
+
 @pytest.mark.skipif(gpu_available(), reason="here the problem would run")
 def test_a_problem_whose_process_fails_has_a_row_that_says_why(tmp_path: Path) -> None:
     rows: list[GpuRow] = []
