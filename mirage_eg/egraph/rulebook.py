@@ -88,8 +88,13 @@ class Rulebook:
 
     def keeping_undefined(self) -> "Rulebook":
         """The rulebook without the packaged laws that give an undefined value one."""
+        return self.leaving_out(self.widening)
+
+    @property
+    def widening(self) -> frozenset[str]:
+        """The packaged laws that give an undefined value one, by the headers of their theories; no other one is partial."""
         free = (theory for theory in self.theories if theory.packaged and header(theory.text, "undefined") == "free")
-        return self.leaving_out(law.name for theory in free for law in theory.laws)
+        return frozenset(law.name for theory in free for law in theory.laws)
 
     @property
     def packaged(self) -> bool:

@@ -4,7 +4,6 @@ A proof by partial laws holds where program and µGraph are both defined. A proo
 difference in the field if the field models every op, or if such a law narrows, is refuted or cannot be tested.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from mirage_eg.backends.evaluator.field_semantics import ELEMENTWISE
@@ -17,22 +16,26 @@ from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS
 
-_OF_PACKAGED: defaultdict[str, dict[Law, Definedness | None]] = defaultdict(dict)  # by domain; equal in all rulebooks
-
 
 class ProofScope:
-    """The laws of a rulebook; each is tested once, at the first proof that needs it."""
+    """The laws of a rulebook; those of a user are tested once each, at the first proof that needs them."""
 
     def __init__(self, rulebook: Rulebook) -> None:
         self.rulebook = rulebook
         self.own = frozenset(law.name for theory in rulebook.theories if not theory.packaged for law in theory.laws)
         self._laws = {law.name: law for law in rulebook.laws}
-        self._of_own: dict[Law, Definedness | None] = {}
+        self._widening = rulebook.widening
+        self._tested: dict[str, Definedness | None] = {}
         self._objections: dict[str, str | None] = {}
 
     def partial(self, names: Iterable[str]) -> tuple[str, ...]:
         """The laws whose sides are not defined alike, or cannot be evaluated."""
-        return tuple(name for name in names if (found := self._definedness(name)) is None or found.partial)
+        return tuple(name for name in names if self._is_partial(name))
+
+    def _is_partial(self, name: str) -> bool:
+        if name in self.own or self._laws[name].place.startswith("register_op/"):
+            return (found := self._definedness(name)) is None or found.partial
+        return name in self._widening
 
     def doubt(self, joint: Expression, names: Iterable[str]) -> str | None:
         """Why a proof of `joint` by these laws does not overrule a difference in the field; None if it does."""
@@ -45,15 +48,14 @@ class ProofScope:
         return next((self._objections[name] for name in own if self._objections[name] is not None), None)
 
     def _definedness(self, name: str) -> Definedness | None:
-        law, book = self._laws[name], self.rulebook
-        memo = self._of_own if name in self.own or law.place.startswith("register_op/") else _OF_PACKAGED[book.domain]
-        if law not in memo:
+        if name not in self._tested:
+            law, book = self._laws[name], self.rulebook
             try:
                 forms = unfolded(law, book.laws, book.signatures)
-                memo[law] = definedness(law, book.domain, book.signatures, forms)
+                self._tested[name] = definedness(law, book.domain, book.signatures, forms)
             except RuleError:
-                memo[law] = None
-        return memo[law]
+                self._tested[name] = None
+        return self._tested[name]
 
     def _objection(self, law: Law) -> str | None:
         """The reason why a law is no evidence: it cannot be tested, is refuted, or narrows."""

@@ -110,11 +110,12 @@ def test_a_law_that_narrows_shows_where(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "domain", [pytest.param(domain, marks=[pytest.mark.slow] * (domain == "indexed")) for domain in DOMAINS]
 )
-def test_no_packaged_law_writes_what_is_undefined_where_it_matched(domain: str) -> None:
+def test_no_packaged_law_narrows_and_those_widen_whose_header_says_so(domain: str) -> None:
     book = load_rules(domain, packaged_names(domain))
     for law in book.laws:
-        forms = unfolded(law, book.laws, book.signatures)
-        assert definedness(law, domain, book.signatures, forms).narrows is None, law.place
+        found = definedness(law, domain, book.signatures, unfolded(law, book.laws, book.signatures))
+        assert found.narrows is None, law.place
+        assert (found.widens is not None) == (law.name in book.widening), law.place
 
 
 def test_check_warns_of_a_law_that_narrows_and_notes_one_that_widens(tmp_path: Path) -> None:
