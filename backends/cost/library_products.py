@@ -38,9 +38,10 @@ DEPTHWISE_OF_MANY = 61.0
 image and result. Ten of 128 images were predicted at 0.84 to 1.23 of their times on an H200: 3×3 to 7×7, strides of 1 and 2."""
 _FILTERS = 128  # that a tile of cuDNN's convolutions in half precision has
 _CHANNELS = 32  # likewise: of 16 an H200 has 2.1 to 2.5 times the time
-_CHANNELS_OF_GROUPS = 140.0
+_CHANNELS_OF_GROUPS, _CHANNELS_OF_ODD_GROUPS = 140.0, 430.0
 """How much slower a convolution of groups is, times the channels of a group. Of 128 images in bfloat16 cuDNN took 181, 96, 38
-and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200."""
+and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200; where they are no power of two, 9 to 196 TFLOP/s for
+6 to 112 channels, 0.7 to 1.4 of the times that these numbers give."""
 _LEAST_COLUMNS = 64  # of a product of the library
 _COPIED_WINDOWS = 1.6  # times its bytes: each element has an address and conditions of its own
 _UNALIGNED_CHANNELS = 16.0
@@ -90,7 +91,8 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
     if item.op not in CONVOLUTIONS or image.dtype.itemsize != 2:
         return operations, slower
     if item["groups"] > 1:
-        return operations, max(slower, _CHANNELS_OF_GROUPS / channels)
+        odd = channels.bit_count() > 1
+        return operations, max(slower, (_CHANNELS_OF_ODD_GROUPS if odd else _CHANNELS_OF_GROUPS) / channels)
     if (windows := window_products(graph).get(value)) is not None:
         return 2 * windows.rows * windows.columns * filters, max(1.0, _LEAST_COLUMNS / filters)
     slower *= _FILTERS * ceil(filters / _FILTERS) / filters * max(1.0, _CHANNELS / channels)

@@ -112,6 +112,28 @@ def test_predictions_of_convolutions_of_many_images(
     assert 0.7 * us < predicted < 1.5 * us
 
 
+OF_ODD_GROUPS = (  # channels of a group, groups, extent, window, µs of 128 images in bfloat16, row-major; H200, torch 2.11
+    (6, 32, 28, 3, 232),
+    (12, 16, 28, 3, 237),
+    (24, 8, 28, 3, 214),
+    (24, 16, 28, 3, 398),
+    (40, 8, 28, 3, 377),
+    (48, 8, 28, 3, 344),
+    (48, 4, 28, 3, 234),
+    (80, 8, 14, 3, 203),
+    (96, 8, 14, 3, 223),
+    (112, 8, 14, 3, 231),
+)
+
+
+@pytest.mark.parametrize(("channels", "groups", "extent", "window", "us"), OF_ODD_GROUPS)
+def test_groups_of_no_power_of_two_of_channels_stay_row_major(
+    channels: int, groups: int, extent: int, window: int, us: float
+) -> None:
+    found = cost(convolution(channels * groups, extent, 128, groups, "bfloat16", weight=True, window=window))
+    assert 0.7 * us < found.us < 1.5 * us
+
+
 def test_a_filter_that_is_no_weight_is_converted_in_each_call() -> None:
     given, kept = (cost(convolution(512, 56, 8, weight=weight)).dram_bytes for weight in (False, True))
     assert given - kept == 2 * 512 * 512 * 9 * 2
