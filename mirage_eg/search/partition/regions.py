@@ -13,7 +13,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import nodes_between
 from mirage_eg.ir.ops import Kind
-from mirage_eg.search.partition.segments import Segment, counts, op_count, segment_program
+from mirage_eg.search.partition.segments import Segment, counts, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 _REST = 8  # a rest of few ops is that part of the most
@@ -23,15 +23,16 @@ _END = 2  # ops, as the program has them, that are the end of a region
 def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> tuple[Segment, ...]:
     """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
 
-    Regions are as large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of
-    few ops is not cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. With
-    `cut_at` regions are cut at these values if that leaves at most four times as many ops.
+    What unpacks the whole numbers of inputs is none of these ops: weights of four bits take seven a product. Regions are as
+    large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of few ops is not
+    cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. With `cut_at`
+    regions are cut at these values if that leaves at most four times as many ops.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
     pieces = list(graph.segments(cuts))
     programs = [segment_program(program, piece) for piece in pieces]
-    ops = {each: op_count(expand(each)) for each in dict.fromkeys(programs)}
+    ops = {each: _op_count(expand(each)) for each in dict.fromkeys(programs)}
     kept: list[Cut] = []
     last: Cut | None = None  # the last wanted cut in the region
     inside = behind = ops[programs[0]]  # ops of the region, and its ops after the last wanted cut
@@ -50,6 +51,26 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
     return tuple(graph.segments(kept if cut_at is not None else graph.before_more_than(min(_END, most // _REST), kept)))
 
 
+def _op_count(program: Graph) -> int:
+    """The ops that limits count, without those that unpack the whole numbers of inputs."""
+    free, makers, unpacking = _free(program), program.makers, set[int]()
+    for position in sorted(free):
+        operands = program.nodes[position].operands
+        if any(program.types[i].dtype.is_integer or makers[i] in unpacking for i in operands):
+            unpacking.add(position)
+    return sum(counts(item) for position, item in enumerate(program.nodes) if position not in unpacking)
+
+
+def _free(program: Graph) -> frozenset[int]:
+    """The inputs, and rearrangements and elementwise functions of inputs."""
+    makers, free = program.makers, set[int]()
+    for position, item in enumerate(program.nodes):
+        is_cheap = item.kind in (Kind.REARRANGEMENT, Kind.ELEMENTWISE)
+        if item.op == "input" or (is_cheap and all(makers[i] in free for i in item.operands)):
+            free.add(position)
+    return frozenset(free)
+
+
 Cut = tuple[int, int]  # an articulation value, and the nodes before the cut as bits, the value's own node included
 
 
@@ -60,7 +81,7 @@ class _Dataflow:
         self.program = program
         self.values = [values for _, values in program.numbered()]
         self.makers = program.makers
-        self.free = self._free()
+        self.free = _free(program)
         self.computing = sorted(self._needed() - self.free)
         self.all = sum(1 << position for position in self.computing)
         self.makers_of = [  # of each node the computing nodes whose values it reads
@@ -81,15 +102,6 @@ class _Dataflow:
         for position in reversed(self.computing):
             for maker in self.makers_of[position]:
                 self.descendants[maker] |= self.descendants[position] | self.ancestors[position] | 1 << position
-
-    def _free(self) -> frozenset[int]:
-        """The inputs, and rearrangements and elementwise functions of inputs."""
-        free = set[int]()
-        for position, item in enumerate(self.program.nodes):
-            is_cheap = item.kind in (Kind.REARRANGEMENT, Kind.ELEMENTWISE)
-            if item.op == "input" or (is_cheap and all(self.makers[i] in free for i in item.operands)):
-                free.add(position)
-        return frozenset(free)
 
     def _needed(self) -> frozenset[int]:
         """The nodes that outputs need."""

@@ -113,6 +113,17 @@ def test_workloads_are_one_region(name: str) -> None:
     assert len(regions(program, HEURISTICS.region_ops)) == 1
 
 
+def test_what_unpacks_weights_is_no_op_of_a_region() -> None:
+    graph = new_kernel_graph()
+    stream, shifts = graph.new_input((4, 16), name="x"), graph.new_input((2,), "uint8", "shifts")
+    for place in range(4):
+        bytes_ = graph.reshape(graph.new_input((16, 8), "uint8", f"W{place}"), (16, 8, 1))
+        weight = graph.reshape(graph.cast(graph.low_bits(bytes_ >> shifts, 4), "float32") - 8, (16, 16))
+        stream = graph.relu(graph.matmul(stream, weight))
+    graph.mark_output(stream, name="out")
+    assert len(regions(graph.graph(), 8)) == 1
+
+
 @pytest.mark.parametrize("count", [2, 32])
 def test_equal_layers_have_at_most_three_different_regions(count: int) -> None:
     program = layers(count, biases=True)
