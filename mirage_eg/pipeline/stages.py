@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
+from mirage_eg.backends.evaluator.processes import rare_collections
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.false_laws import without_false_laws
 from mirage_eg.frontend.custom_op_check import check_custom_ops
@@ -104,6 +105,7 @@ def _begun(
     rulebook = load_rules(options.domain, options.rules, options.without, options.undefined_in(request.program))
     check_cache()
     with ExitStack() as stack:
+        stack.enter_context(rare_collections())
         file = None
         if checkpoint is not None:
             file = stack.enter_context(closing(Checkpoint(checkpoint, request.identity, resume)))
