@@ -119,8 +119,8 @@ def _implicit_product_work(graph: Graph, launch: Launch, dram: int) -> KernelWor
     return KernelWork("convolution", dram, 2 * product.gathered * product.tile, slowdown, loads=product.gathered)
 
 
-_IN_FLOAT32 = 6.0  # products in bfloat16 of one in float32
-_GATHERED, _PARTED = 20, 60  # arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16
+_IN_FLOAT32 = 3.0  # products in bfloat16 of one in float32
+_GATHERED, _PARTED = 20, 45  # arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 
 

@@ -1,5 +1,8 @@
 """The kernel of a convolution as an implicit product: a program computes a tile of filters and positions.
 
+A float32 operand is two numbers in bfloat16, of 16 digits together, where TF32 has 11: the product of both high parts, and a
+rest of two products of a high and a low part. The rest has no number where a factor is infinite, and is left out there.
+
 Nothing here is trusted: emitted kernels are checked against float64.
 """
 
@@ -96,7 +99,8 @@ def _body(it: ImplicitProduct, is_full: bool, epilogue: Sequence[str], number: s
     first = it.channels * of_channel if it.is_transposed else it.filters * of_filter
     yield f"factors = {w} + group * {first} + o * {of_filter}"
     tile = (_POSITIONS, filters) if filters < _WIDE else (filters, _POSITIONS)
-    yield f"sums = tl.zeros([{tile[0]}, {tile[1]}], tl.float32)"
+    for name in ("sums", "rest") if is_full else ("sums",):
+        yield f"{name} = tl.zeros([{tile[0]}, {tile[1]}], tl.float32)"
     yield from _loops(it, [*_terms(it, steps, taps, of_channel)], [*_step(it, steps, taps, of_channel, is_full)])
     outs = []
     for dim in range(3):
@@ -106,6 +110,8 @@ def _body(it: ImplicitProduct, is_full: bool, epilogue: Sequence[str], number: s
         if it.result[2 + dim] % it.steps[dim]:
             yield f"inside = inside & ({name} < {it.result[2 + dim]})"
     yield f"out = {y} + n * {into[0]} + group * {it.filters * into[1]} + {' + '.join(outs)}"
+    if is_full:
+        yield "sums = sums + tl.where(rest == rest, rest, 0.0)"
     if filters < _WIDE:
         yield "sums = tl.trans(sums)"
     yield from epilogue
@@ -175,9 +181,22 @@ def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_cha
     yield f"block = tl.load(({' + '.join(at)})[None, :] + term_at[:, None], mask={mask}, other=0.0)"
     known = " & ".join(["exists[None, :]", *filter(None, [_known(it)])])
     yield f"factor = tl.load(({' + '.join(of)})[:, None] + term_of[None, :], mask={known}, other=0.0)"
-    precision = ', input_precision="bf16x6"' if is_full else ""
-    operands = "tl.trans(block), tl.trans(factor)" if it.tile < _WIDE else "factor, block"
-    yield f"sums = tl.dot({operands}, sums{precision})"
+    if is_full:
+        for name in ("block", "factor"):  # the high part is cut off; the factor makes that a rounding
+            yield f"bits = ({name} * 1.0027).to(tl.int32, bitcast=True)"
+            yield f"{name}_high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)"
+            yield f"{name}_low = ({name} - (bits & -65536).to(tl.float32, bitcast=True)).to(tl.bfloat16)"
+        yield _product(it, "sums", "block_high", "factor_high")
+        yield _product(it, "rest", "block_high", "factor_low")
+        yield _product(it, "rest", "block_low", "factor_high")
+    else:
+        yield _product(it, "sums", "block", "factor")
+
+
+def _product(it: ImplicitProduct, sums: str, block: str, factor: str) -> str:
+    """The line that adds a product of elements of x and of filters."""
+    operands = f"tl.trans({block}), tl.trans({factor})" if it.tile < _WIDE else f"{factor}, {block}"
+    return f"{sums} = tl.dot({operands}, {sums})"
 
 
 def _may_leave(it: ImplicitProduct, dim: int) -> bool:
