@@ -29,13 +29,14 @@ class BiasedProduct:
 
 
 def biased_products(graph: Graph) -> Iterator[BiasedProduct]:
-    """The products of a kernel graph that the library computes with the bias behind them."""
+    """The products of a kernel graph that the library computes with the bias behind them, each sum by one kernel."""
     if dims_of(graph):
         return
-    fixed, numbered = prepared_values(graph), [*graph.numbered()]
+    fixed, numbered, sums = prepared_values(graph), [*graph.numbered()], set[int]()
     for value in products_of_matrices(graph):
         found = None if value in fixed else _with_bias(graph, numbered, value)
-        if found is not None:
+        if found is not None and found.values[-1] not in sums:  # the bias may be a product, too
+            sums.add(found.values[-1])
             yield found
 
 
@@ -63,7 +64,7 @@ def _with_bias(graph: Graph, numbered: Sequence[tuple[Node, range]], product: in
             return None
         others, kind = [it for it in reader.operands if it != values[-1]], graph.types[results[0]]
         values.append(results[0])
-        if (kind.shape[-1], kind.dtype) != (given.shape[-1], given.dtype):
+        if (kind.shape[-1:], kind.dtype) != (given.shape[-1:], given.dtype):
             return None
         if reader.op in SUMS:
             bias = [graph.types[it] for it in others]

@@ -189,15 +189,19 @@ def users_of(node: Fx, found: Analysis) -> Iterator[Fx]:
 
 
 def _set_levels(graph: Any, found: Analysis) -> None:
-    """Levels of all nodes; segments that only move data between outside nodes go outside."""
+    """Levels of all nodes. Segments that only move data between outside nodes go outside; of some only the shape is read."""
     while True:
         _levels(graph, found)
-        idle = [one for one in segments(graph, found) if all(node in found.moves for node in one)]
-        if not idle:
+        parts = segments(graph, found)
+        unread = [one for one in parts if not escaping(one, found)]
+        idle = [one for one in parts if all(node in found.moves for node in one)]
+        if not unread and not idle:
             return
         for node in (node for one in idle for node in one):
             found.place[node] = Place.OUTSIDE
             found.reason[node] = MOVES
+        for node in (node for one in unread for node in one):
+            found.place[node] = Place.DROPPED
 
 
 MOVES = "moves data between outside nodes; no segment uses it"

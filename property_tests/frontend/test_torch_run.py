@@ -56,6 +56,17 @@ def test_two_arguments_that_change_places_keep_their_values() -> None:
     assert y.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_value_of_which_nothing_is_read_is_in_no_segment(empty: bool) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(y > 0, y, x[:, 1:]) if empty else torch.logaddexp(x, y).new_full((3,), 2)
+
+    x, y = torch.randn(5, 1), torch.tensor(0.5)
+    model = imported(function, x, y)
+    assert model.segments == ()
+    torch.testing.assert_close(model.run(x, y), function(x, y))
+
+
 def test_two_segments_that_fill_equal_memory_do_not_share_it() -> None:
     def filled(x: torch.Tensor) -> torch.Tensor:
         both = x.new_empty(4)

@@ -128,6 +128,26 @@ def test_other_sums_are_kernels_of_their_own(run_program: RunProgram, name: str)
     assert np.isfinite(np.asarray(run_program(emit(graph), arrays)[0], np.float64)).all()
 
 
+def two_products(p: KernelGraph, y: Tensor, bias: Tensor) -> Tensor:
+    """A sum of two products of one row, as of a recurrent cell: each may be the bias of the other."""
+    return bias @ p.new_input((COLUMNS, COLUMNS), "float16", "u") + p.reshape(p.sum(y, 0), (1, COLUMNS)) @ p.new_input(
+        (COLUMNS, COLUMNS), "float16", "v"
+    )
+
+
+def inner(p: KernelGraph, y: Tensor, bias: Tensor) -> Tensor:
+    """A sum of inner products of vectors, which have no columns."""
+    row = p.sum(y, 0)
+    return p.reshape(p.reshape(row, (1, COLUMNS)) @ p.reshape(bias, (COLUMNS, 1)), ()) + p.sum(row, 0)
+
+
+@pytest.mark.parametrize("body", [two_products, inner])
+def test_sums_of_products_of_one_row_are_computed(run_program: RunProgram, body: Callable[..., Tensor]) -> None:
+    graph = product(body, bias=(1, COLUMNS))
+    arrays = inputs_of(graph, scale=0.3)
+    assert worst(run_program(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())) < 2 * ROUNDING["float16"]
+
+
 def test_plans_have_the_product_and_what_follows_its_bias_apart() -> None:
     """The sum of a bias may be the end of one kernel of the library, however short the sums of the product are."""
     program = expand(product(lambda p, y, bias: p.relu(p.exp(y + bias))))
