@@ -7,8 +7,11 @@ from mirage_eg.ir.op.moves import JOINS
 
 MOST_MASKS = 256  # constant masks whose form is kept
 ROWS_OF_CUDNN, SAFE_CUDNN = 128, 91501  # an older cuDNN takes whole tiles of so many rows alone (PyTorch's issue 169849)
-NAMES = ("attention", "aligned_rows", "is_causal", "MASKS", "MATH", "FLASH", "EFFICIENT", "CUDNN", "KERNELS")
-SOURCE = f'''MATH, FLASH, EFFICIENT, CUDNN = KERNELS = range(4)  # as in torch.nn.attention.SDPBackend
+LOCK = "_attentions_of_mirage_eg"  # the name of a lock of all emitted programs of a process
+NAMES = ("attention", "aligned_rows", "is_causal", "MASKS", "MATH", "FLASH", "EFFICIENT", "CUDNN", "KERNELS", "RLock")
+SOURCE = f'''from threading import RLock
+
+MATH, FLASH, EFFICIENT, CUDNN = KERNELS = range(4)  # as in torch.nn.attention.SDPBackend
 MASKS = {{}}  # constant masks, and whether they are causal
 
 
@@ -45,16 +48,17 @@ def attention(q, k, v, mask, scale, constant):
     fast = [CUDNN, FLASH] if q.shape[2] > 64 else [FLASH, CUDNN]
     safe = q.shape[2] % {ROWS_OF_CUDNN} == 0 or (torch.backends.cudnn.version() or 0) >= {SAFE_CUDNN}
     settings = torch._C  # what torch.nn.attention.sdpa_kernel sets, which takes longer than the attention's own call
-    order, uses_cudnn = settings._get_sdp_priority_order(), settings._get_cudnn_sdp_enabled()
-    try:
-        settings._set_sdp_priority_order([*fast, EFFICIENT, MATH, *(it for it in order if it not in KERNELS)])
-        settings._set_sdp_use_cudnn(safe)
-        return torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, added, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-        )
-    finally:
-        settings._set_sdp_priority_order(order)
-        settings._set_sdp_use_cudnn(uses_cudnn)
+    with vars(torch).setdefault("{LOCK}", RLock()):  # the settings are of the process
+        order, uses_cudnn = settings._get_sdp_priority_order(), settings._get_cudnn_sdp_enabled()
+        try:
+            settings._set_sdp_priority_order([*fast, EFFICIENT, MATH, *(it for it in order if it not in KERNELS)])
+            settings._set_sdp_use_cudnn(safe)
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, added, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+            )
+        finally:
+            settings._set_sdp_priority_order(order)
+            settings._set_sdp_use_cudnn(uses_cudnn)
 
 '''
 

@@ -1,6 +1,8 @@
 """An attention is one call of the library: found in every form, one kernel to the cost model and the search, and right."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -158,15 +160,18 @@ def test_a_mask_that_changes_in_place_is_looked_at_again() -> None:
     assert not is_causal(mask) and not is_causal(mask[:, :-1])
 
 
+def settings() -> tuple[list[int], bool]:
+    import torch
+
+    return torch._C._get_sdp_priority_order(), torch._C._get_cudnn_sdp_enabled()
+
+
 @pytest.mark.parametrize(("version", "wanted"), [(91501, True), (91500, False)])
 def test_the_library_prefers_fast_kernels_in_the_call_alone(
     monkeypatch: pytest.MonkeyPatch, version: int, wanted: bool
 ) -> None:
     import torch
     from torch.nn.attention import SDPBackend
-
-    def settings() -> tuple[list[int], bool]:
-        return torch._C._get_sdp_priority_order(), torch._C._get_cudnn_sdp_enabled()
 
     seen: list[tuple[list[int], bool]] = []
 
@@ -183,6 +188,36 @@ def test_the_library_prefers_fast_kernels_in_the_call_alone(
     order = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     assert [(found[:4], cudnn) for found, cudnn in seen] == [([int(it) for it in order], wanted)]
     assert settings() == before and sorted(seen[0][0]) == sorted(before[0])
+
+
+def test_threads_leave_the_settings_of_the_library_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    inside, both, over = Event(), Event(), Event()
+
+    def attend(*_: Any, **__: Any) -> None:  # the first call ends while the second is inside, if that may begin
+        if inside.is_set():
+            both.set()
+            over.wait(1)
+        else:
+            inside.set()
+            both.wait(0.2)
+
+    def call() -> None:
+        module = dict[str, Any]()
+        exec(emit(attended()), module)
+        module["attention"](*torch.ones(3, 2, 1, ROWS, WIDTH), None, 1.0, False)
+
+    before = settings()
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(call)
+        inside.wait(10)
+        second = threads.submit(call)
+        first.result()
+        over.set()
+        second.result()
+    assert settings() == before
 
 
 def test_what_is_between_the_products_is_not_rounded() -> None:
