@@ -88,7 +88,7 @@ class Compiler:
         return [self.memo[entry.graph, entry.tuned] for entry in mugraphs]
 
     def _untried(self, graph: Graph) -> Compiled:
-        schedules = usual_schedules(graph)
+        schedules = usual_schedules(graph, self.run.device.target)
         source = emit(graph, program=self.run.program, schedule=schedules)
         return Compiled(source, schedules, CompileRecord(self.run.device.target, (), tried=False))
 
@@ -156,7 +156,7 @@ def fitting(
 
     Raises UnsupportedError: it cannot be written.
     """
-    schedules = usual_schedules(graph) if schedule is None else per_kernel(schedule, len(graph.blocks))
+    schedules = usual_schedules(graph, target) if schedule is None else per_kernel(schedule, len(graph.blocks))
     while True:
         if ranges is None:
             source = emit(graph, program=program, schedule=schedules)

@@ -35,8 +35,7 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
             copies[given] = graph.placeholder(given.name)
             copies[given].meta["val"] = given.meta["val"]
     sizes, inside, values = _Sizes(graph, copies), set(region.nodes), dict[str, Any]()
-    attributes = [node for node in module.graph.nodes if node.op == "get_attr"]
-    host = HostValues({node.name: attrgetter(node.target)(module) for node in attributes})
+    host = _host_values(module)
 
     def copy(each: Fx) -> Any:
         """The copy of a node, after those of its operands: sizes, and constants whose values the program has.
@@ -68,6 +67,23 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
     graph.output(tuple(copies[each] for each in region.outputs))
     given = [str(node.target) for node in graph.nodes if node.op == "get_attr" and node.target not in values]
     return torch.fx.GraphModule({name: attrgetter(name)(module) for name in given} | values, graph)
+
+
+def _host_values(module: Any) -> HostValues:
+    """The values of a graph module's nodes that read its attributes alone."""
+    attributes = [node for node in module.graph.nodes if node.op == "get_attr"]
+    return HostValues({node.name: attrgetter(node.target)(module) for node in attributes})
+
+
+_KEPT = 1 << 20  # bytes
+
+
+def _is_kept(given: Fx) -> bool:
+    """Whether no argument decides an input of a segment, which takes few bytes and is no result of the graph."""
+    if given.op != "call_function" or not is_fixed(given) or any(user.op == "output" for user in given.users):
+        return False
+    value = given.meta["val"]
+    return value.numel() * value.element_size() <= _KEPT and is_row_major(value)
 
 
 def _is_computed_once(source: Fx, reader: Fx) -> bool:
@@ -158,9 +174,11 @@ class _Writer:
         self.replaced: dict[Fx, Fx] = {}
         self.as_written: dict[Fx, Fx] = {}  # results of kernels in their layout, where torch has other strides
         self.constants: dict[tuple[str, Shape, str, Any], Fx] = {}  # equal ones are named alike
+        self.fixed: dict[tuple[Fx, Any], Fx] = {}  # values that no argument decides, as buffers of a device
         self.masks: dict[tuple[CausalMask, Any], Fx] = {}
         self.moved: dict[tuple[Fx, Any], Fx] = {}  # numbers on the CPU, as tensors of a device
         [self.output] = [node for node in self.graph.nodes if node.op == "output"]
+        self.host = _host_values(module)
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Fx:
         """A node with the fake value of its result."""
@@ -216,6 +234,8 @@ class _Writer:
             return self._causal_mask(given)
         if isinstance(given, Constant):
             return self._constant(given, item)
+        if _is_kept(given):
+            return self._fixed(given)
         node: Fx = self.replaced.get(given, given)
         if is_host_number(node.meta["val"], self.device):
             return self._moved(node)
@@ -231,14 +251,27 @@ class _Writer:
         """The constant as a buffer of the module, which all layers of a model share."""
         key = given.name, item["shape"], item["dtype"], self.device
         if key not in self.constants:
-            name = f"_mirage_eg_constant_{len(self.constants)}"
             with _disable_current_modes():  # a tensor with values
                 values = torch.from_numpy(given.array().copy()).to(self.device, getattr(torch, item["dtype"]))
-                self.module.register_buffer(name, values)
-            with self.graph.inserting_before(self.output):
-                node = self.constants[key] = self.graph.get_attr(name)
-            node.meta["val"] = self.fake.from_tensor(values, static_shapes=True)
+            self.constants[key] = self._buffer(values)
         return self.constants[key]
+
+    def _fixed(self, given: Fx) -> Fx:
+        """A value that no argument decides as a buffer of the module: each would be a kernel in each call."""
+        if (given, self.device) not in self.fixed:
+            with _disable_current_modes():
+                values = self.host[given].to(self.device)
+            self.fixed[given, self.device] = self._buffer(values)
+        return self.fixed[given, self.device]
+
+    def _buffer(self, values: Any) -> Fx:
+        """The node of a new buffer of the module."""
+        name = f"_mirage_eg_constant_{len(self.constants) + len(self.fixed)}"
+        self.module.register_buffer(name, values)
+        with self.graph.inserting_before(self.output):
+            node = self.graph.get_attr(name)
+        node.meta["val"] = self.fake.from_tensor(values, static_shapes=True)
+        return node
 
     def _moved(self, node: Fx) -> Fx:
         """A number on the CPU as a tensor of the device, by a product with 1: a copy would wait for the device."""

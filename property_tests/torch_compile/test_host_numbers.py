@@ -56,3 +56,24 @@ def test_several_numbers_on_the_cpu_leave_a_region_to_torch() -> None:
     [*_, scale] = [node for node in module.graph.nodes if node.op == "placeholder"]
     scale.meta["val"] = torch.empty(16)
     assert all(_device(region) is None for region in fx_regions(module, [], lambda node: None).regions)
+
+
+def masked(x: Any, allowed: Any) -> Any:
+    for _ in range(2):
+        refused = torch.full([], -torch.inf, dtype=x.dtype, device=x.device)
+        x = x + torch.where(allowed, x @ x.mT, refused).softmax(-1) @ x
+    return x
+
+
+def test_what_no_argument_decides_is_computed_before_the_first_call() -> None:
+    x, allowed = torch.randn(8, 8), torch.ones(8, 8, dtype=torch.bool).tril()
+    module = make_fx(masked, tracing_mode="fake")(x, allowed)
+    found = fx_regions(module, [], lambda node: None)
+    fake = next(node.meta["val"].fake_mode for node in module.graph.nodes if node.op == "placeholder")
+    for number, region in enumerate(found.regions):
+        call: Any = SimpleNamespace(found=SimpleNamespace(key=str(number)), results=Results(region.program))
+        add_call(call)
+    replace_regions(module, [(region, str(number)) for number, region in enumerate(found.regions)], fake)
+    forget_calls()
+    assert found.regions and not any("full" in str(node.target) for node in module.graph.nodes)
+    assert [it.tolist() for it in module.buffers()] == [-torch.inf]

@@ -7,6 +7,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.op.library import ROW_READS
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
+from mirage_eg.ir.passes import with_direct_reshapes, without_dead_code
 from mirage_eg.search.partition.kernel_plan import PlanPart
 
 
@@ -29,4 +30,4 @@ def compose(program: Graph, parts: Sequence[PlanPart]) -> Graph:
         copy.position.update(zip(part.segment.outputs, results, strict=True))
     for item in program.outputs:
         copy.append(replace(item, operands=(read(item.operands[0]),)))
-    return copy.graph()
+    return without_dead_code(with_direct_reshapes(copy.graph()))  # the reshape of a slice has no strides, the slice has

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.backends.triton.stages import usual_schedules
 from mirage_eg.backends.triton.targets import DEPENDENT_LAUNCHES
 from mirage_eg.ir.graph import Graph
 from mirage_eg.testing import EVERY, as_program, block_graphs
@@ -132,3 +134,18 @@ def test_a_division_by_what_is_broadcast_is_a_multiplication() -> None:
     graph = attention("float16", 2, 32, 16, 64, 16, 4).mugraph
     plain, fast = (emit(graph, schedule=Schedule(use_reciprocal=on)) for on in (False, True))
     assert "acc / acc_2[:, None]" in plain and "acc * (1.0 / acc_2)[:, None]" in fast
+
+
+@pytest.mark.parametrize(("target", "dependent"), [("sm_90", True), ("sm_80", False)])
+def test_kernels_are_launched_dependently_where_they_can(target: str, dependent: bool, run_program: RunProgram) -> None:
+    program = mi.new_kernel_graph()
+    x = program.new_input((64, 64), name="x")
+    for _ in range(2):
+        block = mi.new_threadblock_graph((8,))
+        block.new_output(block.scale(block.new_input(x, (0,)), 2), (0,))
+        [x] = program.customized([x], block)
+    program.mark_output(x)
+    schedules = usual_schedules(program.graph(), target)
+    assert [it.dependent_launch for it in schedules] == [dependent] * 2
+    ones = np.ones((64, 64))
+    assert (run_program(emit(program.graph(), schedule=schedules), [ones])[0] == 4 * ones).all()

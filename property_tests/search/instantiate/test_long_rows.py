@@ -86,7 +86,7 @@ def test_an_iteration_without_products_loads_few_elements(columns: int, stages: 
     program = new_kernel_graph()
     program.mark_output(program.max(program.new_input((64, 4_096, columns), "float32", "X"), 1), name="O")
     graph = cheapest(program.graph())[1]
-    [block], [schedule] = graph.blocks, usual_schedules(graph)
+    [block], [schedule] = graph.blocks, usual_schedules(graph, "sm_90")
     assert block.loop > 1 and 1_024 <= prod(block.types[0].shape) <= 4_096
     assert schedule.num_stages == stages  # copies of single elements take several times as long
 

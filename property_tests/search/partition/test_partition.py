@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import device_for
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.triton.emit import emit
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
@@ -409,3 +410,12 @@ def test_a_kernel_may_reduce_a_row_besides_its_long_product(rows: int, apart: bo
     program.mark_output(program.matmul(kept, program.new_input((2048, 64), name="W")))
     reason = Segmenter(program.graph(), SegmentLimits()).why_not_one()
     assert (reason is not None and "several axes" in reason) if apart else reason is None
+
+
+def test_a_slice_behind_two_reshapes_is_read_where_it_is() -> None:
+    program = new_kernel_graph()
+    x, w = program.new_input((4, 8), name="x"), program.new_input((64,), name="w")
+    half = program.reshape(program.slice(program.reshape(w, (4, 16)), 1, 8, 16), (32,))  # without strides of its own
+    program.mark_output(program.mul(x, program.reshape(half, (4, 8))))
+    primitive, found, _ = cut(program.graph())
+    assert "contiguous" not in emit(compose(primitive, found.plans[0].parts))
