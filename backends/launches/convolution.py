@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
+from mirage_eg.backends.launches.small_convolutions import is_small_convolution
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -51,7 +52,7 @@ def fused_convolutions(graph: Graph) -> tuple[FusedConvolution, ...]:
 def _may_be_fused(graph: Graph, item: Node, values: range) -> bool:
     if item.op != CONV2D or item["groups"] > 1 or item["pads"][:2] != item["pads"][2:]:
         return False
-    if not is_channels_last_convolution(graph, item):
+    if not is_channels_last_convolution(graph, item) or is_small_convolution(graph, item):
         return False
     kinds = [graph.types[value] for value in (*item.operands, *values)]
     return len({kind.dtype for kind in kinds}) == 1 and not any(kind.shape[1] % _ALIGNED for kind in kinds[1:])

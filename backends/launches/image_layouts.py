@@ -187,11 +187,12 @@ def converted_inputs(graph: Graph, strides: Sequence[Shape], others: Collection[
         - {*others}
     )
     shapes = {value: graph.types[value].shape for value in sorted(read)}
-    return tuple(
-        value
-        for value, shape in shapes.items()
-        if runs_in_memory(shape, strides[value]) != runs_in_memory(shape, channels_last(shape))
-    )
+    return tuple(value for value, shape in shapes.items() if not has_channels_last(shape, strides[value]))
+
+
+def has_channels_last(shape: Shape, strides: Shape) -> bool:
+    """Whether an image or a filter has the memory of one channels last."""
+    return runs_in_memory(shape, strides) == runs_in_memory(shape, channels_last(shape))
 
 
 def pools_row_major(graph: Graph, item: Node) -> bool:

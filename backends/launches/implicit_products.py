@@ -1,9 +1,10 @@
 """Convolutions that generated kernels compute as implicit products: filters times the elements of windows, which are gathered.
 
-They are those for which cuDNN is slow (`is_rare_convolution`): mostly volumes, groups and few channels.
-Images may have any strides.
+They are those for which cuDNN is slow: mostly volumes, groups and few channels (`is_rare_convolution`), whose images may have
+any strides, and those of few positions and filters, channels last, in half precision.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import NamedTuple
@@ -11,18 +12,22 @@ from typing import NamedTuple
 from mirage_eg.backends.launches.generated_ops import scans
 from mirage_eg.backends.launches.image_layouts import is_rare_convolution
 from mirage_eg.backends.launches.placement import placement_of
+from mirage_eg.backends.launches.small_convolutions import TILE, is_small_convolution
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import record_of, to_a_type
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import prepared_values
-from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED, sides
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED, channels_last, sides
 
+_FEWEST_TILES = 96  # of a small convolution: tiles of 32 positions are of 16 where they would be fewer
 _FILTERS = 16, 64  # of a program, at least and at most
 _TERMS = 16, 32, 64  # of a step: at least, as it should be, at most
+_POSITIONS = 128  # of a program
 _MOST_OPS = 24  # behind a convolution, with the tensors that they read
 _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
 
@@ -60,10 +65,11 @@ class ImplicitProduct:
     """A convolution over three dims; images have a first one of extent 1.
 
     Positions of the result that are `steps` apart have the same places of the window: they are one phase, of `steps` along each
-    dim.
+    dim. One that `is_small` is of few positions and filters, and its elements and filters are channels last.
     """
 
     is_transposed: bool
+    is_small: bool
     x: Shape
     weight: Shape
     result: Shape
@@ -91,7 +97,20 @@ class ImplicitProduct:
     @property
     def tile(self) -> int:
         """The filters of a program."""
-        return min(max(1 << (self.filters - 1).bit_length(), _FILTERS[0]), _FILTERS[1])
+        return TILE if self.is_small else min(max(1 << (self.filters - 1).bit_length(), _FILTERS[0]), _FILTERS[1])
+
+    @property
+    def tile_positions(self) -> int:
+        """The positions of a program."""
+        if not self.is_small:
+            return _POSITIONS
+        tiles = -(-prod(self.positions) // TILE) * -(-self.filters // TILE)
+        return TILE if tiles >= _FEWEST_TILES else TILE // 2
+
+    @property
+    def loop(self) -> int:
+        """The steps of the loop of a small convolution: places of the window and blocks of channels."""
+        return prod(self.weight[2:]) * (self.channels // self.terms.channels)
 
     @property
     def gathered(self) -> int:
@@ -110,6 +129,9 @@ class ImplicitProduct:
     @property
     def terms(self) -> Terms:
         """The terms of a step with the fewest rows over all steps; of equal ones 32, or else the most."""
+        if self.is_small:
+            rows = gcd(self.channels, 4 * TILE)
+            return Terms(rows, 0, rows, rows)
         found = []
         for folded in range(4):
             channels = min(self.channels, _TERMS[1]) if folded == 0 else self.channels
@@ -153,10 +175,11 @@ def implicit_products(graph: Graph) -> tuple[ConvolutionKernel, ...]:
     if graph.depends_on_sizes or not any(item.op in (*CONVOLUTIONS, *TRANSPOSED) for item in graph.nodes):
         return ()
     prepared, found = prepared_values(graph), list[ConvolutionKernel]()
-    taken = {position for it in scans(graph) for position in it.nodes}
+    taken = {position for it in scans(graph) for position in it.nodes} | {graph.makers[value] for value in prepared}
     for position, (item, values) in enumerate(graph.numbered()):
-        if is_rare_convolution(graph, item) and graph.types[values[0]].dtype in _TYPES and values[0] not in prepared:
-            nodes = _with_epilogue(graph, position, values[0], taken)
+        is_known = is_rare_convolution(graph, item) or is_small_convolution(graph, item)
+        if is_known and graph.types[values[0]].dtype in _TYPES and position not in taken:
+            nodes = _with_channels(graph, _with_epilogue(graph, position, values[0], taken), taken)
             taken.update(nodes)
             found.append(_kernel(graph, nodes))
     return tuple(found)
@@ -187,6 +210,30 @@ def _with_epilogue(graph: Graph, position: int, value: int, taken: set[int]) -> 
     return best
 
 
+def _with_channels(graph: Graph, nodes: tuple[int, ...], taken: Collection[int]) -> tuple[int, ...]:
+    """A convolution and the ops behind it, with the ops on a number of each channel that it alone reads."""
+    found, numbered, of_channels = [*nodes], [*graph.numbered()], _of_channels(graph)
+    for position in reversed(range(nodes[-1])):
+        item, values = numbered[position]
+        if position in found or position in taken or item.op in RESHAPES or of_channels.isdisjoint(values):
+            continue
+        is_read = all(reader in found for reader in graph.readers[values[0]])
+        if is_read and len(found) < _MOST_OPS and _is_epilogue(graph, item, values, graph.types[values[0]].shape):
+            found.append(position)
+    return (nodes[0], *sorted(found[1:]))
+
+
+def _of_channels(graph: Graph) -> set[int]:
+    """The values along one dim at most that reshapes and elementwise ops make of inputs alone, and that others read."""
+    found = {*graph.input_values}
+    for item, values in graph.numbered():
+        is_made = item.op in RESHAPES or item.kind is Kind.ELEMENTWISE
+        if is_made and found.issuperset(item.operands) and graph.readers[values[0]]:
+            shape = graph.types[values[0]].shape
+            found.update(values if prod(shape) == max(shape, default=1) else ())
+    return found.difference(graph.input_values)
+
+
 def _is_epilogue(graph: Graph, item: Node, values: range, shape: Shape) -> bool:
     """Whether an op is elementwise on images of a convolution, on tensors that are spread over them, and on conditions."""
     if item.kind is not Kind.ELEMENTWISE or to_a_type(item.op) or graph.types[values[0]].shape != shape:
@@ -203,9 +250,14 @@ def _implicit_product(graph: Graph, item: Node, value: int, result: int) -> Impl
         return (*numbers[:lead], *(other,) * lack, *numbers[lead:])
 
     x, weight, made = (over_three(graph.types[it].shape, 1, 2) for it in (*item.operands, value))
-    of_x, of_weight, of_result = (over_three(placement_of(graph).strides[it], 0, 2) for it in (*item.operands, result))
+    is_small = is_small_convolution(graph, item)
+    strides = [placement_of(graph).strides[it] for it in (*item.operands, result)]
+    if is_small:
+        strides[:2] = (channels_last(graph.types[it].shape) for it in item.operands)
+    of_x, of_weight, of_result = (over_three(it, 0, 2) for it in strides)
     return ImplicitProduct(
         is_transposed=item.op in TRANSPOSED,
+        is_small=is_small,
         x=x,
         weight=weight,
         result=made,

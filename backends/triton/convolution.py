@@ -7,6 +7,7 @@ Nothing here is trusted: emitted kernels are checked against float64.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from mirage_eg.backends.launches.implicit_products import ConvolutionKernel, ImplicitProduct, implicit_products
@@ -14,10 +15,11 @@ from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.backends.triton.written_calls import channels_last_operands
 
 _WIDE = 64  # filters that are the rows of a tile of matrix units; fewer are its columns
-_POSITIONS = 128
 _WARPS = 4
+_STAGES = 4  # of the loop of a small convolution, whose tiles are too small for wgmma
 _DIMS = ("d", "h", "w")
 
 
@@ -33,8 +35,12 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
         x, w = pointers[0], pointers[kernel.operands.index(items[0].operands[1])]
         return [*_body(it, is_full, epilogue, program, x, w, pointers[-1])]
 
-    tiles = -(-it.filters // it.tile) * -(-prod(it.positions) // _POSITIONS)
-    write_generated_kernel(file, launch, tiles * it.groups * prod(it.steps), body, helpers, _WARPS)
+    tiles = -(-it.filters // it.tile) * -(-prod(it.positions) // it.tile_positions)
+    if it.is_small:
+        laid = dict(zip(items[0].operands, channels_last_operands(file, items[0]), strict=True))
+        launch = replace(launch, operands=tuple(laid.get(operand, operand) for operand in launch.operands))
+    options = (_WARPS, _STAGES) if it.is_small else (_WARPS,)
+    write_generated_kernel(file, launch, tiles * it.groups * prod(it.steps), body, helpers, *options)
 
 
 def _epilogue(file: ProgramFile, kernel: ConvolutionKernel, pointers: Mapping[int, str]) -> Iterator[str]:
@@ -80,7 +86,7 @@ def _body(it: ImplicitProduct, is_full: bool, epilogue: Sequence[str], number: s
     for name, count in (("tile", -(-it.filters // filters)), *_phases(it), ("group", it.groups)):
         yield f"{name} = program % {count}"
         yield f"program = program // {count}"
-    yield f"i = program * {_POSITIONS} + tl.arange(0, {_POSITIONS})"
+    yield f"i = program * {it.tile_positions} + tl.arange(0, {it.tile_positions})"
     yield f"inside = i < {prod(it.positions)}"
     yield f"o = tile * {filters} + tl.arange(0, {filters})"
     step = 1
@@ -98,7 +104,7 @@ def _body(it: ImplicitProduct, is_full: bool, epilogue: Sequence[str], number: s
     of_filter, of_channel = (taps[1], taps[0]) if it.is_transposed else (taps[0], taps[1])
     first = it.channels * of_channel if it.is_transposed else it.filters * of_filter
     yield f"factors = {w} + group * {first} + o * {of_filter}"
-    tile = (_POSITIONS, filters) if filters < _WIDE else (filters, _POSITIONS)
+    tile = (it.tile_positions, filters) if filters < _WIDE else (filters, it.tile_positions)
     for name in ("sums", "rest") if is_full else ("sums",):
         yield f"{name} = tl.zeros([{tile[0]}, {tile[1]}], tl.float32)"
     yield from _loops(it, [*_terms(it, steps, taps, of_channel)], [*_step(it, steps, taps, of_channel, is_full)])
@@ -122,6 +128,9 @@ def _body(it: ImplicitProduct, is_full: bool, epilogue: Sequence[str], number: s
 def _loops(it: ImplicitProduct, before: Sequence[str], step: Sequence[str]) -> Iterator[str]:
     """A step for each block of channels and each place of the window that no terms of a step have."""
     yield from before
+    if it.is_small:
+        yield from _loop(it, step)
+        return
     indent = ""
     if it.terms.channels < it.channels:
         yield f"for first_c in range(0, {it.channels}, {it.terms.channels}):"
@@ -130,6 +139,19 @@ def _loops(it: ImplicitProduct, before: Sequence[str], step: Sequence[str]) -> I
         yield f"{indent}for j_{_DIMS[dim]} in range(count_{_DIMS[dim]}):"
         indent += "    "
     yield from (f"{indent}{line}" for line in step)
+
+
+def _loop(it: ImplicitProduct, step: Sequence[str]) -> Iterator[str]:
+    """One loop over the places of the window and the blocks of channels, whose loads Triton begins some steps ahead."""
+    blocks = it.channels // it.terms.channels
+    counts = [it.taps(dim, 0).count for dim in range(3)]
+    yield f"for step in range({it.loop}):"
+    yield f"    first_c = step % {blocks} * {it.terms.channels}"
+    before = blocks
+    for dim in (2, 1, 0):
+        yield f"    j_{_DIMS[dim]} = step // {before} % {counts[dim]}"
+        before *= counts[dim]
+    yield from (f"    {line}" for line in step)
 
 
 def _looped(it: ImplicitProduct) -> range:
@@ -141,7 +163,6 @@ def _terms(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_ch
     """The lines before the loop: the channel and the place of each term, and where its elements and factors are."""
     yield f"term = tl.arange(0, {it.terms.rows})"
     yield "c = term"
-    exists = [] if it.terms.used == it.terms.rows else [f"(term < {it.terms.used})"]
     at, of = [f"c * {steps[1]}"], [f"c * {of_channel}"]
     for dim in reversed(range(3 - it.terms.folded, 3)):
         name, tap = _DIMS[dim], it.taps(dim, 0)
@@ -149,21 +170,28 @@ def _terms(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_ch
         yield f"c = c // {it.most[dim]}"
         at.append(f"j_{name} * {-tap.back * steps[2 + dim]}")
         of.append(f"(first_{name} + j_{name} * {tap.step}) * {taps[2 + dim]}")
-        if any(it.taps(dim, phase).count < it.most[dim] for phase in range(it.steps[dim])):
-            exists.append(f"(j_{name} < count_{name})")
     yield f"term_at = {' + '.join(at)}"
     yield f"term_of = {' + '.join(of)}"
-    yield f"term_exists = {' & '.join(exists) if exists else 'term >= 0'}"
+    if exists := _term_exists(it):
+        yield f"term_exists = {' & '.join(exists)}"
+
+
+def _term_exists(it: ImplicitProduct) -> list[str]:
+    """The conditions on which a term of a step exists; nothing where all do, and loads are of several terms."""
+    folded = range(3 - it.terms.folded, 3)
+    few = [dim for dim in folded if any(it.taps(dim, phase).count < it.most[dim] for phase in range(it.steps[dim]))]
+    rows = [f"(term < {it.terms.used})"] if it.terms.used < it.terms.rows else []
+    return rows + [f"(j_{_DIMS[dim]} < count_{_DIMS[dim]})" for dim in reversed(few)]
 
 
 def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_channel: int, is_full: bool) -> Iterator[str]:
     """The lines of a step of the loop: a product of elements of x and of filters."""
     at, of, valid, bounds = ["at"], ["factors"], ["inside"], list[str]()
-    exists = "term_exists"
+    exists = ["term_exists"] if _term_exists(it) else []
     if it.terms.channels < it.channels:
         at.append(f"first_c * {steps[1]}")
         of.append(f"first_c * {of_channel}")
-        exists += f" & (first_c + c < {it.channels})" if it.channels % it.terms.channels else ""
+        exists += [f"(first_c + c < {it.channels})"] if it.channels % it.terms.channels else []
     for dim, name in enumerate(_DIMS):
         tap, is_looped = it.taps(dim, 0), dim in _looped(it)
         if is_looped:
@@ -176,11 +204,13 @@ def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_cha
             yield f"e{name} = p{name}[None, :] - (j_{name} * {tap.back})[:, None]"
             bounds.append(f"(e{name} >= 0) & (e{name} < {it.x[2 + dim]})")
     yield f"valid = {' & '.join(valid)}"
-    yield f"exists = {exists}"
-    mask = " & ".join(["valid[None, :]", "exists[:, None]", *bounds])
+    if exists:
+        yield f"exists = {' & '.join(exists)}"
+    mask = " & ".join(["valid[None, :]", *(["exists[:, None]"] if exists else []), *bounds])
     yield f"block = tl.load(({' + '.join(at)})[None, :] + term_at[:, None], mask={mask}, other=0.0)"
-    known = " & ".join(["exists[None, :]", *filter(None, [_known(it)])])
-    yield f"factor = tl.load(({' + '.join(of)})[:, None] + term_of[None, :], mask={known}, other=0.0)"
+    known = " & ".join([*(["exists[None, :]"] if exists else []), *filter(None, [_known(it)])])
+    known = f", mask={known}, other=0.0" if known else ""
+    yield f"factor = tl.load(({' + '.join(of)})[:, None] + term_of[None, :]{known})"
     if is_full:
         for name in ("block", "factor"):  # the high part is cut off; the factor makes that a rounding
             yield f"bits = ({name} * 1.0027).to(tl.int32, bitcast=True)"

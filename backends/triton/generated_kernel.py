@@ -16,6 +16,7 @@ def write_generated_kernel(
     body: Callable[..., Sequence[str]],
     helpers: Sequence[str] = (),
     warps: int = WARPS,
+    stages: int = STAGES,
 ) -> None:
     """Write a kernel of so many programs, and its launch.
 
@@ -34,5 +35,5 @@ def write_generated_kernel(
     source = kernel_source(name, arguments, body(f"tl.program_id(0){'.to(tl.int64)' if wide else ''}", *pointers))
     kernel = BlockKernel(name, source, arguments, (), frozenset(helpers))
     signature = tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in tensors)
-    file.add_kernel(kernel, signature, {"num_warps": warps, "num_stages": STAGES, "enable_fp_fusion": True}, of_block=False)
+    file.add_kernel(kernel, signature, {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}, of_block=False)
     file.body.append(f'    {name}[({programs}, 1, 1)]({", ".join(map(file.argument, tensors))}, **OPTIONS["{name}"])')

@@ -41,7 +41,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
     operands = [file.names[i] for i in (item.operands if merged is None else (merged.base,))] or [first]
     windows = window_products(file.graph).get(value)
     if item.op in OF_IMAGES and windows is None and is_channels_last_convolution(file.graph, item):
-        operands = _channels_last_operands(file, item)
+        operands = [file.names[it] for it in channels_last_operands(file, item)]
     if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
     call = _torch_text(item, operands, file.graph, value) if merged is None else _strided(file, operands[0], value, merged)
@@ -126,7 +126,7 @@ def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
 def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: int) -> None:
     """Write the call of a convolution with its bias, its residual and its relu."""
     item = fused.convolution
-    image, weight = _channels_last_operands(file, item)
+    image, weight = (file.names[it] for it in channels_last_operands(file, item))
     bias = "None" if fused.bias is None else f"{file.names[fused.bias]}.reshape(-1)"
     added = "None" if fused.added is None else file.names[fused.added]
     windows = f"{tuple(item['strides'])}, {tuple(item['pads'][:2])}, {tuple(item['dilations'])}"
@@ -213,28 +213,28 @@ FUSED_SOURCE = f'''def {FUSED}(x, weight, bias, added, stride, padding, dilation
 '''
 
 
-def _channels_last_operands(file: ProgramFile, item: Node) -> list[str]:
-    """The names of the image and the filter of a convolution: those of copies channels last, where there are any."""
+def channels_last_operands(file: ProgramFile, item: Node) -> tuple[int, int]:
+    """The image and the filter of a convolution: copies channels last, where there are any."""
     image, weight = item.operands
     for value in item.operands:
         if value in file.converted:
             file.use(file.converted[value])
-    return [file.names[file.converted.get(image, image)], _filter_channels_last(file, weight)]
+    return file.converted.get(image, image), _filter_channels_last(file, weight)
 
 
-def _filter_channels_last(file: ProgramFile, value: int) -> str:
-    """The name of a filter channels last: of a weight, what `prepare` makes of it; of another input the copy."""
+def _filter_channels_last(file: ProgramFile, value: int) -> int:
+    """A filter channels last: of a weight, what `prepare` makes of it; of another input the copy."""
     kind = file.types[value]
     if value in file.converted:
-        return file.names[file.converted[value]]
+        return file.converted[value]
     if file.sizes or value not in marked_weights(file.graph) | file.prepared or kind.shape[2:] == (1, 1):
-        return file.names[value]
+        return value
     if value not in file.filters:
         laid = file.filters[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
         file.strides[laid] = channels_last(kind.shape)
         call = f"{file.names[value]}.contiguous(memory_format=torch.channels_last)"
         file.preparation.append(f"    {file.names[laid]} = {call}")
-    return file.names[file.filters[value]]
+    return file.filters[value]
 
 
 def _torch_text(item: Node, names: Sequence[str], graph: Graph, value: int) -> str:

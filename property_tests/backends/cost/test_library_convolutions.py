@@ -27,16 +27,6 @@ def cost(graph: Graph) -> Cost:
     return found
 
 
-MEASURED_US = 84.85 / 10  # one kernel of cuDNN, 10 launches in ResNet-50 on an H200: the convolutions here, and one more
-
-
-def test_the_last_convolutions_of_resnet50_take_what_was_measured() -> None:
-    stages = [(6, convolution(256, 14)), (3, convolution(512, 7))]
-    mean = sum(count * cost(graph).us for count, graph in stages) / sum(count for count, _ in stages)
-    assert MEASURED_US / 1.5 < mean < MEASURED_US * 1.5
-    assert all(cost(graph).limited_by == "latency" for _, graph in stages)
-
-
 @pytest.mark.parametrize(("images", "groups"), [(64, 1), (1, 256)])
 def test_many_positions_and_groups_of_few_channels_wait_for_no_sum(images: int, groups: int) -> None:
     assert cost(convolution(256, 56, images, groups)).limited_by == "matrix units"
@@ -51,9 +41,9 @@ def test_predictions_of_measured_convolutions_of_each_channel(channels: int, ext
 
 
 MEASURED = (  # channels, extent, images; µs in float16 and in float32 (TF32), channels last; H200, torch 2.11, cuDNN 9.19
-    (64, 56, 1, 5.8, 7.6),
-    (256, 14, 1, 8.4, 11.6),
-    (512, 7, 1, 11.9, 15.1),
+    (64, 56, 1, None, 7.6),  # in float16 a generated kernel
+    (256, 14, 1, None, 11.6),
+    (512, 7, 1, None, 15.1),
     (64, 56, 32, 26.1, 42.9),
     (256, 14, 32, 17.9, 28.4),
     (320, 64, 1, 20.0, 46.5),
@@ -62,8 +52,12 @@ MEASURED = (  # channels, extent, images; µs in float16 and in float32 (TF32), 
 
 
 @pytest.mark.parametrize(("channels", "extent", "images", "half_us", "us"), MEASURED)
-def test_predictions_of_measured_convolutions(channels: int, extent: int, images: int, half_us: float, us: float) -> None:
+def test_predictions_of_measured_convolutions(
+    channels: int, extent: int, images: int, half_us: float | None, us: float
+) -> None:
     for dtype, measured in (("float16", half_us), ("float32", us)):
+        if measured is None:
+            continue
         predicted = cost(convolution(channels, extent, images, dtype=dtype, weight=True)).us
         assert measured / 1.5 < predicted < measured * 1.5
 
@@ -110,6 +104,33 @@ def test_predictions_of_convolutions_of_many_images(
     p.mark_output(result := p.conv2d(x, w, stride, pads=(window // 2,) * 4, groups=groups))
     predicted = cost(with_output_marks(p.graph(), [{"strides": channels_last(result.shape)}])).us
     assert 0.7 * us < predicted < 1.5 * us
+
+
+SMALL = (  # images, channels, filters, extent, window, stride, µs of a generated kernel with a relu, channels last; H200
+    (1, 64, 64, 56, 3, 1, 3.03),
+    (1, 64, 128, 56, 3, 2, 2.94),
+    (1, 128, 128, 28, 3, 1, 4.19),
+    (1, 128, 256, 28, 3, 2, 3.72),
+    (1, 256, 256, 14, 3, 1, 5.69),
+    (1, 256, 512, 14, 3, 2, 5.64),
+    (1, 512, 512, 7, 3, 1, 11.09),
+    (4, 256, 256, 14, 3, 1, 6.94),
+    (1, 64, 128, 56, 1, 2, 1.66),
+    (1, 1024, 256, 14, 1, 1, 3.49),
+    (1, 2048, 512, 7, 1, 1, 5.30),
+)
+
+
+@pytest.mark.parametrize(("images", "channels", "filters", "extent", "window", "stride", "us"), SMALL)
+def test_predictions_of_small_convolutions(
+    images: int, channels: int, filters: int, extent: int, window: int, stride: int, us: float
+) -> None:
+    p, shape = new_kernel_graph(), (images, channels, extent, extent)
+    x = p.new_input(shape, "float16", "x", strides=channels_last(shape))
+    w = p.new_input((filters, channels, window, window), "float16", "w", weight=True)
+    p.mark_output(p.relu(p.conv2d(x, w, stride, pads=(window // 2,) * 4)))
+    found = cost(p.graph()).us
+    assert 0.75 * us < found < 1.3 * us
 
 
 OF_ODD_GROUPS = (  # channels of a group, groups, extent, window, µs of 128 images in bfloat16, row-major; H200, torch 2.11

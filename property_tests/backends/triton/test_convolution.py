@@ -18,8 +18,10 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.tensor import Tensor
-from property_tests.support.hand_written import error_of, inputs_of
+from mirage_eg.ir.windows import channels_last
+from property_tests.support.hand_written import ROUNDING, error_of, inputs_of
 
 PARTS = 3e-4  # sums of products of 16 digits, and functions of them
 
@@ -182,3 +184,52 @@ def test_more_channels_cost_more_and_float32_more_than_half() -> None:
         predict(volumes(*given), DEVICES["H200"])[0].us for given in ((2, "float32"), (4, "float32"), (4, "float16"))
     )
     assert few < many > half
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize(
+    ("images", "channels", "filters", "window", "strides", "pads", "dilations"),
+    [
+        (1, 64, 32, 3, 1, 1, 1),
+        (2, 96, 64, 3, (2, 1), (0, 1, 2, 1), 1),
+        (1, 32, 96, 2, 1, 0, (1, 2)),
+        (3, 128, 32, 1, 2, 0, 1),
+    ],
+)
+def test_small_convolutions_are_generated_from_images_channels_last(
+    run_program: RunProgram,
+    is_last: bool,
+    images: int,
+    channels: int,
+    filters: int,
+    window: int,
+    strides: int | Shape,
+    pads: int | Shape,
+    dilations: int | Shape,
+) -> None:
+    p, shape = new_kernel_graph(), (images, channels, 7, 6)
+    x = p.new_input(shape, "float16", "x", strides=channels_last(shape) if is_last else None)
+    w = p.new_input((filters, channels, window, window), "float16", "w", weight=is_last)
+    y = p.conv2d(x, w, strides, pads, dilations)
+    bias, residual = p.new_input((filters, 1, 1), "float16", "b"), p.new_input(y.shape, "float16", "z")
+    p.mark_output(p.relu(p.add(p.add(y, bias), residual)))
+    assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
+    assert error_of(run_program, p.graph()) < ROUNDING["float16"]
+
+
+def test_ops_on_a_number_of_each_channel_are_in_the_kernel(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((1, 32, 5, 6), "float16", "x"), p.new_input((64, 32, 3, 3), "float16", "w", weight=True)
+    variance, mean = p.new_input((64, 1, 1), "float16", "v"), p.new_input((64, 1, 1), "float16", "m")
+    moved = p.div(p.sub(p.conv2d(x, w, pads=(1, 1, 1, 1)), mean), p.sqrt(p.add(p.exp(variance), p.square(mean))))
+    p.mark_output(p.relu(moved))
+    assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
+    assert error_of(run_program, p.graph()) < ROUNDING["float16"]
+
+
+@pytest.mark.parametrize(("channels", "images", "dtype"), [(48, 1, "float16"), (64, 64, "float16"), (64, 1, "float32")])
+def test_other_convolutions_of_few_positions_stay_with_the_library(channels: int, images: int, dtype: str) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((images, channels, 16, 16), dtype), p.new_input((64, channels, 3, 3), dtype, weight=True)
+    p.mark_output(p.conv2d(x, w))
+    assert kernels(p.graph()) == [LaunchKind.LIBRARY]
