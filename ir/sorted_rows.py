@@ -6,12 +6,13 @@ f(x[p])[q] = f(x) for each f that works on rows. Import applies this law: it is 
 """
 
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from mirage_eg.ir import write
 from mirage_eg.ir.all_experts import rows_of_all
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.library import CHOICES, COUNTS, ORDERS, ROW_READS, ROW_WRITES
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
@@ -36,6 +37,31 @@ def with_rows_in_order(program: Graph) -> Graph:
                 continue
         copy.copy(item, values)
     return without_dead_code(copy.graph()) if changed else program
+
+
+def with_repeated_rows(program: Graph) -> Graph:
+    """The program with x[:, i // k] as each slice of x k times, where i is 0, 1, … up to the last; x itself for k = 1."""
+    copy, changed = GraphCopy(program), False
+    for item, values in copy:
+        times = _times(program, item)
+        if times is None:
+            copy.copy(item, values)
+        else:
+            x, changed = copy.position[item.operands[0]], True
+            copy.position[values[0]] = copy.append(node("repeat", x, dim=item["dim"], times=times)) if times > 1 else x
+    return without_dead_code(copy.graph()) if changed else program
+
+
+def _times(program: Graph, item: Node) -> int | None:
+    """How many times in a row a gather chooses each slice; None where it chooses others."""
+    if item.op not in ROW_READS:
+        return None
+    x, index = item.operands
+    maker, times = program.node_of[index], 1
+    if maker.op == "floor_divide":
+        divisor = Fraction(maker["divisor"])
+        index, times = maker.operands[0], int(divisor) if divisor.denominator == 1 else 0
+    return times if _is_iota(program, index, (program.types[x].shape[item["dim"]] * times,)) else None
 
 
 def _inverted(program: Graph, value: int) -> int | None:

@@ -29,7 +29,7 @@ from mirage_eg.ir.decided_choices import without_decided_choices
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.op.record import Range
 from mirage_eg.ir.passes import without_dead_code
-from mirage_eg.ir.sorted_rows import with_rows_in_order
+from mirage_eg.ir.sorted_rows import with_repeated_rows, with_rows_in_order
 from mirage_eg.ir.weights import with_weights
 
 # Of torch's readers of archives, JSON and pickles, on a file that is damaged or of another version.
@@ -245,7 +245,7 @@ def segment_of(
     for node in outputs:
         it.graph.mark_output(it.values[node])
     program = without_decided_choices(without_dead_code(it.graph.graph()), _ranges_of_numbers(it))
-    program = with_all_experts(with_rows_in_order(program)).keeping_undefined()
+    program = with_repeated_rows(with_all_experts(with_rows_in_order(program))).keeping_undefined()
     kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}
     of_input = {node.name: kinds.get(found.place[node], InputKind.ACTIVATION) for node in it.inputs}
     kind = tuple(of_input.get(name, InputKind.CONSTANT) for name in program.input_names)
