@@ -38,6 +38,7 @@ from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import SOFTMAXES
+from mirage_eg.ir.op.library import ORDERS
 from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -49,11 +50,11 @@ LONG_ROW = 48 << 10  # bytes: a longer row is read three times by the library's 
 class KernelWork:
     """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel.
 
-    `op` is "copy" for several concatenations in one launch, "pool" and "convolution" for generated ones. `steps`: of the loop
-    of a library convolution, sequential. `functions`: exponentials of a library kernel, half of which overlap with
-    products. `copied`: bytes that copies of a library kernel's result or operands move. `loads`: elements that a pooling or a
-    convolution loads. `rows`: of a norm or softmax of the library, each of one thread block; 0 of other kernels. `waits`: the
-    time of other library kernels in times of their traffic.
+    `op` is "copy" for several concatenations in one launch, "pool", "convolution", "scan" and "top-k" for generated ones.
+    `steps`: of the loop of a library convolution, and the elements that a top-k finds, sequential. `functions`: exponentials of
+    a library kernel, half of which overlap with products. `copied`: bytes that copies of a library kernel's result or operands
+    move. `loads`: elements that a pooling or a convolution loads. `rows`: of a norm or softmax of the library, each of one
+    thread block; 0 of other kernels. `waits`: the time of other library kernels in times of their traffic.
     """
 
     op: str
@@ -92,6 +93,9 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
             return _implicit_product_work(graph, launch, dram)
         case Launch(kind=LaunchKind.SCAN):
             return KernelWork("scan", dram)
+        case Launch(kind=LaunchKind.TOP_K):
+            [count] = (graph.nodes[it]["count"] for it in launch.nodes if graph.nodes[it].op in ORDERS)
+            return KernelWork("top-k", dram, steps=count)
         case Launch(kind=LaunchKind.BLOCK):
             block: Graph = item["graph"]
             key = block, live_share(graph, item), not row_major_results(graph).isdisjoint(launch.results)
@@ -132,6 +136,7 @@ _STEP = 0.7
 0.18 µs on an H200, with 128 it took 0.24 to 0.31, where an iteration takes 0.19."""
 _IN_FLOAT32 = 3.0  # products in bfloat16 of one in float32
 _GATHERED, _PARTED = 20, 45  # arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16
+_CHOICE_US = 0.15  # of one element of a row, by the latency of two reductions
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 
 
@@ -198,6 +203,8 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
         times["matrix units"] += (_GATHERED if kernel.slowdown == 1 else _PARTED) * kernel.loads / device.arithmetic_rate
+    if kernel.op == "top-k":
+        times["latency"] = _CHOICE_US * kernel.steps * 1e-6
     if kernel.op == "pool":
         times["arithmetic"] = _POOLED * kernel.loads / device.arithmetic_rate
     copy_us = kernel.copied / device.memory_bandwidth * 1e6 + device.launch_us * device.library_elementwise
@@ -211,7 +218,7 @@ def _launches(op: str, device: Device) -> float:
         return device.library_product
     if op == "attention":
         return device.library_attention
-    if op in ("copy", "pool", "scan", "convolution"):  # a generated kernel
+    if op in ("copy", "pool", "scan", "convolution", "top-k"):  # a generated kernel
         return 1.0
     match OPS[op].kind:
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:

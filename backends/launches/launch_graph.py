@@ -16,6 +16,7 @@ from mirage_eg.backends.launches.convolution import FusedConvolution, fused_conv
 from mirage_eg.backends.launches.generated_ops import poolings, scans
 from mirage_eg.backends.launches.implicit_products import implicit_products
 from mirage_eg.backends.launches.placement import placement_of
+from mirage_eg.backends.launches.top_k import top_ks
 from mirage_eg.backends.launches.views import transposed_operands
 from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
@@ -38,6 +39,7 @@ class LaunchKind(Enum):
     POOLING = "a generated kernel of a pooling"
     IMPLICIT_PRODUCT = "a generated kernel of a convolution, and of elementwise ops behind it"
     SCAN = "a generated kernel of a cumulative sum, and of the moves around it"
+    TOP_K = "a generated kernel of the largest or smallest elements of rows, and of what is computed before and behind"
     PREPARED = "library kernels before the first call, of weights alone"
     VIEW = "no kernel: readers read its operands, or the makers of its operands write it"
 
@@ -145,6 +147,8 @@ def _of_generated_ops(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch
     for kind, found in ((LaunchKind.SCAN, scans(graph)), (LaunchKind.IMPLICIT_PRODUCT, implicit_products(graph))):
         for it in found:
             yield Launch(kind, steps[it.nodes[-1]], it.nodes, it.operands, (it.value,))
+    for top in top_ks(graph):
+        yield Launch(LaunchKind.TOP_K, steps[top.order], top.nodes, top.operands, top.results)
 
 
 _KINDS: Mapping[type, LaunchKind] = {
@@ -163,5 +167,5 @@ def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch
 
 
 def generates_kernels(graph: Graph) -> bool:
-    """Whether poolings, convolutions or cumulative sums among its ops are generated kernels."""
-    return bool(poolings(graph) or implicit_products(graph) or scans(graph))
+    """Whether poolings, convolutions, cumulative sums or largest elements among its ops are generated kernels."""
+    return bool(poolings(graph) or implicit_products(graph) or scans(graph) or top_ks(graph))

@@ -33,6 +33,7 @@ from mirage_eg.backends.triton.scan import write_scan
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
 from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.backends.triton.top_k import write_top_k
 from mirage_eg.backends.triton.written_calls import (
     ACTIVATED,
     ACTIVATED_SOURCE,
@@ -309,6 +310,8 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
             write_convolution(file, launch)
         case Launch(kind=LaunchKind.SCAN):
             write_scan(file, launch)
+        case Launch(kind=LaunchKind.TOP_K):
+            write_top_k(file, launch)
         case Launch(call=LibraryAttention() as attention):
             write_attention(file, attention, *launch.results)
         case Launch(call=FusedConvolution() as convolution):

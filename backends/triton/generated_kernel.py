@@ -1,4 +1,4 @@
-"""A generated kernel of library ops that reads tensors and writes another, in the file of an emitted program."""
+"""A generated kernel of library ops that reads tensors and writes others, in the file of an emitted program."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,15 +20,16 @@ def write_generated_kernel(
 ) -> None:
     """Write a kernel of so many programs, and its launch.
 
-    `body` gives the lines of the kernel for the number of a program and the pointers of the operands and of the result.
+    `body` gives the lines of the kernel for the number of a program and the pointers of the operands and of the results.
     """
-    [value] = launch.results
-    tensors = (*launch.operands, value)
-    file.name_written(value)
-    if (buffer := file.write(value)) not in file.buffers:
-        file.buffers.append(buffer)
-    name = file.new_name(f"{file.names[value]}_kernel")
-    arguments = (*(f"x{number}_ptr" for number in range(len(launch.operands))), "y_ptr")
+    tensors = (*launch.operands, *launch.results)
+    for value in launch.results:
+        file.name_written(value)
+        if (buffer := file.write(value)) not in file.buffers:
+            file.buffers.append(buffer)
+    name = file.new_name(f"{file.names[launch.results[-1]]}_kernel")
+    written = (f"y{number or ''}_ptr" for number in range(len(launch.results)))
+    arguments = (*(f"x{number}_ptr" for number in range(len(launch.operands))), *written)
     wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in tensors)
     offsets = (file.lowered.placement.offsets.get(it, 0) for it in tensors)
     pointers = (f"{pointer} + {offset}" if offset else pointer for pointer, offset in zip(arguments, offsets, strict=True))

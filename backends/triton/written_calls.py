@@ -111,7 +111,10 @@ def _shows(file: ProgramFile, source: int, value: int) -> bool:
     return strides is not None and runs_in_memory(shape, strides) == runs_in_memory(shape, file.strides[value])
 
 
-_GENERATED = (LaunchKind.BLOCK, LaunchKind.CONCATENATION, LaunchKind.POOLING, LaunchKind.IMPLICIT_PRODUCT, LaunchKind.SCAN)
+_GENERATED = (
+    *(LaunchKind.BLOCK, LaunchKind.CONCATENATION, LaunchKind.POOLING, LaunchKind.IMPLICIT_PRODUCT),
+    *(LaunchKind.SCAN, LaunchKind.TOP_K),
+)
 
 
 def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:

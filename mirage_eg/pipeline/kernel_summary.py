@@ -23,7 +23,7 @@ def kernel_summary(graph: Graph) -> str:
         match launch.kind:
             case LaunchKind.BLOCK:
                 parts.append(_block_summary(graph.nodes[launch.nodes[0]]["graph"]))
-            case LaunchKind.POOLING | LaunchKind.IMPLICIT_PRODUCT | LaunchKind.SCAN:
+            case LaunchKind.POOLING | LaunchKind.IMPLICIT_PRODUCT | LaunchKind.SCAN | LaunchKind.TOP_K:
                 parts.append(" + ".join(ops))
             case LaunchKind.ATTENTION:
                 library["attention"] += 1

@@ -180,9 +180,10 @@ class Segmenter:
         """The segments that make the latest needed value and maybe others, with what is needed then; `alone`: the smallest."""
         root = max(needed, key=lambda value: (self.windows[self.makers[value]], self.level[self.makers[value]], value))
         seen = set()
-        if root in self._fused and len({self.windows[position] for position in self._fused[root]}) == 1:
-            nodes, _ = self._closed(self._fused[root])
-            yield self._segment(nodes, frozenset({root})), (needed - {root}) | self._node_set(nodes).needed
+        nodes, results = self._fused.get(root, (frozenset(), frozenset()))
+        if nodes and results <= needed and len({self.windows[position] for position in nodes}) == 1:
+            nodes, _ = self._closed(nodes)
+            yield self._segment(nodes, results), (needed - results) | self._node_set(nodes).needed
             if self.limits.library_products:
                 return
         for cone in self._grown(self.makers[root]) if alone else self.cones(self.makers[root]):
@@ -197,11 +198,15 @@ class Segmenter:
                     if alone:
                         return
 
-    def _fused_by_library(self) -> dict[int, frozenset[int]]:
-        """The nodes of each convolution, attention and biased product that is one kernel outside the search, by its result."""
+    def _fused_by_library(self) -> dict[int, tuple[frozenset[int], Needed]]:
+        """The nodes of each convolution, attention, biased product and router that is one kernel outside the search, and its
+        results, by the last one."""
         kernels = launches_of(self.program).kernels
-        known = (it for it in kernels if it.call is not None or it.kind is LaunchKind.IMPLICIT_PRODUCT)
-        return {it.results[0]: frozenset((*it.views, *it.nodes)) for it in known}
+        known = [it for it in kernels if it.call is not None or it.kind in (LaunchKind.IMPLICIT_PRODUCT, LaunchKind.TOP_K)]
+        last = [max(it.results, key=lambda value: (self.level[self.makers[value]], value)) for it in known]
+        return {
+            value: (frozenset((*it.views, *it.nodes)), frozenset(it.results)) for value, it in zip(last, known, strict=True)
+        }
 
     def _node_set(self, nodes: frozenset[int]) -> "_NodeSet":
         if nodes not in self._node_sets:

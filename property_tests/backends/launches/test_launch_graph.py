@@ -36,6 +36,7 @@ def all_kinds() -> Graph:
     volume, windows = p.new_input((1, 2, 64, 64, 128), name="volume"), p.new_input((4, 2, 2, 2, 2), name="windows")
     p.mark_output(p.conv3d(volume, windows), name="of volumes")
     p.mark_output(p.cumsum(w, 2), name="summed")
+    p.mark_output(p.topk(w, 2)[1], name="places")
     matrix = p.new_input((16, 8), "float16", "matrix")
     p.mark_output(matrix @ p.new_input((8, 8), "float16", "columns") + p.new_input((8,), "float16", "added"), name="product")
     return p.graph()
@@ -76,7 +77,7 @@ def test_a_program_has_launches_of_all_kinds() -> None:
     launches = launches_of(graph)
     assert {launch.kind for launch in launches.launches} == {*LaunchKind} - {LaunchKind.BLOCK}
     torch_kernels = [LaunchKind.ATTENTION, LaunchKind.CONVOLUTION, LaunchKind.LIBRARY]
-    generated = [LaunchKind.POOLING, LaunchKind.IMPLICIT_PRODUCT, LaunchKind.SCAN]
+    generated = [LaunchKind.POOLING, LaunchKind.IMPLICIT_PRODUCT, LaunchKind.SCAN, LaunchKind.TOP_K]
     kernels = [LaunchKind.CONCATENATION, *torch_kernels, *generated, LaunchKind.PRODUCT]
     assert [launch.kind for launch in launches.kernels] == kernels
     prepared = [value for launch in launches.of_kind(LaunchKind.PREPARED) for value in launch.results]
