@@ -14,9 +14,9 @@ from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramF
 from mirage_eg.backends.triton.safe_exp import NO_VALUES
 from mirage_eg.backends.triton.split_reduction import (
     ExportedMaximum,
-    RowMaximum,
     find_exported_maxima,
     maxima_of,
+    row_maxima_of,
     with_row_maxima,
 )
 from mirage_eg.backends.triton.warps import written_warps
@@ -132,6 +132,6 @@ def _new_row_maxima(file: ProgramFile, export: ExportedMaximum, values: Sequence
     """A tensor of row maxima."""
     name = "_".join([*(file.names[values[position]] for position in export.degrees), "peak"])
     maximum = file.add_value(TensorType(export.shape, export.dtype), name)
-    for position, degree in export.degrees.items():
-        file.row_maxima.setdefault(values[position], []).append(RowMaximum(maximum, export.shape, export.dtype, degree))
+    for value, found in row_maxima_of(export, values, maximum).items():
+        file.row_maxima.setdefault(value, []).append(found)
     return maximum

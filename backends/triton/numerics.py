@@ -16,7 +16,13 @@ from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.kernels import read_by_blocks
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
-from mirage_eg.backends.triton.split_reduction import RowMaximum, find_exported_maxima, maxima_of, with_row_maxima
+from mirage_eg.backends.triton.split_reduction import (
+    RowMaximum,
+    find_exported_maxima,
+    maxima_of,
+    row_maxima_of,
+    with_row_maxima,
+)
 from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand_custom
@@ -42,8 +48,8 @@ def shifts_exponentials(graph: Graph) -> bool:
             if not exponentials <= safe_exponentials(flat, exported, maxima).keys():
                 return False
             for export, maximum in zip(exported_maxima, fresh, strict=False):
-                for position, degree in export.degrees.items():
-                    row_maxima.setdefault(values[position], []).append(RowMaximum(maximum, export.shape, export.dtype, degree))
+                for value, found in row_maxima_of(export, values, maximum).items():
+                    row_maxima.setdefault(value, []).append(found)
     return True
 
 

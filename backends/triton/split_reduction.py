@@ -6,7 +6,7 @@ parts. So nothing overflows unless the program does, and one analysis (`safe_exp
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage_eg.backends.triton.block_order import prepared
@@ -26,12 +26,13 @@ from mirage_eg.ir.shapes import Shape
 class ExportedMaximum:
     """A row maximum that a kernel stores for the outputs that were shifted by it.
 
-    `degrees`: by output position, the power of exp(maximum) that is missing there. `tile` and `shape` are those of these
-    outputs with 1 in each dim along which the maximum does not vary.
+    `degrees`: by output position, the power of exp(maximum) that is missing there. `tile` and `shape` are those of the first of
+    these outputs with 1 in each dim along which the maximum does not vary; `shapes`, of each output, differ in dims of 1.
     """
 
     exponential: int
     degrees: Mapping[int, int]
+    shapes: Mapping[int, Shape]
     tile: Shape
     shape: Shape
     omap: tuple[int, ...]
@@ -41,12 +42,24 @@ class ExportedMaximum:
 
 @dataclass(frozen=True, slots=True)
 class RowMaximum:
-    """Row maxima in memory that belong to partial results: the value of the kernel graph, its shape, the power (`degree`)."""
+    """Row maxima in memory that belong to partial results: the value of the kernel graph, its shape, the power (`degree`).
+
+    `seen`: its shape with the dims of the partial results, which differs in dims of 1.
+    """
 
     value: int
     shape: Shape
     dtype: DType
     degree: int
+    seen: Shape
+
+
+def row_maxima_of(export: ExportedMaximum, values: Sequence[int], maximum: int) -> dict[int, RowMaximum]:
+    """The maxima of the outputs that a kernel stores them for, by the outputs' values; `maximum` is theirs."""
+    return {
+        values[position]: RowMaximum(maximum, export.shape, export.dtype, degree, export.shapes[position])
+        for position, degree in export.degrees.items()
+    }
 
 
 def find_exported_maxima(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[ExportedMaximum]:
@@ -64,9 +77,11 @@ def find_exported_maxima(block: Graph, exportable: frozenset[int], maxima: froze
                 if export is None:
                     refused.add(position)
                     continue
-                key = (exponential, export.tile, export.shape, export.omap, export.kept, export.dtype)
+                key = _in_memory(export)
                 if key in maxima_by_key:
-                    export = _with(maxima_by_key[key], position, degree)
+                    first = maxima_by_key[key]
+                    shapes = {**first.shapes, position: export.shape}
+                    export = replace(first, degrees={**first.degrees, position: degree}, shapes=shapes)
                 maxima_by_key[key] = export
         if not refused:
             return list(maxima_by_key.values())
@@ -74,9 +89,14 @@ def find_exported_maxima(block: Graph, exportable: frozenset[int], maxima: froze
     return []
 
 
-def _with(export: ExportedMaximum, position: int, degree: int) -> ExportedMaximum:
-    degrees = dict(export.degrees) | {position: degree}
-    return ExportedMaximum(export.exponential, degrees, export.tile, export.shape, export.omap, export.kept, export.dtype)
+def _in_memory(export: ExportedMaximum) -> tuple[object, ...]:
+    """What decides the memory of maxima: outputs that differ in dims of one element have the same."""
+    lead = len(export.shape) - len(export.tile)
+    real = [dim for dim, extent in enumerate(export.shape[lead:]) if extent > 1]
+    tile, shape = tuple(export.tile[dim] for dim in real), tuple(extent for extent in export.shape if extent > 1)
+    omap = tuple(real.index(target) if target in real else min(target, REPLICATED) for target in export.omap)
+    kept = tuple((real.index(dim) if dim in real else dim, source) for dim, source in export.kept)
+    return export.exponential, tile, shape, omap, kept, export.dtype
 
 
 def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int, degree: int) -> ExportedMaximum | None:
@@ -103,8 +123,9 @@ def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int
         else:
             omap[grid_dim] = REPLICATED
     new = [graph.grid[grid_dim] for grid_dim, target in enumerate(item["omap"]) if target == NEW_DIM]
+    whole, dims = (*new, *shape), tuple(sorted(kept.items()))
     return ExportedMaximum(
-        exponential, {position: degree}, tuple(tile), (*new, *shape), tuple(omap), tuple(sorted(kept.items())), stored.dtype
+        exponential, {position: degree}, {position: whole}, tuple(tile), whole, tuple(omap), dims, stored.dtype
     )
 
 
@@ -145,22 +166,33 @@ def with_row_maxima(
         read.append(operand)
         result = copy.append(item)
         for row_maximum in row_maxima.get(operand, ()):
-            imap = tuple(target if target >= 0 and row_maximum.shape[target] > 1 else REPLICATED for target in item["imap"])
-            fmap = item.get("fmap", REPLICATED)
-            fmap = fmap if fmap >= 0 and row_maximum.shape[fmap] > 1 else REPLICATED
-            layout: dict[str, Any] = {"imap": imap, "fmap": fmap}
+            stored = _real(row_maximum.shape)
+            place = dict(zip(_real(row_maximum.seen), stored, strict=True))  # of a dim of the partial results in memory
+            layout: dict[str, Any] = {
+                "imap": tuple(place.get(target, REPLICATED) for target in item["imap"]),
+                "fmap": place.get(item.get("fmap", REPLICATED), REPLICATED),
+            }
             if item.get("tile") is not None:  # its last part may be short
-                pairs = zip(item["tile"], row_maximum.shape, strict=True)
-                layout["tile"] = tuple(part if extent > 1 else 1 for part, extent in pairs)
+                tile = {place[dim]: item["tile"][dim] for dim in place}
+                layout["tile"] = tuple(tile.get(dim, 1) for dim in range(len(row_maximum.shape)))
             key = (row_maximum.value, *layout.values())
             if key not in weights:
                 read.append(row_maximum.value)
                 loaded = copy.append(node("input", shape=row_maximum.shape, dtype=str(row_maximum.dtype), **layout))
                 weights[key] = copy.append(node("exp", loaded))
+            weight = weights[key]
+            if row_maximum.seen != row_maximum.shape:
+                shape = tuple(extent if dim in place else 1 for dim, extent in enumerate(block.types[values[0]].shape))
+                weight = copy.append(write.reshape(weight, shape))
             for _ in range(row_maximum.degree):
-                result = copy.append(write.mul(result, weights[key]))
+                result = copy.append(write.mul(result, weight))
         copy.position[values[0]] = result
     return copy.graph(), tuple(read)
+
+
+def _real(shape: Shape) -> list[int]:
+    """The dims of more than one element."""
+    return [dim for dim, extent in enumerate(shape) if extent > 1]
 
 
 def _exponentiates(block: Graph) -> bool:
