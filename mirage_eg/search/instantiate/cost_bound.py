@@ -1,7 +1,8 @@
 """A lower bound of the cost of a tiling, before lowering, so that few tilings are lowered.
 
-It counts loads, stores and arithmetic by axes and ignores padding, accumulation and short rows, which only the block graph
-shows; so it is at most the cost model's prediction (`mirage_eg.backends.cost.roofline_model`). A property test checks this.
+It counts loads with the rows that they have in memory, stores and arithmetic by axes, and ignores padding, accumulation and
+rows of stores, which only the block graph shows; so it is at most the cost model's prediction
+(`mirage_eg.backends.cost.roofline_model`). A property test checks this.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,10 +19,12 @@ from mirage_eg.backends.cost.block_cost import (
     shared_loop_us,
     slowdown,
     tile_flops,
+    wasted_share,
 )
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import causal_share
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
+from mirage_eg.ir.axes import Dims
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
@@ -55,6 +58,7 @@ class _Counted:
     loops: bool
     reduced: tuple[Tile, ...] = ()  # each of these axes, as a tile of its own
     functions: float = 0
+    is_exponential: bool = False
 
 
 Sizes = tuple[int, ...]
@@ -72,15 +76,15 @@ def _loaded(structure: Structure) -> set[int]:
 class CostBound:
     """The least cost of one kernel. The constructor computes everything that does not depend on the tiling.
 
-    `dtypes` are those of its possible loads, `split_axis` is the axis of its partial results, `masks` are the inputs that are
-    constant masks.
+    `sources` are the types of its possible loads with the axes of their dims (None: partial results), `split_axis` is the axis
+    of its partial results, `masks` are the inputs that are constant masks.
     """
 
     def __init__(
         self,
         structure: Structure,
         shapes: Sequence[TileAxes],
-        dtypes: Sequence[DType],
+        sources: Sequence[tuple[DType, Dims | None]],
         outputs: Sequence[DType],
         device: Device,
         split_axis: int | None,
@@ -100,8 +104,14 @@ class CostBound:
 
         tiles = [tile(shape.axes, shape.piece) for shape in shapes]
         varies = [shape.piece and looped in shape.axes for shape in shapes]
+        dtypes = [dtype for dtype, _ in sources]
         sizes = [dtypes[load.input].itemsize for load in structure.loads]
         self._loads = [*zip(tiles, sizes, varies, strict=False)]
+        self._rows = [  # of loads: an axis for each dim, None for an extent of 1
+            (tuple(axis for dim in dims for axis in dim or (None,)), load, shapes[place].piece)
+            for place, load in enumerate(self._loads)
+            if (dims := sources[structure.loads[place].input][1]) is not None
+        ]
         self._moved = {load.input: (shapes[place].axes, sizes[place]) for place, load in enumerate(structure.loads)}
         self._stored = [(shapes[place].axes, kind.itemsize) for place, kind in zip(structure.outputs, outputs, strict=True)]
         self._dram: dict[Sizes, tuple[int, int]] = {}  # bytes read, and written of one part of the split axis
@@ -135,7 +145,8 @@ class CostBound:
                     self._counted.append(_Counted(tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
                 case Kind.ELEMENTWISE:
                     constants = dict(zip(OPS[step.op].attributes, step.constants, strict=True))
-                    self._counted.append(_Counted(tiles[place], loops, functions=functions_of(step.op, constants)))
+                    functions, is_exponential = functions_of(step.op, constants), step.op in EXPONENTIALS
+                    self._counted.append(_Counted(tiles[place], loops, (), functions, is_exponential))
 
     def live(self, tiling: Tiling) -> float:
         """The least share of its iterations that constant masks leave, as `live_iterations.live_share` has it."""
@@ -161,7 +172,7 @@ class CostBound:
         flops = arithmetic = functions = staged = 0.0
         share = OF_FIELDS if self._coarse is DType.uint8 else 1.0  # of the time of staging, at least
         steps = {True: 0, False: 0}  # in the loop, and outside
-        ahead = False
+        ahead = waited = False
         for product_of in self._products:
             batch, m, k, n = (elements[tile] for tile in (product_of.batch, product_of.m, product_of.k, product_of.n))
             times = loop if product_of.loops else 1
@@ -176,18 +187,31 @@ class CostBound:
             work = elements[counted.tile] * (loop if counted.loops else 1)
             if counted.functions:
                 functions += counted.functions * work
+                waited |= counted.loops and tiling.loop > 1 and not counted.is_exponential
             else:
                 arithmetic += work
             for tile in counted.reduced:
                 steps[counted.loops] += elements[tile] > 1
         waits = max(1, steps[True]), steps[False]
-        counts = int(loaded), 0, int(flops), int(arithmetic), int(functions)
+        counts = int(loaded), self._wasted(tiling, elements, loop), int(flops), int(arithmetic), int(functions)
         cluster = 1  # as large as it may be, if one may be needed for a row
         if self._looped is None and not self._products and 8 * max(elements) > TileLimits().capacity(rows=True):
             cluster = SEARCH.longest_cluster
         ending = Ending(0, 0, two_buffers=False) if ahead else None
-        of_block = BlockWork(*counts, *waits, ahead=ahead, staged=int(staged), live=live, ending=ending)
+        of_block = BlockWork(*counts, *waits, ahead, int(staged), live, ending=ending, waited=waited and ahead)
         return self.us_of(shared(of_block, cluster), tiling, max(cluster, tiling.cluster))
+
+    def _wasted(self, tiling: Tiling, elements: Sequence[int], loop: float) -> int:
+        """The bytes that short rows of loads waste."""
+        if tiling.cluster > 1:  # they have other views
+            return 0
+        wasted, sizes, (whole, piece) = 0.0, tiling.sizes, tiling.tiles(self._looped)
+        for dims, (tile, size, loops), cut in self._rows:
+            of = piece if cut else whole
+            shape = tuple([1 if axis is None else of[axis] for axis in dims])
+            tensor = tuple([1 if axis is None else sizes[axis] for axis in dims])
+            wasted += elements[tile] * size * (loop if loops else 1) * wasted_share(shape, tensor, size, is_stored=False)
+        return int(wasted)
 
     def _parts(self, axes: frozenset[int], tiling: Tiling) -> int:
         """The thread blocks of a cluster that have different parts of a tensor."""

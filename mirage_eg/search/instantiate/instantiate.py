@@ -20,7 +20,7 @@ from mirage_eg.backends.launches.aligned_rows import row_major_results
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
-from mirage_eg.ir.axes import Axes, resize
+from mirage_eg.ir.axes import Axes, Dims, resize
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ElementTypeError
@@ -204,11 +204,13 @@ class Instantiation:
 
     def choices(self, device: Device) -> list[Choice]:
         """All choices that pass the bounds, the most promising first."""
-        inputs = [kind.dtype for kind in self.program.input_types]
+        values = zip(self.program.input_types, self.program.input_values, strict=True)
+        inputs: list[tuple[DType, Dims | None]] = [(kind.dtype, self.axes.dims[value]) for kind, value in values]
         outputs = [kind.dtype for kind in self.program.output_types]
         partials = [DType.float32 for _ in self._kernels[0].structure.outputs]
         chained = len(self._kernels) > 1
-        types = [(inputs, partials), ([*inputs, *partials], outputs)] if chained else [(inputs, outputs)]
+        read = [*inputs, *((dtype, None) for dtype in partials)]
+        types = [(inputs, partials), (read, outputs)] if chained else [(inputs, outputs)]
         chosen = self.tilings()
         self._groups = [
             dict.fromkeys(group for each in {id(it): it for it in own}.values() for group, _ in each.grid)

@@ -143,7 +143,21 @@ def test_extents_never_cost_less_than_was_said_before_they_were_built(name: str)
                 ratios.append(choice.us / predict_us(graph, H100))
     assert ratios
     assert max(ratios) <= 1 + 1e-9
-    assert sum(ratio > 0.4 for ratio in ratios) >= len(ratios) / 2  # and it says something
+    assert sum(ratio > 0.8 for ratio in ratios) >= len(ratios) / 2  # and it says something
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_bounds_know_short_rows_and_products_that_wait_for_functions(waits: bool) -> None:
+    graph = new_kernel_graph()
+    x, w = graph.new_input((512 if waits else 1, 4096), name="X"), graph.new_input((4096, 1024), name="W")
+    graph.mark_output(graph.matmul(graph.silu(x) if waits else x, w))
+    program = expand(graph.graph())
+    axes = infer_axes(program)
+    for plan in search(program, axes, load_rules("indexed"), SearchLimits(11, max_states=5_000)).structures:
+        instantiation = Instantiation(plan, program, axes)
+        for choice in instantiation.choices(H100)[:24]:
+            if (built := instantiation.take(choice)) is not None:
+                assert choice.us >= 0.7 * predict_us(built, H100)
 
 
 def test_a_constant_causal_mask_halves_the_iterations_that_are_counted() -> None:
