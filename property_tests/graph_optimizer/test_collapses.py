@@ -124,6 +124,11 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Write, Write]] = {
         lambda g, x, w, b: _pooled(g, g.conv_transpose2d(x, w, (2, 3), (1, 0, 1, 2)) * b, 2, 3),
         lambda g, x, w, b: _pooled(g, g.conv_transpose2d(x, w, (2, 3), (0, 1, 2, 1)) * b, 2, 3),
     ),
+    "an average pool of a scaled one, of a transposed convolution": (
+        ((16, 64, 48, 48), (64, 256, 3, 3), (256, 1, 1)),
+        lambda g, x, w, b: _pooled(g, _pooled(g, g.conv_transpose2d(x, w, 2, 1) + b, 2) * 1.5, 1, 2),
+        lambda g, x, w, b: _pooled(g, _pooled(g, g.conv_transpose2d(x, w, 2, 1), 2) * 1.5 + b, 1, 2),
+    ),
     "an average pool of a transposed convolution in 3 dims": (
         ((16, 64, 12, 16, 16), (64, 128, 3, 3, 3), (128, 1, 1, 1)),
         lambda g, x, w, b: _pooled(g, g.conv_transpose3d(x, w, 2, 1, 1) + b, 2, 2, 2),
