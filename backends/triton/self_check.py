@@ -20,9 +20,9 @@ _DOUBLE_BYTES = 24 << 30  # a reference that would hold more than this in float6
 
 
 def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, SizeArgument]) -> str:
-    """The program in PyTorch, in double precision where it fits."""
-    elements = sum(prod(map(most, type_.shape)) for type_ in program.types)
-    precision = "float64" if elements * 8 <= _DOUBLE_BYTES else "float32"
+    """The program in PyTorch, in double precision where it fits; a value is freed after its last reader."""
+    ended = _last_readers(program)
+    precision = "float64" if 8 * _most_elements(program, ended) <= _DOUBLE_BYTES else "float32"
     taken = {*inputs, *sizes, "torch"}
     names: dict[int, str] = {}
     given = iter(inputs)
@@ -54,7 +54,36 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
                 if to_a_type(item.op) and not program.types[value].dtype.is_integer:
                     call = f"{call}.to(torch.{precision})"  # rounded
                 lines.append(f"    {names[value]} = {call}")
+        if gone := [names[value] for value in ended.get(number, ()) if value in names]:
+            lines.append(f"    del {', '.join(gone)}")
     return "\n".join([*lines, f"    return ({', '.join(returned)},)\n"])
+
+
+def _last_readers(program: Graph) -> dict[int, list[int]]:
+    """The values that are read last by the node of a number; results and the first input, which tells the device, are kept."""
+    last: dict[int, int] = {}
+    kept = {0} | {operand for item in program.nodes if item.op == "output" for operand in item.operands}
+    for number, (item, values) in enumerate(program.numbered()):
+        last |= dict.fromkeys(item.operands, number)
+        if item.op not in ("input", "output"):
+            last |= dict.fromkeys(values, number)
+    ended: dict[int, list[int]] = {}
+    for value, number in last.items():
+        if value not in kept:
+            ended.setdefault(number, []).append(value)
+    return ended
+
+
+def _most_elements(program: Graph, ended: Mapping[int, Sequence[int]]) -> int:
+    """The elements that a reference holds at once, at most; all inputs are there from the beginning on."""
+    sizes = [prod(map(most, type_.shape)) for type_ in program.types]
+    held = largest = sum(prod(map(most, type_.shape)) for type_ in program.input_types)
+    for number, (item, values) in enumerate(program.numbered()):
+        if item.op not in ("input", "output"):
+            held += sum(sizes[value] for value in values)
+            largest = max(largest, held)
+        held -= sum(sizes[value] for value in ended.get(number, ()))
+    return largest
 
 
 CAUSAL_MASK = (
