@@ -13,6 +13,7 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.measure import tf32
+from mirage_eg.backends.measure.gpu_turn import gpu_turn
 from mirage_eg.backends.measure.timing import can_time, time_alternately
 from mirage_eg.frontend.imported import AddedInput
 from mirage_eg.frontend.symbolic_sizes import strides_at
@@ -133,9 +134,9 @@ def _inputs(call: SegmentCall, contest: Contest) -> GateInputs:
 
 
 def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> GateErrors:
-    return largest_errors(
-        _inputs(call, contest), contest.module, lambda tensors: _of_nodes(contest, tensors), settings.max_error
-    )
+    inputs = _inputs(call, contest)
+    with gpu_turn():  # float64 takes long, and memory
+        return largest_errors(inputs, contest.module, lambda tensors: _of_nodes(contest, tensors), settings.max_error)
 
 
 def _of_nodes(contest: Contest, tensors: Sequence[Any]) -> list[Any]:

@@ -129,7 +129,8 @@ def run_problems(
     on_row: Callable[[GpuRow], None],
 ) -> None:
     """Run each problem on one of the GPUs, `options.parallel` at a time on each and at most for `seconds`, and append its row
-    to the file."""
+    to the file. One that lacks memory, of which others have some, runs again once."""
+    again: set[str] = set()
     with TemporaryDirectory(prefix="mirage_eg-kernelbench-") as folder:
 
         def stages(problem: Problem) -> Path:
@@ -145,6 +146,9 @@ def run_problems(
             if end.code != 0:
                 why = f"stopped after {seconds:g} s" if end.late else f"ended with code {end.code}: {end.said}"
                 row = replace(row, reason=f"{why}, after stage {row.stage}" if end.late else why)
+            if "memory" in " ".join((row.reason, *row.decisions)) and options.parallel > 1 and problem.name not in again:
+                again.add(problem.name)
+                return True
             row = replace(row, seconds=end.seconds)
             append(out, asdict(row))
             on_row(row)

@@ -31,7 +31,7 @@ from property_tests.lab.bench.test_kernelbench import FOLDER, _problem
 
 torch = pytest.importorskip("torch")
 
-from mirage_eg.lab.bench import kernelbench_gpu_row  # noqa: E402
+from mirage_eg.lab.bench import kernelbench_gpu, kernelbench_gpu_row  # noqa: E402
 from mirage_eg.lab.bench.kernelbench_gpu_row import Contestants, Loaded, largest_error, run_problem  # noqa: E402
 from property_tests.support.parameters import AMPLE  # noqa: E402
 
@@ -187,6 +187,23 @@ def test_processes_that_import_ahead_run_an_item_each() -> None:
     assert len({end.said.split()[0] for end in ends.values()}) == 3
     run_on_gpus(["a"], lambda item: [item], ["0"], 2.0, ended, ahead=("-c", "exit(3)"))
     assert ends["a"].code == 3
+
+
+@pytest.mark.parametrize(("parallel", "runs"), [(1, 1), (2, 2)])
+def test_a_problem_without_memory_beside_others_runs_again_once(
+    parallel: int, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[bool] = []
+
+    def run(items: Any, command: Any, devices: Any, seconds: Any, on_end: Any, **options: Any) -> None:
+        while on_end(items[0], End(1, "CUDA out of memory. Tried to allocate 8.00 GiB", False, 2.0)):
+            ended.append(True)
+
+    monkeypatch.setattr(kernelbench_gpu, "run_on_gpus", run)
+    rows: list[GpuRow] = []
+    options = KernelBenchOptions(parallel=parallel)
+    run_problems(find_problems(FOLDER, ["level1/19"]), options, ["0"], 60.0, tmp_path / "rows.jsonl", rows.append)
+    assert len(ended) + 1 == runs and len(rows) == 1
 
 
 @pytest.mark.skipif(gpu_available(), reason="here the problem would run")
