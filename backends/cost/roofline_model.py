@@ -122,12 +122,10 @@ def _implicit_product_work(graph: Graph, launch: Launch, dram: int) -> KernelWor
     [product] = (it.product for it in implicit_products(graph) if it.nodes == launch.nodes)
     slowdown = 1.0 if graph.types[launch.operands[0]].dtype.itemsize == 2 else _IN_FLOAT32
     if product.is_small:
-        return KernelWork(
-            "convolution",
-            dram,
-            2 * product.gathered * product.tile,
-            steps=_STEP * (1 + product.terms.rows / 128) * product.loop,
-        )
+        item, steps = graph.nodes[launch.nodes[0]], _STEP * (1 + product.terms.rows / 128) * product.loop / product.parts
+        parts = 0 if product.parts == 1 else 8 * product.parts * prod(product.result)
+        dram, copied = dram + _filter_bytes(graph, item), converted_bytes(graph, item) + parts
+        return KernelWork("convolution", dram, 2 * product.gathered * product.tile, steps=steps, copied=copied)
     return KernelWork("convolution", dram, 2 * product.gathered * product.tile, slowdown, loads=product.gathered)
 
 

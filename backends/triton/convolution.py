@@ -16,35 +16,71 @@ from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.written_calls import channels_last_operands
+from mirage_eg.ir.dtypes import DType
+from mirage_eg.ir.node import TensorType
 
 _WIDE = 64  # filters that are the rows of a tile of matrix units; fewer are its columns
 _WARPS = 4
+_ADDED = 8  # positions of a program that adds parts
 _STAGES = 4  # of the loop of a small convolution, whose tiles are too small for wgmma
 _DIMS = ("d", "h", "w")
 
 
 def write_convolution(file: ProgramFile, launch: Launch) -> None:
-    """Write the kernel of a convolution, and its launch."""
+    """Write the kernel of a convolution and its launch, or two: of the parts of the sums, and of their sum."""
     [kernel] = (it for it in implicit_products(file.graph) if it.nodes == launch.nodes)
     it, items = kernel.product, [file.graph.nodes[position] for position in kernel.nodes]
     is_full = all(file.types[operand].dtype.itemsize == 4 for operand in items[0].operands)
     helpers = [name for item in items[1:] for name, _ in ELEMENTWISE[item.op].helpers]
+    x, w = items[0].operands
+    laid = dict(zip((x, w), channels_last_operands(file, items[0]) if it.is_small else (x, w), strict=True))
+    read, options = [laid.get(operand, operand) for operand in kernel.operands], (_WARPS, _STAGES) if it.is_small else (_WARPS,)
 
-    def body(program: str, *pointers: str) -> list[str]:
-        epilogue = [*_epilogue(file, kernel, dict(zip(kernel.operands, pointers, strict=False)))]
-        x, w = pointers[0], pointers[kernel.operands.index(items[0].operands[1])]
-        return [*_body(it, is_full, epilogue, program, x, w, pointers[-1])]
+    def stored(operands: Sequence[int], pointers: Sequence[str]) -> Iterator[str]:
+        yield from _stored(it, [*_epilogue(file, kernel, laid, dict(zip(operands, pointers, strict=False)))], pointers[-1])
 
-    tiles = -(-it.filters // it.tile) * -(-prod(it.positions) // it.tile_positions)
-    if it.is_small:
-        laid = dict(zip(items[0].operands, channels_last_operands(file, items[0]), strict=True))
-        launch = replace(launch, operands=tuple(laid.get(operand, operand) for operand in launch.operands))
-    options = (_WARPS, _STAGES) if it.is_small else (_WARPS,)
-    write_generated_kernel(file, launch, tiles * it.groups * prod(it.steps), body, helpers, *options)
+    def whole(program: str, *pointers: str) -> list[str]:
+        sums = _sums(it, is_full, pointers[read.index(laid[x])], pointers[read.index(laid[w])])
+        return [*_places(it, program, it.tile_positions), *sums, *stored(read, pointers)]
+
+    def part(program: str, x: str, w: str, y: str) -> list[str]:
+        places = _places(it, program, it.tile_positions, it.parts)
+        return [*places, *_sums(it, is_full, x, w), f"tl.store({_part(it, y, 'part')}, sums, mask={_is_stored(it)})"]
+
+    def added(program: str, *pointers: str) -> list[str]:
+        parts = [f"sums = tl.zeros([{it.tile}, {_ADDED}], tl.float32)", f"for part in tl.static_range({it.parts}):"]
+        parts.append(f"    sums += tl.load({_part(it, pointers[0], 'part')}, mask={_is_stored(it)}, other=0.0)")
+        return [*_places(it, program, _ADDED), *parts, *stored((parted, *behind), pointers)]
+
+    if it.parts == 1:
+        launch = replace(launch, operands=tuple(read))
+        write_generated_kernel(file, launch, _programs(it, it.tile_positions), whole, helpers, *options)
+        return
+    others = {laid.get(operand, operand) for item in items[1:] for operand in item.operands}
+    behind, shape = [operand for operand in read if operand in others], (it.parts, prod(it.positions), it.filters)
+    parted = file.add_value(TensorType(shape, DType.float32), "parts")
+    first = replace(launch, operands=(laid[x], laid[w]), results=(parted,))
+    write_generated_kernel(file, first, it.parts * _programs(it, it.tile_positions), part, (), *options)
+    write_generated_kernel(file, replace(launch, operands=(parted, *behind)), _programs(it, _ADDED), added, helpers)
 
 
-def _epilogue(file: ProgramFile, kernel: ConvolutionKernel, pointers: Mapping[int, str]) -> Iterator[str]:
-    """The lines that compute the elementwise ops behind the sums, which become the last value; tensors are spread over them."""
+def _programs(it: ImplicitProduct, positions: int) -> int:
+    """The programs of a kernel with tiles of so many positions."""
+    return -(-it.filters // it.tile) * -(-prod(it.positions) // positions) * it.groups * prod(it.steps)
+
+
+def _part(it: ImplicitProduct, pointer: str, part: str) -> str:
+    """The places of a tile in a part of the sums."""
+    return f"{pointer} + (({part} * {prod(it.positions)} + i) * {it.filters})[None, :] + o[:, None]"
+
+
+def _epilogue(
+    file: ProgramFile, kernel: ConvolutionKernel, laid: Mapping[int, int], pointers: Mapping[int, str]
+) -> Iterator[str]:
+    """The lines that compute the elementwise ops behind the sums, which become the last value; tensors are spread over them.
+
+    `laid`: the copies of image and weight that the kernel reads; `pointers` are those of what it reads.
+    """
     graph, it = file.graph, kernel.product
     made = {position: values[0] for position, (_, values) in enumerate(graph.numbered()) if position in kernel.nodes}
     name = {made[kernel.nodes[0]]: "sums"}
@@ -52,10 +88,11 @@ def _epilogue(file: ProgramFile, kernel: ConvolutionKernel, pointers: Mapping[in
     rank = len(graph.types[kernel.value].shape)
     for number, value in enumerate(it for it in read if it not in made.values()):
         name[value] = f"other{number}"
-        shape, strides = graph.types[value].shape, file.strides[value]
+        read_from = laid.get(value, value)
+        shape, strides = graph.types[value].shape, file.strides[read_from]
         steps = [0 if extent == 1 else step for extent, step in zip(shape, strides, strict=True)]
         steps = [0] * (rank - len(steps)) + steps
-        yield f"other{number} = {_spread(it, [*steps[:2], *[0] * (5 - rank), *steps[2:]], pointers[value])}"
+        yield f"other{number} = {_spread(it, [*steps[:2], *[0] * (5 - rank), *steps[2:]], pointers[read_from])}"
     for number, position in enumerate(kernel.nodes[1:]):
         item = graph.nodes[position]
         text = ELEMENTWISE[item.op].triton([name[operand] for operand in item.operands], item.mapping)
@@ -78,37 +115,49 @@ def _known(it: ImplicitProduct) -> str:
     return "" if it.filters % it.tile == 0 else f"(o < {it.filters})[:, None]"
 
 
-def _body(it: ImplicitProduct, is_full: bool, epilogue: Sequence[str], number: str, x: str, w: str, y: str) -> Iterator[str]:
-    """The lines of the kernel: q are positions of a phase r, j places of its windows, and p the first element of a window."""
-    filters = it.tile
-    steps, taps, into = it.memory
+def _places(it: ImplicitProduct, number: str, positions: int, parts: int = 1) -> Iterator[str]:
+    """The lines that find the filters o and positions i of a program: q are positions of a phase r."""
     yield f"program = {number}"
-    for name, count in (("tile", -(-it.filters // filters)), *_phases(it), ("group", it.groups)):
+    counts = [("tile", -(-it.filters // it.tile)), *_phases(it), ("group", it.groups)]
+    for name, count in [("part", parts), *counts] if parts > 1 else counts:
         yield f"{name} = program % {count}"
         yield f"program = program // {count}"
-    yield f"i = program * {it.tile_positions} + tl.arange(0, {it.tile_positions})"
+    yield f"i = program * {positions} + tl.arange(0, {positions})"
     yield f"inside = i < {prod(it.positions)}"
-    yield f"o = tile * {filters} + tl.arange(0, {filters})"
+    yield f"o = tile * {it.tile} + tl.arange(0, {it.tile})"
     step = 1
     for dim in (2, 1, 0):
-        name, extent = _DIMS[dim], it.positions[1 + dim]
-        yield f"q{name} = i // {step} % {extent}"
-        step *= extent
-        every = [it.taps(dim, phase) for phase in range(it.steps[dim])]
+        yield f"q{_DIMS[dim]} = i // {step} % {it.positions[1 + dim]}"
+        step *= it.positions[1 + dim]
+    yield f"n = i // {step}"
+
+
+def _sums(it: ImplicitProduct, is_full: bool, x: str, w: str) -> Iterator[str]:
+    """The lines that add products: j are places of the windows, and p the first element of a window."""
+    steps, taps, _ = it.memory
+    for dim in (2, 1, 0):
+        name, every = _DIMS[dim], [it.taps(dim, phase) for phase in range(it.steps[dim])]
         for field in ("first", "count", "shift"):
             yield f"{field}_{name} = {_by_phase([getattr(each, field) for each in every], f'r{name}')}"
         yield f"p{name} = q{name} * {every[0].scale} + shift_{name}"
-    yield f"n = i // {step}"
     places = " + ".join(f"p{_DIMS[dim]} * {steps[2 + dim]}" for dim in range(3))
     yield f"at = {x} + n * {steps[0]} + group * {it.channels * steps[1]} + {places}"
     of_filter, of_channel = (taps[1], taps[0]) if it.is_transposed else (taps[0], taps[1])
     first = it.channels * of_channel if it.is_transposed else it.filters * of_filter
     yield f"factors = {w} + group * {first} + o * {of_filter}"
-    tile = (it.tile_positions, filters) if filters < _WIDE else (filters, it.tile_positions)
+    tile = (it.tile_positions, it.tile) if _has_positions_first(it) else (it.tile, it.tile_positions)
     for name in ("sums", "rest") if is_full else ("sums",):
         yield f"{name} = tl.zeros([{tile[0]}, {tile[1]}], tl.float32)"
     yield from _loops(it, [*_terms(it, steps, taps, of_channel)], [*_step(it, steps, taps, of_channel, is_full)])
-    outs = []
+    if is_full:
+        yield "sums = sums + tl.where(rest == rest, rest, 0.0)"
+    if _has_positions_first(it):
+        yield "sums = tl.trans(sums)"
+
+
+def _stored(it: ImplicitProduct, epilogue: Sequence[str], y: str) -> Iterator[str]:
+    """The lines that store the sums, and what the `epilogue` makes of them."""
+    into, outs = it.memory[2], []
     for dim in range(3):
         name = _DIMS[dim]
         yield f"{name} = q{name} * {it.steps[dim]} + r{name}"
@@ -116,13 +165,18 @@ def _body(it: ImplicitProduct, is_full: bool, epilogue: Sequence[str], number: s
         if it.result[2 + dim] % it.steps[dim]:
             yield f"inside = inside & ({name} < {it.result[2 + dim]})"
     yield f"out = {y} + n * {into[0]} + group * {it.filters * into[1]} + {' + '.join(outs)}"
-    if is_full:
-        yield "sums = sums + tl.where(rest == rest, rest, 0.0)"
-    if filters < _WIDE:
-        yield "sums = tl.trans(sums)"
     yield from epilogue
-    is_stored = " & ".join(["inside[None, :]", *filter(None, [_known(it)])])
-    yield f"tl.store(out[None, :] + (o * {into[1]})[:, None], sums, mask={is_stored})"
+    yield f"tl.store(out[None, :] + (o * {into[1]})[:, None], sums, mask={_is_stored(it)})"
+
+
+def _is_stored(it: ImplicitProduct) -> str:
+    """The mask of a tile."""
+    return " & ".join(["inside[None, :]", *filter(None, [_known(it)])])
+
+
+def _has_positions_first(it: ImplicitProduct) -> bool:
+    """Whether positions are the rows of a product: of few filters, and in small tiles, for which wgmma needs 64 rows."""
+    return it.is_small or it.tile < _WIDE
 
 
 def _loops(it: ImplicitProduct, before: Sequence[str], step: Sequence[str]) -> Iterator[str]:
@@ -145,7 +199,8 @@ def _loop(it: ImplicitProduct, step: Sequence[str]) -> Iterator[str]:
     """One loop over the places of the window and the blocks of channels, whose loads Triton begins some steps ahead."""
     blocks = it.channels // it.terms.channels
     counts = [it.taps(dim, 0).count for dim in range(3)]
-    yield f"for step in range({it.loop}):"
+    yield f"for number in range({it.loop // it.parts}):"
+    yield f"    step = {f'part * {it.loop // it.parts} + ' if it.parts > 1 else ''}number"
     yield f"    first_c = step % {blocks} * {it.terms.channels}"
     before = blocks
     for dim in (2, 1, 0):
@@ -225,7 +280,7 @@ def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_cha
 
 def _product(it: ImplicitProduct, sums: str, block: str, factor: str) -> str:
     """The line that adds a product of elements of x and of filters."""
-    operands = f"tl.trans({block}), tl.trans({factor})" if it.tile < _WIDE else f"{factor}, {block}"
+    operands = f"tl.trans({block}), tl.trans({factor})" if _has_positions_first(it) else f"{factor}, {block}"
     return f"{sums} = tl.dot({operands}, {sums})"
 
 

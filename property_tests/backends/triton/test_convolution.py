@@ -194,6 +194,8 @@ def test_more_channels_cost_more_and_float32_more_than_half() -> None:
         (2, 96, 64, 3, (2, 1), (0, 1, 2, 1), 1),
         (1, 32, 96, 2, 1, 0, (1, 2)),
         (3, 128, 32, 1, 2, 0, 1),
+        (1, 192, 96, 3, 1, 1, 1),
+        (2, 256, 64, 3, 2, 1, 1),
     ],
 )
 def test_small_convolutions_are_generated_from_images_channels_last(
@@ -213,6 +215,16 @@ def test_small_convolutions_are_generated_from_images_channels_last(
     y = p.conv2d(x, w, strides, pads, dilations)
     bias, residual = p.new_input((filters, 1, 1), "float16", "b"), p.new_input(y.shape, "float16", "z")
     p.mark_output(p.relu(p.add(p.add(y, bias), residual)))
+    assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
+    assert error_of(run_program, p.graph()) < ROUNDING["float16"]
+
+
+@pytest.mark.parametrize("channels", [32, 192])
+def test_a_row_major_image_may_be_the_residual_of_its_convolution(run_program: RunProgram, channels: int) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((1, channels, 5, 6), "float16", "x")
+    w = p.new_input((channels, channels, 3, 3), "float16", "w", weight=True)
+    p.mark_output(p.relu(p.add(p.conv2d(x, w, pads=(1, 1, 1, 1)), x)))
     assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
     assert error_of(run_program, p.graph()) < ROUNDING["float16"]
 
