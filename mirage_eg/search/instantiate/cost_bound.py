@@ -93,16 +93,8 @@ class CostBound:
         self._split_axis, self._device = split_axis, device
         self._looped = looped = structure.split.looped
         self._tiles: list[TileKey] = []  # each once: many loads and steps have the same
-        numbers: dict[TileKey, Tile] = {}
-
-        def tile(axes: Iterable[int], cut: bool) -> Tile:
-            key = tuple(sorted(axes)), cut
-            if key not in numbers:
-                numbers[key] = len(self._tiles)
-                self._tiles.append(key)
-            return numbers[key]
-
-        tiles = [tile(shape.axes, shape.piece) for shape in shapes]
+        self._numbers: dict[TileKey, Tile] = {}
+        tiles = [self._tile(shape.axes, shape.piece) for shape in shapes]
         varies = [shape.piece and looped in shape.axes for shape in shapes]
         dtypes = [dtype for dtype, _ in sources]
         sizes = [dtypes[load.input].itemsize for load in structure.loads]
@@ -122,12 +114,22 @@ class CostBound:
         self._masks = [
             shapes[place].axes for place, load in enumerate(structure.loads) if load.input in masks and varies[place]
         ]
-        first = len(structure.loads)
         accumulators = sum(step.kind is Kind.ACCUMULATOR for step in structure.steps)
-        moved = in_loop(structure)[first:]
+        moved = in_loop(structure)[len(structure.loads) :]
         exponentials = sum(step.op in EXPONENTIALS and own for step, own in zip(structure.steps, moved, strict=True))
         self._combined = accumulators, exponentials
-        for place, step in enumerate(structure.steps, first):
+        self._count(structure, shapes, varies)
+
+    def _tile(self, axes: Iterable[int], cut: bool) -> Tile:
+        key = tuple(sorted(axes)), cut
+        if key not in self._numbers:
+            self._numbers[key] = len(self._tiles)
+            self._tiles.append(key)
+        return self._numbers[key]
+
+    def _count(self, structure: Structure, shapes: Sequence[TileAxes], varies: Sequence[bool]) -> None:
+        """Products and arithmetic of the steps."""
+        for place, step in enumerate(structure.steps, len(structure.loads)):
             operands = [shapes[i] for i in step.operands]
             loops, cut_up = any(varies[i] for i in step.operands), any(shape.piece for shape in operands)
             match step.kind:
@@ -136,17 +138,19 @@ class CostBound:
                     k = frozenset(step.reduced)
                     batch, m, n = left.axes & right.axes - k, left.axes - right.axes, right.axes - left.axes
                     computed = tuple(
-                        tile(shapes[i].axes, True) for i in step.operands if i not in _loaded(structure) and varies[i]
+                        self._tile(shapes[i].axes, True) for i in step.operands if i not in _loaded(structure) and varies[i]
                     )
-                    own = [tile(axes, cut_up) for axes in (batch, m, k, n)]
+                    own = [self._tile(axes, cut_up) for axes in (batch, m, k, n)]
                     self._products.append(_Product(own[0], own[1], own[2], own[3], loops, computed))
                 case Kind.REDUCTION:
-                    reduced = tuple(tile((axis,), cut_up) for axis in step.reduced)
-                    self._counted.append(_Counted(tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
+                    reduced = tuple(self._tile((axis,), cut_up) for axis in step.reduced)
+                    self._counted.append(_Counted(self._tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
                 case Kind.ELEMENTWISE:
                     constants = dict(zip(OPS[step.op].attributes, step.constants, strict=True))
                     functions, is_exponential = functions_of(step.op, constants), step.op in EXPONENTIALS
-                    self._counted.append(_Counted(tiles[place], loops, (), functions, is_exponential))
+                    self._counted.append(
+                        _Counted(self._tile(shapes[place].axes, shapes[place].piece), loops, (), functions, is_exponential)
+                    )
 
     def live(self, tiling: Tiling) -> float:
         """The least share of its iterations that constant masks leave, as `live_iterations.live_share` has it."""
