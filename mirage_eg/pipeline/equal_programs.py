@@ -72,7 +72,8 @@ def _search_split_statistics(run: Run, given: ProgramSearch, partitioner: Partit
     before = _best_us(given.candidates)
     found, _ = _search(run, "split statistics", split, lambda graph: graph, partitioner.found, before)
     best = _best_us(found.candidates)
-    note = f"mean and variance of long rows by parts: {best:.1f} µs predicted, {before:.1f} as written"
+    predicted = f"{best:.1f} µs predicted" if best < before else "no plan is predicted to be faster"
+    note = f"mean and variance of long rows by parts: {predicted}, {before:.1f} µs as written"
     return replace(found, notes=(*found.notes, note))
 
 
@@ -167,7 +168,7 @@ def _search(
     work = replace(run.work, part=f"{run.work.part}{what} ")
     until = after(run.until.part(HEURISTICS.until_rewritten).left() / HEURISTICS.until_plans)  # its plans end then
     inner = replace(run, name=f"{run.name}, {what}", program=program, work=work, tracer=None, until=until)
-    search, partitioner = search_program(inner, program, known)
+    search, partitioner = search_program(inner, program, known, most_us=best_us)
     if not run.on_gpu and run.options.budget is None:  # else kernels that do not compile are dropped in the end
         most_us = inf if run.is_part or run.options.prefer_few_kernels else HEURISTICS.close * best_us
         search = replace(search, plans=partitioner.compiling(search.plans, Compiler(inner), most_us))

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
 from types import MappingProxyType
 
 from mirage_eg.backends.cost.devices import Device
@@ -88,7 +89,12 @@ class Partitioner:
     """
 
     def __init__(
-        self, run: Run, primitive: Graph, found: Mapping[Graph, SegmentSearch] = NOTHING, known: Sequence[KnownSegment] = ()
+        self,
+        run: Run,
+        primitive: Graph,
+        found: Mapping[Graph, SegmentSearch] = NOTHING,
+        known: Sequence[KnownSegment] = (),
+        most_us: float = inf,
     ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
         self._task = task_of_parts(run)
@@ -96,7 +102,9 @@ class Partitioner:
         most = options.max_kernels and options.max_kernels + shared_launches(primitive)
         if with_split_statistics(primitive, HEURISTICS.search.longest_row) is not None:
             self._task = replace(self._task, until=run.until.part(HEURISTICS.until_split))
-        self._bounds = replace(HEURISTICS.partition, segments=segments, max_kernels=most, until=self._task.until)
+        self._bounds = replace(
+            HEURISTICS.partition, segments=segments, max_kernels=most, most_us=most_us, until=self._task.until
+        )
         if run.on_gpu:
             self._task = replace(self._task, each=HEURISTICS.measured_each, keep=HEURISTICS.measured_kernels)
             self._bounds = replace(self._bounds, max_plans=HEURISTICS.measured_plans, explore=HEURISTICS.explored)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from mirage_eg.ir.deadline import NEVER
 from mirage_eg.ir.graph import Graph
@@ -39,14 +40,18 @@ class ProgramSearch:
 
 
 def search_program(
-    run: Run, primitive: Graph, found: Mapping[Graph, SegmentSearch] = NOTHING, known: Sequence[KnownSegment] = ()
+    run: Run,
+    primitive: Graph,
+    found: Mapping[Graph, SegmentSearch] = NOTHING,
+    known: Sequence[KnownSegment] = (),
+    most_us: float = inf,
 ) -> tuple[ProgramSearch, Partitioner]:
     """Search a program; the partitioner can search further segments. The segments `found` are not searched again.
 
     With segments `known` from a search at other sizes nothing is searched: their structures get new tiles. With a budget the
-    first plan is found first.
+    first plan is found first. Plans are sought while one may take less than `most_us`.
     """
-    partitioner = Partitioner(run, primitive, found, known)
+    partitioner = Partitioner(run, primitive, found, known, most_us)
     if known:
         one_kernel = OneKernelSearch(Segmenter(primitive).whole(), primitive, "its structures were found at other sizes")
     else:

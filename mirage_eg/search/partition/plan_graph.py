@@ -43,6 +43,7 @@ class PartitionLimits:
     patience_of_few: int = 32  # segments searched in a row without a cheaper plan of few kernels
     max_searched: int = 320  # segments; a decoder layer searches 78
     close: float = 1.02  # a plan within this of the bound ends the search: the cost model is no finer
+    most_us: float = inf  # of an equal program's plan: the search ends where none may be cheaper
     max_plans: int = 8
     until: Deadline = NEVER  # states found later have the smallest segment alone
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured

@@ -74,7 +74,8 @@ def partition(
         given = () if library is None else plan_of_library(program, find, lower_bound, library, limits)
     graph = PlanGraph(program, lower_bound, limits, given=given)
     bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)  # first: seconds may be few
-    _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
+    if _is_worth_it(bound, limits):
+        _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
     few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
     bound_of_few, _ = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us, few)
     if len(graph.segments) <= limits.explore:
@@ -114,8 +115,8 @@ def plan_of_library(
         until = after(max(SEARCH.boundaries_s, part * limits.until.left()))
         segments = replace(limits.segments, library_products=True, large_product=(0, 0), every_boundary=every)
         graph = PlanGraph(program, lower_bound, replace(limits, segments=segments, until=until), library)
-        _search(graph, find, limits, None, SEARCH.tie_penalty_us)
-        if steps := graph.steps(SEARCH.tie_penalty_us):
+        bound, _ = _search(graph, find, limits, None, SEARCH.tie_penalty_us)
+        if (steps := graph.steps(SEARCH.tie_penalty_us)) or not _is_worth_it(bound, limits):
             return steps
     return ()
 
@@ -144,6 +145,8 @@ def _search(
     while waited < (limits.patience if most is None else limits.patience_of_few):
         path, least = graph.cheapest(per_kernel, most)
         bound = max(bound, least)
+        if per_kernel == SEARCH.tie_penalty_us and not _is_worth_it(bound, limits):
+            break
         waiting = [number for number in path if number not in graph.searched]
         if not waiting:
             return bound, True
@@ -159,6 +162,11 @@ def _search(
         if len(graph.searched) >= limits.max_searched:
             break
     return bound, False
+
+
+def _is_worth_it(bound: float, limits: PartitionLimits) -> bool:
+    """Whether a plan may take less than another program's."""
+    return bound * limits.close < limits.most_us
 
 
 def _order(plan: KernelPlan) -> tuple[float, int]:

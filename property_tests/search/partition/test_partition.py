@@ -313,6 +313,10 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
     assert found.bound_us <= least + 1e-9
     few = [plan.us for plan in found.plans if plan.kernels <= found.few]
     assert found.bound_of_few_us <= min(few, default=inf) + 1e-9
+    searched.clear()
+    beside = partition(program, find, lower_bounds.__getitem__, replace(limits, most_us=least + 1))  # another program's plan
+    assert min(plan.us for plan in beside.plans) == pytest.approx(least, abs=0.1)
+    assert not partition(program, find, lower_bounds.__getitem__, replace(limits, most_us=0.0)).searched
 
 
 def test_where_plans_are_measured_the_best_one_of_each_segment_is_kept() -> None:
