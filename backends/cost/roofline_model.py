@@ -120,7 +120,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
 def _implicit_product_work(graph: Graph, launch: Launch, dram: int) -> KernelWork:
     """The products of a generated convolution, and the elements of windows that its programs load."""
     [product] = (it.product for it in implicit_products(graph) if it.nodes == launch.nodes)
-    slowdown = 1.0 if graph.types[launch.operands[0]].dtype.itemsize == 2 else _IN_FLOAT32
+    slowdown = 1.0 if product.is_half else _IN_FLOAT32
     if product.is_small:
         item, steps = graph.nodes[launch.nodes[0]], _STEP * (1 + product.terms.rows / 128) * product.loop / product.parts
         parts = 0 if product.parts == 1 else 8 * product.parts * prod(product.result)
@@ -133,7 +133,7 @@ _STEP = 0.7
 """Iterations of a generated kernel in the time of a step of a small convolution, and as many for 128 terms: with 64 a step took
 0.18 µs on an H200, with 128 it took 0.24 to 0.31, where an iteration takes 0.19."""
 _IN_FLOAT32 = 3.0  # products in bfloat16 of one in float32
-_GATHERED, _PARTED = 20, 45  # arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16
+_GATHERED, _PARTED = 28, 45  # arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16
 _CHOICE_US = 0.15  # of one element of a row, by the latency of two reductions
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 

@@ -25,6 +25,8 @@ from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, CONVOLUTIONS, MAX_POOL2D, O
 _POOLINGS = frozenset({MAX_POOL2D, AVG_POOL2D})
 MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
 _FEW, _FEW_OF_IMAGES, _FEW_IN_HALF = 4, 8, 16  # channels, for which cuDNN's kernels of matrix units are half empty
+_MANY_FILTERS = 64  # for which volumes may have as many channels as images
+_LINES, _LINES_IN_HALF = 32, 128  # channels of images of one row, whose transposed convolutions cuDNN computes slowly
 _WINDOW, _FEW_OF_WIDE = 3, 32  # cuDNN's transposed convolutions of volumes are slow for wider windows of so few channels
 _FEWEST_ELEMENTS = 1 << 20  # of images, whose convolutions take more than some µs
 _MOST_ELEMENTS = (1 << 31) - 1  # of an image: offsets within it have 32 bits
@@ -115,7 +117,8 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
 
     On an H200 cuDNN reached 1 to 20 TFLOP/s in float32 for volumes of few channels, groups, and transposed volumes with large
     windows and few channels, and 88 to 160 for others, transposed ones with dilated strides among them. In half precision it is
-    slow for volumes of few channels, and for row-major images of few channels alone.
+    slow for volumes of few channels, and for row-major images of few channels alone. Transposed images of one row took 1,760 µs
+    in float32 and 1,267 in half precision (KernelBench's problem 74 of level 1), generated 1,210 and 531.
     """
     if item.op not in (*CONVOLUTIONS, *TRANSPOSED) or graph.depends_on_sizes:
         return False
@@ -123,14 +126,16 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     channels, is_volume = x.shape[1] // item["groups"], len(x.shape) == 5
     if channels == 1 or prod(x.shape) < _FEWEST_ELEMENTS or prod(x.shape[1:]) > _MOST_ELEMENTS or x.dtype.itemsize == 8:
         return False
-    of_few = is_volume and channels <= (_FEW_OF_IMAGES if x.dtype.itemsize == 2 and item.op in CONVOLUTIONS else _FEW)
+    has_many = item.op in CONVOLUTIONS and (x.dtype.itemsize == 2 or weight.shape[0] // item["groups"] >= _MANY_FILTERS)
+    of_few = is_volume and channels <= (_FEW_OF_IMAGES if has_many else _FEW)
+    is_line = item.op in TRANSPOSED and not is_volume and x.shape[2] == weight.shape[2] == max(item["strides"]) == 1
     is_image = item.op in CONVOLUTIONS and not is_volume and max(item["strides"]) == 1 and prod(weight.shape[2:]) > 1
     if x.dtype.itemsize == 2 or of_few:
-        alone = is_image and item["groups"] == 1 and _is_row_major_alone(graph, item)
-        return of_few or (alone and channels <= _FEW_IN_HALF)
+        is_known = (is_image and channels <= _FEW_IN_HALF) or (is_line and channels <= _LINES_IN_HALF)
+        return of_few or (is_known and item["groups"] == 1 and _is_row_major_alone(graph, item))
     phases = prod(item["strides"]) if item.op in TRANSPOSED else 1
     is_wide = item.op in TRANSPOSED and is_volume and max(weight.shape[2:]) > _WINDOW and channels <= _FEW_OF_WIDE
-    is_known = item["groups"] > 1 or is_wide or (is_image and channels <= _FEW_OF_IMAGES)
+    is_known = item["groups"] > 1 or is_wide or (is_image and channels <= _FEW_OF_IMAGES) or (is_line and channels <= _LINES)
     return is_known and phases <= _MOST_PHASES
 
 
@@ -164,6 +169,8 @@ def _is_row_major_alone(graph: Graph, item: Node) -> bool:
     """Whether a convolution reads a row-major input of a program that has no other one but of groups, and no results channels
     last: a generated kernel computes it, and nothing is converted."""
     image = graph.node_of[item.operands[0]]
+    while image.op in RESHAPES:
+        image = graph.node_of[image.operands[0]]
     alone = all(it is item or it["groups"] > 1 for it in graph.nodes if it.op == CONV2D)
     return alone and image.op == "input" and not _is_given_so(image) and not _wanted(graph)
 

@@ -28,9 +28,9 @@ _FEWEST_TILES, _MOST_PROGRAMS = 96, 132
 """Of a small convolution: tiles of 32 positions are of 16 where they would be fewer, and sums of many terms have as many parts
 as programs run at once. On an H200 sums of 4,608 terms took 11.0 µs for 512 channels of 7 × 7, and 5.1 in eight parts."""
 _DEEP = 1536  # terms: of 1,024 one part took 3.5 µs and four 3.8, of 2,048 5.3 and 4.0
-_FILTERS = 16, 64  # of a program, at least and at most
+_FILTERS, _FILTERS_IN_HALF = (16, 64), (16, 128)  # of a program, at least and at most
 _TERMS = 16, 32, 64  # of a step: at least, as it should be, at most
-_POSITIONS = 128  # of a program
+_POSITIONS, _POSITIONS_IN_HALF = 128, 256  # of a program, and of one of many filters: 5.0 ms where 128 took 6.6
 _MOST_OPS = 24  # behind a convolution, with the tensors that they read
 _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
 
@@ -80,6 +80,7 @@ class ImplicitProduct:
     dilations: Shape
     before: Shape
     groups: int
+    is_half: bool  # an operand has 16 bits
     memory: tuple[Shape, Shape, Shape]  # the strides of x, weight and result
 
     @property
@@ -102,13 +103,14 @@ class ImplicitProduct:
         """The filters of a program."""
         if self.is_small:
             return gcd(self.filters, 2 * TILE if self.is_deep else TILE)
-        return min(max(1 << (self.filters - 1).bit_length(), _FILTERS[0]), _FILTERS[1])
+        least, most = _FILTERS_IN_HALF if self.is_half else _FILTERS
+        return min(max(1 << (self.filters - 1).bit_length(), least), most)
 
     @property
     def tile_positions(self) -> int:
         """The positions of a program."""
         if not self.is_small:
-            return _POSITIONS
+            return _POSITIONS_IN_HALF if self.is_half and self.tile >= _FILTERS[1] else _POSITIONS
         return TILE if self.is_deep or self._tiles_of(TILE) >= _FEWEST_TILES else TILE // 2
 
     @property
@@ -283,5 +285,6 @@ def _implicit_product(graph: Graph, item: Node, value: int, result: int) -> Impl
         dilations=over_three(item["dilations"], 1),
         before=over_three(sides(item.mapping)[0], 0),
         groups=item["groups"],
+        is_half=any(graph.types[it].dtype.itemsize == 2 for it in item.operands),
         memory=(of_x, of_weight, of_result),
     )

@@ -1,8 +1,5 @@
 """The kernel of a convolution as an implicit product: a program computes a tile of filters and positions.
 
-A float32 operand is two numbers in bfloat16, of 16 digits together, where TF32 has 11: the product of both high parts, and a
-rest of two products of a high and a low part. The rest has no number where a factor is infinite, and is left out there.
-
 Nothing here is trusted: emitted kernels are checked against float64.
 """
 
@@ -20,7 +17,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import TensorType
 
 _WIDE = 64  # filters that are the rows of a tile of matrix units; fewer are its columns
-_WARPS = 4
+_WARPS = 4  # of a small convolution; others have one for 32 positions
 _ADDED = 8  # positions of a program that adds parts
 _STAGES = 4  # of the loop of a small convolution, whose tiles are too small for wgmma
 _DIMS = ("d", "h", "w")
@@ -30,22 +27,22 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
     """Write the kernel of a convolution and its launch, or two: of the parts of the sums, and of their sum."""
     [kernel] = (it for it in implicit_products(file.graph) if it.nodes == launch.nodes)
     it, items = kernel.product, [file.graph.nodes[position] for position in kernel.nodes]
-    is_full = all(file.types[operand].dtype.itemsize == 4 for operand in items[0].operands)
     helpers = [name for item in items[1:] for name, _ in ELEMENTWISE[item.op].helpers]
     x, w = items[0].operands
     laid = dict(zip((x, w), channels_last_operands(file, items[0]) if it.is_small else (x, w), strict=True))
-    read, options = [laid.get(operand, operand) for operand in kernel.operands], (_WARPS, _STAGES) if it.is_small else (_WARPS,)
+    read = [laid.get(operand, operand) for operand in kernel.operands]
+    options = (_WARPS, _STAGES) if it.is_small else (it.tile_positions // 32,)
 
     def stored(operands: Sequence[int], pointers: Sequence[str]) -> Iterator[str]:
         yield from _stored(it, [*_epilogue(file, kernel, laid, dict(zip(operands, pointers, strict=False)))], pointers[-1])
 
     def whole(program: str, *pointers: str) -> list[str]:
-        sums = _sums(it, is_full, pointers[read.index(laid[x])], pointers[read.index(laid[w])])
+        sums = _sums(it, pointers[read.index(laid[x])], pointers[read.index(laid[w])])
         return [*_places(it, program, it.tile_positions), *sums, *stored(read, pointers)]
 
     def part(program: str, x: str, w: str, y: str) -> list[str]:
         places = _places(it, program, it.tile_positions, it.parts)
-        return [*places, *_sums(it, is_full, x, w), f"tl.store({_part(it, y, 'part')}, sums, mask={_is_stored(it)})"]
+        return [*places, *_sums(it, x, w), f"tl.store({_part(it, y, 'part')}, sums, mask={_is_stored(it)})"]
 
     def added(program: str, *pointers: str) -> list[str]:
         parts = [f"sums = tl.zeros([{it.tile}, {_ADDED}], tl.float32)", f"for part in tl.static_range({it.parts}):"]
@@ -132,7 +129,7 @@ def _places(it: ImplicitProduct, number: str, positions: int, parts: int = 1) ->
     yield f"n = i // {step}"
 
 
-def _sums(it: ImplicitProduct, is_full: bool, x: str, w: str) -> Iterator[str]:
+def _sums(it: ImplicitProduct, x: str, w: str) -> Iterator[str]:
     """The lines that add products: j are places of the windows, and p the first element of a window."""
     steps, taps, _ = it.memory
     for dim in (2, 1, 0):
@@ -146,11 +143,8 @@ def _sums(it: ImplicitProduct, is_full: bool, x: str, w: str) -> Iterator[str]:
     first = it.channels * of_channel if it.is_transposed else it.filters * of_filter
     yield f"factors = {w} + group * {first} + o * {of_filter}"
     tile = (it.tile_positions, it.tile) if _has_positions_first(it) else (it.tile, it.tile_positions)
-    for name in ("sums", "rest") if is_full else ("sums",):
-        yield f"{name} = tl.zeros([{tile[0]}, {tile[1]}], tl.float32)"
-    yield from _loops(it, [*_terms(it, steps, taps, of_channel)], [*_step(it, steps, taps, of_channel, is_full)])
-    if is_full:
-        yield "sums = sums + tl.where(rest == rest, rest, 0.0)"
+    yield f"sums = tl.zeros([{tile[0]}, {tile[1]}], tl.float32)"
+    yield from _loops(it, [*_terms(it, steps, taps, of_channel)], [*_step(it, steps, taps, of_channel)])
     if _has_positions_first(it):
         yield "sums = tl.trans(sums)"
 
@@ -239,7 +233,7 @@ def _term_exists(it: ImplicitProduct) -> list[str]:
     return rows + [f"(j_{_DIMS[dim]} < count_{_DIMS[dim]})" for dim in reversed(few)]
 
 
-def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_channel: int, is_full: bool) -> Iterator[str]:
+def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_channel: int) -> Iterator[str]:
     """The lines of a step of the loop: a product of elements of x and of filters."""
     at, of, valid, bounds = ["at"], ["factors"], ["inside"], list[str]()
     exists = ["term_exists"] if _term_exists(it) else []
@@ -266,22 +260,9 @@ def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_cha
     known = " & ".join([*(["exists[None, :]"] if exists else []), *filter(None, [_known(it)])])
     known = f", mask={known}, other=0.0" if known else ""
     yield f"factor = tl.load(({' + '.join(of)})[:, None] + term_of[None, :]{known})"
-    if is_full:
-        for name in ("block", "factor"):  # the high part is cut off; the factor makes that a rounding
-            yield f"bits = ({name} * 1.0027).to(tl.int32, bitcast=True)"
-            yield f"{name}_high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)"
-            yield f"{name}_low = ({name} - (bits & -65536).to(tl.float32, bitcast=True)).to(tl.bfloat16)"
-        yield _product(it, "sums", "block_high", "factor_high")
-        yield _product(it, "rest", "block_high", "factor_low")
-        yield _product(it, "rest", "block_low", "factor_high")
-    else:
-        yield _product(it, "sums", "block", "factor")
-
-
-def _product(it: ImplicitProduct, sums: str, block: str, factor: str) -> str:
-    """The line that adds a product of elements of x and of filters."""
-    operands = f"tl.trans({block}), tl.trans({factor})" if _has_positions_first(it) else f"{factor}, {block}"
-    return f"{sums} = tl.dot({operands}, {sums})"
+    precision = "" if it.is_half else ', input_precision="bf16x3"'  # two numbers an operand: 16 digits, where TF32 has 11
+    operands = "tl.trans(block), tl.trans(factor)" if it.tile < _WIDE else "factor, block"
+    yield f"sums = tl.dot({operands}, sums{precision})"
 
 
 def _may_leave(it: ImplicitProduct, dim: int) -> bool:

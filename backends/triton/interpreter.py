@@ -175,7 +175,9 @@ def _allow_precisions() -> None:
     """Triton's interpreter (3.6 to 3.9) refuses some names of precisions; it multiplies in float32 under each of them."""
     from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 
-    interpreter_builder.options = InterpreterOptions(allowed_dot_input_precisions=("tf32", "tf32x3", "ieee", "bf16x6"))
+    interpreter_builder.options = InterpreterOptions(
+        allowed_dot_input_precisions=("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
+    )
 
 
 def _reduce_maxima_at_once() -> None:

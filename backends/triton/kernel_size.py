@@ -52,7 +52,7 @@ def _elements(line: str) -> int:
             return count // _MATRIX_UNIT_OF_DOUBLES
         if kind == "f32" and "ieee" in line:
             return count
-        return count * (6 if "bf16x6" in line else 1) // _MATRIX_UNIT
+        return count * next((parts for parts in (6, 3) if f"bf16x{parts}" in line), 1) // _MATRIX_UNIT
     return max(prod(dims) for dims, _ in tensors)
 
 
