@@ -261,7 +261,7 @@ def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_cha
     known = f", mask={known}, other=0.0" if known else ""
     yield f"factor = tl.load(({' + '.join(of)})[:, None] + term_of[None, :]{known})"
     precision = "" if it.is_half else ', input_precision="bf16x3"'  # two numbers an operand: 16 digits, where TF32 has 11
-    operands = "tl.trans(block), tl.trans(factor)" if it.tile < _WIDE else "factor, block"
+    operands = "tl.trans(block), tl.trans(factor)" if _has_positions_first(it) else "factor, block"
     yield f"sums = tl.dot({operands}, sums{precision})"
 
 
