@@ -3,7 +3,8 @@
 A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find. While this
 process does something else, such as Inductor's compilation, workers search all segments: a thread here would take the
 interpreter from it. Afterwards this process is the gate, and workers search on. A search that tunes needs the GPU of this
-process: a worker searches its segments, and the search here finds them in its memory.
+process: a worker searches its segments, which the search here finds in its memory, and has a result without tuning, for the
+case that there is no time left for it here.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.run.executors import Memory, Workers
+from mirage_eg.pipeline.run.executors import Memory, Workers, shared_processes
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result, Wanted
@@ -53,7 +54,8 @@ class BegunSearches:
         self._most = max(1, workers.count - 1) if apart else may_begin(workers)
         self._ops = sum(len(program.ops) for _, program, *_ in searches.values()) if apart else 0
         self._waiting, self._names = dict([*searches.items()][0 if apart else 1 :]) if self._most else {}, names
-        self._running: dict[str, Future[list[Any]]] = {}  # the result, or the memory of a search that tunes
+        self._running: dict[str, Future[list[Any]]] = {}  # the result; with the memory of a search that tunes
+        self._untuned: dict[str, Result] = {}
         self._continue()
 
     def next_of(
@@ -93,9 +95,14 @@ class BegunSearches:
             found = None
         self._continue()
         if self._tunes and found is not None:
-            self._workers.remember(found)
+            memory, self._untuned[name] = found
+            self._workers.remember(memory)
             return None
         return found
+
+    def untuned(self, name: str) -> Result | None:
+        """What a worker found of a search that tunes, without tuning."""
+        return self._untuned.get(name)
 
     def close(self) -> None:
         """Begin no more."""
@@ -185,12 +192,15 @@ def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
     return items
 
 
-def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[Memory]:
-    """What searches that tune find for their segments."""
-    from mirage_eg.pipeline.optimize import search_ahead
+def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[tuple[Memory, Result]]:
+    """What searches that tune find for their segments, and their results without tuning."""
+    from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
 
-    for name, program, options, _ in searches:
-        yield search_ahead(name, program, options, on_gpu=True)
+    for name, program, options, wanted in searches:
+        with shared_processes(), Workers() as workers:
+            memory = search_ahead(name, program, options, on_gpu=True)
+            workers.remember(memory)
+            yield memory, optimize_wanted(name, program, options, wanted)
 
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:

@@ -9,7 +9,7 @@ emitted again from its graph is refused.
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,7 @@ from mirage_eg.torch_compile.segment_keys import (
     title_of,
     wanted_by,
 )
-from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.settings import Settings, budget_spent
 
 if TYPE_CHECKING:
     from mirage_eg.optimizer.tune import Tuning
@@ -63,7 +63,7 @@ class FoundSegment:
 
     `data` is what `key` is the hash of. A program with named dims has the `largest` sizes of its buckets; its candidate is that
     of the sizes at which it was searched. A segment of one bucket has the `ranges` of its sizes. `note`: why it was searched
-    though other sizes had been.
+    though other sizes had been, or was not tuned.
     """
 
     key: str
@@ -217,7 +217,8 @@ class SegmentStore:
             if self._search_for_form(wanted, longer_key, longer, longer).candidate is not None:
                 result, note = self._from_other_sizes(wanted)
         if result is None:
-            found = replace(self._search_for_form(wanted, key, program, searched), note=note)
+            found = self._search_for_form(wanted, key, program, searched)
+            found = replace(found, note=note or found.note)
             if name in self._found:
                 self._found[name] = found
             return found
@@ -237,19 +238,33 @@ class SegmentStore:
             if entry is not None:  # of another process, meanwhile
                 found = _found(key, program, entry.result, options.device_record, from_cache=True)
             else:
-                result = None if self.begun is None else self.begun.result(hash_of(key), wanted.until)
-                if result is None and wanted.until.passed():
-                    raise OverdueError
-                if result is None:
-                    options = options_of(settings, wanted.until)[0]
-                    result = search_segment(hash_of(key), searched, replace(wanted, options=options))
+                found = self._searched(wanted, key, program, searched)
                 self.searches += 1
-                found = _found(key, program, result, options.device_record, from_cache=False)
                 if found.cut:
                     return found
-                found = self._kept(key, program, result, options)
+                found = replace(self._kept(key, program, found.result, options), note=found.note)
             self._found[found.key] = found
             self._keep_form(wanted.form, found)
+        return found
+
+    def _searched(self, wanted: WantedSegment, key: Key, program: Graph, searched: Graph) -> FoundSegment:
+        """What a worker finds, or this process; where tuning ends too late, what the worker found without it, with a note.
+
+        Raises OverdueError: there is nothing in time.
+        """
+        name = hash_of(key)
+        result = None if self.begun is None else self.begun.result(name, wanted.until)
+        untuned = None if self.begun is None else self.begun.untuned(name)
+        if result is None and not wanted.until.passed():
+            options = options_of(wanted.settings, wanted.until)[0]
+            with nullcontext() if untuned is None else suppress(OverdueError):
+                result = search_segment(name, searched, replace(wanted, options=options))
+        found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
+        if untuned is not None and (found is None or found.cut):
+            found = _found(key, program, untuned, wanted.options.device_record, from_cache=False)
+            return replace(found, note=f"not tuned: {budget_spent(wanted.settings)}")
+        if found is None:
+            raise OverdueError
         return found
 
     def _entry(self, key: Key, searched: Graph) -> CacheEntry | None:

@@ -3,19 +3,20 @@
 import pickle
 import threading
 from concurrent.futures import BrokenExecutor, Future
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.pipeline import partition_stage
-from mirage_eg.pipeline.optimize import optimize, search_ahead
+from mirage_eg.pipeline.optimize import optimize, optimize_wanted, search_ahead
 from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Wanted
-from mirage_eg.torch_compile import segment_store
+from mirage_eg.torch_compile import segment_keys, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, searches_of
 from mirage_eg.torch_compile.records import Decision, graph_records
@@ -87,11 +88,28 @@ def test_what_is_done_comes_first_and_what_workers_search_last() -> None:
 def test_of_searches_that_tune_workers_do_the_rest() -> None:
     workers: Any = FakeWorkers(6)
     begun = BegunSearches(workers, searches("abc"), {}, tunes=True)
-    workers.begun["b"].set_result(["segments of b"])
-    assert begun.result("b") is None and workers.remembered == ["segments of b"]
+    workers.begun["b"].set_result([("segments of b", "untuned b")])
+    assert begun.result("b") is None and workers.remembered == ["segments of b"] and begun.untuned("b") == "untuned b"
     workers.begun["c"].set_exception(BrokenExecutor())
-    assert begun.result("c") is None and workers.remembered == ["segments of b"]
+    assert begun.result("c") is None and workers.remembered == ["segments of b"] and begun.untuned("c") is None
     assert set(workers.functions) == {"_searched_ahead"}
+
+
+def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found() -> None:
+    graph = new_kernel_graph()
+    x = graph.new_input((64, 64), name="x")
+    graph.mark_output(graph.div(graph.exp(x), graph.sum(graph.exp(x), 1)))
+    settings, store = Settings(budget=7, search="always"), segment_store.SegmentStore(None)
+    options, _, key, searched = segment_keys.request_for(graph.graph(), settings, NEVER)
+    name, workers = segment_keys.hash_of(key), cast(Any, FakeWorkers(6))
+    found = optimize_wanted(name, searched, options, Wanted())
+    with pytest.raises(OverdueError):
+        store.find(graph.graph(), settings, lambda *seen: None, until=after(0.0))
+    store.begun = BegunSearches(workers, searches("a") | {name: (name, searched, options, Wanted())}, {}, tunes=True)
+    workers.begun[name].set_result([([], found)])
+    segment = store.find(graph.graph(), settings, lambda *seen: None, until=after(0.0))
+    assert segment is not None and segment.candidate is found.candidates[0]
+    assert segment.note == "not tuned: its share of the 7 s of budget was spent"
 
 
 @pytest.mark.slow
