@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2, prod
+from math import ceil, inf, log2, prod
 from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
@@ -122,6 +122,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
         times["cache"] = times["cache"] / LARGE_TILES + after
         times["matrix units"] = times["matrix units"] * (TWO_BUFFERS if last.two_buffers else 1.0) + after
     times["staging"] = blocks * moved / (device.stage_bandwidth * balance) + rounds * waits * 1e-6
+    times["warps"] = rounds * loop * work.live * (CHAIN_US + work.alone * PRODUCT_US) * 1e-6 if work.alone else 0.0
     if work.waited:
         times["staging"] += times["matrix units"] + times["functions"]
     times["starts"] = (waves - 1) * BLOCK_US * 1e-6
@@ -157,6 +158,16 @@ SHARED_LOOP_US = 2.0  # a reduction over the cluster of a shared loop, for each 
 CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 64 rows, in clusters of 2 on an H200
 
 
+CHAIN_US, PRODUCT_US = 0.64, 0.008
+"""An iteration of an attention whose scores have too few rows for two warps, so that each of them computes all, and a product.
+
+On an H100, steps of 32 and 64 keys of 128 terms took 1.1 and 1.6 µs, and those of 256 keys of 64 and 128 terms 2.5 and 5 µs.
+"""
+SCORES_OF_PRODUCT = 40  # elements that take as long as one of its products
+FLOPS_OF_PRODUCT = 2 * 16 * 8 * 16  # of an instruction of matrix units
+SHARED_ROWS = 64  # from so many rows warps have different ones
+
+
 class Ending(NamedTuple):
     """Bytes moved and functions computed outside a loop of products, while no other block works; whether shared memory holds
     two tiles of each operand instead of three.
@@ -180,7 +191,7 @@ class BlockWork(NamedTuple):
     registers that products take, of which `spilled` are too many, in each iteration; `ending`: what a block of products does
     outside the loop, where it leaves no capacity for another that would work meanwhile. `waited`: products of the loop wait for
     functions in it, other than the exponentials of an attention: a product of 69 GFLOP with a gelu before it took 234 µs on an
-    H200, and 87 without.
+    H200, and 87 without. `alone`: products of an iteration that each warp computes, in an attention of few rows.
     """
 
     loaded: int
@@ -198,6 +209,7 @@ class BlockWork(NamedTuple):
     spilled: int = 0
     ending: "Ending | None" = None
     waited: bool = False
+    alone: float = 0.0
 
 
 def block_work(block: Graph, live: float = 1.0, stores: bool = False) -> BlockWork:
@@ -257,6 +269,7 @@ def work_of_tiles(
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = waited = False
     results = besides = 0  # bytes of registers: of all results, and the most that one product takes besides its own
+    issued, rows = 0.0, inf  # products of an iteration, and the rows of scores
     for item in _tile_ops(block):
         if item.is_stored and not stores:
             continue
@@ -274,6 +287,10 @@ def work_of_tiles(
                     dtype = item.product
                     flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
                     ahead |= item.looped
+                    if item.looped:
+                        issued += prod(batch) * tile_flops(1, m, n, k) / FLOPS_OF_PRODUCT
+                        issued += 0 if item.is_of_scores else padded_elements((*batch, m, n)) / SCORES_OF_PRODUCT
+                        rows = min(rows, max(16, power_of_two(m))) if item.is_of_scores else rows
                     results += result_bytes(padded_elements((*batch, m, n)))
                     if is_narrow(dtype) or dtype.itemsize == 1:
                         alone = NO_SHARES if padded_elements((m, n)) <= 256 else 1.0
@@ -302,7 +319,8 @@ def work_of_tiles(
     held, waits = results + besides, (max(1, steps[True]), steps[False])
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions
-    return BlockWork(*counts, *waits, ahead, staged, live, held=held, spilled=spilled, ending=ending, waited=waited and ahead)
+    alone = issued * 16 / rows if rows < SHARED_ROWS else 0.0
+    return BlockWork(*counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone)
 
 
 def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
@@ -357,6 +375,7 @@ class _TileOp(NamedTuple):
     tensor: Shape = ()  # of an input or output
     is_stored: bool = False
     product: DType = DType.float32  # the type in which a product is computed
+    is_of_scores: bool = False  # whether exponentials of a product of the loop are part of an operand of a product
     staged: Sequence[_Staged] = ()
 
 
@@ -364,6 +383,7 @@ class _TileOp(NamedTuple):
 def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
     """The ops of a block graph of primitive ops; a search asks for the work of few, at many tile shapes."""
     loaded = set[int]()  # values that are loads, or views of them
+    scores, powers = set[int](), set[int]()  # values behind products of a loop, and behind exponentials of these
     found, stores = [], iter(block.output_types)
     for item, values in block.numbered():
         if item.op == "output":
@@ -383,8 +403,12 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
         elif kind is Kind.MATMUL:
             product = product_dtype(block, item, dtype)
             staged = [_staged(block, operand, product, operand not in loaded) for operand in item.operands]
-            tile_op = tile_op._replace(product=product, staged=staged)
+            tile_op = tile_op._replace(product=product, staged=staged, is_of_scores=not powers.isdisjoint(item.operands))
         elif kind is Kind.ELEMENTWISE:
             tile_op = tile_op._replace(functions=functions_of(item.op, item.mapping), is_exponential=item.op in EXPONENTIALS)
+        if looped and (kind is Kind.MATMUL or not scores.isdisjoint(item.operands)):
+            scores.update(values)
+            is_power = item.op in EXPONENTIALS or not powers.isdisjoint(item.operands)
+            powers.update(values if is_power else ())
         found.append(tile_op)
     return tuple(found)

@@ -75,7 +75,7 @@ _H200 = Device(
     launch_us=1.38,
     iteration_us=0.187,
     step_us=0.314,
-    hit_us=0.626,
+    hit_us=0.05,
     bandwidth_share=1.5,
     stage_bandwidth=3.83e12,
 )
