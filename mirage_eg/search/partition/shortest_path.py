@@ -166,7 +166,7 @@ def _search(
 
 def _is_worth_it(bound: float, limits: PartitionLimits) -> bool:
     """Whether a plan may take less than another program's."""
-    return bound * limits.close < limits.most_us
+    return limits.most_us == inf or bound * limits.close < limits.most_us  # without any plan the bound is infinite
 
 
 def _order(plan: KernelPlan) -> tuple[float, int]:

@@ -8,7 +8,7 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.ir.graph import Graph
 
 MEASURED = [((8, 8), 256, 128, 20.2), ((8, 4), 256, 64, 10.1), ((64, 2), 64, 128, 25.4), ((64, 2), 32, 128, 36.0)]
-"""Blocks, by heads and by columns, keys of an iteration, width of a head, and microseconds on an H100: one token, 1,024 keys."""
+"""Blocks by heads and columns, keys of an iteration, width of a head, microseconds on an H100: one token, 1,024 keys."""
 
 
 def attention(grid: tuple[int, int], keys: int, width: int) -> Graph:
