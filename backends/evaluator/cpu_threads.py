@@ -151,6 +151,11 @@ def ending(until: Deadline) -> Iterator[None]:
         _thread.until = before
 
 
+def excuse(seconds: float) -> None:
+    """Let the work of this thread end so much later: it waited for others."""
+    _thread.until = _until().later(seconds)
+
+
 def _until() -> Deadline:
     """The end of the work of this thread."""
     until: Deadline = getattr(_thread, "until", NEVER)

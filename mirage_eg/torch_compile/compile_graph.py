@@ -197,7 +197,7 @@ def _record(
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
     if segment.cut and segment.behind is None:
-        raise OverdueError
+        return SegmentRecord("", region.ops, Decision.BUDGET, f"{budget_spent(settings)}{_longest_stages(segment)}")
     until = until.later(_tuning_since(begun, settings, device))
     if segment.behind is not None and is_timed(settings) and can_time(device):
         return _behind_record(segment, segment.behind, region, settings)
@@ -222,6 +222,14 @@ def _record(
     if record.decision is Decision.USED:
         add_call(call)
     return replace(record, reason=f"{record.reason}; {segment.note}") if segment.note else record
+
+
+def _longest_stages(segment: FoundSegment) -> str:
+    """The stages of a search that took the most seconds."""
+    seconds = Counter(segment.result.report.seconds)
+    del seconds["total"]
+    longest = [f"{stage} {took:.0f} s" for stage, took in seconds.most_common(3) if took >= 1]
+    return f" ({', '.join(longest)})" if longest else ""
 
 
 def _behind_record(segment: FoundSegment, behind: Behind, region: FxRegion, settings: Settings) -> SegmentRecord:

@@ -1,11 +1,15 @@
 """The gate's clock: measured times decide, and are kept for the next process."""
 
+from time import sleep
 from typing import Any
 
 import pytest
 import torch
 
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending, raise_if_stopped
+from mirage_eg.backends.measure import gpu_turn as gate_turn
 from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.ir.deadline import after
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile import gate, segment_store
 from mirage_eg.torch_compile.backend import backend
@@ -120,3 +124,13 @@ def test_a_segment_that_writes_is_timed_against_code_that_writes(clock: list[flo
     [[segment]] = [record.segments for record in graph_records()]
     assert segment.decision is Decision.USED and segment.measured
     assert torch.ops.aten.copy_.default in {node.target for node in modules[0].graph.nodes}
+
+
+def test_waiting_for_a_turn_on_the_gpu_takes_none_of_the_seconds_of_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_turn.fcntl, "flock", lambda handle, kind: sleep(0.3))
+    with ending(after(0.2)):
+        with gate._turn():
+            raise_if_stopped()
+        sleep(0.25)
+        with pytest.raises(OverdueError):
+            raise_if_stopped()
