@@ -180,8 +180,8 @@ class ImplicitProduct:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionKernel:
-    """The positions of a convolution and of the elementwise ops behind it that its kernel computes, the values that it reads
-    (image and weight first) and the value that it writes."""
+    """The positions of a convolution, first, and of the other ops that its kernel computes, the last one's result last; the
+    values that it reads (image and weight first) and the value that it writes."""
 
     product: ImplicitProduct
     nodes: tuple[int, ...]
@@ -206,10 +206,11 @@ def implicit_products(graph: Graph) -> tuple[ConvolutionKernel, ...]:
 
 
 def _kernel(graph: Graph, nodes: tuple[int, ...]) -> ConvolutionKernel:
-    made = [values[0] for place, (_, values) in enumerate(graph.numbered()) if place in nodes]
-    read = (operand for place in nodes for operand in graph.nodes[place].operands if operand not in made)
-    product = _implicit_product(graph, graph.nodes[nodes[0]], made[0], made[-1])
-    return ConvolutionKernel(product, nodes, tuple(dict.fromkeys(read)), made[-1])
+    made = {place: values[0] for place, (_, values) in enumerate(graph.numbered()) if place in nodes}
+    read = (operand for place in nodes for operand in graph.nodes[place].operands if operand not in made.values())
+    convolved, result = made[nodes[0]], made[nodes[-1]]
+    product = _implicit_product(graph, graph.nodes[nodes[0]], convolved, result)
+    return ConvolutionKernel(product, nodes, tuple(dict.fromkeys(read)), result)
 
 
 def _with_epilogue(graph: Graph, position: int, value: int, taken: set[int]) -> tuple[int, ...]:
@@ -231,14 +232,15 @@ def _with_epilogue(graph: Graph, position: int, value: int, taken: set[int]) -> 
 
 
 def _with_channels(graph: Graph, nodes: tuple[int, ...], taken: Collection[int]) -> tuple[int, ...]:
-    """A convolution and the ops behind it, with the ops on a number of each channel that it alone reads."""
+    """A convolution and the ops behind it, with the ops on a number of each channel that these alone read."""
     found, numbered, of_channels = [*nodes], [*graph.numbered()], _of_channels(graph)
     for position in reversed(range(nodes[-1])):
         item, values = numbered[position]
-        if position in found or position in taken or item.op in RESHAPES or of_channels.isdisjoint(values):
+        if position in found or position in taken or of_channels.isdisjoint(values) or len(found) == _MOST_OPS:
             continue
-        is_read = all(reader in found for reader in graph.readers[values[0]])
-        if is_read and len(found) < _MOST_OPS and _is_epilogue(graph, item, values, graph.types[values[0]].shape):
+        made = graph.node_of[item.operands[0]] if item.op in RESHAPES else item
+        is_fit = made is not item or _is_epilogue(graph, item, values, graph.types[values[0]].shape)
+        if is_fit and made.kind is Kind.ELEMENTWISE and all(reader in found[1:] for reader in graph.readers[values[0]]):
             found.append(position)
     return (nodes[0], *sorted(found[1:]))
 

@@ -15,6 +15,8 @@ from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.written_calls import channels_last_operands
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import TensorType
+from mirage_eg.ir.op.moves import RESHAPES
+from mirage_eg.ir.shapes import Shape
 
 _WIDE = 64  # filters that are the rows of a tile of matrix units; fewer are its columns
 _WARPS = 4  # of a small convolution; others have one for 32 positions
@@ -27,14 +29,14 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
     """Write the kernel of a convolution and its launch, or two: of the parts of the sums, and of their sum."""
     [kernel] = (it for it in implicit_products(file.graph) if it.nodes == launch.nodes)
     it, items = kernel.product, [file.graph.nodes[position] for position in kernel.nodes]
-    helpers = [name for item in items[1:] for name, _ in ELEMENTWISE[item.op].helpers]
+    helpers = [name for item in items[1:] if item.op not in RESHAPES for name, _ in ELEMENTWISE[item.op].helpers]
     x, w = items[0].operands
     laid = dict(zip((x, w), channels_last_operands(file, items[0]) if it.is_small else (x, w), strict=True))
     read = [laid.get(operand, operand) for operand in kernel.operands]
     options = (_WARPS, _STAGES) if it.is_small else (it.tile_positions // 32,)
 
     def stored(operands: Sequence[int], pointers: Sequence[str]) -> Iterator[str]:
-        yield from _stored(it, [*_epilogue(file, kernel, laid, dict(zip(operands, pointers, strict=False)))], pointers[-1])
+        yield from _stored(it, _epilogue(file, kernel, laid, dict(zip(operands, pointers, strict=False))), pointers[-1])
 
     def whole(program: str, *pointers: str) -> list[str]:
         sums = _sums(it, pointers[read.index(laid[x])], pointers[read.index(laid[w])])
@@ -71,30 +73,46 @@ def _part(it: ImplicitProduct, pointer: str, part: str) -> str:
     return f"{pointer} + (({part} * {prod(it.positions)} + i) * {it.filters})[None, :] + o[:, None]"
 
 
-def _epilogue(
-    file: ProgramFile, kernel: ConvolutionKernel, laid: Mapping[int, int], pointers: Mapping[int, str]
-) -> Iterator[str]:
-    """The lines that compute the elementwise ops behind the sums, which become the last value; tensors are spread over them.
+def _epilogue(file: ProgramFile, kernel: ConvolutionKernel, laid: Mapping[int, int], pointers: Mapping[int, str]) -> list[str]:
+    """The lines that compute the ops behind the sums, which become the last value; tensors are spread over them.
 
     `laid`: the copies of image and weight that the kernel reads; `pointers` are those of what it reads.
     """
-    graph, it = file.graph, kernel.product
-    made = {position: values[0] for position, (_, values) in enumerate(graph.numbered()) if position in kernel.nodes}
-    name = {made[kernel.nodes[0]]: "sums"}
-    read = dict.fromkeys(it for position in kernel.nodes[1:] for it in graph.nodes[position].operands)
-    rank = len(graph.types[kernel.value].shape)
-    for number, value in enumerate(it for it in read if it not in made.values()):
-        name[value] = f"other{number}"
-        read_from = laid.get(value, value)
-        shape, strides = graph.types[value].shape, file.strides[read_from]
-        steps = [0 if extent == 1 else step for extent, step in zip(shape, strides, strict=True)]
-        steps = [0] * (rank - len(steps)) + steps
-        yield f"other{number} = {_spread(it, [*steps[:2], *[0] * (5 - rank), *steps[2:]], pointers[read_from])}"
-    for number, position in enumerate(kernel.nodes[1:]):
-        item = graph.nodes[position]
-        text = ELEMENTWISE[item.op].triton([name[operand] for operand in item.operands], item.mapping)
-        name[made[position]] = "sums" if position == kernel.nodes[-1] else f"value{number}"
-        yield f"{name[made[position]]} = {text}"
+    graph, it, inside = file.graph, kernel.product, {*kernel.nodes}
+    [[sums]] = (values for place, (_, values) in enumerate(graph.numbered()) if place == kernel.nodes[0])
+    lines, names = list[str](), {(sums, graph.types[sums].shape): "sums"}
+
+    def named(value: int, shape: Shape) -> str:
+        """The name of a value with this shape, which a reshape may give a number of each channel."""
+        if (value, shape) in names:
+            return names[value, shape]
+        item, own = graph.node_of[value], graph.types[value].shape
+        name, read_from = f"value{len(lines)}", laid.get(value, value)
+        if graph.makers[value] not in inside:
+            steps = _spread_steps(own, file.strides[read_from], shape, len(graph.types[sums].shape))
+            text = _spread(it, steps, pointers[read_from])
+        elif item.op in RESHAPES:
+            return named(item.operands[0], shape)
+        else:
+            shapes = [graph.types[operand].shape for operand in item.operands]
+            shapes = [shape if shape != own and prod(each) > 1 else each for each in shapes]
+            operands = [named(operand, each) for operand, each in zip(item.operands, shapes, strict=True)]
+            name, text = f"value{len(lines)}", ELEMENTWISE[item.op].triton(operands, item.mapping)
+        lines.append(f"{name} = {text}")
+        names[value, shape] = name
+        return name
+
+    last = named(kernel.value, graph.types[kernel.value].shape)
+    return lines if last == "sums" else [*lines, f"sums = {last}"]
+
+
+def _spread_steps(own: Shape, strides: Shape, shape: Shape, rank: int) -> list[int]:
+    """The steps of a tensor along image, channel and three dims of the result, with another `shape` of as many elements."""
+    steps = [0 if extent == 1 else step for extent, step in zip(own, strides, strict=True)]
+    if shape != own:
+        steps = [0 if extent == 1 else max(steps) for extent in shape]
+    steps = [0] * (rank - len(steps)) + steps
+    return [*steps[:2], *[0] * (5 - rank), *steps[2:]]
 
 
 def _spread(it: ImplicitProduct, steps: Sequence[int], pointer: str) -> str:

@@ -236,10 +236,17 @@ def test_a_row_major_image_may_be_the_residual_of_its_convolution(run_program: R
 def test_ops_on_a_number_of_each_channel_are_in_the_kernel(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     x, w = p.new_input((1, 32, 5, 6), "float16", "x"), p.new_input((64, 32, 3, 3), "float16", "w", weight=True)
-    variance, mean = p.new_input((64, 1, 1), "float16", "v"), p.new_input((64, 1, 1), "float16", "m")
-    moved = p.div(p.sub(p.conv2d(x, w, pads=(1, 1, 1, 1)), mean), p.sqrt(p.add(p.exp(variance), p.square(mean))))
+    variance, mean = p.reshape(p.exp(p.new_input((64,), "float16", "v")), (64, 1, 1)), p.new_input((64, 1, 1), "float16", "m")
+    moved = p.div(p.sub(p.conv2d(x, w, pads=(1, 1, 1, 1)), mean), p.sqrt(p.add(variance, p.square(mean))))
     p.mark_output(p.relu(moved))
     assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
+    assert error_of(run_program, p.graph()) < ROUNDING["float16"]
+
+
+def test_what_the_convolution_reads_is_written(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    x = p.exp(p.new_input((1, 32, 1, 1), "float16", "x"))
+    p.mark_output(p.relu(p.conv2d(x, p.new_input((32, 32, 1, 1), "float16", "w", weight=True))))
     assert error_of(run_program, p.graph()) < ROUNDING["float16"]
 
 
