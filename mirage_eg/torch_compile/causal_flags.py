@@ -5,51 +5,29 @@ Torch's kernels skip masked keys for the flag alone, so that this serves all nod
 numbers on the host is compared entry by entry; one that depends on an argument, a parameter or a buffer stays.
 """
 
-from operator import getitem
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mirage_eg.backends.triton.attention_call import ROWS_OF_CUDNN, SAFE_CUDNN
-from mirage_eg.frontend import known_masks
 from mirage_eg.frontend.fx_partition import Place, equal_constants
 from mirage_eg.frontend.fx_values import LITERALS, Fx, HostValues, attribute_of, numpy_of
 from mirage_eg.frontend.known_masks import counting_scores
-from mirage_eg.torch_compile.records import LOGGER
-from mirage_eg.torch_compile.unexpected_errors import reason_of
-
-_MASKS = ("attn_mask", "attn_bias")
 
 
-class CausalFlags(CustomGraphPass):  # type: ignore[misc]
-    """The pass, for Inductor: before it looks at a graph, and before segments are found in it."""
+def set_causal_flags(graph: Any, masked: Sequence[tuple[Fx, Mapping[str, Any]]]) -> None:
+    """Set the flags of those attentions of a functional graph whose masks are known; masks that nothing reads then are gone.
 
-    def __call__(self, graph: Any) -> None:
-        try:
-            with _disable_current_modes():  # values of constants are numbers
-                set_causal_flags(graph)
-        except Exception as error:  # noqa: BLE001 - a model that torch compiles must not fail here; masks stay as they are
-            LOGGER.warning("masks of attention stay as they are: %s", reason_of(error))
-
-    def uuid(self) -> Any:
-        """What Inductor's caches know the pass by."""
-        return get_hash_for_files((__file__, known_masks.__file__))
-
-
-def set_causal_flags(graph: Any) -> None:
-    """Set the flags of the attentions of a functional graph whose masks are known; masks that nothing reads then are gone."""
-    masked = [(node, given) for node in graph.nodes if (given := _arguments(node)) and _is_masked(node, given)]
-    if not masked:
-        return
+    `masked`: attentions with their arguments, the mask's name begins with `attn_`.
+    """
     literals = [node for node in graph.nodes if node.op == "get_attr" and str(node.target).startswith(LITERALS)]
     found = equal_constants(graph, {node.name: Place.CONSTANT for node in literals})
     state = {node.name: attribute_of(node) for node in literals}
     kinds: dict[tuple[Fx, int, int], tuple[bool, bool]] = {}
     for node, given in masked:
-        [name] = [name for name in _MASKS if name in given]
+        [name] = [name for name in given if name.startswith("attn_")]
         mask = _before_expansions(given[name], found.same)
         rows, columns = (given[each].meta["val"].shape[-2] for each in ("query", "key"))
         if found.place.get(mask) is not Place.CONSTANT or not (type(rows) is type(columns) is int):
@@ -60,21 +38,6 @@ def set_causal_flags(graph: Any) -> None:
         if (is_causal or shows_all) and not _may_be_wrong(node, rows):
             _set(node, {name: None, "is_causal": is_causal and not shows_all})
     graph.eliminate_dead_code()
-
-
-def _arguments(node: Fx) -> dict[str, Any]:
-    """The arguments of an attention by their names; none of another node, as of one of a backward pass."""
-    name = str(node.target)
-    if not name.startswith(("aten.scaled_dot_product_", "aten._scaled_dot_product_")) or "_backward" in name:
-        return {}
-    arguments = node.target._schema.arguments
-    return {each.name: value for each, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
-
-
-def _is_masked(node: Fx, given: dict[str, Any]) -> bool:
-    """Whether an attention has a mask and no flag, and nothing for a gradient is read of it."""
-    forward = "query" in given and all(it.target is not getitem or it.args[1] == 0 or not it.users for it in node.users)
-    return forward and any(given.get(name) is not None for name in _MASKS) and not given.get("is_causal", False)
 
 
 def _may_be_wrong(node: Fx, rows: int) -> bool:

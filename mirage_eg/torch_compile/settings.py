@@ -91,7 +91,7 @@ class Settings:
         import torch
         from torch._inductor import config as inductor
 
-        from mirage_eg.torch_compile.causal_flags import CausalFlags
+        from mirage_eg.torch_compile.causal_pass import CausalFlags
 
         config: dict[str, Any] = torch._inductor.list_mode_options(self.mode) if self.mode not in (None, AUTO) else {}
         return config if getattr(inductor, _PASS) else config | {_PASS: CausalFlags()}

@@ -10,7 +10,7 @@ from torch._inductor import config as inductor
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mirage_eg.torch_compile.causal_flags import CausalFlags, set_causal_flags
+from mirage_eg.torch_compile.causal_pass import CausalFlags
 from mirage_eg.torch_compile.settings import Settings
 
 ROWS = 6
@@ -36,7 +36,7 @@ def attends(mask: Callable[..., Any]) -> Callable[..., Any]:
 def attentions_of(function: Callable[..., Any]) -> tuple[Any, list[tuple[Any, Any]]]:
     """The graph with the flags, and of each attention its mask and flag."""
     module = make_fx(function, tracing_mode="fake")(Q, K, V, LENGTHS)
-    set_causal_flags(module.graph)
+    CausalFlags()(module.graph)
     module.recompile()
     nodes = [node for node in module.graph.nodes if "scaled_dot_product" in str(node.target)]
     torch.testing.assert_close(module(Q, K, V, LENGTHS), function(Q, K, V, LENGTHS))
@@ -99,7 +99,7 @@ def test_an_attention_with_a_gradient_keeps_its_mask() -> None:
 
     module = make_fx(gradient, tracing_mode="fake")(Q, K, V, LENGTHS)
     before = str(module.graph)
-    set_causal_flags(module.graph)
+    CausalFlags()(module.graph)
     assert str(module.graph) == before
 
 
@@ -113,7 +113,7 @@ def test_an_older_cudnn_gets_the_flag_for_whole_tiles(
 
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: version)
     module = make_fx(attend)(*[torch.empty(1, 2, rows, 8, device="meta")] * 3)
-    set_causal_flags(module.graph)
+    CausalFlags()(module.graph)
     [node] = [node for node in module.graph.nodes if "cudnn" in str(node.target)]
     assert (node.args[3] is None) == node.kwargs.get("is_causal", False) == wanted
 

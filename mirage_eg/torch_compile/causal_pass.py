@@ -1,0 +1,51 @@
+"""The pass of `causal_flags` for Inductor, which loads no importer for a graph without masks of attention."""
+
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.utils._python_dispatch import _disable_current_modes
+
+from mirage_eg.torch_compile.records import LOGGER
+from mirage_eg.torch_compile.unexpected_errors import reason_of
+
+_MASKS = ("attn_mask", "attn_bias")
+_OWN = Path(__file__)
+_FILES = (_OWN, _OWN.with_name("causal_flags.py"), _OWN.parent.with_name("frontend") / "known_masks.py")
+
+
+class CausalFlags(CustomGraphPass):  # type: ignore[misc]
+    """The pass, for Inductor: before it looks at a graph, and before segments are found in it."""
+
+    def __call__(self, graph: Any) -> None:
+        try:
+            arguments = [(node, _arguments(node)) for node in graph.nodes]
+            masked = [(node, given) for node, given in arguments if given and _is_masked(node, given)]
+            if not masked:
+                return
+            from mirage_eg.torch_compile.causal_flags import set_causal_flags  # loads the importer
+
+            with _disable_current_modes():  # values of constants are numbers
+                set_causal_flags(graph, masked)
+        except Exception as error:  # noqa: BLE001 - a model that torch compiles must not fail here; masks stay as they are
+            LOGGER.warning("masks of attention stay as they are: %s", reason_of(error))
+
+    def uuid(self) -> Any:
+        """What Inductor's caches know the pass by."""
+        return get_hash_for_files(tuple(map(str, _FILES)))
+
+
+def _arguments(node: Any) -> dict[str, Any]:
+    """The arguments of an attention by their names; none of another node, as of one of a backward pass."""
+    name = str(node.target)
+    if not name.startswith(("aten.scaled_dot_product_", "aten._scaled_dot_product_")) or "_backward" in name:
+        return {}
+    arguments = node.target._schema.arguments
+    return {each.name: value for each, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
+
+
+def _is_masked(node: Any, given: dict[str, Any]) -> bool:
+    """Whether an attention has a mask and no flag, and nothing for a gradient is read of it."""
+    forward = "query" in given and all(it.target is not getitem or it.args[1] == 0 or not it.users for it in node.users)
+    return forward and any(given.get(name) is not None for name in _MASKS) and not given.get("is_causal", False)
