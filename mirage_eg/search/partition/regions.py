@@ -55,9 +55,10 @@ def _op_count(program: Graph) -> int:
     """The ops that limits count, without those that unpack the whole numbers of inputs."""
     free, makers, unpacking = _free(program), program.makers, set[int]()
     for position in sorted(free):
-        operands = program.nodes[position].operands
-        if any(program.types[i].dtype.is_integer or makers[i] in unpacking for i in operands):
-            unpacking.add(position)
+        for operand in program.nodes[position].operands:
+            dtype = program.types[operand].dtype
+            if makers[operand] in unpacking or (dtype.is_integer and dtype.itemsize < 8):  # those of 8 bytes are positions
+                unpacking.add(position)
     return sum(counts(item) for position, item in enumerate(program.nodes) if position not in unpacking)
 
 
