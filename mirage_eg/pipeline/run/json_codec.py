@@ -79,30 +79,35 @@ def decode(data: Coder) -> Any:
 
 
 def _decoded(data: Coder) -> Any:
-    match data:
-        case None | bool() | int() | float() | str():
-            return data
-        case list():
-            return [_decoded(entry) for entry in data]
-        case {"tuple": list(entries), **rest} if not rest:
-            return tuple(_decoded(entry) for entry in entries)
-        case {"set": list(entries), **rest} if not rest:
-            return frozenset(_hashable(_decoded(entry)) for entry in entries)
-        case {"dict": list(pairs), **rest} if not rest and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-            return {_hashable(_decoded(key)): _decoded(entry) for key, entry in pairs}
-        case {"fraction": [int(numerator), int(denominator)], **rest} if not rest and denominator:
-            return Fraction(numerator, denominator)
-        case {"graph": graph, **rest} if not rest:
+    if data is None or isinstance(data, str | int | float):
+        return data
+    if isinstance(data, list):
+        return [_decoded(entry) for entry in data]
+    match [*data.items()] if isinstance(data, dict) else data:
+        case [("record", [str(name), *entries])]:
+            kind = _kind(name)
+            if dataclasses.is_dataclass(kind) and len(entries) == len(names := _field_names(kind)):
+                return _record(kind, {name: _decoded(entry) for name, entry in zip(names, entries, strict=True)})
+        case [("tuple", list(entries))]:
+            return tuple([_decoded(entry) for entry in entries])
+        case [("graph", graph)]:
             return _graph(graph)
-        case {"enum": [str(name), value], **rest} if not rest:
+        case [("enum", [str(name), value])]:
             kind = _kind(name)
             if issubclass(kind, Enum) and value in [member.value for member in kind]:
                 return kind(value)
-        case {"record": [str(name), *entries], **rest} if not rest:
-            kind = _kind(name)
-            if dataclasses.is_dataclass(kind) and len(entries) == len(fields := dataclasses.fields(kind)):
-                return _record(kind, {field.name: _decoded(entry) for field, entry in zip(fields, entries, strict=True)})
+        case [("dict", list(pairs))] if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            return {_hashable(_decoded(key)): _decoded(entry) for key, entry in pairs}
+        case [("fraction", [int(numerator), int(denominator)])] if denominator:
+            return Fraction(numerator, denominator)
+        case [("set", list(entries))]:
+            return frozenset([_hashable(_decoded(entry)) for entry in entries])
     raise CodecError(f"got {_shown(data)}, wanted an encoded value")
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _graph(data: Coder) -> Graph:
@@ -152,8 +157,8 @@ def conforms(value: Any, hint: Any) -> bool:
 
     Fields of records are not: `decode` has looked at them.
     """
-    arguments = get_args(hint)
-    match get_origin(hint):
+    origin, arguments = _parts(hint)
+    match origin:
         case types.UnionType | typing.Union:
             return any(conforms(value, argument) for argument in arguments)
         case typing.Literal:
@@ -171,6 +176,11 @@ def conforms(value: Any, hint: Any) -> bool:
             return all(conforms(entry, arguments[0]) for entry in value)
         case _:
             return True
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
 
 
 def _is_of(value: Any, kind: Any) -> bool:
@@ -201,6 +211,7 @@ def _has_types(module: str) -> bool:
     return False
 
 
+@cache
 def _kind(name: str) -> type:
     module, _, attribute = name.partition(":")
     if module.startswith(_PACKAGE) and attribute.isidentifier() and _has_types(module):
