@@ -15,6 +15,7 @@ from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, pr
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
+from mirage_eg.pipeline.run.option_fields import MOST
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import check_writable, write_atomically
 
@@ -57,8 +58,8 @@ def rewrite(
     between them is rewritten, with its files in DIR/PROGRAM/partN/.
     """
 
-    if not seconds > 0:
-        raise OptionError(f"--seconds: got {seconds:g}, wanted more than 0")
+    if not 0 < seconds <= MOST:
+        raise OptionError(f"--seconds: got {seconds:g}, wanted more than 0, and at most {MOST:,}")
     results, model = results_folder(out)
     name, parts = load_model_parts(program, options.batch)
     if len(parts) > 1 and (model is not None or weights):

@@ -149,7 +149,7 @@ def functional(program: Any) -> Any:
                     return program.run_decompositions(decomposed)
                 except GuardOnDataDependentSymNode:
                     return program.run_decompositions({})
-        except (AssertionError, RuntimeError, ValueError, TypeError) as error:  # as of an argument whose strides it changes
+        except (AssertionError, AttributeError, RuntimeError, ValueError, TypeError) as error:  # of strides, of guards
             message = " ".join(str(error).split())[:300]
             raise ProgramError(f"torch.export: the program cannot be made functional: {message}") from error
     return program

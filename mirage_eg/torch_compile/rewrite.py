@@ -102,8 +102,9 @@ def _laid_out(values: Any, like: Any) -> Any:
 
 
 def _lays_out(each: Fx) -> bool:
-    """Whether a node gives its operand other strides."""
-    if str(each.target) not in ("aten.clone.default", "aten.contiguous.default", "aten._to_copy.default"):
+    """Whether a node gives its operand other strides; a number, which vmap makes a tensor, has none."""
+    names = ("aten.clone.default", "aten.contiguous.default", "aten._to_copy.default")
+    if str(each.target) not in names or not isinstance(each.args[0], torch.fx.Node):
         return False
     own, before = (list(map(str, it.meta["val"].stride())) for it in (each, each.args[0]))  # a comparison would be a guard
     return own != before

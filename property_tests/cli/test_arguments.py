@@ -96,6 +96,7 @@ def test_what_is_given_is_what_the_record_has(
         ({"most": -1}, "most: got -1, wanted an int of at least 0"),
         ({"seconds": 0}, "seconds: got 0, wanted a number above 0"),
         ({"seconds": float("inf")}, "seconds: got inf, wanted a number above 0"),
+        ({"seconds": 1e308}, r"seconds: got 1e\+308, wanted a number above 0, and at most 1,000,000,000"),
         ({"seconds": True}, "seconds: got True, wanted a number above 0"),
         ({"kind": "c"}, "kind: got 'c', wanted one of a, b"),
         ({"fast": 1}, "fast: got 1, wanted True or False"),

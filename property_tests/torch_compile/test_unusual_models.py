@@ -195,6 +195,16 @@ def test_transforms_of_a_compiled_function_are_those_of_the_function() -> None:
         torch.testing.assert_close(compiled(lambda x: fast(x) + 1)(rows()), projected(rows()) + 1)
 
 
+@torch.no_grad()
+def test_numbers_that_vmap_makes_tensors_are_in_segments() -> None:
+    def scaled(x: Any) -> Any:
+        return torch.fmod(x, x.abs() + 2)
+
+    x = torch.arange(12, dtype=torch.int16)
+    torch.testing.assert_close(compiled(torch.vmap(scaled))(x), torch.vmap(scaled)(x))
+    assert Compilation(graph_records()).unexpected == 0
+
+
 def test_threads_may_call_one_compiled_function_at_several_sizes() -> None:
     fast = compiled(lambda x: norm(x) * 2, dynamic=True)
     wrong: list[int] = []

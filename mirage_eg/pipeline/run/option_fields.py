@@ -5,11 +5,12 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import MISSING, dataclass, fields
-from math import inf
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mirage_eg.ir.errors import OptionError
+
+MOST = 10**9  # of numbers that are no whole ones: more seconds than clocks and solvers take
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,11 @@ def check_fields(record: Any) -> None:
         elif (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not option.least <= value < inf
+            or not option.least <= value <= MOST
             or (option.above and value == option.least)
         ):
             wanted = f"above {option.least}" if option.above else f"of at least {option.least}"
-            raise OptionError(f"{name}: got {value!r}, wanted a number {wanted}")
+            raise OptionError(f"{name}: got {value!r}, wanted a number {wanted}, and at most {MOST:,}")
 
 
 def check_int(name: str, value: Any, least: int) -> int:
