@@ -100,7 +100,7 @@ def poolings(graph: Graph) -> dict[int, Pooling]:
         if item.op not in _WINDOWS or graph.types[values[0]].dtype not in _TYPES:
             continue
         orders = [_order(graph, strides, value) for value in (*item.operands, values[0])]
-        plain = orders == [False] * len(orders) or (item.op not in CONVOLUTIONS and None not in orders and orders[0] is True)
+        plain = orders == [False] * len(orders) or (item.op not in CONVOLUTIONS and None not in orders)
         if plain and values[0] not in prepared and (pooling := _pooling(graph, item, values[0])) is not None:
             found[position] = replace(pooling, x_last=bool(orders[0]), result_last=bool(orders[-1]))
     return found
