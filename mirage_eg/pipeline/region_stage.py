@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mirage_eg.backends.cost.lower_bound import product_flops
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.emit import emit
@@ -162,7 +163,7 @@ def _composed(run: Run, regions: Sequence[Region], choice: Choice, graph: Graph 
     schedule = tuple(each for entry in entries for each in entry.schedule or ())
     return Candidate(
         graph,
-        sum(entry.predicted_us for entry in entries),
+        predict_us(graph, run.device),  # a region alone copies what the program writes into its input
         any(entry.fused for entry in entries),
         source=emit(graph, program=run.program, schedule=schedule, share=True),
         schedule=schedule,

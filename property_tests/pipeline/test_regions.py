@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.egraph.chain_checker import check_chain
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.written_inputs import with_written_inputs
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline import region_stage
 from mirage_eg.pipeline.optimize import optimize
@@ -108,3 +110,17 @@ def test_a_further_transformer_layer_adds_no_search() -> None:
     two, eight = (result_of(layers(count, width=32)).report for count in (2, 8))
     assert len(two.regions) == len(eight.regions) <= 3
     assert two.partition.searched == eight.partition.searched
+
+
+@pytest.mark.usefixtures("small_regions")
+def test_a_region_is_not_priced_for_a_copy_that_the_program_does_not_make() -> None:
+    program = mi.new_kernel_graph()
+    cache, rows = program.new_input((1024, 512), name="cache"), program.new_input((1,), "int64", "rows")
+    x = program.new_input((1, 512), name="x")
+    for _ in range(2):
+        x = program.relu(program.matmul(program.exp(x), program.new_input((512, 512))))
+    program.mark_output(program.index_write(cache, rows, x, dim=0))
+    program.mark_output(x)
+    in_place = with_written_inputs(program.graph(), {0: 0})
+    first = result_of(in_place).candidates[0]
+    assert first.fused and first.predicted_us == pytest.approx(predict_us(first.graph, Options().device_record))
