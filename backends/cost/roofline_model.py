@@ -38,6 +38,7 @@ from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import SOFTMAXES
+from mirage_eg.ir.op.elementwise import to_a_type
 from mirage_eg.ir.op.library import ORDERS
 from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
@@ -218,6 +219,8 @@ def _launches(op: str, device: Device) -> float:
         return device.library_attention
     if op in ("copy", "pool", "scan", "convolution", "top-k"):  # a generated kernel
         return 1.0
+    if to_a_type(op):  # 2.3 µs on an H100, 2.5 on an H200: torch loads and converts element by element
+        return 1.9
     match OPS[op].kind:
         case Kind.REDUCTION | Kind.DERIVED | Kind.LIBRARY:
             return device.library_reduction

@@ -92,3 +92,9 @@ MEASURED = {
 def test_predicted_times_are_near_measured_ones(name: str) -> None:
     graph, us = MEASURED[name]
     assert 0.7 < predict_us(graph, DEVICES["H200"]) / us < 1.5
+
+
+@pytest.mark.parametrize(("device", "us"), [("H100", 2.3), ("H200", 2.48)])
+def test_a_small_cast_of_torch_takes_longer_than_a_generated_kernel(device: str, us: float) -> None:
+    cast = program(lambda p: p.cast(p.new_input((1, 4096), "float16", "x"), "float32"))
+    assert predict_us(cast, DEVICES[device]) == pytest.approx(us, rel=0.15)
