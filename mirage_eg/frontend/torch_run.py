@@ -98,7 +98,8 @@ class Running:
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(value).to(kind.dtype)
         dense = all(isinstance(it, torch.Tensor) and it.layout is torch.strided for it in (value, kind))
-        if dense and value.dtype is not kind.dtype:  # of a node that has the value of another of another type
+        is_torchs = source is node and self.found.place.get(node) is Place.OUTSIDE  # torch 2.11 declares counts as floats
+        if dense and value.dtype is not kind.dtype and not is_torchs:  # of a node that has the value of another of another type
             value = value.to(kind.dtype)
         # Strides of 0 are those of an expanded tensor, symbolic ones those of a tensor of a size that depends on values.
         if (

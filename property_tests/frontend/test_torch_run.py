@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_eg.frontend.torch_export import import_program
+from mirage_eg.frontend.torch_export import import_graph, import_program
 from mirage_eg.ir.errors import ProgramError
 from property_tests.support.torch_import import imported
 
@@ -65,6 +65,20 @@ def test_a_value_of_which_nothing_is_read_is_in_no_segment(empty: bool) -> None:
     model = imported(function, x, y)
     assert model.segments == ()
     torch.testing.assert_close(model.run(x, y), function(x, y))
+
+
+def test_what_torch_computes_has_its_own_type_whatever_the_graph_declares() -> None:
+    class Counts(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.unique(x, return_counts=True)
+
+    x = torch.tensor([1.0, 3.0, 1.0])
+    module = torch.export.export(Counts(), (x,), strict=False).graph_module
+    for node in module.graph.nodes:  # as torch 2.11 declares them
+        if "getitem" in node.name:
+            node.meta["val"] = node.meta["val"].float()
+    for got, wanted in zip(import_graph(module).run(x), Counts()(x), strict=True):
+        assert got.dtype is wanted.dtype and torch.equal(got, wanted)
 
 
 def test_two_segments_that_fill_equal_memory_do_not_share_it() -> None:
