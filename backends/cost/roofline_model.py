@@ -89,7 +89,9 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
         case Launch(kind=LaunchKind.CONCATENATION):
             return KernelWork("copy", sum(bytes_of_copies(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.POOLING):
-            return KernelWork("pool", dram, loads=poolings(graph)[launch.nodes[0]].elements)
+            pooling = poolings(graph)[launch.nodes[0]]
+            shared = pooling.row_tile is not None and pooling.row_tile.parts > 1
+            return KernelWork("pool", dram, loads=pooling.elements // (2 if shared else 1))
         case Launch(kind=LaunchKind.IMPLICIT_PRODUCT):
             return _implicit_product_work(graph, launch, dram)
         case Launch(kind=LaunchKind.SCAN):

@@ -3,8 +3,9 @@ convolutions of each channel alone among them, and cumulative sums of rows, from
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from math import prod
+from typing import NamedTuple
 
 from mirage_eg.backends.launches.activated_product import activated_products
 from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
@@ -31,7 +32,17 @@ _FEWEST_RESULTS = 1 << 22  # of a convolution: smaller ones of cuDNN take 3 to 1
 _TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
 _ROWS_OF_CONVOLUTION = (8, *_ROWS)
+_COLUMNS, _WASTED = (256, 128), 1.05  # of a part of a row, and how many times those that the row has
+_PARTS, _FEW_LOADS = (4, 2, 1), 32  # of a program: those of few loads have several, which share the computation of their places
 _MOST_SOURCES = 4  # of a cumulative sum
+
+
+class RowTile(NamedTuple):
+    """What a program of a pooling has where one row gives its place: `parts` of so many columns; `programs` have a row."""
+
+    columns: int
+    parts: int
+    programs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,17 @@ class Pooling:
     def row_of(self, row: int, place: int) -> int:
         """The row of x at a place of the window of a row of the result."""
         return row * self.strides[-2] + place * self.dilations[-2]
+
+    @property
+    def row_tile(self) -> RowTile | None:
+        """The part of a row that a program has; None where no tile fits rows, or an image is channels last."""
+        for parts, columns in product(
+            _PARTS if self.loads <= _FEW_LOADS else (1,), () if self.x_last or self.result_last else _COLUMNS
+        ):
+            programs = -(-self.result[-1] // (parts * columns))
+            if programs * parts * columns <= _WASTED * self.result[-1]:
+                return RowTile(columns, parts, programs)
+        return None
 
     @property
     def loads(self) -> int:

@@ -29,8 +29,12 @@ def write_pooling(file: ProgramFile, launch: Launch) -> None:
     def body(program: str, x: str, *others: str) -> list[str]:
         return [*_body(pooling, program, x, *others)]
 
-    programs = _groups(pooling) * -(-_positions(pooling) // _elements(pooling))
-    write_generated_kernel(file, launch, programs, body, [NAN_MAX] if pooling.is_max else [], _WARPS)
+    row = pooling.row_tile
+    if row is None:
+        programs, warps = -(-_positions(pooling) // _elements(pooling)), _WARPS
+    else:
+        programs, warps = _positions(pooling) // pooling.result[-1] * row.programs, max(1, row.columns // 32)
+    write_generated_kernel(file, launch, _groups(pooling) * programs, body, [NAN_MAX] if pooling.is_max else [], warps)
 
 
 def _elements(pooling: Pooling) -> int:
@@ -57,29 +61,44 @@ def _body(pooling: Pooling, number: str, x: str, *others: str) -> Iterator[str]:
     shapes = pooling.x, pooling.result
     x_steps, y_steps = (dict(zip(names, order(shape), strict=True)) for order, shape in zip(orders, shapes, strict=True))
     place = {name: dim - len(names) for dim, name in enumerate(names)}  # from the end, as windows have it
+    row, step = pooling.row_tile, 1
     yield f"program = {number}"
-    yield f"i = program // {_groups(pooling)} * {_elements(pooling)} + tl.arange(0, {_elements(pooling)})"
-    yield f"inside = i < {_positions(pooling)}"
-    yield f"row = program % {_groups(pooling)} * {pooling.rows} + tl.zeros_like(i)"  # the interpreter spreads no condition
-    step = 1
+    yield f"i = program // {_groups(pooling)}"
+    if row is None:
+        yield f"i = i * {_elements(pooling)} + tl.arange(0, {_elements(pooling)})"
+        yield f"inside = i < {_positions(pooling)}"
+    else:
+        yield f"first = i % {row.programs} * {row.parts * row.columns} + tl.arange(0, {row.columns})"
+        yield f"i = i // {row.programs} + tl.zeros_like(first)"  # the interpreter spreads no condition
+    yield f"row = program % {_groups(pooling)} * {pooling.rows} + tl.zeros_like(i)"
     for name in ("c", "w", "n") if pooling.x_last else [it for it in reversed(names) if it != "h"]:
+        if row is not None and name == "w":
+            continue
         extent = pooling.result[place[name]]
         yield f"{name} = i // {step}" + ("" if name == "n" else f" % {extent}")
         step *= extent
-    into = " + ".join(f"{name} * {y_steps[name]}" for name in names if name != "h")
-    yield f"into = {into} + row * {y_steps['h']}"
-    yield f"column = w * {pooling.strides[-1] * x_steps['w']}"  # aligned, as the first column of a window need not be
-    for name in names[2:]:
+    into = " + ".join(f"{name} * {y_steps[name]}" for name in names if name not in "hw")
+    yield f"into = {y} + {into} + row * {y_steps['h']}"
+    for name in names[2:-1]:
         dim = place[name]
         yield f"{name} = {'row' if name == 'h' else name} * {pooling.strides[dim]} - {pooling.before[dim]}"
     if pooling.has_factors:
         yield f"factors = {factors[0]} + c * {prod(pooling.window)}"
         yield f"c = c // {pooling.results_of_channel}"
-    yield f"at = {x} + {' + '.join(f'{name} * {x_steps[name]}' for name in names[:-1])} + column"
-    yield from _sums(pooling, names[2:-2], x_steps)
-    for row in range(pooling.rows):
-        mask = "inside" if pooling.result[-2] % pooling.rows == 0 else f"inside & (row + {row} < {pooling.result[-2]})"
-        yield f"tl.store({y} + into + {row * y_steps['h']}, {_result(pooling, names[2:], row)}, mask={mask})"
+    yield f"above = {x} + {' + '.join(f'{name} * {x_steps[name]}' for name in names[:-1])}"
+    for part in range(1 if row is None else row.parts):
+        if row is not None:
+            yield f"w = first + {part * row.columns}"
+            yield f"inside = w < {pooling.result[-1]}"
+        yield f"to = into + w * {y_steps['w']}"
+        yield f"at = above + w * {pooling.strides[-1] * x_steps['w']}"  # aligned, as the first column of a window need not be
+        yield f"w = w * {pooling.strides[-1]} - {pooling.before[-1]}"
+        yield from _sums(pooling, names[2:-2], x_steps)
+        for number_of_row in range(pooling.rows):
+            mask = "inside"
+            if pooling.result[-2] % pooling.rows:
+                mask += f" & (row + {number_of_row} < {pooling.result[-2]})"
+            yield f"tl.store(to + {number_of_row * y_steps['h']}, {_result(pooling, names[2:], number_of_row)}, mask={mask})"
 
 
 def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> Iterator[str]:

@@ -46,6 +46,14 @@ def pooled(draw: st.DrawFn) -> Graph:
     return p.graph()
 
 
+@pytest.fixture(params=["programs of positions", "programs of parts of rows"])
+def in_both_orders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "programs of parts of rows":
+        monkeypatch.setattr(generated_ops, "_COLUMNS", (4,))
+        monkeypatch.setattr(generated_ops, "_WASTED", 99)
+
+
+@pytest.mark.usefixtures("in_both_orders")
 def test_poolings_of_images_and_volumes_compute_their_windows(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     image, volume = p.new_input((2, 3, 9, 7), "float32", "x"), p.new_input((1, 2, 5, 6, 4), "float32", "y")
@@ -61,7 +69,7 @@ def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generated_ops, "_FEWEST_RESULTS", 0)
 
 
-@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.usefixtures("of_any_size", "in_both_orders")
 def test_convolutions_of_each_channel_alone_compute_their_windows(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     image, volume = p.new_input((2, 3, 9, 7), "float32", "x"), p.new_input((1, 2, 5, 6, 4), "float32", "y")
@@ -72,7 +80,7 @@ def test_convolutions_of_each_channel_alone_compute_their_windows(run_program: R
     assert error_of(run_program, p.graph()) < ROUNDING["float32"]
 
 
-@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.usefixtures("of_any_size", "in_both_orders")
 @pytest.mark.slow
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture])
@@ -104,6 +112,13 @@ def test_a_convolution_alone_keeps_a_row_major_image_in_half_precision() -> None
     assert not poolings(each_channel("float16", 3, strides=(8 << 16, 1, 8 << 8, 8)))
     assert not poolings(each_channel("float32", 9))  # a program keeps all factors of a window
     assert not poolings(each_channel("float32", 3, extent=64))  # cuDNN takes microseconds
+
+
+def test_the_place_of_a_long_row_is_a_number() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.avg_pool2d(p.new_input((8, 16, 1, 65536), "float32", "x"), window=(1, 8), pads=(0, 4, 0, 4), strides=1))
+    long, short = emit(p.graph()), emit(images(window=3, strides=2))
+    assert "first = i % 65 * 1024 + tl.arange(0, 256)" in long and "first" not in short
 
 
 def test_rows_that_windows_share_are_read_once() -> None:
