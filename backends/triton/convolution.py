@@ -44,11 +44,11 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
 
     def part(program: str, x: str, w: str, y: str) -> list[str]:
         places = _places(it, program, it.tile_positions, it.parts)
-        return [*places, *_sums(it, x, w), f"tl.store({_part(it, y, 'part')}, sums, mask={_is_stored(it)})"]
+        return [*places, *_sums(it, x, w), f"tl.store({_part(it, y)}, sums, mask={_is_stored(it)})"]
 
     def added(program: str, *pointers: str) -> list[str]:
         parts = [f"sums = tl.zeros([{it.tile}, {_ADDED}], tl.float32)", f"for part in tl.static_range({it.parts}):"]
-        parts.append(f"    sums += tl.load({_part(it, pointers[0], 'part')}, mask={_is_stored(it)}, other=0.0)")
+        parts.append(f"    sums += tl.load({_part(it, pointers[0])}, mask={_is_stored(it)}, other=0.0)")
         return [*_places(it, program, _ADDED), *parts, *stored((parted, *behind), pointers)]
 
     if it.parts == 1:
@@ -68,9 +68,9 @@ def _programs(it: ImplicitProduct, positions: int) -> int:
     return -(-it.filters // it.tile) * -(-prod(it.positions) // positions) * it.groups * prod(it.steps)
 
 
-def _part(it: ImplicitProduct, pointer: str, part: str) -> str:
+def _part(it: ImplicitProduct, pointer: str) -> str:
     """The places of a tile in a part of the sums."""
-    return f"{pointer} + (({part} * {prod(it.positions)} + i) * {it.filters})[None, :] + o[:, None]"
+    return f"{pointer} + ((part * {prod(it.positions)} + i) * {it.filters})[None, :] + o[:, None]"
 
 
 def _epilogue(file: ProgramFile, kernel: ConvolutionKernel, laid: Mapping[int, int], pointers: Mapping[int, str]) -> list[str]:
