@@ -149,3 +149,14 @@ def test_kernels_are_launched_dependently_where_they_can(target: str, dependent:
     assert [it.dependent_launch for it in schedules] == [dependent] * 2
     ones = np.ones((64, 64))
     assert (run_program(emit(program.graph(), schedule=schedules), [ones])[0] == 4 * ones).all()
+
+
+@pytest.mark.parametrize(("inner", "stages"), [(128, 3), (256, 2)])
+def test_no_kernel_is_tried_with_more_stages_than_its_operands_leave(inner: int, stages: int) -> None:
+    program = mi.new_kernel_graph()
+    x, w = program.new_input((128, 8 * inner), name="X"), program.new_input((8 * inner, 1024), name="W")
+    block = mi.new_threadblock_graph((8,), forloop_range=8)
+    product = block.matmul(block.new_input(x, (-1,), 1), block.new_input(w, (1,), 0))
+    block.new_output(block.forloop_accum(product), (1,))
+    program.mark_output(program.customized([x, w], block)[0])
+    assert [it.num_stages for it in usual_schedules(program.graph(), "sm_90")] == [stages]
