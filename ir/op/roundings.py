@@ -43,6 +43,29 @@ def _to_bytes(dtype: DType) -> ElementwiseOp:
     )
 
 
+def _to_integers(dtype: DType) -> ElementwiseOp:
+    """The number without its fraction; beyond the range the nearest in it, as GPUs have it, and 0 for none."""
+    least, largest = -(2 ** (8 * dtype.itemsize - 1)), 2 ** (8 * dtype.itemsize - 1) - 1
+
+    def numbers(xp: Any, x: Any) -> Any:
+        return xp.trunc(xp.clip(xp.where(xp.isnan(x), xp.zeros_like(x), x), float(least), float(largest)))
+
+    def exactly(mp: Any, x: Any) -> Any:
+        return mp.mpf(0 if mp.isnan(x) else largest if x > largest else least if x < least else int(x))
+
+    return ElementwiseOp(
+        name=f"to_{dtype}",
+        words=f"x without its fraction, in the range of {dtype}",
+        dtype=str(dtype),
+        numbers=numbers,
+        exactly=exactly,
+        triton=f"{{x}}.to(tl.{dtype})",
+        torch=f"{{x}}.to(torch.{dtype})",
+        noun="whole",
+        keeps_zero=True,
+    )
+
+
 def _rounding(dtype: DType, source: str) -> ElementwiseOp:
     """The op that rounds to a type by a function of Triton with this source."""
     name = f"to_{dtype}"
@@ -132,6 +155,8 @@ OPS = (
     ),
     _to_bytes(DType.int8),
     _to_bytes(DType.uint8),
+    _to_integers(DType.int32),
+    _to_integers(DType.int64),
     # As torch rounds from 2.13 on, and ONNX. A GPU takes the largest number for those beyond the range, also of float8_e5m2.
     _to_float8(
         DType.float8_e4m3fn, bits=3, least=-6, beyond=DType.float8_e4m3fn.largest, rounded="    rounded = x.to(tl.float8e4nv)"

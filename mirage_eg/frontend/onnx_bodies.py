@@ -393,6 +393,8 @@ WRITERS: Mapping[str, Writer] = {
     "cast": _cast,
     "to_int8": _to_bytes,
     "to_uint8": _to_bytes,
+    "to_int32": _cast,
+    "to_int64": _cast,
     "scale": _scale,
     "fill": _fill,
     "softmax": _softmax,

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as f
 
+from mirage_eg.ir.op.elementwise import PACKAGED
 from property_tests.support.torch_import import imported, relative_error
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -101,7 +103,7 @@ def test_a_weight_of_bytes_stays_one_in_the_imported_program() -> None:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda x, i: x.gather(1, (x * 2).long().clamp(0, 3)), "float32"),
+        (lambda x, i: x.gather(1, (x * 2).to(torch.int16).clamp(0, 3).long()), "float32"),
         (lambda x, i: x * (i < 2.5), "whole number"),
         (lambda x, i: x * (i.to(torch.uint16).float()), "uint16"),
     ],
@@ -110,6 +112,19 @@ def test_what_rounds_to_integers_stays_outside(function: Callable[..., Any], rea
     it = imported(function, X, A)
     assert [reason in node.reason for node in it.outside if "only moves" not in node.reason][:1] == [True], it.outside
     assert relative_error(it.run(X, A), function(X, A)) <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_numbers_without_their_fraction_are_integers_as_in_torch(dtype: torch.dtype) -> None:
+    x = torch.tensor([2.9, -2.9, 0.5, -0.5, -0.0, 3e8, -3e8])
+    program = imported(lambda x: (x * 1).to(dtype), x)
+    assert program.outside == () and torch.equal(program.run(x), x.to(dtype))
+
+
+def test_numbers_beyond_the_range_are_the_nearest_in_it_as_on_gpus() -> None:
+    x, low, high = np.array([1e10, -1e10, np.inf, -np.inf, np.nan]), -(2**31), 2**31 - 1
+    record = PACKAGED["to_int32"]
+    assert record.numbers is not None and record.numbers(np, x).tolist() == [high, low, high, low, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])

@@ -131,7 +131,7 @@ MISTAKES: dict[str, tuple[Callable[[KernelGraph], object], str]] = {
     "statistics of another size": (lambda g: g.batch_norm(_image(g), *[g.new_input((5,))] * 2), "one number for each channel"),
     "no constant": (lambda g: g.ones((2, 0)), "wanted extents of at least 1"),
     "half an integer": (lambda g: g.full((2,), 0.5, "int64"), "got value 1/2 for int64"),
-    "floats to integers": (lambda g: g.cast(_x(g), "int64"), "got float16 to int64: no op rounds to whole numbers"),
+    "floats to integers": (lambda g: g.cast(_x(g), "int16"), "got float16 to int16: no op rounds to whole numbers"),
 }
 
 
