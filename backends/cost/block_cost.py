@@ -278,8 +278,7 @@ def work_of_tiles(
     for item in _tile_ops(block):
         if item.is_stored and not stores:
             continue
-        shape = shapes[item.value]
-        times = iterations if item.looped else 1
+        shape, times = shapes[item.value], iterations if item.looped else 1
         match item.kind:
             case Kind.BOUNDARY:
                 moved = prod(shape) * item.size * times
@@ -289,21 +288,16 @@ def work_of_tiles(
                 left, right = (shapes[i] for i in item.operands)
                 (*batch, m, n), k = matmul_shape([left, right], {}), left[-1]
                 if matmul_form(left, right) is MatmulForm.DOT:
-                    dtype = item.product
-                    flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(dtype))
+                    flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(item.product))
                     ahead |= item.looped
                     if item.looped:
                         issued += prod(batch) * tile_flops(1, m, n, k) / FLOPS_OF_PRODUCT
                         issued += 0 if item.is_of_scores else padded_elements((*batch, m, n)) / SCORES_OF_PRODUCT
                         rows = min(rows, max(16, power_of_two(m))) if item.is_of_scores else rows
                     results += result_bytes(padded_elements((*batch, m, n)))
-                    if is_narrow(dtype) or dtype.itemsize == 1:
+                    if is_narrow(item.product) or item.product.itemsize == 1:
                         alone = NO_SHARES if padded_elements((m, n)) <= 256 else 1.0
-                        staged += sum(
-                            padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1) * alone * it.share
-                            for it in item.staged
-                            if it.computed or prod(batch) > 1
-                        )
+                        staged += alone * _staged_bytes(item, shapes, iterations, prod(batch))
                     else:
                         operands = sum(padded_elements(shapes[i]) for i in item.operands)
                         staged += SPLIT_BYTES * operands * times
@@ -327,6 +321,12 @@ def work_of_tiles(
     alone = issued * 16 / rows if rows < SHARED_ROWS else 0.0
     fills = not ahead and _fills_registers(block, shapes)
     return BlockWork(*counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, fills)
+
+
+def _staged_bytes(item: "_TileOp", shapes: Sequence[Shape], iterations: float, batch: int) -> float:
+    """The bytes of a product's operands that go through registers."""
+    staged = (it for it in item.staged if it.computed or batch > 1)
+    return sum(padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1) * it.share for it in staged)
 
 
 def _fills_registers(block: Graph, shapes: Sequence[Shape]) -> bool:
