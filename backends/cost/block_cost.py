@@ -318,8 +318,7 @@ def work_of_tiles(
     held, waits = results + besides, (max(1, steps[True]), steps[False])
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions
-    alone = issued * 16 / rows if rows < SHARED_ROWS else 0.0
-    fills = not ahead and _fills_registers(block, shapes)
+    alone, fills = issued * 16 / rows if rows < SHARED_ROWS else 0.0, not ahead and _fills_registers(block, shapes)
     return BlockWork(*counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, fills)
 
 
