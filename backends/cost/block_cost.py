@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf, log2, prod
+from math import ceil, log2, prod
 from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
@@ -274,7 +274,6 @@ def work_of_tiles(
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = waited = False
     results = besides = 0  # bytes of registers: of all results, and the most that one product takes besides its own
-    issued, rows = 0.0, inf  # products of an iteration, and the rows of scores
     for item in _tile_ops(block):
         if item.is_stored and not stores:
             continue
@@ -290,10 +289,6 @@ def work_of_tiles(
                 if matmul_form(left, right) is MatmulForm.DOT:
                     flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(item.product))
                     ahead |= item.looped
-                    if item.looped:
-                        issued += prod(batch) * tile_flops(1, m, n, k) / FLOPS_OF_PRODUCT
-                        issued += 0 if item.is_of_scores else padded_elements((*batch, m, n)) / SCORES_OF_PRODUCT
-                        rows = min(rows, max(16, power_of_two(m))) if item.is_of_scores else rows
                     results += result_bytes(padded_elements((*batch, m, n)))
                     if is_narrow(item.product) or item.product.itemsize == 1:
                         alone = NO_SHARES if padded_elements((m, n)) <= 256 else 1.0
@@ -318,7 +313,7 @@ def work_of_tiles(
     held, waits = results + besides, (max(1, steps[True]), steps[False])
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions
-    alone, fills = issued * 16 / rows if rows < SHARED_ROWS else 0.0, not ahead and _fills_registers(block, shapes)
+    alone, fills = _products_of_a_warp(block, shapes) if ahead else 0.0, not ahead and _fills_registers(block, shapes)
     return BlockWork(*counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, fills)
 
 
@@ -337,6 +332,21 @@ def _fills_registers(block: Graph, shapes: Sequence[Shape]) -> bool:
             if 2 * result_bytes(elements) >= register_bytes(MOST_THREADS) and matmul_form(left, right) is not MatmulForm.DOT:
                 return True
     return False
+
+
+def _products_of_a_warp(block: Graph, shapes: Sequence[Shape]) -> float:
+    """The products of an iteration that each warp computes, in an attention of few rows."""
+    issued, rows = 0.0, SHARED_ROWS
+    for item in _tile_ops(block):
+        if item.kind is not Kind.MATMUL or not item.looped:
+            continue
+        left, right = (shapes[i] for i in item.operands)
+        (*batch, m, n), k = matmul_shape([left, right], {}), left[-1]
+        if matmul_form(left, right) is MatmulForm.DOT:
+            issued += prod(batch) * tile_flops(1, m, n, k) / FLOPS_OF_PRODUCT
+            issued += 0 if item.is_of_scores else padded_elements((*batch, m, n)) / SCORES_OF_PRODUCT
+            rows = min(rows, max(16, power_of_two(m))) if item.is_of_scores else rows
+    return issued * 16 / rows if rows < SHARED_ROWS else 0.0
 
 
 def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:

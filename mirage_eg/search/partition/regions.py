@@ -9,6 +9,7 @@ its own, and equal regions are equal graphs.
 from collections.abc import Container, Iterator, Sequence
 from itertools import pairwise
 
+from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import nodes_between
@@ -110,8 +111,10 @@ class _Dataflow:
         return frozenset(self.makers[values[0]] for _, values in nodes_between(self.program, (), outputs))
 
     def cuts(self) -> Iterator[Cut]:
-        """The places where the program may be cut, from the first to the last."""
-        unsafe, reached = shifted_values(self.program), 0
+        """The places where the program may be cut, from the first to the last; an attention is in one region."""
+        unsafe, reached = {*shifted_values(self.program)}, 0
+        for attention in library_attentions(self.program):
+            unsafe.update(attention.values[:-1])
         for position in self.computing:
             values = self.values[position]
             if not counts(self.program.nodes[position]) or len(values) > 1 or values[0] in unsafe:

@@ -171,3 +171,22 @@ def test_no_region_ends_with_an_unnormalised_exponential() -> None:
     program.mark_output(program.div(x, program.sum(x, 1)), name="y")
     parts = regions(program.graph(), 1)
     assert [segment_program(program.graph(), part).nodes[-2].op for part in parts] == ["matmul", "div"]
+
+
+def test_an_attention_is_in_one_region() -> None:
+    program = new_kernel_graph()
+    keys, values = (program.new_input((1, 4, 64, 16), name=name) for name in ("keys", "values"))
+    x = program.new_input((1, 64), name="x")
+    for _ in range(4):
+        x = program.relu(program.matmul(x, program.new_input((64, 64))))
+    scores = program.scale(program.matmul(program.reshape(x, (1, 4, 1, 16)), program.transpose(keys, (0, 1, 3, 2))), 0.25)
+    x = program.reshape(program.matmul(program.softmax(scores, 3), values), (1, 64))
+    for _ in range(4):
+        x = program.relu(program.matmul(x, program.new_input((64, 64))))
+    program.mark_output(x)
+    graph = program.graph()
+    found = [{graph.nodes[position].op for position in region.nodes} for region in regions(graph, 8)]
+    assert len(found) > 2
+    assert [("softmax" in ops, "scale" in ops) for ops in found if ops & {"softmax", "scale"}] == [(True, True)]
+    [attention] = [region for region in regions(graph, 8) if any(graph.nodes[i].op == "softmax" for i in region.nodes)]
+    assert sum(graph.nodes[position].op == "matmul" for position in attention.nodes) >= 2
