@@ -129,8 +129,6 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     unhidden = UNHIDDEN / max(1.0, blocks / device.multiprocessors) * max(0.0, 1 - SHORT_LOOP / loop) if streams else 0.0
     times["latency"] = rounds * waits * 1e-6 + tail
     times["latency"] += 0.0 if work.ahead else max(times["memory"], times["cache"]) * (1 + unhidden)
-    if work.fills_registers:
-        times["latency"] += times["arithmetic"] + times["functions"]
     return cost_of_times(times, dram, blocks * work.flops, device.launch_us)
 
 
@@ -194,8 +192,6 @@ class BlockWork(NamedTuple):
     outside the loop, where it leaves no capacity for another that would work meanwhile. `waited`: products of the loop wait for
     functions in it, other than the exponentials of an attention: a product of 69 GFLOP with a gelu before it took 234 µs on an
     H200, and 87 without. `alone`: products of an iteration that each warp computes, in an attention of few rows.
-    `fills_registers`: the tile of a product with a vector takes half of them, so nothing is loaded while the block computes:
-    int4 weights of 4,096 × 14,336 took 20 to 22 µs on an H200, 62 with a norm before them.
     """
 
     loaded: int
@@ -214,7 +210,6 @@ class BlockWork(NamedTuple):
     ending: "Ending | None" = None
     waited: bool = False
     alone: float = 0.0
-    fills_registers: bool = False
 
 
 def block_work(block: Graph, live: float = 1.0, stores: bool = False) -> BlockWork:
@@ -313,25 +308,14 @@ def work_of_tiles(
     held, waits = results + besides, (max(1, steps[True]), steps[False])
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions
-    alone, fills = _products_of_a_warp(block, shapes) if ahead else 0.0, not ahead and _fills_registers(block, shapes)
-    return BlockWork(*counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, fills)
+    alone = _products_of_a_warp(block, shapes) if ahead else 0.0
+    return BlockWork(*counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone)
 
 
 def _staged_bytes(item: "_TileOp", shapes: Sequence[Shape], iterations: float, batch: int) -> float:
     """The bytes of a product's operands that go through registers."""
     staged = (it for it in item.staged if it.computed or batch > 1)
     return sum(padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1) * it.share for it in staged)
-
-
-def _fills_registers(block: Graph, shapes: Sequence[Shape]) -> bool:
-    """Whether the tile of a product with a vector takes half of the registers of a multiprocessor."""
-    for item in _tile_ops(block):
-        if item.kind is Kind.MATMUL:
-            left, right = (shapes[i] for i in item.operands)
-            elements = padded_elements((*matmul_shape([left, right], {}), left[-1]))
-            if 2 * result_bytes(elements) >= register_bytes(MOST_THREADS) and matmul_form(left, right) is not MatmulForm.DOT:
-                return True
-    return False
 
 
 def _products_of_a_warp(block: Graph, shapes: Sequence[Shape]) -> float:
