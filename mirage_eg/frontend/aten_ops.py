@@ -58,6 +58,6 @@ def _converted(call: Call) -> Handled:
 HANDLERS: Mapping[str, Handler] = {**_TYPED, "prims.convert_element_type.default": _converted}
 
 FROM_SHAPES = frozenset(
-    f"aten.{name}.default" for name in ("new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like")
-)
+    f"aten.{name}.default" for name in ("new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like", "zero")
+) | {"aten.fill.Scalar", "aten.fill.Tensor"}
 """Ops that read nothing of their operand but its shape and type: constants at import."""

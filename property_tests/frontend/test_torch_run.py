@@ -56,11 +56,16 @@ def test_two_arguments_that_change_places_keep_their_values() -> None:
     assert y.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("empty", [True, False])
-def test_a_value_of_which_nothing_is_read_is_in_no_segment(empty: bool) -> None:
-    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.where(y > 0, y, x[:, 1:]) if empty else torch.logaddexp(x, y).new_full((3,), 2)
+UNREAD: dict[str, Callable[..., Any]] = {
+    "an empty result": lambda x, y: torch.where(y > 0, y, x[:, 1:]),
+    "the type": lambda x, y: torch.logaddexp(x, y).new_full((3,), 2),
+    "the shape": lambda x, y: torch.empty_like(torch.logaddexp(x, y)).fill_(2),
+    "a shape that is filled with zeros": lambda x, y: torch.logaddexp(x, y).zero_(),
+}
 
+
+@pytest.mark.parametrize("function", UNREAD.values(), ids=UNREAD)
+def test_a_value_of_which_nothing_is_read_is_in_no_segment(function: Callable[..., Any]) -> None:
     x, y = torch.randn(5, 1), torch.tensor(0.5)
     model = imported(function, x, y)
     assert model.segments == ()
