@@ -163,5 +163,5 @@ def test_what_a_kernel_writes_for_a_pooling_of_few_images_is_row_major(run_progr
     source = emit(graph)
     with loaded(source) as module:
         assert [strides for _, _, strides in module.BUFFERS.values()][:2] == [(120, 1, 20, 4), (240, 30, 5, 1)]
-    assert re.search(r"max_pool2d\(\w+, ", source.partition("def launch")[2])
+    assert "max_pool2d" not in source.partition("def launch")[2]  # a generated kernel gives it channels last
     assert is_right(run_program, graph, source, "float16")
