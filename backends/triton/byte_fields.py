@@ -131,7 +131,8 @@ def _is_loaded(graph: Graph, value: int) -> bool:
 def is_scaled_alone(graph: Graph, end: int, dtype: DType) -> bool:
     """Whether a chain's end in float32 is read by its products with halves of memory alone.
 
-    Such a half times the fields, and times what they are too large by, has at most 24 digits: their difference is exact.
+    Such a half times the fields, and times what they are too large by, has at most 24 digits: their difference is exact. Of an
+    infinite half it is not-a-number, as rule 5 of docs/reference/verification.md allows.
     """
     readers = [graph.nodes[place] for place in graph.readers[end]]
     scaled = (
