@@ -268,7 +268,7 @@ def work_of_tiles(
     loaded = wasted = flops = arithmetic = functions = staged = 0.0
     steps = {True: 0, False: 0}  # in the loop, and outside
     ahead = waited = False
-    results = besides = 0  # bytes of registers: of all results, and the most that one product takes besides its own
+    results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in _tile_ops(block):
         if item.is_stored and not stores:
             continue
@@ -278,6 +278,7 @@ def work_of_tiles(
                 moved = prod(shape) * item.size * times
                 loaded += 0 if item.is_stored else moved
                 wasted += moved * wasted_share(shape, item.tensor, item.size, item.is_stored)
+                odd += REGISTER * padded_elements(shape) if item.looped and _has_odd_rows(item) else 0
             case Kind.MATMUL:
                 left, right = (shapes[i] for i in item.operands)
                 (*batch, m, n), k = matmul_shape([left, right], {}), left[-1]
@@ -305,7 +306,7 @@ def work_of_tiles(
                 arithmetic += max(elements, operand) * times
                 steps[item.looped] += item.kind is Kind.REDUCTION and elements < operand
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
-    held, waits = results + besides, (max(1, steps[True]), steps[False])
+    held, waits = results + besides + (odd if ahead else 0), (max(1, steps[True]), steps[False])
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions
     alone = _products_of_a_warp(block, shapes) if ahead else 0.0
@@ -331,6 +332,14 @@ def _products_of_a_warp(block: Graph, shapes: Sequence[Shape]) -> float:
             issued += 0 if item.is_of_scores else padded_elements((*batch, m, n)) / SCORES_OF_PRODUCT
             rows = min(rows, max(16, power_of_two(m))) if item.is_of_scores else rows
     return issued * 16 / rows if rows < SHARED_ROWS else 0.0
+
+
+def _has_odd_rows(item: "_TileOp") -> bool:
+    """Whether rows of an input begin at no multiple of four bytes: its elements are loaded one by one, through registers."""
+    return not item.is_stored and len(item.tensor) > 1 and item.tensor[-1] * item.size % REGISTER != 0
+
+
+REGISTER = 4  # bytes; the least that a copy into shared memory moves
 
 
 def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:

@@ -57,6 +57,29 @@ def test_spills_are_predicted_where_the_compiler_makes_them(
         assert spills <= 3.2 * predicted and predicted <= 1.5 * spills
 
 
+# Both operands as rows of k numbers: k, tile, threads, bytes that a thread spills by ptxas (sm_90, Triton 3.9).
+ROWS = (
+    (4_031, (128, 128, 112), 128, 568),
+    (4_032, (128, 128, 112), 128, 0),
+    (2_303, (128, 128, 64), 128, 864),
+    (2_303, (128, 128, 64), 256, 0),
+    (4_607, (128, 128, 128), 256, 0),
+)
+
+
+@pytest.mark.parametrize(("k", "tile", "threads", "spills"), ROWS)
+def test_elements_of_odd_rows_take_registers(k: int, tile: tuple[int, int, int], threads: int, spills: int) -> None:
+    m, n, step = tile
+    kernel = new_kernel_graph()
+    x, y = kernel.new_input((1024, k), "float16", "X"), kernel.new_input((512, k), "float16", "Y")
+    block = new_threadblock_graph((1024 // m, 512 // n), (threads,), -(-k // step))
+    left, right = block.new_input(x, (0, REPLICATED), 1), block.new_input(y, (REPLICATED, 0), 1)
+    block.new_output(block.forloop_accum(block.matmul(left, block.transpose(right, (1, 0)))), (0, 1))
+    kernel.customized([x, y], block)
+    [made] = kernel.graph().blocks
+    assert (block_work(made).spilled > 0) == (spills > 0)
+
+
 def test_products_that_spill_are_predicted_in_the_measured_order() -> None:
     rows = sorted((us, predict_us(product(dtype, tile, threads), H200)) for dtype, tile, threads, _, us in COMPILED if us)
     assert all(one[1] < other[1] * 1.01 for one, other in pairwise(rows))
