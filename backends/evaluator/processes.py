@@ -1,5 +1,4 @@
-"""Worker processes: they leave Ctrl-C to their parent, die with it, and have its custom ops. Garbage collection in them and in
-runs."""
+"""Worker processes: they leave Ctrl-C to their parent, die with it, and have its custom ops."""
 
 import ctypes
 import gc
@@ -7,20 +6,16 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.machinery import PathFinder
-from threading import Lock
 from types import FunctionType
 from typing import Any
 
+from mirage_eg.backends.evaluator.garbage_collection import NEW_OBJECTS
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.op.record import ElementwiseOp, OnNumbers
 
 _PR_SET_PDEATHSIG = 1
-_NEW_OBJECTS = 20_000  # between two collections; Python's 700 to 2,000 take an eighth of a run's time
-_lock = Lock()
-_rare: list[tuple[int, int, int]] = []  # thresholds before each context that is open: the first one's come back with the last
 
 
 def begin_worker() -> None:
@@ -32,23 +27,7 @@ def begin_worker() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # which the parent's thread may have blocked
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    gc.set_threshold(_NEW_OBJECTS)
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Python looks for cycles less often while a context of any thread is open: searches make many objects and few cycles."""
-    with _lock:
-        _rare.append(gc.get_threshold())
-        if 0 < _rare[-1][0] < _NEW_OBJECTS:  # 0: no collections
-            gc.set_threshold(_NEW_OBJECTS)
-    try:
-        yield
-    finally:
-        with _lock:
-            before = _rare.pop()
-            if not _rare:
-                gc.set_threshold(*before)
+    gc.set_threshold(NEW_OBJECTS)
 
 
 def keep_worker() -> None:

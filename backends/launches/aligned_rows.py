@@ -81,7 +81,7 @@ def row_major_results(graph: Graph) -> frozenset[int]:
 
 
 def narrowed_rows(graph: Graph) -> frozenset[int]:
-    """The slices that take all columns of a product, or of a kernel's result, but those that fill its rows to 16 bytes."""
+    """The slices that cut off the columns which pad the rows of a product, or of a kernel's result, to 16 bytes."""
     biased = {it.values[-1] for it in biased_products(graph)}
     return frozenset(
         values[0]

@@ -32,8 +32,8 @@ _FEWEST_RESULTS = 1 << 22  # of a convolution: smaller ones of cuDNN take 3 to 1
 _TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
 _ROWS_OF_CONVOLUTION = (8, *_ROWS)
-_COLUMNS, _WASTED = (256, 128), 1.05  # of a part of a row, and how many times those that the row has
-_PARTS, _FEW_LOADS = (4, 2, 1), 32  # of a program: those of few loads have several, which share the computation of their places
+_COLUMNS, _WASTED = (256, 128), 1.05  # columns of a part of a row; the parts of a row have at most so many times its columns
+_PARTS, _FEW_LOADS = (4, 2, 1), 32  # parts of a program; several only for few loads, which then share the address of a row
 _MOST_SOURCES = 4  # of a cumulative sum
 
 

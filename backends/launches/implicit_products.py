@@ -26,7 +26,7 @@ from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED, channels_last, sides
 
 _FEWEST_TILES, _MOST_PROGRAMS = 96, 132
 """Of a small convolution: tiles of 32 positions are of 16 where they would be fewer, and sums of many terms have as many parts
-as programs run at once. On an H200 sums of 4,608 terms took 11.0 µs for 512 channels of 7 × 7, and 5.1 in eight parts."""
+as an H200 has multiprocessors. There sums of 4,608 terms took 11.0 µs for 512 channels of 7 × 7, and 5.1 in eight parts."""
 _DEEP = 1536  # terms: of 1,024 one part took 3.5 µs and four 3.8, of 2,048 5.3 and 4.0
 _FILTERS, _FILTERS_IN_HALF = (16, 64), (16, 128)  # of a program, at least and at most
 _TERMS = 16, 32, 64  # of a step: at least, as it should be, at most

@@ -39,7 +39,7 @@ class LaunchKind(Enum):
     POOLING = "a generated kernel of a pooling"
     IMPLICIT_PRODUCT = "a generated kernel of a convolution, and of elementwise ops behind it"
     SCAN = "a generated kernel of a cumulative sum, and of the moves around it"
-    TOP_K = "a generated kernel of the largest or smallest elements of rows, and of what is computed before and behind"
+    TOP_K = "a generated kernel of a top-k of rows, with the ops before and behind it"
     PREPARED = "library kernels before the first call, of weights alone"
     VIEW = "no kernel: readers read its operands, or the makers of its operands write it"
 

@@ -1,6 +1,6 @@
-"""The largest or smallest elements of rows, with what computes the rows and what is computed of these elements.
+"""Top-k of rows as one generated kernel, with the ops that compute the rows and the ops on the chosen elements.
 
-A generated kernel has all of these: the router of a layer of experts is one launch.
+The router of a layer of experts is such a kernel.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,10 +32,10 @@ _REDUCTIONS = ("sum", "mean", "max")
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The positions of nodes: of an order of rows of which few places are kept, of what computes the rows `before` it, and of
-    what reads elements at these places or is computed of such elements `after` it.
+    """The positions of a top-k, of the ops `before` it that compute its rows, and of the ops `after` it, which gather the
+    chosen elements or compute on them.
 
-    `operands` are the values that it reads, `results` those that others read.
+    The kernel reads the values `operands` and stores `results`, which other launches read.
     """
 
     order: int

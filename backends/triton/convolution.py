@@ -74,7 +74,7 @@ def _part(it: ImplicitProduct, pointer: str) -> str:
 
 
 def _epilogue(file: ProgramFile, kernel: ConvolutionKernel, laid: Mapping[int, int], pointers: Mapping[int, str]) -> list[str]:
-    """The lines that compute the ops behind the sums, which become the last value; tensors are spread over them.
+    """The lines that compute the ops behind the convolution and assign their result to `sums`; smaller tensors are broadcast.
 
     `laid`: the copies of image and weight that the kernel reads; `pointers` are those of what it reads.
     """

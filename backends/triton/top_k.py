@@ -1,4 +1,4 @@
-"""The kernel of the largest or smallest elements of rows: a program has a row, and takes one element after the other.
+"""The kernel of a top-k of rows: a program has a row, and takes one element after the other.
 
 An element and its place are one integer: the bits of the number in an order of integers, and behind them the place, so that of
 equal elements the first is first. Nothing here is trusted: emitted kernels are checked against float64.
@@ -28,7 +28,7 @@ _OF_A_WARP = 1024  # elements of a row
 
 
 def write_top_k(file: ProgramFile, launch: Launch) -> None:
-    """Write the kernel of the largest or smallest elements of rows, and its launch."""
+    """Write the kernel of a top-k of rows, and its launch."""
     [found] = (it for it in top_ks(file.graph) if it.nodes == launch.nodes)
     *lead, width = file.types[file.graph.nodes[found.order].operands[0]].shape
     items = [file.graph.nodes[position] for position in found.nodes]

@@ -111,10 +111,14 @@ def _shows(file: ProgramFile, source: int, value: int) -> bool:
     return strides is not None and runs_in_memory(shape, strides) == runs_in_memory(shape, file.strides[value])
 
 
-_GENERATED = (
-    *(LaunchKind.BLOCK, LaunchKind.CONCATENATION, LaunchKind.POOLING, LaunchKind.IMPLICIT_PRODUCT),
-    *(LaunchKind.SCAN, LaunchKind.TOP_K),
-)
+_GENERATED = frozenset(LaunchKind) - {
+    LaunchKind.ATTENTION,
+    LaunchKind.CONVOLUTION,
+    LaunchKind.LIBRARY,
+    LaunchKind.PREPARED,
+    LaunchKind.PRODUCT,
+    LaunchKind.VIEW,
+}
 
 
 def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:

@@ -30,17 +30,7 @@ def _to_bytes(dtype: DType) -> ElementwiseOp:
     def exactly(mp: Any, x: Any) -> Any:
         return mp.mpf((int(x) - low) % 256 + low if abs(x) < 2**31 else 0)
 
-    return ElementwiseOp(
-        name=f"to_{dtype}",
-        words=f"x without its fraction, modulo 256 within the range of {dtype}",
-        dtype=str(dtype),
-        numbers=numbers,
-        exactly=exactly,
-        triton=f"{{x}}.to(tl.int32).to(tl.{dtype})",
-        torch=f"{{x}}.to(torch.int32).to(torch.{dtype})",
-        noun="whole",
-        keeps_zero=True,
-    )
+    return _to_whole(DType.int32, dtype, how="modulo 256 within", numbers=numbers, exactly=exactly)
 
 
 def _to_integers(dtype: DType) -> ElementwiseOp:
@@ -53,14 +43,20 @@ def _to_integers(dtype: DType) -> ElementwiseOp:
     def exactly(mp: Any, x: Any) -> Any:
         return mp.mpf(0 if mp.isnan(x) else largest if x > largest else least if x < least else int(x))
 
+    return _to_whole(dtype, how="in", numbers=numbers, exactly=exactly)
+
+
+def _to_whole(*types: DType, how: str, numbers: Any, exactly: Any) -> ElementwiseOp:
+    """The op that converts to the last of these types by way of the others."""
+    dtype = types[-1]
     return ElementwiseOp(
         name=f"to_{dtype}",
-        words=f"x without its fraction, in the range of {dtype}",
+        words=f"x without its fraction, {how} the range of {dtype}",
         dtype=str(dtype),
         numbers=numbers,
         exactly=exactly,
-        triton=f"{{x}}.to(tl.{dtype})",
-        torch=f"{{x}}.to(torch.{dtype})",
+        triton="{x}" + "".join(f".to(tl.{it})" for it in types),
+        torch="{x}" + "".join(f".to(torch.{it})" for it in types),
         noun="whole",
         keeps_zero=True,
     )

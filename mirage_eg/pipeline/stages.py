@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from mirage_eg.backends.evaluator.processes import rare_collections
+from mirage_eg.backends.evaluator.garbage_collection import rare_collections
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.false_laws import without_false_laws
 from mirage_eg.frontend.custom_op_check import check_custom_ops

@@ -17,7 +17,7 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.at_sizes import dims_of
-from mirage_eg.ir.deadline import NEVER, Deadline
+from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.executors import Memory, Workers, shared_processes
@@ -193,14 +193,16 @@ def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
 
 
 def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[tuple[Memory, Result]]:
-    """What searches that tune find for their segments, and their results without tuning."""
+    """What searches that tune find for their segments, and their results without tuning, both within a budget."""
     from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
 
     for name, program, options, wanted in searches:
+        until = NEVER if options.budget is None else after(options.budget)
         with shared_processes(), Workers() as workers:
             memory = search_ahead(name, program, options, on_gpu=True)
             workers.remember(memory)
-            yield memory, optimize_wanted(name, program, options, wanted)
+            left = options if until == NEVER else replace(options, budget=max(until.left(), 1e-6))
+            yield memory, optimize_wanted(name, program, left, wanted)
 
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:

@@ -17,17 +17,16 @@ from mirage_eg.frontend.fx_values import LITERALS, Fx, HostValues, attribute_of,
 from mirage_eg.frontend.known_masks import counting_scores
 
 
-def set_causal_flags(graph: Any, masked: Sequence[tuple[Fx, Mapping[str, Any]]]) -> None:
+def set_causal_flags(graph: Any, masked: Sequence[tuple[Fx, Mapping[str, Any], str]]) -> None:
     """Set the flags of those attentions of a functional graph whose masks are known; masks that nothing reads then are gone.
 
-    `masked`: attentions with their arguments, the mask's name begins with `attn_`.
+    `masked`: attentions with their arguments, and the name of the mask's.
     """
     literals = [node for node in graph.nodes if node.op == "get_attr" and str(node.target).startswith(LITERALS)]
     found = equal_constants(graph, {node.name: Place.CONSTANT for node in literals})
     state = {node.name: attribute_of(node) for node in literals}
     kinds: dict[tuple[Fx, int, int], tuple[bool, bool]] = {}
-    for node, given in masked:
-        [name] = [name for name in given if name.startswith("attn_")]
+    for node, given, name in masked:
         mask = _before_expansions(given[name], found.same)
         rows, columns = (given[each].meta["val"].shape[-2] for each in ("query", "key"))
         if found.place.get(mask) is not Place.CONSTANT or not (type(rows) is type(columns) is int):

@@ -21,7 +21,7 @@ class CausalFlags(CustomGraphPass):  # type: ignore[misc]
     def __call__(self, graph: Any) -> None:
         try:
             arguments = [(node, _arguments(node)) for node in graph.nodes]
-            masked = [(node, given) for node, given in arguments if given and _is_masked(node, given)]
+            masked = [(node, given, name) for node, given in arguments if (name := _mask(node, given))]
             if not masked:
                 return
             from mirage_eg.torch_compile.causal_flags import set_causal_flags  # loads the importer
@@ -45,7 +45,8 @@ def _arguments(node: Any) -> dict[str, Any]:
     return {each.name: value for each, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
 
 
-def _is_masked(node: Any, given: dict[str, Any]) -> bool:
-    """Whether an attention has a mask and no flag, and nothing for a gradient is read of it."""
+def _mask(node: Any, given: dict[str, Any]) -> str:
+    """The name of the mask of an attention; "" if it has none, or has the flag, or is read for a gradient."""
     forward = "query" in given and all(it.target is not getitem or it.args[1] == 0 or not it.users for it in node.users)
-    return forward and any(given.get(name) is not None for name in _MASKS) and not given.get("is_causal", False)
+    names = [name for name in _MASKS if given.get(name) is not None and forward and not given.get("is_causal", False)]
+    return names[0] if names else ""

@@ -3,6 +3,8 @@
 import pickle
 import threading
 from concurrent.futures import BrokenExecutor, Future
+from dataclasses import replace
+from time import sleep
 from typing import Any, cast
 
 import pytest
@@ -11,12 +13,13 @@ import torch
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
+from mirage_eg.pipeline import optimize as optimize_module
 from mirage_eg.pipeline import partition_stage
 from mirage_eg.pipeline.optimize import optimize, optimize_wanted, search_ahead
 from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Wanted
-from mirage_eg.torch_compile import segment_keys, segment_store
+from mirage_eg.torch_compile import begun_searches, segment_keys, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, searches_of
 from mirage_eg.torch_compile.records import Decision, graph_records
@@ -110,6 +113,19 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found() -> None:
     segment = store.find(graph.graph(), settings, lambda *seen: None, until=after(0.0))
     assert segment is not None and segment.candidate is found.candidates[0]
     assert segment.note == "not tuned: its share of the 7 s of budget was spent"
+
+
+def test_a_search_ahead_and_the_one_without_tuning_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = list[float | None]()
+    monkeypatch.setattr(optimize_module, "search_ahead", lambda name, program, options, on_gpu: sleep(0.05) or [])
+    monkeypatch.setattr(
+        optimize_module, "optimize_wanted", lambda name, program, options, wanted: budgets.append(options.budget)
+    )
+    [(_, program, options, wanted)] = searches("a").values()
+    for budget in (9.0, 0.01, None):
+        [_] = begun_searches._searched_ahead(None, [("a", program, replace(options, budget=budget), wanted)])
+    first, second, third = budgets
+    assert first is not None and 8 < first < 8.96 and second == 1e-6 and third is None
 
 
 @pytest.mark.slow

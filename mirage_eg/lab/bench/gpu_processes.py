@@ -45,7 +45,7 @@ class _Process:
             line.write(json.dumps([*command]).encode() + b"\n")
 
     def stopped(self) -> int:
-        """Its exit code; what is left of its group is killed."""
+        """Kill what is left of its process group; gives the exit code."""
         with suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         return self.popen.wait()
@@ -89,7 +89,7 @@ def run_on_gpus(
     """
     waiting, free = [*items], [*range(len(devices))]
     running: list[_Running[T]] = []
-    begun: dict[int, _Process] = {}  # those that import ahead, by their places
+    begun: dict[int, _Process] = {}  # processes that import ahead, by their places
     cores = sorted(os.sched_getaffinity(0)) if own_cores and sys.platform == "linux" else []
 
     def start(arguments: Sequence[str], place: int) -> _Process:

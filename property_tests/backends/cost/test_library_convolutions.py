@@ -6,8 +6,10 @@ from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.block_cost import Cost
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.ir.tensor import Tensor
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.ir.windows import channels_last
 
@@ -20,6 +22,16 @@ def convolution(
     filters = p.new_input((channels, channels // groups, window, window), dtype, "w", weight=weight)
     p.mark_output(p.conv2d(x, filters, pads=(window // 2,) * 4, groups=groups))
     return p.graph()
+
+
+def of_images_last(
+    images: int, channels: int, filters: int, extent: int, window: int, stride: int, groups: int = 1, dtype: str = "float16"
+) -> tuple[KernelGraph, Tensor]:
+    """A program with a convolution of images channels last, and its result."""
+    p, shape = new_kernel_graph(), (images, channels, extent, extent)
+    x = p.new_input(shape, dtype, "x", strides=channels_last(shape))
+    w = p.new_input((filters, channels // groups, window, window), dtype, "w", weight=True)
+    return p, p.conv2d(x, w, stride, pads=(window // 2,) * 4, groups=groups)
 
 
 def cost(graph: Graph) -> Cost:
@@ -98,28 +110,26 @@ OF_MANY = (  # channels, filters, groups, extent, window, stride, µs of 128 ima
 def test_predictions_of_convolutions_of_many_images(
     channels: int, filters: int, groups: int, extent: int, window: int, stride: int, us: float
 ) -> None:
-    p, shape = new_kernel_graph(), (128, channels, extent, extent)
-    x = p.new_input(shape, "bfloat16", "x", strides=channels_last(shape))
-    w = p.new_input((filters, channels // groups, window, window), "bfloat16", "w", weight=True)
-    p.mark_output(result := p.conv2d(x, w, stride, pads=(window // 2,) * 4, groups=groups))
+    p, result = of_images_last(128, channels, filters, extent, window, stride, groups, "bfloat16")
+    p.mark_output(result)
     predicted = cost(with_output_marks(p.graph(), [{"strides": channels_last(result.shape)}])).us
     assert 0.7 * us < predicted < 1.5 * us
 
 
-SMALL = (  # images, channels, filters, extent, window, stride, µs of a generated kernel with a relu, channels last; H200
+SMALL = (  # images, channels, filters, extent, window, stride, µs of the best form by hand, with a relu; H200, torch 2.11
     (1, 64, 64, 56, 3, 1, 3.03),
     (1, 64, 128, 56, 3, 2, 2.94),
     (1, 128, 128, 28, 3, 1, 4.19),
     (1, 128, 256, 28, 3, 2, 3.72),
-    (1, 256, 256, 14, 3, 1, 4.9),
-    (1, 256, 512, 14, 3, 2, 4.2),
-    (1, 512, 512, 7, 3, 1, 5.07),
-    (2, 256, 256, 14, 3, 1, 5.7),
-    (4, 512, 512, 7, 3, 1, 8.0),
-    (1, 320, 320, 32, 3, 1, 12.7),
+    (1, 256, 256, 14, 3, 1, 4.58),
+    (1, 256, 512, 14, 3, 2, 3.89),
+    (1, 512, 512, 7, 3, 1, 4.99),
+    (2, 256, 256, 14, 3, 1, 5.41),
+    (4, 512, 512, 7, 3, 1, 7.44),
+    (1, 320, 320, 32, 3, 1, 9.84),
     (1, 64, 128, 56, 1, 2, 1.66),
     (1, 1024, 256, 14, 1, 1, 3.49),
-    (1, 2048, 512, 7, 1, 1, 4.1),
+    (1, 2048, 512, 7, 1, 1, 4.02),
 )
 
 
@@ -127,12 +137,9 @@ SMALL = (  # images, channels, filters, extent, window, stride, µs of a generat
 def test_predictions_of_small_convolutions(
     images: int, channels: int, filters: int, extent: int, window: int, stride: int, us: float
 ) -> None:
-    p, shape = new_kernel_graph(), (images, channels, extent, extent)
-    x = p.new_input(shape, "float16", "x", strides=channels_last(shape))
-    w = p.new_input((filters, channels, window, window), "float16", "w", weight=True)
-    p.mark_output(p.relu(p.conv2d(x, w, stride, pads=(window // 2,) * 4)))
-    found = cost(p.graph()).us
-    assert 0.75 * us < found < 1.3 * us
+    p, result = of_images_last(images, channels, filters, extent, window, stride)
+    p.mark_output(p.relu(result))
+    assert 0.75 * us < cost(p.graph()).us < 1.4 * us
 
 
 OF_ODD_GROUPS = (  # channels of a group, groups, extent, window, µs of 128 images in bfloat16, row-major; H200, torch 2.11

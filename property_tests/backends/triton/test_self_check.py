@@ -1,5 +1,7 @@
 """The reference of an emitted program: the program in PyTorch, in double precision where what it holds at once fits."""
 
+from typing import Any
+
 import pytest
 
 from mirage_eg import new_kernel_graph
@@ -27,10 +29,10 @@ def test_a_reference_is_exact_where_what_it_holds_at_once_fits(branches: int, pr
 
 def test_a_reference_frees_each_value_after_its_last_reader() -> None:
     torch = pytest.importorskip("torch")
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     text = write_reference(_chain(8, 2), ["x"], {})
     exec(text, found)
     x = torch.randn(8)
-    [y] = found["reference"](x)  # type: ignore[operator]
+    [y] = found["reference"](x)
     assert torch.allclose(y, x.double().relu().sigmoid().tanh() + (2 * x.double()).exp() + (3 * x.double()).exp())
     assert text.count("del ") == 6  # of two values twice

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from mirage_eg.backends.evaluator.processes import rare_collections
+from mirage_eg.backends.evaluator.garbage_collection import rare_collections
 
 
 @pytest.fixture
