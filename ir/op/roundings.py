@@ -47,7 +47,7 @@ def _to_integers(dtype: DType) -> ElementwiseOp:
 
 
 def _to_whole(*types: DType, how: str, numbers: Any, exactly: Any) -> ElementwiseOp:
-    """The op that converts to the last of these types by way of the others."""
+    """The op that converts to these types in turn."""
     dtype = types[-1]
     return ElementwiseOp(
         name=f"to_{dtype}",
