@@ -36,8 +36,19 @@ windows of 3×3 in 240 channels of 28 × 28, and 15.1 to 16.3 for 7×7 in 96 cha
 DEPTHWISE_OF_MANY = 61.0
 """The same for many images in half precision, channels last, whose operations are the places of a window times the elements of
 image and result. Ten of 128 images were predicted at 0.84 to 1.23 of their times on an H200: 3×3 to 7×7, strides of 1 and 2."""
-_FILTERS = 128  # that a tile of cuDNN's convolutions in half precision has
-_CHANNELS = 32  # likewise: of 16 an H200 has 2.1 to 2.5 times the time
+_FILTERS, _CHANNELS = (
+    128,
+    32,
+)  # that a tile of cuDNN's convolutions in half precision has: of 16 channels 2.1 to 2.5 times the time
+_FILTERS_OF_FLOATS, _CHANNELS_OF_FLOATS = 32, 48
+_FILTERS_OF_TRANSPOSED, _CHANNELS_OF_TRANSPOSED = 32, 64
+_TRANSPOSED_VOLUME = 1.7
+"""Likewise in float32, and transposed; how much longer a transposed convolution of volumes takes.
+
+On an H200 cuDNN reached 14 TFLOP/s for 3 channels in float32, 30 to 38 for 8, 110 for 32 and 210 for 64. Transposed it
+reached 120 to 200 of 64 channels in the plane, and in volumes 11, 32 and 82 to 121 of 16, 32 and 64. `compiled_us` of 101
+convolutions of KernelBench was off by a factor of 2.8 in the mean without these numbers, and by 1.5 with them.
+"""
 _CHANNELS_OF_GROUPS, _CHANNELS_OF_ODD_GROUPS = 140.0, 430.0
 """How much slower a convolution of groups is, times the channels of a group. Of 128 images in bfloat16 cuDNN took 181, 96, 38
 and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200; where they are no power of two, 9 to 196 TFLOP/s for
@@ -74,7 +85,7 @@ def library_slowdown(dtype: DType, op: str) -> float:
     if op in CONVOLUTIONS:
         return 1.1 if dtype.itemsize == 2 else 3.0
     if op in TRANSPOSED:
-        return 1.1 if dtype.itemsize == 2 else 6.0
+        return 2.0 if dtype.itemsize == 2 else 6.0
     return 1.0 if dtype.itemsize == 2 else 13.4
 
 
@@ -87,16 +98,28 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
     if is_depthwise(graph, item):
         return operations, DEPTHWISE
     slower = library_slowdown(image.dtype, item.op)
-    filters, channels, *_ = weight.shape
-    if item.op not in CONVOLUTIONS or image.dtype.itemsize != 2:
+    filters, channels, *window = weight.shape
+    if item.op in TRANSPOSED:
+        slower *= _TRANSPOSED_VOLUME if len(window) > 2 else 1.0
+        return operations, slower * _padding(
+            channels, _FILTERS_OF_TRANSPOSED, filters // item["groups"], _CHANNELS_OF_TRANSPOSED
+        )
+    if item.op not in CONVOLUTIONS:
         return operations, slower
+    if image.dtype.itemsize != 2:
+        return operations, slower * _padding(filters, _FILTERS_OF_FLOATS, channels, _CHANNELS_OF_FLOATS)
     if item["groups"] > 1:
         odd = channels.bit_count() > 1
         return operations, max(slower, (_CHANNELS_OF_ODD_GROUPS if odd else _CHANNELS_OF_GROUPS) / channels)
     if (windows := window_products(graph).get(value)) is not None:
         return 2 * windows.rows * windows.columns * filters, max(1.0, _LEAST_COLUMNS / filters)
-    slower *= _FILTERS * ceil(filters / _FILTERS) / filters * max(1.0, _CHANNELS / channels)
+    slower *= _padding(filters, _FILTERS, channels, _CHANNELS)
     return operations, _UNALIGNED_CHANNELS if channels % ALIGNED_HALVES else slower
+
+
+def _padding(filters: int, filters_of_tile: int, channels: int, channels_of_tile: int) -> float:
+    """The operations of tiles that hold so many filters and channels, over those of the convolution."""
+    return ceil(filters / filters_of_tile) * filters_of_tile / filters * max(1.0, channels_of_tile / channels)
 
 
 def converted_bytes(graph: Graph, item: Node) -> int:

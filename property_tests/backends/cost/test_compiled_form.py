@@ -3,7 +3,7 @@
 import pytest
 
 from mirage_eg.backends.cost.compiled_form import compiled_us
-from mirage_eg.backends.cost.devices import Device, device_for
+from mirage_eg.backends.cost.devices import DEVICES, Device, device_for
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.aligned_rows import with_gaps
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
@@ -56,3 +56,21 @@ def test_views_move_nothing_and_rows_of_a_table_are_read_alone() -> None:
     graph.mark_output(graph.relu(graph.transpose(graph.gather(table, rows, 0), (1, 0, 2))))
     indices_us = 1e6 * 8 * ROWS / H100.memory_bandwidth
     assert compiled_us(graph.graph(), H100) == pytest.approx(moved_us(2) + indices_us, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "image", "window", "stride", "us"),
+    [
+        ("max_pool2d", (32, 64, 514, 514), (4, 4), 1, 4286),
+        ("max_pool2d", (64, 192, 1, 65530), (1, 8), 1, 2693),
+        ("max_pool3d", (16, 32, 126, 126, 126), (3, 3, 3), 2, 5557),
+        ("avg_pool3d", (16, 32, 128, 128, 256), (3, 3, 3), 2, 8590),
+    ],
+)
+def test_poolings_take_the_time_of_their_loads(
+    op: str, image: tuple[int, ...], window: tuple[int, ...], stride: int, us: float
+) -> None:
+    """Problems of KernelBench in float32, as Inductor's code took on an H200."""
+    graph = new_kernel_graph()
+    graph.mark_output(getattr(graph, op)(graph.new_input(image, "float32", "x"), window, (stride,) * len(window)))
+    assert us / 1.5 < compiled_us(graph.graph(), DEVICES["H200"]) < us * 1.5

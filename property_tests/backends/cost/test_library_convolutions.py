@@ -4,6 +4,7 @@ import pytest
 
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.block_cost import Cost
+from mirage_eg.backends.cost.compiled_form import compiled_us
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.builder import KernelGraph
@@ -187,6 +188,30 @@ def test_predictions_of_measured_transposed_convolutions(images: int, extent: in
     x, w = p.new_input((images, 64, extent, extent), "float32"), p.new_input((64, 64, 3, 3), "float32", weight=True)
     p.mark_output(p.conv_transpose2d(x, w))
     assert us / 1.5 < sum(it.us for it in predict(p.graph(), DEVICES["H200"])) < us * 1.5
+
+
+OF_KERNELBENCH = (  # images, channels, filters, extents, window, stride, whether transposed, µs in float32; H200, torch 2.11
+    ((16, 3, 64, 64, 64), 64, (3, 3, 3), 1, False, 1846),
+    ((16, 3, 64, 64, 64), 64, (3, 5, 7), 1, False, 9920),
+    ((8, 3, 16, 128, 128), 64, (3, 5, 7), 1, False, 4882),
+    ((16, 3, 256, 256, 10), 64, (3, 3, 1), 1, False, 2711),
+    ((16, 16, 1024, 1024), 128, (3, 3), 1, False, 6638),
+    ((8, 64, 512, 512), 64, (3, 7), 1, True, 2280),
+    ((8, 32, 512, 1024), 32, (3, 3), 1, True, 1234),
+    ((4, 32, 32, 64, 128), 32, (3, 3, 3), 2, True, 1796),
+)
+
+
+@pytest.mark.parametrize(("image", "filters", "window", "stride", "transposed", "us"), OF_KERNELBENCH)
+def test_predictions_of_convolutions_in_float32(
+    image: tuple[int, ...], filters: int, window: tuple[int, ...], stride: int, transposed: bool, us: float
+) -> None:
+    p = new_kernel_graph()
+    shape = (image[1], filters, *window) if transposed else (filters, image[1], *window)
+    x, w = p.new_input(image, "float32"), p.new_input(shape, "float32", weight=True)
+    name = f"conv{'_transpose' * transposed}{len(window)}d"
+    p.mark_output(getattr(p, name)(x, w, strides=(stride,) * len(window)))
+    assert us / 1.5 < compiled_us(p.graph(), DEVICES["H200"]) < us * 1.5
 
 
 @pytest.mark.parametrize("ops", [0, 1, 2])
