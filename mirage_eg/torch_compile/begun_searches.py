@@ -193,7 +193,7 @@ def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
 
 
 def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[tuple[Memory, Result]]:
-    """What searches that tune find for their segments, and their results without tuning, both within a budget."""
+    """What searches that tune find for their segments, and their results without tuning and without the GPU, within a budget."""
     from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
 
     for name, program, options, wanted in searches:
@@ -201,8 +201,8 @@ def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[tuple[
         with shared_processes(), Workers() as workers:
             memory = search_ahead(name, program, options, on_gpu=True)
             workers.remember(memory)
-            left = options if until == NEVER else replace(options, budget=max(until.left(), 1e-6))
-            yield memory, optimize_wanted(name, program, left, wanted)
+            left = options.budget if until == NEVER else max(until.left(), 1e-6)
+            yield memory, optimize_wanted(name, program, replace(options, budget=left, device="cpu"), wanted)
 
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:

@@ -116,15 +116,14 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found() -> None:
 
 
 def test_a_search_ahead_and_the_one_without_tuning_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    budgets = list[float | None]()
+    given = list[Options]()
     monkeypatch.setattr(optimize_module, "search_ahead", lambda name, program, options, on_gpu: sleep(0.05) or [])
-    monkeypatch.setattr(
-        optimize_module, "optimize_wanted", lambda name, program, options, wanted: budgets.append(options.budget)
-    )
+    monkeypatch.setattr(optimize_module, "optimize_wanted", lambda name, program, options, wanted: given.append(options))
     [(_, program, options, wanted)] = searches("a").values()
     for budget in (9.0, 0.01, None):
-        [_] = begun_searches._searched_ahead(None, [("a", program, replace(options, budget=budget), wanted)])
-    first, second, third = budgets
+        [_] = begun_searches._searched_ahead(None, [("a", program, replace(options, budget=budget, device="cuda"), wanted)])
+    first, second, third = (it.budget for it in given)
+    assert {it.device for it in given} == {"cpu"}  # a run on the GPU tunes
     assert first is not None and 8 < first < 8.96 and second == 1e-6 and third is None
 
 
