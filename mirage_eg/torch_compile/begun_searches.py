@@ -193,7 +193,7 @@ def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
 
 
 def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[tuple[Memory, Result]]:
-    """What searches that tune find for their segments, and their results without tuning and without the GPU, within a budget."""
+    """What searches that tune find for their segments, and their results without tuning or a GPU, both within a budget."""
     from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
 
     for name, program, options, wanted in searches:
