@@ -76,8 +76,10 @@ class BegunSearches:
         return max(done, key=lambda it: self._gain(it, running[it], gain)) if done else (free or programs)[0]
 
     def _gain(self, program: Graph, future: Future[list[Any]], gain: Callable[[Graph, Result], float]) -> float:
-        failed = future.cancelled() or future.exception() is not None
-        return 0.0 if failed or self._tunes else gain(program, future.result()[0])
+        if future.cancelled() or future.exception() is not None:
+            return 0.0
+        [found] = future.result()
+        return gain(program, found[1] if self._tunes else found)
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
         """The result of a search, when it is there; None if it was not begun, and will not be, or is to be done here.

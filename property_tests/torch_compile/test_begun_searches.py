@@ -166,14 +166,15 @@ def test_apart_from_this_process_workers_begin_the_next_themselves() -> None:
     assert [*workers.begun] == ["a", "b", "c"]
 
 
-def test_of_searches_that_are_done_the_one_that_saves_most_is_next() -> None:
+@pytest.mark.parametrize("tunes", [False, True])
+def test_of_searches_that_are_done_the_one_that_saves_most_is_next(tunes: bool) -> None:
     workers: Any = FakeWorkers(4)
     given = different_searches("abc")
-    begun = BegunSearches(workers, given, {search[1]: name for name, search in given.items()}, apart=True)
+    begun = BegunSearches(workers, given, {search[1]: name for name, search in given.items()}, tunes, apart=True)
     programs = [search[1] for search in given.values()]
     workers.begun["a"].set_exception(MemoryError())
     for name, us in (("b", 2.0), ("c", 3.0)):
-        workers.begun[name].set_result([us])
+        workers.begun[name].set_result([("segments", us) if tunes else us])
     gain: Any = lambda program, us: us  # noqa: E731
     assert begun.next_of(programs, NEVER, gain) is programs[2] and begun.next_of(programs[:2], NEVER, gain) is programs[1]
     assert begun.next_of(programs, NEVER) is programs[0]
