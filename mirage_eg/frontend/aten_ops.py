@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from mirage_eg.frontend import (
     aten_convolution,
-    aten_einsum,
     aten_elementwise,
     aten_encoder,
     aten_experts,
@@ -26,7 +25,6 @@ from mirage_eg.frontend.aten_call import Call, Handled, Handler
 
 _HANDLERS: dict[str, Handler] = {
     **aten_convolution.HANDLERS,
-    **aten_einsum.HANDLERS,
     **aten_elementwise.HANDLERS,
     **aten_experts.HANDLERS,
     **aten_fills.HANDLERS,
