@@ -30,8 +30,7 @@ from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.expand import expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.lab.model_writer import WrittenModel
-from mirage_eg.lab.published_models import PUBLISHED_MODELS
+from mirage_eg.lab.published_models import PUBLISHED_MODELS, WrittenModel
 
 MODELS = {
     "nasrnn": {"width": 16},

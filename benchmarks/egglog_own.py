@@ -17,7 +17,7 @@ from mirage_eg.egraph.expression import Expression
 from mirage_eg.egraph.oracle import INSERTED, Limits, build_oracle, insert
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.scheduler import count_nodes
-from mirage_eg.egraph.soundness.growth import targets
+from mirage_eg.egraph.soundness.check_file import targets
 from mirage_eg.frontend.workloads import WORKLOADS
 
 SHIFT = '(rewrite (Sum i (Exp x)) (Mul (Exp (Max i x)) (Sum i (Exp (Sub x (Max i x))))) :name "log-sum-exp shift")'

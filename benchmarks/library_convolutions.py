@@ -21,8 +21,8 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, time_alternately, timing_stream
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.windows import channels_last
+from mirage_eg.ir.written_inputs import with_output_marks
 
 
 @dataclass(frozen=True)

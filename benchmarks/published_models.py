@@ -38,8 +38,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.weights import without_weights
 from mirage_eg.lab.baselines.baselines import Baseline, program_baselines, quiet
-from mirage_eg.lab.model_writer import WrittenModel
-from mirage_eg.lab.published_models import PUBLISHED_MODELS
+from mirage_eg.lab.published_models import PUBLISHED_MODELS, WrittenModel
 
 ORDER = ("nasrnn", "bert_attention", "bert", "squeezenet", "resnet50")
 SMALL: Mapping[str, Mapping[str, Any]] = {

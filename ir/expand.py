@@ -101,3 +101,12 @@ def _is_primitive(graph: Graph, custom: bool) -> bool:
         _is_kept(item, custom) and all(_is_primitive(value, custom) for _, value in item.attributes if isinstance(value, Graph))
         for item in graph.nodes
     )
+
+
+def has_choices(graph: Graph) -> bool:
+    """Whether an op of a kernel graph, or of the graphs in it, may leave out an operand, as a softmax its masked entries."""
+    return _chooses(expand_custom(expand(graph)))
+
+
+def _chooses(graph: Graph) -> bool:
+    return any(OPS[item.op].selects or ("graph" in item.mapping and _chooses(item["graph"])) for item in graph.nodes)

@@ -190,7 +190,7 @@ _ROWS = (
             "name": "text?",
             "omap": "ints?",
             "dtype": "text?",
-            "strides": "ints?",  # in memory; of a program those that the caller wants (`ir.output_marks`)
+            "strides": "ints?",  # in memory; of a program those that the caller wants (`ir.written_inputs`)
             "into": "int?",  # of a program: the place of the input whose memory receives the result (`ir.written_inputs`)
         },
     ),

@@ -4,12 +4,31 @@ A program is a function of its inputs: a result is the new value, the input the 
 the caller finds the new value in the memory of the old one. It changes no meaning; emitted programs and the cost model read it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import node
 from mirage_eg.ir.op.library import ROW_WRITES
-from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.remembered import once_per_graph
+
+_MARKS = ("into", "strides")
+
+
+def with_output_marks(graph: Graph, marks: Sequence[dict[str, Any]]) -> Graph:
+    """The graph with these marks at its outputs; marks that are not named stay."""
+    given = iter(marks)
+    nodes = tuple(
+        node("output", *item.operands, **item.mapping | next(given)) if item.op == "output" else item for item in graph.nodes
+    )
+    if nodes == graph.nodes:
+        return graph
+    return Graph(nodes).keeping_undefined() if graph.keeps_undefined else Graph(nodes)
+
+
+def with_marks_of(graph: Graph, program: Graph) -> Graph:
+    """A graph that computes a program, with the marks of its outputs."""
+    return with_output_marks(graph, [{name: item.get(name) for name in _MARKS} for item in program.outputs])
 
 
 @once_per_graph

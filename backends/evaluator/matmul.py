@@ -4,16 +4,59 @@ A float32 weight is widened chunk by chunk, in a buffer that stays in the cache:
 cost several times the product itself, which for few rows is as fast as reading the weight.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from mirage_eg.backends.evaluator.algebra import Array
-from mirage_eg.backends.evaluator.batched_matmul import batched_matmul, with_rank
 from mirage_eg.backends.evaluator.cpu_threads import do_all, keep_step_with, raise_if_stopped, threads
-from mirage_eg.ir.shapes import broadcast
+from mirage_eg.ir.shapes import Shape, broadcast
+
+
+def batched_matmul(x: Array, y: Array, multiply: Callable[[Array, Array], Array], copies: bool) -> Array:
+    """The batched product of x and y by calls of `multiply` on batches as small as possible.
+
+    Without `copies` a dim is merged only if this needs no copy of the operand.
+    """
+    rank = max(x.ndim, y.ndim)
+    x, y = with_rank(x, rank), with_rank(y, rank)
+    *x_lead, m, k = x.shape
+    *y_lead, _, n = y.shape
+    if x_lead == y_lead:
+        return multiply(x, y)
+    rows = [axis for axis in range(rank - 2) if y_lead[axis] == 1 < x_lead[axis]]
+    columns = [axis for axis in range(rank - 2) if x_lead[axis] == 1 < y_lead[axis]]
+    if not copies:
+        rows = rows if _merge(x, (*rows, rank - 2)) else []
+        columns = columns if _merge(y, (*columns, rank - 1)) else []
+    lead = [max(pair) for pair in zip(x_lead, y_lead, strict=True)]
+    stack = [axis for axis in range(rank - 2) if lead[axis] > 1 and axis not in rows and axis not in columns]
+    units = [axis for axis in range(rank - 2) if lead[axis] == 1]
+    product = multiply(
+        x.transpose(*units, *columns, *stack, *rows, rank - 2, rank - 1).reshape(*_at(x.shape, stack), -1, k),
+        y.transpose(*units, *rows, *stack, rank - 2, *columns, rank - 1).reshape(*_at(y.shape, stack), k, -1),
+    )
+    product = product.reshape(*_at(lead, stack), *_at(lead, rows), m, *_at(lead, columns), n)
+    positions = [*stack, *rows, rank - 2, *columns, rank - 1]  # the dim of the result for each dim of the product
+    return product.transpose(sorted(range(len(positions)), key=positions.__getitem__)).reshape(*lead, m, n)
+
+
+def with_rank(x: Array, rank: int) -> Array:
+    """x with leading extents of 1."""
+    return x.reshape((1,) * (rank - x.ndim) + x.shape) if x.ndim < rank else x
+
+
+def _at(extents: Sequence[int], axes: Sequence[int]) -> Shape:
+    return tuple(extents[axis] for axis in axes)
+
+
+def _merge(x: Array, axes: Sequence[int]) -> bool:
+    """Whether these dims are contiguous as one dim, the last one fastest."""
+    long = [axis for axis in axes if x.shape[axis] > 1]
+    return all(x.strides[slow] == x.strides[fast] * x.shape[fast] for slow, fast in pairwise(long))
+
 
 CHUNK_ELEMENTS = 1 << 18  # widened at a time: 2 MB of float64
 MOST_TERMS = 1 << 32  # of a product that nothing interrupts: tenths of a second

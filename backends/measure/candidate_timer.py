@@ -3,13 +3,12 @@
 A candidate that fails is an outcome, no exception; only a GPU context that is lost for all that follow is one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import geometric_mean, median
 from typing import Any
 
-from mirage_eg.backends.measure.kernel_events import EventDriver
 from mirage_eg.backends.measure.timing import (
     Timing,
     captured,
@@ -19,7 +18,7 @@ from mirage_eg.backends.measure.timing import (
     time_in_turn,
     timing_stream,
 )
-from mirage_eg.backends.runtime.cuda_driver import cuda_driver
+from mirage_eg.backends.runtime.cuda_driver import Driver, Function, LaunchCall, cuda_driver
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
@@ -27,6 +26,54 @@ from mirage_eg.backends.triton.file_tables import Kind, tables_of
 from mirage_eg.backends.triton.kernel_binaries import kernel_name
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.shapes import Shape
+
+_RUNS = 10
+
+
+class EventDriver:
+    """A driver that can record an event before each launch and one after it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._recorded: list[tuple[int, Any, Any]] | None = None  # handles of functions with events; None: record none
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    def prepare(self, function: Function, grid: Shape, stream: int, parameters: Any) -> LaunchCall:
+        """The driver's launch, which records events while kernels are timed."""
+        launch = self._driver.prepare(function, grid, stream, parameters)
+
+        def recorded() -> int:
+            if self._recorded is None:
+                return launch()
+            import torch
+
+            start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+            start.record()
+            status = launch()
+            end.record()
+            self._recorded.append((function.handle, start, end))
+            return status
+
+        return recorded
+
+    def kernels_us(self, run: Callable[[], object]) -> dict[int, float]:
+        """The microseconds of each function in one run, by its handle; none if the run cannot be captured.
+
+        A function that is launched several times has their sum.
+        """
+        self._recorded = []
+        try:
+            if captured(run, _RUNS) is None:
+                return {}
+            times: dict[int, list[float]] = {}
+            for handle, start, end in self._recorded:
+                times.setdefault(handle, []).append(1000.0 * start.elapsed_time(end))
+        finally:
+            self._recorded = None
+        return {handle: median(us) * len(us) / _RUNS for handle, us in times.items()}
+
 
 ERROR_RATIO = 2  # a candidate may be this many times as wrong as the library form, as in the float check
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # or so wrong, of the largest element

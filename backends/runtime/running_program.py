@@ -14,14 +14,45 @@ from typing import Any
 from mirage_eg.backends.runtime.argument_checks import ArgumentChecker
 from mirage_eg.backends.runtime.array_library import ArrayLayout, Library
 from mirage_eg.backends.runtime.cuda_driver import Driver, Function, cuda_driver
+from mirage_eg.backends.runtime.cupy_arrays import Cupy
 from mirage_eg.backends.runtime.launch_plan import launch_plan_of
 from mirage_eg.backends.runtime.mixed_programs import MixedStreamState, stand_in
-from mirage_eg.backends.runtime.prepared_weights import PreparedWeights
 from mirage_eg.backends.runtime.stream_state import LaunchSite, StreamState
 from mirage_eg.backends.triton.compile import compile_module
 from mirage_eg.backends.triton.kernel_binaries import kernel_name
 from mirage_eg.backends.triton.targets import Target
-from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.errors import MirageError, UnsupportedError
+
+
+class PreparedWeights:
+    """The results of a program's `prepare`, kept as the program says (`triton.prepared_weights`).
+
+    CuPy has no counter of changes in place: its weights are known by their addresses.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._lock = module, Lock()
+        self._of_cupy: tuple[list[int], list[Any]] = [], []  # addresses of the last weights, and the results
+
+    def __call__(self, arrays: Sequence[Any], library: Library) -> Sequence[Any]:
+        """The results for the arrays of a call. Raises MirageError: CuPy arrays without torch."""
+        weights = [arrays[place] for place in self._module.WEIGHTS]
+        with self._lock:
+            if not isinstance(library, Cupy):
+                results: Sequence[Any] = self._module.prepared(*weights)
+                return results
+            addresses = [library.address(weight) for weight in weights]
+            if addresses != self._of_cupy[0]:
+                self._of_cupy = addresses, self._by_torch(weights, library)
+            return self._of_cupy[1]
+
+    def _by_torch(self, weights: Sequence[Any], library: Cupy) -> list[Any]:
+        try:
+            tensors = library.to_torch(weights)
+        except ImportError:
+            raise MirageError("this program computes functions of weights by torch; install torch") from None
+        return library.from_torch(self._module.prepared(*tensors))
+
 
 MOST_STREAMS = 16  # whose intermediate buffers stay allocated
 _WARP = 32

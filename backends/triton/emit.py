@@ -7,7 +7,7 @@ against float64.
 import keyword
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
@@ -48,7 +48,6 @@ from mirage_eg.backends.triton.written_calls import (
     write_fused_convolution,
     write_library_call,
 )
-from mirage_eg.backends.triton.written_inputs import write_into_inputs
 from mirage_eg.backends.triton.written_tables import written_sized_tables, written_tables
 from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.errors import GraphError
@@ -56,9 +55,9 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import JOINS, RESHAPES
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.output_marks import with_marks_of
 from mirage_eg.ir.passes import with_direct_reshapes
 from mirage_eg.ir.sizes import SizeArgument
+from mirage_eg.ir.written_inputs import with_marks_of, written_inputs
 
 # Names that the emitted file uses.
 _TABLES = (
@@ -363,3 +362,25 @@ def _returned(file: ProgramFile) -> str:
         returned.append(text if want in (None, str(have)) else f"{text}.to(torch.{want})")
     file.calls_torch |= any("torch." in text for text in returned)
     return ", ".join(returned)
+
+
+def write_into_inputs(file: ProgramFile) -> None:
+    """Write the copies of results into inputs, after all launches; results that show an old value are copied before."""
+    graph = file.graph
+    pairs = [(graph.outputs[result].operands[0], graph.input_values[place]) for result, place in written_inputs(graph).items()]
+    copied = [(value, given) for value, given in pairs if file.names[value] != file.names[given]]
+    file.step = len(graph.nodes)
+    for value in dict.fromkeys(item.operands[0] for item in graph.outputs):
+        if _shows(graph, value, {given for _, given in copied}):
+            old, file.names[value] = file.names[value], file.new_name(f"t{value}")
+            file.body.append(f"    {file.names[value]} = {old}.clone()")
+    for value, given in copied:
+        file.use(value)
+        file.body.append(f"    {file.names[given]}.copy_({file.names[value]})")
+    file.calls_torch |= bool(copied)
+
+
+def _shows(graph: Graph, value: int, inputs: Container[int]) -> bool:
+    """Whether a value may be in the memory of one of these inputs."""
+    item = graph.node_of[value]
+    return value in inputs or (item.kind is Kind.REARRANGEMENT and any(_shows(graph, it, inputs) for it in item.operands))

@@ -1,14 +1,15 @@
 """The kernels of an emitted program and their launches: one for each block graph."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from mirage_eg.backends.launches.launch_graph import Launch
-from mirage_eg.backends.triton.addressing import launch_grid
+from mirage_eg.backends.triton.addressing import Pointer, launch_grid
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part, emit_block
 from mirage_eg.backends.triton.clusters import written_cluster
 from mirage_eg.backends.triton.kernel_binaries import signature_of_sizes
-from mirage_eg.backends.triton.kernel_names import kernel_name, named_by_place, renamed
 from mirage_eg.backends.triton.prepared_weights import add_loop_bounds
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramFile
 from mirage_eg.backends.triton.safe_exp import NO_VALUES
@@ -19,11 +20,52 @@ from mirage_eg.backends.triton.split_reduction import (
     row_maxima_of,
     with_row_maxima,
 )
+from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.sizes import most
+
+_NUMBERED = re.compile(r"[a-z]\d+(?:_[a-z]\d+)*((?:_[a-z]+)*)")  # as t14, x3, t19_t20_peak
+_MOST_OPS = 4
+_NAMED_KINDS = (Kind.MATMUL, Kind.REDUCTION, Kind.ELEMENTWISE)
+
+
+def kernel_name(block: Graph, written: Sequence[str]) -> str:
+    """The name of a kernel: that of the values it writes, or of its ops where such a name is a number."""
+    if any(map(_NUMBERED.fullmatch, written)):
+        written = [*dict.fromkeys(item.op for item in block.nodes if item.kind in _NAMED_KINDS)][:_MOST_OPS] or ["copy"]
+    return "_".join([*written, "kernel"])
+
+
+def named_by_place(part: Part) -> Part:
+    """A part in which tensors whose names are numbers are numbered in the order of the kernel's arguments."""
+    names = {pointer.tensor: pointer.tensor for pointer in part.pointers}
+    taken = {name for name in names if not _NUMBERED.fullmatch(name)}
+    for place, name in enumerate(names):
+        if (numbered := _NUMBERED.fullmatch(name)) is not None:
+            names[name] = names_used(taken, f"t{place}{numbered[1]}")
+            taken.add(names[name])
+    return renamed(part, names)
+
+
+def renamed(part: Part, names: Mapping[str, str]) -> Part:
+    """A part with other names of its tensors."""
+
+    def new(pointer: Pointer) -> Pointer:
+        rows = pointer.rows and replace(pointer.rows, index=new(pointer.rows.index))
+        return replace(pointer, name=f"{names[pointer.tensor]}_ptr", tensor=names[pointer.tensor], rows=rows)
+
+    return replace(
+        part,
+        inputs=[new(pointer) for pointer in part.inputs],
+        outputs=[new(pointer) for pointer in part.outputs],
+        exported_maxima=[(export, new(pointer)) for export, pointer in part.exported_maxima],
+        skipped=None if part.skipped is None else (part.skipped[0], new(part.skipped[1])),
+    )
+
 
 _LARGEST_GRID = 2**31 - 1
 

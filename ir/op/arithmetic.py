@@ -3,9 +3,8 @@
 from fractions import Fraction
 from typing import Any
 
-from mirage_eg.ir.op.literals import factors, number
+from mirage_eg.ir.op.literals import factors, number, within_range
 from mirage_eg.ir.op.record import FIRST, ElementwiseOp, FieldMeaning, Helper, Sign, like, of_one_name, of_products, real
-from mirage_eg.ir.wide_factors import within_range
 
 _LARGEST_PRODUCT = 8  # powers up to this exponent are written as products
 _NEAREST_ROOT: Helper = (

@@ -9,7 +9,7 @@ import typer
 from mirage_eg.cli.arguments import with_options
 from mirage_eg.cli.terminal import append_line, as_job, json_line, print_table, progress
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
+from mirage_eg.pipeline.run.gpu_options import KernelBenchOptions
 
 if TYPE_CHECKING:
     from mirage_eg.lab.bench.kernelbench import Problem

@@ -1,6 +1,6 @@
 """`register_op`: an elementwise op of the user is a record as those of the package (`mirage_eg/ir/op`).
 
-The rules that the search needs are derived (`mirage_eg/egraph/op_rules.py`); a rule file holds further laws.
+The rules that the search needs are derived (`mirage_eg/egraph/rule_files.py`); a rule file holds further laws.
 """
 
 import ast

@@ -17,11 +17,11 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.op.elementwise import PACKAGED
+from mirage_eg.ir.op.literals import within_range
 from mirage_eg.ir.op.moves import MOVES, MoveOp
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.patch import written_ranges
 from mirage_eg.ir.shapes import Attributes
-from mirage_eg.ir.wide_factors import within_range
 from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS, MAX_POOLS, TRANSPOSED
 
 _NARROW = (DType.float16, DType.bfloat16)

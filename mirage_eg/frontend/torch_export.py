@@ -25,8 +25,8 @@ from mirage_eg.frontend.imported import AddedInput, Constant, Imported, Imported
 from mirage_eg.frontend.torch_definitions import defined_ops
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.all_experts import with_all_experts
-from mirage_eg.ir.decided_choices import without_decided_choices
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
+from mirage_eg.ir.integer_ranges import without_decided_choices
 from mirage_eg.ir.op.record import Range
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.sorted_rows import with_repeated_rows, with_rows_in_order

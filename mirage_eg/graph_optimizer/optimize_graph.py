@@ -19,9 +19,8 @@ from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, Rewritt
 from mirage_eg.graph_optimizer.saturation import ProgramSaturation, SaturationLimits, saturate
 from mirage_eg.graph_optimizer.weights import weights_of
 from mirage_eg.ir.at_sizes import dims_of
-from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.errors import OptionError, RuleError
-from mirage_eg.ir.expand import expand_ops
+from mirage_eg.ir.expand import expand_ops, has_choices
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.derived import DERIVED
 from mirage_eg.ir.op.moves import MOVES

@@ -20,9 +20,8 @@ from mirage_eg.egraph.rule_files import DOMAINS, TENSOR, domain_of, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.lab.synthesis.derivation import Laws, Question, SaturationEffort, asks_for_parts, is_equation, questions, reached
-from mirage_eg.lab.synthesis.domain import Progress, no_progress
 from mirage_eg.lab.synthesis.tensor.minimize import derived_tensor_laws
-from mirage_eg.lab.synthesis.term_pair import ops
+from mirage_eg.lab.synthesis.term_pair import Progress, no_progress, ops
 
 EFFORT = SaturationEffort(iterations=8, nodes=20_000)
 SECONDS = 60.0  # of a processor for one question; an iteration that never ends hits it

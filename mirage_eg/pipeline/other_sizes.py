@@ -26,8 +26,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.bucket import Bucket, Ranges, Sizes
-from mirage_eg.pipeline.bucket_ranges import timed_shapes
+from mirage_eg.pipeline.bucket_ranges import Bucket, Ranges, Sizes, timed_shapes
 from mirage_eg.pipeline.compile_stage import EQUAL_TO_ITSELF, NO_ERROR, Compiled, candidate_of, fitting
 from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
 from mirage_eg.pipeline.optimize import optimize_known
@@ -37,8 +36,7 @@ from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import filters_of, is_fused
 from mirage_eg.pipeline.sized_forms import SizedForms, primitive_form
-from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.kernel_plan import KernelPlan
+from mirage_eg.search.partition.kernel_plan import KernelPlan, compose
 from mirage_eg.search.partition.known_segments import plan_again, plans_of_known
 from mirage_eg.search.partition.segment_search import Task
 from mirage_eg.search.partition.segments import SegmentLimits

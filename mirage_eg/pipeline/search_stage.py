@@ -26,8 +26,7 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.instantiate.limits import Filters
-from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
+from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart, compose
 from mirage_eg.search.partition.segment_search import Instantiated, Task, TracedSearch, instantiate_each, search_splits
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
 from mirage_eg.search.structure import AnyStructure

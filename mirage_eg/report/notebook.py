@@ -177,7 +177,7 @@ SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
     "ir.threadblock_graph.ThreadblockGraph": lambda graph: to_svg(graph.graph()),
     "pipeline.run.result.Candidate": lambda candidate: to_svg(candidate.graph),
-    "lab.model_writer.WrittenModel": lambda model: to_svg(model.program),
+    "lab.published_models.WrittenModel": lambda model: to_svg(model.program),
     "graph_optimizer.optimize_graph.OptimizedGraph": lambda it: to_svg(it.graph),
     "optimizer.passes.OptimizedMuGraph": lambda it: to_svg(it.graph),
     "partial_equivalence.mutants.Mutant": regions_svg,

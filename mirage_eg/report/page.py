@@ -24,9 +24,8 @@ from mirage_eg.report.memory import memory_svg, size
 from mirage_eg.report.notebook import LAYOUTS_HEAD, time_bars
 from mirage_eg.report.proof_steps import chain_html, steps_of
 from mirage_eg.report.regions import regions_html
-from mirage_eg.report.rewriting import rewriting_html
+from mirage_eg.report.rewriting import rewriting_html, simplification_html, threads_html
 from mirage_eg.report.roofline import kernel_points, program_point, roofline
-from mirage_eg.report.simplify import simplification_html, threads_html
 from mirage_eg.report.svg import dark_style
 from mirage_eg.report.tables import compiles_text, numbered, table
 

@@ -14,9 +14,9 @@ from mirage_eg.frontend.imported import AddedInput
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
-from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import channels_last
+from mirage_eg.ir.written_inputs import with_output_marks
 
 Ends = tuple[Sequence[Fx | AddedInput], Sequence[Fx], Graph]
 """The inputs, the outputs and the program of a region."""

@@ -8,8 +8,8 @@ from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, shares_memory
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import RESHAPES
-from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.shapes import Shape, row_major
+from mirage_eg.ir.written_inputs import with_output_marks
 
 _OF_STRIDES = ("aten::as_strided", "aten::as_strided_copy", "aten::as_strided_scatter")
 

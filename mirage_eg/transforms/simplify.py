@@ -1,17 +1,22 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First convolutions of 1×1 windows and of patches become products (`pointwise_convolutions`, `patch_convolutions`), factors of
+First convolutions of 1×1 windows and of patches become products (`pointwise_convolutions`), factors of
 queries and keys become factors of their product (`scaled_scores`), slices and concatenations move to the ends
 (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them (`early_picks`), and
 logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws merge constants and cancel
 transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is cheaper. Last, chains of
 products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified against the program as
 it was written.
+
+Extract the cheapest terms of an e-graph, and build the program that they form.
+
+A program is cheap if each of its terms is: a value that several terms share counts once for each of them.
 """
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
@@ -19,7 +24,7 @@ from math import inf
 from time import perf_counter
 
 from mirage_eg.egraph.egglog_bindings import bindings
-from mirage_eg.egraph.op_terms import ENode, OpTerms
+from mirage_eg.egraph.op_terms import ENode, OpTerms, op_node, read_enodes
 from mirage_eg.egraph.terms import call, run_once, table_sizes, term
 from mirage_eg.ir.dissolve import dissolved
 from mirage_eg.ir.dtypes import DType, promote
@@ -31,12 +36,63 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
-from mirage_eg.transforms.extract import CheapestTerms
 from mirage_eg.transforms.matrix_chains import associate
-from mirage_eg.transforms.patch_convolutions import with_patch_products
-from mirage_eg.transforms.pointwise_convolutions import with_pointwise_products
+from mirage_eg.transforms.pointwise_convolutions import with_patch_products, with_pointwise_products
 from mirage_eg.transforms.scaled_scores import with_scaled_scores
 from mirage_eg.transforms.whole_products import filled_products, scores_of_attentions, whole_products
+
+
+class CheapestTerms:
+    """The cheapest e-node of every e-class, by a bottom-up fixpoint; ties are the same in every run.
+
+    `cost` is that of an e-node without its children, infinite where it must not be extracted. It is positive, else a term could
+    contain itself.
+    """
+
+    def __init__(self, egraph: bindings.EGraph, cost: Callable[[ENode], float]) -> None:
+        self._egraph = egraph
+        self._best: dict[bindings.Value, tuple[float, ENode]] = {}
+        # In an order that does not depend on the e-graph's own.
+        rows = sorted(read_enodes(egraph), key=lambda row: (row[1].constructor, str(row[1].constants)))
+        costs = [(class_, enode, own) for class_, enode in rows if (own := cost(enode)) < inf]
+        changed = True
+        while changed:
+            changed = False
+            for class_, enode, own in costs:
+                total = own + sum(self._best[child][0] if child in self._best else inf for child in enode.children)
+                if total < self._best.get(class_, (inf,))[0]:
+                    self._best[class_] = total, enode
+                    changed = True
+
+    def program(self, program: Graph, names: Mapping[str, Node]) -> Graph:
+        """`program` with the cheapest term of each output.
+
+        Its values are the terms of the e-graph by number, `names` has the ops of its terms; `(In number)` is an input.
+        """
+        nodes = list(program.inputs)
+        values: dict[bindings.Value, int] = {}
+        outputs = []
+        for item in program.outputs:
+            root = self._egraph.eval_expr(term(item.operands[0]))[1]
+            stack = [root]  # no recursion: a program may be deep
+            while stack:
+                class_ = stack[-1]
+                enode = self._best[class_][1]
+                missing = [child for child in enode.children if child not in values]
+                if class_ in values or not missing:
+                    stack.pop()
+                else:
+                    stack += reversed(missing)
+                    continue
+                if enode.constructor == "In":
+                    values[class_] = enode.constants[0]
+                elif class_ not in values:
+                    values[class_] = len(nodes)
+                    operands = [values[child] for child in enode.children]
+                    nodes.append(op_node(enode.constructor, enode.constants, operands, names))
+            outputs.append(Node("output", (values[root],), item.attributes))
+        return Graph((*nodes, *outputs))
+
 
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
 _WEIGHT = 10  # of any other op

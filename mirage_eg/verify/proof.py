@@ -21,10 +21,9 @@ from mirage_eg.egraph.soundness.chain_values import check_values
 from mirage_eg.egraph.sufficient_laws import NOT_SHOWN, PROOF_LIMITS, SufficientLaws
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
-from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.dissolve import dissolve, dissolved
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand, has_choices
 from mirage_eg.ir.flatten import Flat, append
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.integer_ranges import place_ranges, with_wraps

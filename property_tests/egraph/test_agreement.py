@@ -3,10 +3,10 @@
 import subprocess
 import sys
 
-from mirage_eg.egraph.agreement import agreement
 from mirage_eg.egraph.expression import Expression, flatten
 from mirage_eg.egraph.oracle import Limits, saturate
 from mirage_eg.egraph.rulebook import load_rules
+from mirage_eg.egraph.sufficient_laws import agreement
 
 BOOK = load_rules("indexed")
 NAMES = ("a", "b", "c", "d", "e")

@@ -11,7 +11,7 @@ from mirage_eg.egraph.growing_laws import culprits
 from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.oracle import Limits, build_oracle
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.egraph.soundness.growth import targets
+from mirage_eg.egraph.soundness.check_file import targets
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import LimitError
 from property_tests.support.laws import GROWS_FOREVER

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from mirage_eg.egraph.expression import constructor
-from mirage_eg.egraph.op_rules import THEORIES
-from mirage_eg.egraph.rule_files import DOMAINS, packaged_files, theory_name
+from mirage_eg.egraph.rule_files import DOMAINS, THEORIES, packaged_files, theory_name
 from mirage_eg.ir.op.elementwise import PACKAGED
 
 FAMILIES = {

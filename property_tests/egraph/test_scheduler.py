@@ -8,7 +8,7 @@ import pytest
 from mirage_eg.egraph.growing_laws import growth_shares
 from mirage_eg.egraph.oracle import Limits, build_oracle
 from mirage_eg.egraph.rulebook import Rulebook, load_rules
-from mirage_eg.egraph.soundness.growth import targets
+from mirage_eg.egraph.soundness.check_file import targets
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.errors import LimitError, RuleError
 

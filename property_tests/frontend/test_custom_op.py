@@ -15,8 +15,8 @@ from mirage_eg.frontend import custom_op_check
 from mirage_eg.frontend.custom_op import register_op
 from mirage_eg.frontend.custom_op_check import check_custom_ops
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.op.activations import erf
 from mirage_eg.ir.op.elementwise import REGISTRY
-from mirage_eg.ir.op.error_function import erf
 
 NAME = "gelu_of_mine"
 

@@ -17,8 +17,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand, expand_ops
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.lab.model_writer import ModelWriter, WrittenModel
-from mirage_eg.lab.published_models import bert, bert_attention, nasrnn, resnet50, squeezenet
+from mirage_eg.lab.published_models import ModelWriter, WrittenModel, bert, bert_attention, nasrnn, resnet50, squeezenet
 from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import verify
 from mirage_eg.verify.verdict import Equality

@@ -8,8 +8,8 @@ import pytest
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
-from mirage_eg.ir.decided_choices import without_decided_choices
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.integer_ranges import without_decided_choices
 
 EXPERTS, ROWS, WIDTH = 4, 6, 8
 Write = Callable[[KernelGraph, Tensor, Tensor, Tensor], Tensor]

@@ -11,8 +11,7 @@ from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.ops import OPS, Kind
-from mirage_eg.lab.model_writer import WrittenModel
-from mirage_eg.lab.published_models import PUBLISHED_MODELS, bert, bert_attention, nasrnn, resnet50, squeezenet
+from mirage_eg.lab.published_models import PUBLISHED_MODELS, WrittenModel, bert, bert_attention, nasrnn, resnet50, squeezenet
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.reference import verify
 

@@ -19,7 +19,7 @@ from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.optimizer.thread_graphs import form_threads, thread_graphs, thread_groups
 from mirage_eg.pipeline.make_report import optimizer_summary
-from mirage_eg.report.simplify import threads_html
+from mirage_eg.report.rewriting import threads_html
 from mirage_eg.testing import EVERY, as_program, block_graphs
 from mirage_eg.verify.reference import verify
 from property_tests.support.hand_written import HAND_WRITTEN, check_random, in_dtype

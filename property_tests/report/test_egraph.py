@@ -14,7 +14,7 @@ from mirage_eg.egraph.explain import explain
 from mirage_eg.egraph.expression import Expression, Term
 from mirage_eg.egraph.oracle import Oracle, build_oracle
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.egraph.soundness.growth import targets
+from mirage_eg.egraph.soundness.check_file import targets
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.report.egraph import EGraphView

@@ -36,7 +36,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.lab.bench.rule_ablation import Ablation
 from mirage_eg.lab.bench.rule_comparison import Comparison
 from mirage_eg.lab.bench.rule_impact import Impact
-from mirage_eg.lab.model_writer import WrittenModel
+from mirage_eg.lab.published_models import WrittenModel
 from mirage_eg.optimizer.layouts import ChosenLayouts, choose_layouts
 from mirage_eg.optimizer.passes import optimize_mugraph
 from mirage_eg.pipeline.optimize import optimize

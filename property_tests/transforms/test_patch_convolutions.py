@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.transforms.patch_convolutions import with_patch_products
+from mirage_eg.transforms.pointwise_convolutions import with_patch_products
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.reference import verify
 

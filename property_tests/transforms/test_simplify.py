@@ -16,7 +16,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.passes import without_repeats
 from mirage_eg.pipeline.make_report import simplification_summary
 from mirage_eg.pipeline.run.report_sections import BeforeAfter
-from mirage_eg.report.simplify import simplification_html
+from mirage_eg.report.rewriting import simplification_html
 from mirage_eg.testing import EVERY, TAME, programs
 from mirage_eg.transforms.simplify import simplify, weight
 from mirage_eg.verify.reference import verify

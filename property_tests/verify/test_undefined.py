@@ -16,8 +16,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.definedness import definedness
 from mirage_eg.egraph.soundness.unfold import unfolded
 from mirage_eg.frontend.load import load_program
-from mirage_eg.ir.choices import has_choices
-from mirage_eg.ir.expand import expand
+from mirage_eg.ir.expand import expand, has_choices
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.pipeline.run.options import Options

@@ -3,27 +3,79 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from mirage_eg.backends.evaluator.sandbox import Worker
-from mirage_eg.egraph.laws import Law, wording
-from mirage_eg.egraph.oracle import Limits, Oracle, check_saturated, oracle_builder
+from mirage_eg.egraph.equations import instance
+from mirage_eg.egraph.expression import Expression, express, flatten, needed_for, primes, splits
+from mirage_eg.egraph.laws import Apply, Equal, Law, Signature, Variable, wording
+from mirage_eg.egraph.oracle import BuildOracle, Limits, Oracle, check_saturated, oracle_builder, saturate
 from mirage_eg.egraph.rule_errors import MEANING
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules, raise_errors
 from mirage_eg.egraph.soundness.boundaries import unmodelled_ops
 from mirage_eg.egraph.soundness.check_law import EXAMPLES, Finding, Truth, check_law
-from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
-from mirage_eg.egraph.soundness.consequence import reaches, sides
+from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, inlined
 from mirage_eg.egraph.soundness.definedness import definedness
-from mirage_eg.egraph.soundness.growth import Size, oracles, sizes, targets
+from mirage_eg.egraph.soundness.indices import uses_indices
 from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_collapse, lint_guards, lint_law, lint_rounded_constants
 from mirage_eg.egraph.soundness.unfold import unfolded
+from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import RuleError
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The largest e-graph of a workload's splits: e-nodes, classes, milliseconds of saturation."""
+
+    workload: str
+    nodes: int
+    classes: int
+    milliseconds: float
+
+
+@cache
+def targets(program: Graph, domain: str) -> tuple[tuple[str, Expression], ...]:
+    """A program's expressions with the names of their splits."""
+    program = expand(program)
+    axes = infer_axes(program)
+    return tuple((split.label(axes), express(program, axes, split, domain)) for split in splits(axes))
+
+
+def oracles(
+    build: BuildOracle, domain: str, programs: Mapping[str, Graph], on_progress: Callable[[int, int], None] | None = None
+) -> Iterator[tuple[str, str, Oracle]]:
+    """The oracle for each program and split."""
+    jobs = [(name, *target) for name, program in programs.items() for target in targets(program, domain)]
+    for done, (name, split, target) in enumerate(jobs, 1):
+        yield name, split, build(target)
+        if on_progress is not None:
+            on_progress(done, len(jobs))
+
+
+def sizes(measured: Sequence[tuple[str, str, Oracle]]) -> tuple[Size, ...]:
+    """The largest e-graph of each workload."""
+    grouped: dict[str, list[Oracle]] = {}
+    for workload, _, oracle in measured:
+        grouped.setdefault(workload, []).append(oracle)
+    return tuple(
+        Size(
+            workload,
+            max(oracle.saturation.nodes for oracle in group),
+            max(oracle.saturation.classes for oracle in group),
+            1000 * max(oracle.saturation.seconds for oracle in group),
+        )
+        for workload, group in grouped.items()
+    )
+
 
 CHECK_LIMITS = Limits(iterations=64, nodes=20_000, seconds=5.0)
 EXAMPLES_PER_FILE, LEAST_EXAMPLES = 60_000, 200
@@ -242,3 +294,47 @@ def _measure(
     with oracle_builder(load_rules(rulebook.domain, without=[theory.name] if on else [])) as build:
         before = list(oracles(build, rulebook.domain, programs, progress("growth without")))
     return found, sizes(before)
+
+
+_CONSTANTS = (Fraction(3, 7), Fraction(-5, 11), Fraction(13, 4))
+
+
+def reaches(rulebook: Rulebook, both: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> bool:
+    """Whether the laws, but those in `without`, derive the second output of `both` from the first within the limits."""
+    left, right = both.outputs
+    oracle = saturate(rulebook, needed_for(both, (left,)), limits, without)
+    return oracle.class_of(both, right) == oracle.outputs[0]
+
+
+def sides(checkable: CheckableLaw, signatures: Mapping[str, Signature]) -> list[Expression]:
+    """Both sides of a law as one expression with its variables as inputs, for several constants, negative ones too.
+
+    Empty if the law is no union or has conditions other than guards on axes.
+    """
+    action = checkable.law.actions[-1]
+    if action.kind != "union" or len(checkable.law.actions) > 1 or uses_indices(checkable):
+        return []
+    names = dict(checkable.named)
+    excluded: dict[str, set[str]] = {}
+    for condition in checkable.conditions:
+        match condition:
+            case Apply("set-not-contains" | "set-contains" as kind, (Variable(a), Variable(i))) if a in names:
+                match names[a]:
+                    case Apply("axes", (Variable(x),)):
+                        excluded.setdefault(x, set()).update({i} if kind == "set-not-contains" else ())
+                    case _:
+                        return []
+            case Equal() | Apply():
+                return []
+    strings = [name for name, sort in checkable.variables.items() if sort == "String"]
+    values: dict[str, Any] = dict(zip(strings, strings, strict=True))
+    values |= dict(zip((name for name, sort in checkable.variables.items() if sort == "i64"), primes(), strict=False))
+    rationals = [name for name, sort in checkable.variables.items() if sort == "BigRat"]
+    free = {name: frozenset(strings) - excluded.get(name, set()) for name, sort in checkable.variables.items() if sort == "E"}
+    values |= {name: ("Var", name) for name in free}
+    found = []
+    for first in range(len(_CONSTANTS) if rationals else 1):
+        constants = islice(cycle(_CONSTANTS), first, None)
+        chosen = values | dict(zip(rationals, constants, strict=False))
+        found.append(flatten([instance(inlined(side, names), chosen, signatures) for side in action.arguments], free))
+    return found

@@ -18,7 +18,7 @@ from mirage_eg.lab.bench.gpu import geometric_mean
 from mirage_eg.lab.bench.gpu_processes import End, run_on_gpus
 from mirage_eg.lab.bench.gpu_row_records import append, lines
 from mirage_eg.lab.bench.kernelbench import Problem
-from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
+from mirage_eg.pipeline.run.gpu_options import KernelBenchOptions
 
 OURS, EAGER = "mirage_eg", "eager"
 BASELINES: Mapping[str, Mapping[str, Any]] = {EAGER: {}, "compile": {}, "max-autotune": {"mode": "max-autotune-no-cudagraphs"}}

@@ -36,7 +36,7 @@ from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, float64_c
 from mirage_eg.lab.bench.kernelbench_gpu import BASELINES, EAGER, MOST, NO_REFERENCE, OURS, GpuRow, Stage
 from mirage_eg.lab.bench.model_errors import tensors_of
 from mirage_eg.lab.bench.shrinking import run_source
-from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
+from mirage_eg.pipeline.run.gpu_options import KernelBenchOptions
 
 SEED, TRIALS = 42, 5  # KernelBench's
 THEIR_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}  # absolute and relative

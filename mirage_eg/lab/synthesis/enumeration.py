@@ -12,10 +12,9 @@ import numpy as np
 
 from mirage_eg.egraph.laws import Pattern
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.lab.synthesis.domain import Operator, Progress, no_progress
 from mirage_eg.lab.synthesis.fingerprint import agree, fingerprints
 from mirage_eg.lab.synthesis.indexed import IndexedDomain
-from mirage_eg.lab.synthesis.term_pair import TermPair
+from mirage_eg.lab.synthesis.term_pair import Operator, Progress, TermPair, no_progress
 
 Array = Any
 MOST_TERMS = 20_000_000

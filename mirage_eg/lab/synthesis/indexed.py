@@ -35,9 +35,8 @@ from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.lints import matches
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.ops import OPS, Kind, Op
-from mirage_eg.lab.synthesis.domain import Operator
 from mirage_eg.lab.synthesis.indexed_samples import PARTS, Samples
-from mirage_eg.lab.synthesis.term_pair import TermPair, ops
+from mirage_eg.lab.synthesis.term_pair import Operator, TermPair, ops
 
 Array = Any
 Constant = Variable | Literal | Apply

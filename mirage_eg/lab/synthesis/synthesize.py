@@ -20,11 +20,10 @@ from mirage_eg.lab.synthesis.derivation import (
     questions,
     reached,
 )
-from mirage_eg.lab.synthesis.domain import OnLaw, Progress, no_progress
 from mirage_eg.lab.synthesis.enumeration import enumerate_terms, equations
 from mirage_eg.lab.synthesis.indexed import IndexedDomain, chosen_ops, new_law
 from mirage_eg.lab.synthesis.progress_file import NOTHING, Begun, OnChunk
-from mirage_eg.lab.synthesis.term_pair import TermPair, ops, rank
+from mirage_eg.lab.synthesis.term_pair import OnLaw, Progress, TermPair, no_progress, ops, rank
 
 DOMAINS = ("indexed",)
 LARGEST_SIZE = 6

@@ -13,9 +13,9 @@ from mirage_eg.backends.cost.user_cost import CostedKernel, UserCost, priced, us
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP, warps_of
 from mirage_eg.egraph.rule_files import DOMAINS, UNDEFINED, check_law_name, packaged_names
-from mirage_eg.ir.choices import has_choices
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.errors import OptionError, RuleError
+from mirage_eg.ir.expand import has_choices
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.run.executors import check_executor
 from mirage_eg.pipeline.run.option_fields import Option, check_fields, check_int

@@ -29,8 +29,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
-from mirage_eg.search.elementwise_chains import uncounted_ops
-from mirage_eg.search.elementwise_structure import elementwise_structure
+from mirage_eg.search.elementwise_chains import elementwise_structure, uncounted_ops
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, has_element_types, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits

@@ -9,10 +9,10 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.tensor import Tensor
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.ir.windows import channels_last
+from mirage_eg.ir.written_inputs import with_output_marks
 
 
 def convolution(

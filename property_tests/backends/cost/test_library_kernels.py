@@ -9,7 +9,7 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.aligned_rows import with_gaps
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.ir.written_inputs import with_output_marks
 
 
 def program(body: Callable[[KernelGraph], Tensor]) -> Graph:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator import cpu_threads, matmul
-from mirage_eg.backends.evaluator.batched_matmul import batched_matmul
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
+from mirage_eg.backends.evaluator.matmul import batched_matmul
 from mirage_eg.ir.deadline import after
 from property_tests.support.slow_stages import Clock
 

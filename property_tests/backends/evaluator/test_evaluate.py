@@ -24,7 +24,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, node
-from mirage_eg.ir.op.error_function import erf
+from mirage_eg.ir.op.activations import erf
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
 from mirage_eg.testing import EVERY, TAME, as_program, block_graphs, every_mutant, programs

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mirage_eg.backends.runtime.running_program as runtime
-from mirage_eg.backends.measure.kernel_events import EventDriver
+from mirage_eg.backends.measure.candidate_timer import EventDriver
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
@@ -43,7 +43,7 @@ def times(run: Callable[[], object], number: int) -> Callable[[], object]:
 
 def test_each_kernel_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "compile_module", uncompiled)
-    monkeypatch.setattr("mirage_eg.backends.measure.kernel_events.captured", times)
+    monkeypatch.setattr("mirage_eg.backends.measure.candidate_timer.captured", times)
     fake, library, made = FakeDriver(inside=1), FakeLibrary(), count()
     clock = Clock(fake)
     monkeypatch.setattr(torch.cuda, "Event", lambda **options: (next(made), clock.event(**options))[1])
@@ -63,5 +63,5 @@ def test_each_kernel_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_captured_has_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_eg.backends.measure.kernel_events.captured", lambda run, number: None)
+    monkeypatch.setattr("mirage_eg.backends.measure.candidate_timer.captured", lambda run, number: None)
     assert EventDriver(FakeDriver()).kernels_us(lambda: None) == {}

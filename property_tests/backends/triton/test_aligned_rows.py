@@ -10,7 +10,7 @@ from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.output_marks import with_output_marks
+from mirage_eg.ir.written_inputs import with_output_marks
 from mirage_eg.transforms.simplify import simplify
 from property_tests.backends.triton.test_views import doubled
 from property_tests.support.hand_written import ROUNDING, error_of

@@ -9,8 +9,8 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
+from mirage_eg.ir.written_inputs import with_output_marks
 from property_tests.support.hand_written import error_of
 
 

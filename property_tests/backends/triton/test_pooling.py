@@ -16,8 +16,8 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.output_marks import with_output_marks
 from mirage_eg.ir.windows import channels_last
+from mirage_eg.ir.written_inputs import with_output_marks
 from property_tests.support.hand_written import ROUNDING, error_of
 
 

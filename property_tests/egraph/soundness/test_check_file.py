@@ -19,9 +19,8 @@ from mirage_eg.egraph.expression import express, splits
 from mirage_eg.egraph.oracle import Limits, build_oracle, oracle_builder, saturate
 from mirage_eg.egraph.rule_files import chosen_files
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.egraph.soundness.check_file import CHECK_LIMITS, check_file
+from mirage_eg.egraph.soundness.check_file import CHECK_LIMITS, check_file, oracles, targets
 from mirage_eg.egraph.soundness.check_law import Truth
-from mirage_eg.egraph.soundness.growth import oracles, targets
 from mirage_eg.egraph.soundness.lints import lint_collapse
 from mirage_eg.frontend.workloads import PAPER, WORKLOADS, paper_programs
 from mirage_eg.ir.axes import infer_axes

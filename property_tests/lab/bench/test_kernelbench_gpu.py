@@ -26,7 +26,7 @@ from mirage_eg.lab.bench.kernelbench_gpu import (
     scores,
     without_rows,
 )
-from mirage_eg.pipeline.run.kernelbench_options import KernelBenchOptions
+from mirage_eg.pipeline.run.gpu_options import KernelBenchOptions
 from property_tests.lab.bench.test_kernelbench import FOLDER, _problem
 
 torch = pytest.importorskip("torch")

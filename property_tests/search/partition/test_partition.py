@@ -22,9 +22,8 @@ from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.search.instantiate.limits import Filters
-from mirage_eg.search.partition.compose import compose
 from mirage_eg.search.partition.kernel_finder import KernelFinder
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
+from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
 from mirage_eg.search.partition.plan_graph import PartitionLimits
 from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program

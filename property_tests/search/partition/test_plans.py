@@ -12,7 +12,7 @@ from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.search.elementwise_structure import elementwise_structure
+from mirage_eg.search.elementwise_chains import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition import shortest_path
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels

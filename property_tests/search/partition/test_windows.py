@@ -14,8 +14,7 @@ from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.heuristics import Heuristics
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.partition import plan_graph
-from mirage_eg.search.partition.compose import compose
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
+from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
 from mirage_eg.search.partition.plan_graph import PartitionLimits, PlanGraph
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition

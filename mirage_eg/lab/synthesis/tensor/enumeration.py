@@ -16,8 +16,8 @@ import numpy as np
 
 from mirage_eg.egraph.tensor.ops import TensorOp, constant
 from mirage_eg.egraph.tensor.term import Equation, Term
-from mirage_eg.lab.synthesis.domain import Progress, no_progress
 from mirage_eg.lab.synthesis.fingerprint import exact_fingerprints
+from mirage_eg.lab.synthesis.term_pair import Progress, no_progress
 
 Array = Any
 Extent = Any  # int | tuple[Extent, Extent]: a concatenation

@@ -15,11 +15,11 @@ from mirage_eg.egraph.tensor.term import size as size_of
 from mirage_eg.egraph.tensor.typing import Attributes, IllTyped
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.synthesis.derivation import SaturationEffort
-from mirage_eg.lab.synthesis.domain import OnLaw, Progress, no_progress
 from mirage_eg.lab.synthesis.tensor.derivability import TensorSession, questions
 from mirage_eg.lab.synthesis.tensor.enumeration import TensorTerms, enumerate_tensor_terms
 from mirage_eg.lab.synthesis.tensor.generalize import abstracted, generalized, holds
 from mirage_eg.lab.synthesis.tensor.rule_lines import TensorRewrite, rewrites
+from mirage_eg.lab.synthesis.term_pair import OnLaw, Progress, no_progress
 
 LARGEST_TENSOR_SIZE = 4
 SMALL_SIZE = 2  # ops on a side of equations that only short derivations make redundant
