@@ -236,8 +236,7 @@ class KernelGraph(Builder):
     def mark_output(self, x: Tensor, name: str | None = None) -> None:
         """Make x an output; outputs are in the order of the calls.
 
-        Raises:
-            GraphError: x is already an output with another name.
+        Raises GraphError: x is already an output with another name.
         """
         [position] = self._positions("mark_output", [x])
         earlier = self._outputs.get(position)

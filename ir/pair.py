@@ -82,8 +82,7 @@ class LawPair(_Fields):
     `sizes` has the names of the numbers, with a least one where it is not 1; `inputs` the shapes of the inputs, of float32.
     Without a name with a capital the pair has one rank. A `note` says what differs from the law that is meant.
 
-    Raises:
-        ProgramError: names that are none, or another word than `equal` or `not equal`.
+    Raises ProgramError: names that are none, or another word than `equal` or `not equal`.
     """
 
     name: str
@@ -114,11 +113,7 @@ class LawPair(_Fields):
         return single
 
     def graph(self, write: Write, rank: int, single: Mapping[str, int]) -> Graph:
-        """The program that one of its functions writes, at single numbers.
-
-        Raises:
-            GraphError: an illegal program.
-        """
+        """The program that one of its functions writes, at single numbers. Raises GraphError: an illegal program."""
         numbers = PairNumbers(
             rank,
             {

@@ -137,8 +137,7 @@ class Dim(SizeExpression):
     It stands for all multiples of `multiple_of` from `min` to `max` (2²⁰ if not given), both included. Inputs whose dims have
     one name have one extent there.
 
-    Raises:
-        GraphError: a name that is no identifier, or bounds without a multiple between them.
+    Raises GraphError: a name that is no identifier, or bounds without a multiple between them.
     """
 
     name: str
@@ -176,11 +175,7 @@ class Dim(SizeExpression):
         return f"{self.name}={self.min}:{self.max}" + (f":{self.multiple_of}" if self.multiple_of > 1 else "")
 
     def check(self, value: int) -> int:
-        """The value, which must be one of the dim's.
-
-        Raises:
-            GraphError: it is not.
-        """
+        """The value, which must be one of the dim's. Raises GraphError: it is not."""
         if (
             isinstance(value, bool)
             or not isinstance(value, int)
@@ -196,11 +191,7 @@ class Dim(SizeExpression):
 
 
 def read_dim(declaration: str) -> Dim:
-    """The dim of a declaration: n=2:8192 or n=16:8192:16.
-
-    Raises:
-        GraphError: not of this form, or no such dim.
-    """
+    """The dim of a declaration: n=2:8192 or n=16:8192:16. Raises GraphError: not of this form, or no such dim."""
     name, sign, bounds = declaration.partition("=")
     numbers = bounds.split(":")
     if not sign or len(numbers) not in (2, 3) or not all(number.isdecimal() and len(number) < 10 for number in numbers):
@@ -216,11 +207,7 @@ def dims_text(shape: Sequence[int]) -> str | None:
 
 
 def read_dims(text: str | None, rank: int) -> tuple[Dim | None, ...]:
-    """The dims of a shape of this rank.
-
-    Raises:
-        GraphError: not written by `dims_text`, or for another rank.
-    """
+    """The dims of a shape of this rank. Raises GraphError: not written by `dims_text`, or for another rank."""
     if text is None:
         return (None,) * rank
     declared = text.split(",")

@@ -93,8 +93,7 @@ class MuGraph:
 
         The inputs are `arrays` themselves, or new ones (of torch if it is installed, else of CuPy) on the current device.
 
-        Raises:
-            GraphError: an argument that the program does not take; the message names it.
+        Raises GraphError: an argument that the program does not take; the message names it.
         """
         if not arrays:
             return capture(self._program())
@@ -302,8 +301,7 @@ class SizedMuGraph:
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """Run the µGraph of the arrays' sizes; see `MuGraph.__call__`.
 
-        Raises:
-            GraphError: an argument that is not the program's; the message names it.
+        Raises GraphError: an argument that is not the program's; the message names it.
         """
         names = self.program.input_names
         if len(arrays) != len(names):

@@ -136,8 +136,7 @@ class EGraph:
     def ask(self, term: str) -> Answer:
         """The class of a term; or the subterm that no expression equal to the program has, with the nearest part that is there.
 
-        Raises:
-            OptionError: the text is no term.
+        Raises OptionError: the text is no term.
         """
         tree = self._parsed(term)
         missing = first_pruned(self._forms, tree)
@@ -155,8 +154,7 @@ class EGraph:
     def explain(self, term: str) -> Explanation:
         """Why a term is in the e-graph: a form of the program that contains it, and the steps to it; or where it is pruned.
 
-        Raises:
-            OptionError: the text is no term.
+        Raises OptionError: the text is no term.
         """
         tree = _without_classes(self._parsed(term), self._forms.cheapest())
         return explain_tree(self._forms, tree, self._laws, self.expression, self.names)
@@ -164,8 +162,7 @@ class EGraph:
     def forms(self, class_: int | str, count: int = 10) -> tuple[str, ...]:
         """Up to `count` terms of a class, the smallest first; the class as its number, or as a term of it.
 
-        Raises:
-            OptionError: no such class, or a term that is not in the e-graph.
+        Raises OptionError: no such class, or a term that is not in the e-graph.
         """
         if count < 1:
             raise OptionError(f"forms: got a count of {count}, wanted 1 or more")
@@ -217,8 +214,7 @@ class EGraph:
 
         The terms need not be in the e-graph. A class #12 stands for its smallest term.
 
-        Raises:
-            OptionError: a text is no term; the domain is abstract, in which equal terms need not be equal functions.
+        Raises OptionError: a text is no term; the domain is abstract, in which equal terms need not be equal functions.
         """
         if not self._is_indexed:
             raise OptionError(f"prove: got the domain {self.rulebook.domain}, wanted indexed, whose equalities are proofs")
@@ -267,11 +263,7 @@ class EGraph:
         return found
 
     def widget(self) -> Any:
-        """egglog's interactive view of the e-graph.
-
-        Raises:
-            UnsupportedError: a package that the widget needs is missing.
-        """
+        """egglog's interactive view of the e-graph. Raises UnsupportedError: a package that the widget needs is missing."""
         return self.view().widget()
 
     def __repr__(self) -> str:

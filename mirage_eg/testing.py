@@ -155,8 +155,7 @@ def programs(ops: Collection[str] = EVERY, attempts: int = 6) -> st.SearchStrate
 
     `ops` are names of the op table, those of custom ops among them; EVERY and TAME are sets of them. `attempts` bounds the ops.
 
-    Raises:
-        GraphError: an op is not in the op table.
+    Raises GraphError: an op is not in the op table.
     """
     return _programs(_known("programs", ops), attempts)
 
@@ -178,8 +177,7 @@ def block_graphs(ops: Collection[str] = EVERY, attempts: int = 8, extents: Seque
 
     `extents` are those of grid, loop and tiles. `as_program` makes the kernel graph that runs one.
 
-    Raises:
-        GraphError: an op is not in the op table.
+    Raises GraphError: an op is not in the op table.
     """
     return _block_graphs(_known("block_graphs", ops), attempts, st.sampled_from([*extents]))
 
@@ -291,8 +289,7 @@ def mutants(graph: Graph) -> st.SearchStrategy[Graph]:
 
     The change is another entry of a map, another operand or another accumulator. A mutant may compute the same function.
 
-    Raises:
-        GraphError: no block graph, or nothing in it can change.
+    Raises GraphError: no block graph, or nothing in it can change.
     """
     if graph.level is Level.BLOCK:
         found = every_mutant(graph)
@@ -335,8 +332,7 @@ class Assignment:
 def assignments(law: str, domain: str = "indexed") -> st.SearchStrategy[Assignment]:
     """Values of the variables of a law, as `mirage-eg rules check` samples them: near its constants, of many sizes and signs.
 
-    Raises:
-        RuleError: the text is not one law, or has no meaning in the models.
+    Raises RuleError: the text is not one law, or has no meaning in the models.
     """
     rulebook = read_rules(law, domain)
     laws = rulebook.theories[-1].laws

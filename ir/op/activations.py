@@ -104,10 +104,6 @@ def _sigmoid(xp: Any, x: Any) -> Any:
     return 1 / (1 + xp.exp(-x))
 
 
-def _sigmoid_of_gelu_tanh(xp: Any, x: Any) -> Any:
-    return _sigmoid(xp, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
-
-
 def _gelu_in_onnx(append: Append, number: Constant, x: str) -> str:
     erf = append("Erf", append("Mul", x, number(math.sqrt(0.5))))
     return append("Mul", x, append("Add", append("Mul", erf, number(0.5)), number(0.5)))
@@ -192,7 +188,7 @@ OPS = (
     of_one_name("tanh", field=MONOTONE, triton="tanh({x})", helpers=(_TANH,), keeps_zero=True, bounded=True, functions=1),
     ElementwiseOp(
         name="gelu_tanh",
-        numbers=lambda xp, x: x * _sigmoid_of_gelu_tanh(xp, x),
+        numbers=lambda xp, x: x * _sigmoid(xp, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)),
         exactly=lambda mp, x: x * _sigmoid(mp, 2 * mp.sqrt(2 / mp.pi) * (x + x**3 * 44715 / 10**6)),
         field=KEYED,
         triton="{x} / (1.0 + tl.exp2({x} * (-2.302208198144325 - 0.1029432395800235 * {x} * {x})))",

@@ -106,8 +106,7 @@ BuildOracle = Callable[[Expression], Oracle]
 def build_oracle(rulebook: Rulebook, target: Expression, limits: Limits | None = None) -> Oracle:
     """Saturate the target's e-graph and freeze it.
 
-    Raises:
-        LimitError: user laws hit a limit of time, nodes, iterations or memory; the message names the laws that grow.
+    Raises LimitError: user laws hit a limit of time, nodes, iterations or memory; the message names the laws that grow.
     """
     with oracle_builder(rulebook, limits) as build:
         return build(target)

@@ -49,8 +49,7 @@ def load_with_weights(argument: str, batch: int = 1) -> tuple[str, Graph, Mappin
 
     The inputs and outputs of an ONNX model's program have the names that the model gives them.
 
-    Raises:
-        ProgramError, GraphError: as `load_program`.
+    Raises ProgramError, GraphError: as `load_program`.
     """
     path = Path(argument)
     if argument not in BUILT_IN and path.suffix in (".onnx", ".pt2"):
@@ -72,8 +71,7 @@ class ModelPart:
 def load_parts(argument: str, batch: int = 1) -> tuple[str, tuple[ModelPart, ...]]:
     """`load_with_weights`; of a model with nodes that stay with torch, its programs in an order in which they run.
 
-    Raises:
-        ProgramError, GraphError: as `load_program`.
+    Raises ProgramError, GraphError: as `load_program`.
     """
     path = Path(argument)
     if argument in BUILT_IN or path.suffix not in (".onnx", ".pt2") or batch != 1:

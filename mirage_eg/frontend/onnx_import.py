@@ -44,8 +44,7 @@ def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) 
     element are weights. Nodes that the IR cannot express stay outside, with torch; one that torch cannot compute either is
     outside as an opaque op, or runs after all others. `run` takes the arrays in the order of the model's inputs, or by name.
 
-    Raises:
-        ProgramError: the model is not valid, a dim has no extent, or operands do not fit.
+    Raises ProgramError: the model is not valid, a dim has no extent, or operands do not fit.
     """
     checked = read_model(model)
     graph = checked.graph

@@ -46,8 +46,7 @@ def import_program(program: Any) -> Imported:
     A program with in-place ops is made functional first, and ops that have no handler are decomposed if torch can; both by
     `run_decompositions`. No weight is copied.
 
-    Raises:
-        ProgramError: torch is not installed, or the argument is no ExportedProgram.
+    Raises ProgramError: torch is not installed, or the argument is no ExportedProgram.
     """
     torch = torch_module()
     if not isinstance(program, torch.export.ExportedProgram):
@@ -91,8 +90,7 @@ def import_graph(
     `parameters` and `constants` give the tensors of placeholders that are weights or buffers, by the placeholder's name.
     Attributes of the module are weights if they are torch Parameters, else constants.
 
-    Raises:
-        ProgramError: torch is not installed, or a node changes an operand in place.
+    Raises ProgramError: torch is not installed, or a node changes an operand in place.
     """
     torch = torch_module()
     if has_complex(module.graph):
@@ -112,11 +110,7 @@ def import_graph(
 
 
 def torch_module() -> Any:
-    """Torch.
-
-    Raises:
-        ProgramError: it is not installed.
-    """
+    """Torch. Raises ProgramError: it is not installed."""
     try:
         import torch
         import torch.export
@@ -299,8 +293,7 @@ def load(path: str | Path, trusted: bool = False) -> Any:
     Torch evaluates the texts of sizes in the file as Python. Unless the file is `trusted`, its pickles are refused where they
     hold more than tensors and plain data, such as example inputs of a class of one's own.
 
-    Raises:
-        ProgramError: torch is not installed, or the file holds no exported program that this torch can read.
+    Raises ProgramError: torch is not installed, or the file holds no exported program that this torch can read.
     """
     if (problem := _archive_problem(path)) is not None:  # loading torch takes seconds
         raise ProgramError(f"{path}: {problem}; {_WANTED}")
@@ -335,8 +328,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage:
 
     `model` is a torch module, called with the further arguments, or an ExportedProgram without any.
 
-    Raises:
-        ProgramError: torch is not installed, or torch.export does not export the model.
+    Raises ProgramError: torch is not installed, or torch.export does not export the model.
     """
     torch = torch_module()
     if not isinstance(model, torch.nn.Module):

@@ -34,8 +34,7 @@ class LinearPart:
 def linear_parts(program: Graph) -> list[LinearPart]:
     """The linear parts of a program, equal ones once: subprograms of several contractions first, then each contraction.
 
-    Raises:
-        UnsupportedError: there is none with a sum of products.
+    Raises UnsupportedError: there is none with a sum of products.
     """
     given = expand_all(program)
     found = contractions(given)

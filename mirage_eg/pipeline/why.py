@@ -83,8 +83,7 @@ def explain_why(
 ) -> Why:
     """`why` of graphs; of a µGraph of Mirage's with an operator that has no meaning here, that operator.
 
-    Raises:
-        GraphError: as `why`.
+    Raises GraphError: as `why`.
     """
     if isinstance(graph, Unsupported):
         text = f"{graph.op} has no meaning here"
@@ -124,11 +123,7 @@ def _other_forms(run: Run, primitive: Graph, written: Graph) -> Iterator[tuple[G
 
 
 def _kernels(run: Run, program: Graph, graph: Graph, *, tiny: bool = True) -> list[GivenKernel]:
-    """The kernels with the parts of a program that they compute.
-
-    Raises:
-        GraphError: it has none.
-    """
+    """The kernels with the parts of a program that they compute. Raises GraphError: it has none."""
     whole = with_whole_loops(graph)
     values = Values(program, whole, run.options.seed, tiny=tiny)
     found = origins(program, whole, values)

@@ -66,8 +66,7 @@ def load(path: str | Path) -> Any:
 
     Its kernels are taken from the cache when it runs.
 
-    Raises:
-        ProgramError: torch is not installed, or the file holds no exported program that this torch can read.
+    Raises ProgramError: torch is not installed, or the file holds no exported program that this torch can read.
     """
     torch_export.torch_module()
     segment_op()

@@ -54,8 +54,7 @@ def backend(
 
     `options` are the fields of `Settings`, and `mode` is one of them.
 
-    Raises:
-        OptionError: an option or mode that is not offered.
+    Raises OptionError: an option or mode that is not offered.
     """
     settings = settings_of(options, mode)
     reason, nodes, before = _left_whole(example_inputs), len(gm.graph.nodes), len(graph_records())
@@ -155,8 +154,7 @@ def _as_timed(
 ) -> Callable[..., Any]:
     """The graph compiled once, as an earlier process has found; torch's caches may have it, too.
 
-    Raises:
-        OtherSegmentsError: it has other segments now.
+    Raises OtherSegmentsError: it has other segments now.
     """
     before, times, store = len(graph_records()), kept.times, store_of(settings)
     chosen, calls = replace(settings, mode=times.mode), kept.calls(store)

@@ -106,11 +106,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def segment_call(key: str) -> KernelCall:
-    """The call of a segment, by its key.
-
-    Raises:
-        MirageError: no such segment in this process or in the cache.
-    """
+    """The call of a segment, by its key. Raises MirageError: no such segment in this process or in the cache."""
     if key not in _CALLS:
         found = segment_by_key(key)
         _CALLS[key] = SizedCall(found) if found.largest else LoadedCall(found)

@@ -357,8 +357,7 @@ def _example_sizes(region: FxRegion, segment: FoundSegment) -> dict[str, int]:
 def _check_sizes(region: FxRegion) -> None:
     """Hold the program's results at two choices of sizes against the shapes that torch has for them.
 
-    Raises:
-        MirageError: they differ, or the program has a meaning at one size only.
+    Raises MirageError: they differ, or the program has a meaning at one size only.
     """
     dims = dims_of(region.program)
     for times in (2, 3) if dims else ():
@@ -397,11 +396,7 @@ def _excluded(settings: Settings, graph: Any, in_place: bool) -> Callable[[Fx], 
 
 
 def _known_ops(names: Collection[str]) -> set[str]:
-    """These names of ops; each is an ATen op, or an op with its namespace.
-
-    Raises:
-        OptionError: torch has no op of a name.
-    """
+    """These names of ops; each is an ATen op, or an op with its namespace. Raises OptionError: torch has no op of a name."""
     import torch
 
     for name in names:

@@ -20,8 +20,7 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> Coverage | Compilation:
     that this call runs. Of another torch module, or an ExportedProgram without
     further arguments: segments and ops outside, as import sees them.
 
-    Raises:
-        ProgramError: torch is not installed, or torch.export does not export the model.
+    Raises ProgramError: torch is not installed, or torch.export does not export the model.
     """
     if not _is_compiled(model):
         return torch_export.explain(model, *args, **kwargs)

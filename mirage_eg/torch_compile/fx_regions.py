@@ -70,8 +70,7 @@ def fx_regions(
     Constant masks that import adds are weights of the regions' programs; with `constant_weights` all constants and these
     parameters are, but for those that the graph writes. With `in_place` results may be written into arguments.
 
-    Raises:
-        ProgramError: a node changes an operand in place.
+    Raises ProgramError: a node changes an operand in place.
     """
     import torch
 

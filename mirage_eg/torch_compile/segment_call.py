@@ -109,11 +109,7 @@ class SegmentCall:
         self._lays_out = False  # since a call had tensors of other strides
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
-        """The results that are not written into inputs.
-
-        Raises:
-            MirageError: tensors of other shapes or types.
-        """
+        """The results that are not written into inputs. Raises MirageError: tensors of other shapes or types."""
         if tensors[0].is_cuda:
             return self.run_on_gpu(tensors)
         given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]

@@ -41,8 +41,7 @@ class Settings:
     `cache` names the folder of found kernels, or is `off`; without it MIRAGE_EG_CACHE decides. `report` is a folder for the
     reports of the searches and of the backend.
 
-    Raises:
-        OptionError: a value that is not allowed; the message names the setting.
+    Raises OptionError: a value that is not allowed; the message names the setting.
     """
 
     search: Annotated[str, Option("When to search for kernels.", choices=SEARCHES)] = "once"
@@ -127,8 +126,7 @@ def budget_spent(settings: Settings) -> str:
 def settings_of(options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:
     """The settings that torch.compile was given as `options` or `mode`, which it does not take together.
 
-    Raises:
-        OptionError: a name or value that is not allowed.
+    Raises OptionError: a name or value that is not allowed.
     """
     known = [field.name for field in fields(Settings)]
     for name in options or ():

@@ -37,8 +37,7 @@ def equal_for_all_shapes(left: str, right: str) -> TensorVerdict:
     first part of x along axis 1, wherever it is cut. Elementwise ops have their names, as in `(exp x)`. Convolutions are
     `(Conv2d x w)`, poolings `(MaxPool x)`; the verdict says for which windows and groups it holds.
 
-    Raises:
-        OptionError: a text is no term.
+    Raises OptionError: a text is no term.
     """
     return compare((read_term(left), read_term(right)), proving_laws)
 
@@ -103,8 +102,7 @@ def check_rule_file(
 ) -> Report:
     """`check_file`, or `check_tensor_file` for laws of whole tensors, by the domain or else by the header of the file.
 
-    Raises:
-        RuleError: the file does not load, none of its laws can be tested, or a limit was hit.
+    Raises RuleError: the file does not load, none of its laws can be tested, or a limit was hit.
     """
     [file] = read_files(path)
     if (domain or domain_of(file)) == TENSOR:
@@ -115,8 +113,7 @@ def check_rule_file(
 def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, done, total: None) -> Report:
     """The verdict on each law of a rule file of whole tensors, and lints: conditions that it lacks, what a packaged law says.
 
-    Raises:
-        RuleError: the file does not load, or no law says that tensors are equal.
+    Raises RuleError: the file does not load, or no law says that tensors are equal.
     """
     [file] = read_files(path)
     rulebook = load_rules(TENSOR, [path])

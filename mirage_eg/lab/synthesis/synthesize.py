@@ -79,8 +79,7 @@ def synthesize(
 
     `on_chunk` gets the state after each chunk of candidates, from which `begun` continues to the same result.
 
-    Raises:
-        OptionError: an unknown op or domain, or a size out of range; with Pow or LeakyRelu it is at most 2.
+    Raises OptionError: an unknown op or domain, or a size out of range; with Pow or LeakyRelu it is at most 2.
     """
     if domain not in DOMAINS:
         raise OptionError(f"--domain: got {domain!r}, wanted one of {', '.join(DOMAINS)}, or tensor on the command line")

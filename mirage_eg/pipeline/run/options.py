@@ -42,8 +42,7 @@ class Options:
     seconds, for the whole run; `jobs` counts local processes, None is one a core; or an `executor`: dask, dask://HOST:PORT, or
     any concurrent.futures.Executor. Lists are tuples.
 
-    Raises:
-        OptionError: a value that is not allowed; the message names the option.
+    Raises OptionError: a value that is not allowed; the message names the option.
     """
 
     batch: Annotated[int, Option("Batch size of a workload, or of program(batch).", least=1)] = 1

@@ -107,8 +107,7 @@ def _in_groups(first: Tiling, kernel: TiledKernel, options: Sequence[Tiling]) ->
 def kernels_of(plan: Structure | SplitReduction, program: Graph, axes: Axes) -> list[TiledKernel]:
     """The kernels of a structure, of a program with these axes.
 
-    Raises:
-        UnsupportedError: the structure was found for a program with another number of axes.
+    Raises UnsupportedError: the structure was found for a program with another number of axes.
     """
     sources = [axes.of(value) for value in program.input_values]
     match plan:
