@@ -127,6 +127,7 @@ def _elu_in_onnx(append: Append, number: Constant, x: str, alpha: Any) -> str:
 OPS = (
     ElementwiseOp(
         name="silu",
+        words="x · sigmoid(x)",
         numbers=lambda xp, x: x * _sigmoid(xp, x),
         exactly=lambda mp, x: x * _sigmoid(mp, x),
         field=FieldMeaning(lambda f, x, exponent: f.silu(x, exponent), "exact in exp", reads=((0, SAME), (0, NEXT))),
@@ -140,6 +141,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="sigmoid",
+        words="1 / (1 + exp(−x))",
         numbers=_sigmoid,
         exactly=_sigmoid,
         field=FieldMeaning(lambda f, x: f.logistic(x), "exact in exp", reads=((0, NEXT),)),
@@ -153,6 +155,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="gelu",
+        words="x · Φ(x) with the normal distribution function Φ, exact form",
         numbers=lambda xp, x: x * (0.5 + 0.5 * erf(xp, x * math.sqrt(0.5))),
         exactly=lambda mp, x: x * (1 + mp.erf(x / mp.sqrt(2))) / 2,
         field=KEYED,
@@ -167,6 +170,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="relu",
+        words="max(x, 0)",
         numbers=lambda xp, x: xp.maximum(x, 0),
         exactly=lambda mp, x: larger(mp, x, type(x)(0)),
         rational=True,
@@ -185,9 +189,19 @@ OPS = (
         behind_convolution=True,
         use_gelu=False,
     ),
-    of_one_name("tanh", field=MONOTONE, triton="tanh({x})", helpers=(_TANH,), keeps_zero=True, bounded=True, functions=1),
+    of_one_name(
+        "tanh",
+        words="Hyperbolic tangent",
+        field=MONOTONE,
+        triton="tanh({x})",
+        helpers=(_TANH,),
+        keeps_zero=True,
+        bounded=True,
+        functions=1,
+    ),
     ElementwiseOp(
         name="gelu_tanh",
+        words="x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2, the approximate form of gelu",
         numbers=lambda xp, x: x * _sigmoid(xp, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)),
         exactly=lambda mp, x: x * _sigmoid(mp, 2 * mp.sqrt(2 / mp.pi) * (x + x**3 * 44715 / 10**6)),
         field=KEYED,
@@ -202,6 +216,7 @@ OPS = (
     ),
     of_one_name(
         "erf",
+        words="The error function, (2/√π) ∫₀ˣ exp(−t²) dt",
         numbers=erf,
         field=MONOTONE,
         noun="error_function",
@@ -212,6 +227,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="softplus",
+        words="log(1 + exp(x))",
         numbers=lambda xp, x: xp.logaddexp(x, xp.zeros_like(x)),
         exactly=lambda mp, x: mp.log1p(mp.exp(x)),
         field=MONOTONE,
@@ -225,6 +241,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="mish",
+        words="x · tanh(softplus(x))",
         definition=lambda b, x: x * b.tanh(b.softplus(x)),
         triton="mish({x})",
         torch="torch.nn.functional.mish({x})",

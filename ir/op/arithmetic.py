@@ -58,6 +58,7 @@ def _scale_text(x: str, factor: Fraction) -> str:
 OPS = (
     ElementwiseOp(
         name="add",
+        words="x + y",
         arity=2,
         commutative=True,
         numbers=lambda xp, x, y: x + y,
@@ -78,6 +79,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="sub",
+        words="x − y",
         arity=2,
         numbers=lambda xp, x, y: x - y,
         exactly=lambda mp, x, y: x - y,
@@ -96,6 +98,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="mul",
+        words="x · y, element by element",
         arity=2,
         commutative=True,
         numbers=lambda xp, x, y: x * y,
@@ -116,6 +119,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="div",
+        words="x / y, element by element",
         arity=2,
         numbers=lambda xp, x, y: x / y,
         exactly=lambda mp, x, y: x / y,
@@ -133,6 +137,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="square",
+        words="x · x",
         numbers=lambda xp, x: x * x,
         exactly=lambda mp, x: x * x,
         rational=True,
@@ -151,6 +156,7 @@ OPS = (
     ),
     of_one_name(
         "sqrt",
+        words="Square root",
         field=FieldMeaning(lambda f, x: f.root(x), "a root: √(x·y) = √x·√y holds, √(x²) is x or −x", unfaithful=True),
         triton="nearest_root({x})",
         helpers=(_NEAREST_ROOT,),
@@ -162,6 +168,7 @@ OPS = (
     ),
     ElementwiseOp(
         name="rsqrt",
+        words="1 / √x",
         numbers=lambda xp, x: 1 / xp.sqrt(x),
         exactly=lambda mp, x: 1 / real(mp, mp.sqrt(x)),
         field=FieldMeaning(lambda f, x: f.inverse_root(x), "the reciprocal of the root", unfaithful=True),
@@ -177,6 +184,7 @@ OPS = (
     ),
     of_one_name(
         "abs",
+        words="The absolute value",
         exactly=lambda mp, x: abs(x),
         rational=True,
         # x or −x, equal for both, and multiplicative

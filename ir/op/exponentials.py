@@ -72,6 +72,7 @@ def _expm1_in_onnx(append: Append, number: Constant, x: str) -> str:
 OPS = (
     of_one_name(
         "exp",
+        words="e to the x",
         field=FieldMeaning(
             lambda f, x: f.exponential(x), "ω^x for a random ω: exp(x + y) = exp(x) · exp(y) holds", reads=((0, NEXT),)
         ),
@@ -89,9 +90,10 @@ OPS = (
         noun="power",
         functions=1,
     ),
-    of_one_name("log", field=MONOTONE, noun="logarithm", functions=1, pole=True, logarithm=True),
+    of_one_name("log", words="Natural logarithm", field=MONOTONE, noun="logarithm", functions=1, pole=True, logarithm=True),
     of_one_name(
         "log2",
+        words="Logarithm to the base 2, exact for powers of 2",
         exactly=lambda mp, x: real(mp, mp.log(x, 2)),
         field=_by_log(0, 1 / math.log(2)),
         noun="logarithm",
@@ -102,6 +104,7 @@ OPS = (
     ),
     of_one_name(
         "log10",
+        words="Logarithm to the base 10",
         field=_by_log(0, 1 / math.log(10)),
         triton="tl.log2({x}) * 0.30102999566398120",
         noun="logarithm",
@@ -112,6 +115,7 @@ OPS = (
     ),
     of_one_name(
         "log1p",
+        words="log(1 + x), with all digits for small x, too",
         field=_by_log(1, 1),
         triton="log1p({x})",
         helpers=(LOG1P_HELPER,),
@@ -124,6 +128,7 @@ OPS = (
     ),
     of_one_name(
         "expm1",
+        words="exp(x) − 1, with all digits for small x, too",
         field=FieldMeaning(lambda f, x: f.affine(f.exponential(x), 1, -1), "exact in exp", reads=((0, NEXT),)),
         triton="expm1({x})",
         helpers=(EXPM1_HELPER,),
@@ -132,6 +137,8 @@ OPS = (
         functions=1,
         onnx=_expm1_in_onnx,
     ),
-    of_one_name("sin", periodic=True, field=KEYED, noun="sine", keeps_zero=True, functions=1),
-    of_one_name("cos", periodic=True, field=KEYED, noun="cosine", functions=1),
+    of_one_name(
+        "sin", words="The sine of an angle in radians", periodic=True, field=KEYED, noun="sine", keeps_zero=True, functions=1
+    ),
+    of_one_name("cos", words="The cosine of an angle in radians", periodic=True, field=KEYED, noun="cosine", functions=1),
 )

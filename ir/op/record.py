@@ -57,7 +57,7 @@ IDEMPOTENT = FieldMeaning(lambda f, x, **given: f.monotone(x, idempotent=True, *
 class ElementwiseOp:
     """An op of the package or of a user (`register_op`); an attribute is a rational number, `dtype` an element type.
 
-    `words` say what the op computes, where no method of a builder does.
+    `words` say what the op computes, and are the docstring of its method.
     The meaning is `definition(builder, *operands, **attributes)` in other ops (`ir.definitions`), or these:
     `numbers(xp, *operands, **attributes)` on arrays; `exactly(mp, *operands, **attributes)` on mpmath's numbers, and with
     `rational` also on fractions; `field` in the finite field; `degree(*operands, **attributes)`, None of no rational function.
