@@ -14,7 +14,6 @@ from uuid import uuid4
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.calls import add_call, known_calls, withdraw_calls
 from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct, unchecked
-from mirage_eg.torch_compile.explain import write_reports
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
 from mirage_eg.torch_compile.operator import op_of, spare_dispatch
 from mirage_eg.torch_compile.records import (
@@ -26,6 +25,7 @@ from mirage_eg.torch_compile.records import (
     noting_calls,
     withdraw_records,
 )
+from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.segment_store import store_of
 from mirage_eg.torch_compile.settings import EAGER, Settings, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch

@@ -30,12 +30,12 @@ from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.pipeline.run.result import Behind, Result
 from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
 from mirage_eg.torch_compile.calls import KernelCall, add_call
-from mirage_eg.torch_compile.explain import write_reports
 from mirage_eg.torch_compile.first_call import FirstCall
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions, is_host_number
 from mirage_eg.torch_compile.gate import Contest, gated, is_too_slow
 from mirage_eg.torch_compile.gate_inputs import Weights
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, add_record, new_number
+from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_keys import is_timed, options_of

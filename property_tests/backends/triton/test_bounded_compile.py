@@ -8,8 +8,9 @@ import pytest
 
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.backends.triton.bounded_compile import compile_within
-from mirage_eg.backends.triton.compile import MOST, cache_folder, compile_module, compile_source, instructions, loaded
+from mirage_eg.backends.triton.compile import cache_folder, compile_module, compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.kernel_size import MOST, instructions
 from mirage_eg.ir.deadline import after
 from property_tests.backends.triton.test_bounded_ptxas import endless as endless
 from property_tests.backends.triton.test_bounded_ptxas import lives, until
