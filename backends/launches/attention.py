@@ -18,6 +18,7 @@ from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.elementwise import CASTS, QUOTIENTS, SUMS
 from mirage_eg.ir.op.moves import PLAIN_VIEWS, RESHAPES, TRANSPOSES, VIEWS_OF_ALL
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.reached import reached
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.written_softmax import written_softmax
@@ -152,13 +153,9 @@ class _Match:
 
     def _views(self, values: Sequence[int], readers: set[int]) -> tuple[int, ...]:
         """The views behind these values that only such nodes, or other such views, read; cuts of them, too."""
-        shown, waiting = set[int](), [*values]
-        while waiting:
-            value = waiting.pop()
-            item = self.graph.node_of[value]
-            if item.op in _VIEWS and value not in shown:
-                shown.add(value)
-                waiting += item.operands
+        makers = self.graph.node_of
+        behind = reached(values, lambda value: makers[value].operands if makers[value].op in _VIEWS else ())
+        shown = {value for value in behind if makers[value].op in _VIEWS}
         while True:
             nodes = readers.union(self.graph.makers[value] for value in shown)
             own = {value for value in shown if nodes.issuperset(self.graph.readers[value])}

@@ -24,6 +24,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, node
 from mirage_eg.ir.ops import OPS, Kind, Level
+from mirage_eg.ir.reached import reached
 
 _WARP_GROUPS: dict[str, tuple[bool, ...]] = {"3.6": (), "3.7": (), "3.9": (False,)}  # arguments of the pass of this name
 
@@ -114,13 +115,8 @@ def bounds(block: Graph, stages: int) -> tuple[int, int]:
 
 def _sources(operands: Iterable[int], makers: Sequence[Node]) -> set[int]:
     """The operands, and the values from which elementwise ops and rearrangements compute them."""
-    visited, frontier = set[int](), list(operands)
-    while frontier:
-        value = frontier.pop()
-        if value not in visited:
-            visited.add(value)
-            frontier += makers[value].operands if OPS[makers[value].op].kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) else ()
-    return visited
+    moved = (Kind.ELEMENTWISE, Kind.REARRANGEMENT)
+    return {*reached(operands, lambda value: makers[value].operands if OPS[makers[value].op].kind in moved else ())}
 
 
 def fits_lower_bound(block: Graph, limit: int, stages: int) -> bool:

@@ -18,6 +18,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import MOVES
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.reached import reached
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
 
@@ -149,16 +150,8 @@ def flatten(graph: Graph) -> Graph:
 
 def _alive(graph: Graph) -> set[int]:
     """Numbers of the nodes that an output needs, and of all inputs: they are the operands of the kernel."""
-    items = list(graph.numbered())
-    maker = {value: number for number, (_, values) in enumerate(items) for value in values}
-    alive = {number for number, (item, _) in enumerate(items) if item.op in ("input", "output")}
-    waiting = [number for number in alive if items[number][0].op == "output"]
-    while waiting:
-        for operand in items[waiting.pop()][0].operands:
-            if maker[operand] not in alive:
-                alive.add(maker[operand])
-                waiting.append(maker[operand])
-    return alive
+    ends = [number for number, item in enumerate(graph.nodes) if item.op in ("input", "output")]
+    return {*reached(ends, lambda number: [graph.makers[operand] for operand in graph.nodes[number].operands])}
 
 
 Dim = tuple[int, int]  # value, logical dim

@@ -59,7 +59,10 @@ class Forms:
 
         A class whose terms cost infinity is left out.
         """
-        best: dict[int, tuple[float, Tree]] = {class_: (0.0, tree) for class_, tree in (preferred or {}).items()}
+        return {class_: tree for class_, (_, tree) in self._cheapest(cost, preferred or {}).items()}
+
+    def _cheapest(self, cost: Callable[[Key], float], preferred: Mapping[int, Tree]) -> dict[int, tuple[float, Tree]]:
+        best: dict[int, tuple[float, Tree]] = {class_: (0.0, tree) for class_, tree in preferred.items()}
         entries = []
         for key, class_ in sorted(self.oracle.table.items(), key=lambda entry: str(entry[0])):
             own = cost(key)
@@ -73,7 +76,7 @@ class Forms:
                 if total < best.get(class_, (inf,))[0]:
                     best[class_] = total, self.tree(key, (best[child][1] for child in children))
                     changed = True
-        return {class_: tree for class_, (_, tree) in best.items()}
+        return best
 
     def smallest(self, class_: int, count: int) -> list[Tree]:
         """Up to `count` different terms of a class, the smallest first."""
@@ -81,23 +84,10 @@ class Forms:
 
     def _by_size(self, class_: int) -> Iterator[Tree]:
         if self._smallest is None:
-            self._smallest = self._smallest_sizes()
+            self._smallest = {class_: int(size) for class_, (size, _) in self._cheapest(lambda key: 1.0, {}).items()}
         least = self._smallest[class_]
         for size in range(least, least + _LARGER):
             yield from self._of_size(class_, size)
-
-    def _smallest_sizes(self) -> dict[int, int]:
-        sizes: dict[int, int] = {}
-        changed = True
-        while changed:
-            changed = False
-            for key, class_ in self.oracle.table.items():
-                children = children_of(self.oracle, key)
-                if all(child in sizes for child in children):
-                    size = 1 + sum(sizes[child] for child in children)
-                    if size < sizes.get(class_, size + 1):
-                        sizes[class_], changed = size, True
-        return sizes
 
     def _of_size(self, class_: int, size: int) -> tuple[Tree, ...]:
         assert self._smallest is not None

@@ -11,6 +11,7 @@ from mirage_eg.frontend.aten_ops import FROM_SHAPES
 from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.reached import reached
 
 _LOGGER = logging.getLogger("mirage_eg.torch")
 Fx = Any  # torch.fx.Node; torch is imported inside functions
@@ -104,16 +105,10 @@ LITERALS = ("_tensor_constant", "c_lifted_tensor")  # how tracing and torch.expo
 
 def is_fixed(node: Fx) -> bool:
     """Whether a constant depends on shapes and numbers of the source alone: on no weight, buffer or attribute of a module."""
-    seen, pending = {node}, [node]
-    while pending:
-        one = pending.pop()
-        literal = one.op != "call_function" and str(one.target).startswith(LITERALS)
-        if not (one.op == "call_function" or literal) or is_random(one) or not has_fixed_sizes(one):
-            return False
-        new = [it for it in read_of(one) if it not in seen]
-        pending += new
-        seen.update(new)
-    return True
+    return all(
+        (one.op == "call_function" or str(one.target).startswith(LITERALS)) and not is_random(one) and has_fixed_sizes(one)
+        for one in reached([node], read_of)
+    )
 
 
 def attribute_of(node: Fx) -> Any:

@@ -29,6 +29,7 @@ from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.integer_ranges import without_decided_choices
 from mirage_eg.ir.op.record import Range
 from mirage_eg.ir.passes import without_dead_code
+from mirage_eg.ir.reached import reached
 from mirage_eg.ir.sorted_rows import with_repeated_rows, with_rows_in_order
 from mirage_eg.ir.weights import with_weights
 
@@ -263,13 +264,8 @@ def _ranges_of_numbers(translation: Translation) -> dict[int, Range]:
 
 
 def _constant(node: Fx, state: Mapping[str, Any], same: Mapping[Fx, Fx]) -> Constant:
-    seen, pending = set(), [node]
-    while pending:
-        one = pending.pop()
-        if one not in seen:
-            seen.add(one)
-            pending += [same.get(it, it) for it in read_of(one)]
-    depends_on = tuple(sorted(one.name for one in seen if one.name in state))
+    read = reached([node], lambda one: [same.get(it, it) for it in read_of(one)])
+    depends_on = tuple(sorted(one.name for one in read if one.name in state))
     return Constant(node.name, depends_on, lambda: numpy_of(HostValues(state, same)[node]))
 
 

@@ -20,6 +20,7 @@ from mirage_eg.graph_optimizer.eclasses import EClasses, components
 from mirage_eg.graph_optimizer.integer_program import new_integer_program
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.reached import reached
 
 _FOLDED = 1e-4  # µs for each folded weight that is read: between equal programs the one with fewer is taken
 
@@ -224,13 +225,13 @@ class _Problem:
                 role = self.costs.role(enode, self.classes.names)
                 if role in (FusionRole.PRODUCT, FusionRole.LIBRARY) or enode.constructor == "Result":
                     stack += enode.children
-        while stack:
-            class_ = stack.pop()
-            found.add(class_)
+
+        def shown(class_: int) -> Iterator[int]:
             for enode in self.classes.enodes[class_]:
                 if self.costs.role(enode, self.classes.names) is FusionRole.VIEW:
-                    stack += [child for child in enode.children if child not in found]
-        return found
+                    yield from enode.children
+
+        return {*reached(stack, shown)}
 
     def _follows(self, class_: int, enode: NumberedENode, child: int, carriers: set[int]) -> bool:
         """Whether an elementwise e-node may be computed where its child is."""

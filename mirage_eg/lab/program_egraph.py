@@ -6,6 +6,7 @@ from mirage_eg.graph_optimizer.eclasses import EClasses
 from mirage_eg.graph_optimizer.extraction import Extraction
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.reached import reached
 from mirage_eg.ir.shapes import text
 from mirage_eg.report.egraph import DrawnClass, classes_svg
 
@@ -25,15 +26,11 @@ def program_egraph_svg(classes: EClasses, extraction: Extraction | None = None, 
 
 def _from_roots(classes: EClasses) -> list[int]:
     """The classes that are no weights, by their distance from the outputs."""
-    order = dict.fromkeys(classes.roots)
-    queue = list(order)
-    for class_ in queue:
-        for enode in classes.enodes[class_]:
-            for child in enode.children:
-                if child not in order and not classes.weight_only[child]:
-                    order[child] = None
-                    queue.append(child)
-    return queue
+
+    def read(class_: int) -> list[int]:
+        return [child for enode in classes.enodes[class_] for child in enode.children if not classes.weight_only[child]]
+
+    return [*reached(classes.roots, read)]
 
 
 def _word(classes: EClasses, enode: NumberedENode) -> str:

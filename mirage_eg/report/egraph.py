@@ -13,6 +13,7 @@ from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node
 from mirage_eg.egraph.saturation_history import SaturationHistory
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.plurals import counted
+from mirage_eg.ir.reached import reached
 from mirage_eg.report.box_layout import PlacedBoxes, Point, Size, place_boxes
 from mirage_eg.report.svg import LINE, PAD, PALETTE, dark_style, lines_of, picture, rectangle, text_size
 from mirage_eg.report.tables import table
@@ -48,15 +49,9 @@ class EGraphView:
         nodes: dict[int, list[Key]] = {}
         for key, class_ in self.oracle.table.items():
             nodes.setdefault(class_, []).append(key)
-        order = dict.fromkeys(class_ for class_ in self.oracle.outputs if class_ in nodes)
-        queue = list(order)
-        for class_ in queue:
-            for key in nodes[class_]:
-                for child in children_of(self.oracle, key):
-                    if child not in order:
-                        order[child] = None
-                        queue.append(child)
-        return {class_: sorted(nodes[class_], key=str) for class_ in (order | dict.fromkeys(nodes))}
+        roots = [class_ for class_ in self.oracle.outputs if class_ in nodes]
+        order = reached(roots, lambda class_: [child for key in nodes[class_] for child in children_of(self.oracle, key)])
+        return {class_: sorted(nodes[class_], key=str) for class_ in dict.fromkeys([*order, *nodes])}
 
     def words(self, keys: Sequence[Key]) -> tuple[str, ...]:
         """E-nodes as text, with the numbers of their operands' classes."""

@@ -18,6 +18,7 @@ from mirage_eg.egraph.saturation_history import SaturationHistory
 from mirage_eg.egraph.term_text import show_term
 from mirage_eg.ir.ops import OPS
 from mirage_eg.ir.plurals import counted
+from mirage_eg.ir.reached import reached
 from mirage_eg.report.egraph import EGraphView, history_html, layers_of
 from mirage_eg.report.svg import LETTER, PALETTE
 from mirage_eg.report.tables import table
@@ -119,13 +120,8 @@ def _title(class_: int, best: Mapping[int, Tree]) -> str:
 
 def _extracted(oracle: Oracle, chosen: Mapping[int, Key]) -> set[int]:
     """The classes of the smallest terms of the outputs."""
-    lit, stack = set[int](), list(oracle.outputs)
-    while stack:
-        class_ = stack.pop()
-        if class_ in chosen and class_ not in lit:
-            lit.add(class_)
-            stack += children_of(oracle, chosen[class_])
-    return lit
+    found = reached(oracle.outputs, lambda class_: children_of(oracle, chosen[class_]) if class_ in chosen else ())
+    return chosen.keys() & {*found}
 
 
 def _placed(

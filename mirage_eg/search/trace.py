@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirage_eg.egraph.expression import Expression, Split, op_of
+from mirage_eg.egraph.expression import Expression, Split, Tree
+from mirage_eg.egraph.forms import Forms
 from mirage_eg.egraph.oracle import BuildOracle, Oracle
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import OPS
 from mirage_eg.search.prune_reasons import STAGES
 from mirage_eg.search.split_space import Listener
 from mirage_eg.search.structure import AnyStructure, SplitReduction, Structure
@@ -168,21 +168,10 @@ def _lines(traced: Iterable[Traced]) -> Iterable[dict[str, Any]]:
 
 def class_names(oracle: Oracle, inputs: Sequence[str]) -> dict[int, str]:
     """For each class of an e-graph its smallest expression as text."""
-    best: dict[int, tuple[int, str]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for (constructor, *arguments), class_ in oracle.table.items():
-            op = op_of(str(constructor))
-            children = [] if op is None else [int(child) for child in arguments[len(arguments) - OPS[op].arity[0] :]]
-            if not all(child in best for child in children):
-                continue
-            constants = map(str, arguments[: len(arguments) - len(children)])
-            text = f"{constructor}({', '.join([*constants, *(best[child][1] for child in children)])})"
-            if class_ in oracle.inputs:
-                text = inputs[oracle.inputs.index(class_)]
-            entry = (1 + sum(best[child][0] for child in children), text)
-            if class_ not in best or entry < best[class_]:
-                best[class_] = entry
-                changed = True
-    return {class_: text for class_, (_, text) in best.items()}
+
+    def text(tree: Tree) -> str:
+        if tree[0] == "Var":
+            return str(tree[1])
+        return f"{tree[0]}({', '.join(text(part) if isinstance(part, tuple) else str(part) for part in tree[1:])})"
+
+    return {class_: text(tree) for class_, tree in Forms(oracle, inputs).cheapest().items()}

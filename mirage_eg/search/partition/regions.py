@@ -6,7 +6,7 @@ Outputs of the program that no later op reads do not count. A region is a segmen
 its own, and equal regions are equal graphs.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from mirage_eg.backends.launches.attention import library_attentions
@@ -14,6 +14,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import nodes_between
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.reached import reached
 from mirage_eg.search.partition.segments import Segment, counts, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
@@ -156,14 +157,13 @@ class _Dataflow:
         """The segment of these nodes, with the free ones that it reads; its inputs are in the order in which they are read."""
         made = [item.operands[0] for item in self.program.outputs if computing >> self.makers[item.operands[0]] & 1]
         outputs = sorted({*made, *passed})
-        nodes = {position for position in self.computing if computing >> position & 1}
-        frontier = [*outputs, *(operand for position in nodes for operand in self.program.nodes[position].operands)]
-        while frontier:
-            maker = self.makers[frontier.pop()]
-            item = self.program.nodes[maker]
-            if maker in self.free and item.op != "input" and maker not in nodes:
-                nodes.add(maker)
-                frontier += item.operands
+        computed = [position for position in self.computing if computing >> position & 1]
+
+        def free(values: Iterable[int]) -> list[int]:
+            makers = [self.makers[value] for value in values]
+            return [maker for maker in makers if maker in self.free and self.program.nodes[maker].op != "input"]
+
+        nodes = {*reached([*computed, *free(outputs)], lambda position: free(self.program.nodes[position].operands))}
         read = dict.fromkeys(i for position in sorted(nodes) for i in self.program.nodes[position].operands)
         inputs = tuple(i for i in read if self.makers[i] not in nodes)
         return Segment(frozenset(nodes), inputs, tuple(outputs))

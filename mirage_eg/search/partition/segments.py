@@ -142,21 +142,15 @@ class Segmenter:
         """`windows`: of every node the number of its window; no segment reaches from one into another."""
         self.program, self.limits = program, limits or SegmentLimits()
         self.windows = windows or [0] * len(program.nodes)
-        self.items = list(program.nodes)
+        self.items = program.nodes
         self.barriers = barriers(program)
         alone = [Kind.MATMUL] if self.limits.library_products else []
         self.alone = self.barriers | {place for place, item in enumerate(self.items) if item.kind in alone}
-        self.makers: list[int] = []  # of every value the position of its node
-        self.values: list[range] = []  # of every node
+        self.makers, self.readers = program.makers, program.readers
+        self.values = [values for _, values in program.numbered()]
         self.level: list[int] = []  # of every node: the longest path from an input
-        for position, (item, values) in enumerate(program.numbered()):
-            self.values.append(values)
+        for item in self.items:
             self.level.append(1 + max((self.level[self.makers[i]] for i in item.operands), default=-1))
-            self.makers += [position] * len(values)
-        self.readers: list[list[int]] = [[] for _ in self.makers]
-        for position, item in enumerate(self.items):
-            for operand in item.operands:
-                self.readers[operand].append(position)
         self.unsafe = shifted_values(program)
         self.rows = chosen_rows(program, self.barriers)
         self._chains = continued(program)
@@ -249,19 +243,19 @@ class Segmenter:
             value = frontier.pop()
             if value in common:
                 touched = True
-            elif self.items[self.makers[value]].op not in ("input", "slice") and self.makers[value] not in nodes:
+            elif self.program.node_of[value].op not in ("input", "slice") and self.makers[value] not in nodes:
                 maker = self.makers[value]
                 if len(nodes) - uncounted(self._chains, nodes) >= self.limits.max_ops or self._is_outside(maker, cone):
                     return frozenset()
                 nodes.add(self.makers[value])
-                frontier += self.items[self.makers[value]].operands
+                frontier += self.program.node_of[value].operands
         return frozenset(nodes) if touched else frozenset()
 
     def _is_weight(self, value: int) -> bool:
         """Whether a value is a program input, or slice of one, that one op alone reads."""
-        is_slice = self.items[self.makers[value]].op == "slice"
+        is_slice = self.program.node_of[value].op == "slice"
         source = self.behind(value) if is_slice else value
-        return self.items[self.makers[source]].op == "input" and len(self.readers[value]) == 1
+        return self.program.node_of[source].op == "input" and len(self.readers[value]) == 1
 
     def cones(self, root: int) -> list[frozenset[int]]:
         """The segments whose last op is `root`, smallest first."""
@@ -376,7 +370,7 @@ class Segmenter:
     def _is_input(self, value: int) -> bool:
         """Whether a value is a program input or a slice of one, or its rows are read where they are."""
         base = self.behind(value)
-        return base in self.rows or self.items[self.makers[base]].op == "input"
+        return base in self.rows or self.program.node_of[base].op == "input"
 
     def _only_reader(self, value: int) -> int | None:
         """The only node that reads a value or its reshapes, if there is one."""
@@ -390,14 +384,14 @@ class Segmenter:
     def _shows_slice(self, value: int) -> bool:
         """Whether a value is the reshape of a slice, which has no strides."""
         shown = self._shown(value)
-        return shown != value and self.items[self.makers[shown]].op == "slice"
+        return shown != value and self.program.node_of[shown].op == "slice"
 
     def _views(self, value: int, ops: Collection[str] = RESHAPES) -> frozenset[int]:
         """The views between a value and the node that computes it."""
         views = set()
-        while self.items[self.makers[value]].op in ops:
+        while self.program.node_of[value].op in ops:
             views.add(self.makers[value])
-            value = self.items[self.makers[value]].operands[0]
+            value = self.program.node_of[value].operands[0]
         return frozenset(views)
 
     def _needed(self, values: Iterator[int] | Sequence[int]) -> Needed:
@@ -405,7 +399,7 @@ class Segmenter:
         needed, waiting = set[int](), [*values]
         while waiting:
             value = self.behind(waiting.pop())
-            item = self.items[self.makers[value]]
+            item = self.program.node_of[value]
             if value in self.rows:
                 waiting += item.operands
             elif item.op != "input":
@@ -414,15 +408,11 @@ class Segmenter:
 
     def behind(self, value: int) -> int:
         """The value of which this one is a view between kernels: of reshapes and slices."""
-        while self.items[self.makers[value]].op in PLAIN_VIEWS:
-            value = self.items[self.makers[value]].operands[0]
-        return value
+        return self.program.behind(value, PLAIN_VIEWS)
 
     def _shown(self, value: int) -> int:
         """The value that reshapes show."""
-        while self.items[self.makers[value]].op in RESHAPES:
-            value = self.items[self.makers[value]].operands[0]
-        return value
+        return self.program.behind(value, RESHAPES)
 
     def _inputs(self, nodes: frozenset[int]) -> tuple[int, ...]:
         if nodes not in self._read:

@@ -65,11 +65,10 @@ def _crossing(program: Graph, levels: list[int]) -> list[float]:
     (which belongs to its kernel), prohibitive if no kernel may store it; 0 after the last level."""
     unsafe = shifted_values(program)
     values = [made for _, made in program.numbered()]
-    makers = [position for position, made in enumerate(values) for _ in made]
     readers: dict[int, list[int]] = {}
-    for position, item in enumerate(program.nodes):
-        for operand in dict.fromkeys(item.operands):
-            readers.setdefault(makers[operand], []).append(position)
+    for value, reading in enumerate(program.readers):
+        if reading:
+            readers.setdefault(program.makers[value], []).extend(reading)
     depth = max(levels)
     cost = [0.0] * (depth + 1)
     for maker, later in readers.items():
