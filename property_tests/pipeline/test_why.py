@@ -115,7 +115,7 @@ def test_a_quotient_of_exponentials_is_rejected_as_it_overflows() -> None:
 def test_a_pruned_term_has_the_nearest_class_in_the_users_names() -> None:
     graph, *_ = MUTANTS["another function"]
     [kernel] = why(program(), graph).kernels
-    assert kernel.nearest is not None and "Sqrt(Mean(j.l, Mean(j.t, Square(X))))" in kernel.nearest
+    assert kernel.nearest is not None and "Sqrt(Mean(j.t, Mean(j.l, Square(X))))" in kernel.nearest
 
 
 def of_two_kernels() -> tuple[mi.Graph, mi.Graph]:
