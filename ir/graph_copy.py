@@ -7,6 +7,7 @@ from typing import Any
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
+from mirage_eg.ir.reached import reached
 
 
 class GraphCopy:
@@ -58,13 +59,12 @@ class GraphCopy:
 
 def nodes_between(graph: Graph, reads: Collection[int], makes: Iterable[int]) -> list[tuple[Node, range]]:
     """The nodes that compute some values, from others where these are met, in order; each with its values."""
-    given, found = frozenset(reads), set[int]()
-    left = [value for value in makes if value not in given]
-    while left:
-        place = graph.makers[left.pop()]
-        if place not in found:
-            found.add(place)
-            left += [value for value in graph.nodes[place].operands if value not in given]
+    given = frozenset(reads)
+
+    def makers(values: Iterable[int]) -> list[int]:
+        return [graph.makers[value] for value in values if value not in given]
+
+    found = {*reached(makers(makes), lambda place: makers(graph.nodes[place].operands))}
     return [numbered for place, numbered in enumerate(graph.numbered()) if place in found]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.graph_copy import without_values
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
@@ -15,13 +15,7 @@ def without_dead_code(program: Graph) -> Graph:
     for item, values in reversed([*program.numbered()]):
         if item.op in ("input", "output") or not needed.isdisjoint(values):
             needed.update(item.operands, values)
-    if len(needed) == len(program.types):
-        return program
-    copy = GraphCopy(program)
-    for item, values in copy:
-        if item.op == "output" or not needed.isdisjoint(values):
-            copy.copy(item, values)
-    return copy.graph()
+    return without_values(program, {*range(len(program.types))} - needed)
 
 
 def without_repeats(program: Graph) -> Graph:

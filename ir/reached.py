@@ -1,6 +1,6 @@
-"""What is reached from some places along a relation."""
+"""What is reached from some places along a relation, breadth first or what each needs before it."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 Place = TypeVar("Place", bound=Hashable)
@@ -15,3 +15,19 @@ def reached(roots: Iterable[Place], following: Callable[[Place], Iterable[Place]
         fresh = dict.fromkeys(it for it in following(place) if it not in found)
         found |= fresh
         waiting += fresh
+
+
+def operands_first(roots: Sequence[Place], operands: Callable[[Place], Sequence[Place]]) -> Iterator[Place]:
+    """All that roots need, each once, operands first. No recursion: programs are deep."""
+    done: set[Place] = set()
+    stack = list(reversed(roots))
+    while stack:
+        top = stack[-1]
+        waiting = [it for it in operands(top) if it not in done]
+        if top in done or not waiting:
+            stack.pop()
+            if top not in done:
+                done.add(top)
+                yield top
+        else:
+            stack += reversed(waiting)

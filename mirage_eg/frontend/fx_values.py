@@ -11,7 +11,7 @@ from mirage_eg.frontend.aten_ops import FROM_SHAPES
 from mirage_eg.frontend.symbolic_sizes import NAMED, is_size
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.reached import reached
+from mirage_eg.ir.reached import operands_first, reached
 
 _LOGGER = logging.getLogger("mirage_eg.torch")
 Fx = Any  # torch.fx.Node; torch is imported inside functions
@@ -144,20 +144,15 @@ class HostValues:
 
     def __getitem__(self, node: Fx) -> Any:
         """The value of a node. Raises UnsupportedError: it depends on a tensor of the meta device, which has no values."""
-        pending = [node]
-        while pending:
-            one = pending[-1]
-            missing = [] if one.name in self.known else [it for it in self._operands(one) if it.name not in self.known]
-            if missing:
-                pending += missing
-            else:
-                pending.pop()
-                if one.name not in self.known:
-                    self.known[one.name] = self._compute(one)
-        return self.known[node.name]
 
-    def _operands(self, node: Fx) -> list[Fx]:
-        return [self.same.get(it, it) for it in read_of(node)]
+        def unknown(one: Fx) -> list[Fx]:
+            read = [] if one.name in self.known else [self.same.get(it, it) for it in read_of(one)]
+            return [it for it in read if it.name not in self.known]
+
+        for one in operands_first([node], unknown):
+            if one.name not in self.known:
+                self.known[one.name] = self._compute(one)
+        return self.known[node.name]
 
     def _compute(self, node: Fx) -> Any:
         import torch

@@ -1,9 +1,8 @@
 """The program that an extraction stands for: a graph that runs each time, and a prologue of the parts of weights alone."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TypeVar
 
 from mirage_eg.graph_optimizer.costs import FusionRole
 from mirage_eg.graph_optimizer.eclasses import EClasses
@@ -14,6 +13,7 @@ from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.reached import operands_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class _Builder:
             return [it for child in choice.enode.children if (it := self._source(choice, child)) is not None]
 
         roots = (it for it in self.classes.roots if not self.classes.weight_only[it] and it not in self.inputs)
-        return _operands_first([self.choices[root, Mode.STORED] for root in roots], sources)
+        return operands_first([self.choices[root, Mode.STORED] for root in roots], sources)
 
     def _body(
         self,
@@ -198,7 +198,7 @@ class _Builder:
 
     def _weight_classes(self, folded: list[int]) -> Iterator[int]:
         """The classes that folded ones need, operands first."""
-        return _operands_first(folded, lambda class_: () if class_ in self.inputs else self.cheapest[class_].children)
+        return operands_first(folded, lambda class_: () if class_ in self.inputs else self.cheapest[class_].children)
 
     def _whole(self, folded: list[int], steps: list[ClassChoice]) -> Graph:
         graph = Checker(Level.KERNEL)
@@ -272,22 +272,3 @@ def _cheapest_weights(classes: EClasses) -> dict[int, NumberedENode]:
 
     given = {class_: 0.0 for class_ in inputs if classes.weight_only[class_]}
     return {class_: enode for class_, (_, enode) in classes.cheapest(given, moved).items() if enode is not None}
-
-
-T = TypeVar("T")
-
-
-def _operands_first(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -> Iterator[T]:
-    """All that roots need, each once, operands first."""
-    done: set[T] = set()
-    stack = list(reversed(roots))
-    while stack:
-        top = stack[-1]
-        waiting = [it for it in operands(top) if it not in done]
-        if top in done or not waiting:
-            stack.pop()
-            if top not in done:
-                done.add(top)
-                yield top
-        else:
-            stack += reversed(waiting)

@@ -34,6 +34,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code, without_repeats
+from mirage_eg.ir.reached import operands_first
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
 from mirage_eg.transforms.matrix_chains import associate
@@ -71,27 +72,17 @@ class CheapestTerms:
         """
         nodes = list(program.inputs)
         values: dict[bindings.Value, int] = {}
-        outputs = []
-        for item in program.outputs:
-            root = self._egraph.eval_expr(term(item.operands[0]))[1]
-            stack = [root]  # no recursion: a program may be deep
-            while stack:
-                class_ = stack[-1]
-                enode = self._best[class_][1]
-                missing = [child for child in enode.children if child not in values]
-                if class_ in values or not missing:
-                    stack.pop()
-                else:
-                    stack += reversed(missing)
-                    continue
-                if enode.constructor == "In":
-                    values[class_] = enode.constants[0]
-                elif class_ not in values:
-                    values[class_] = len(nodes)
-                    operands = [values[child] for child in enode.children]
-                    nodes.append(op_node(enode.constructor, enode.constants, operands, names))
-            outputs.append(Node("output", (values[root],), item.attributes))
-        return Graph((*nodes, *outputs))
+        roots = [self._egraph.eval_expr(term(item.operands[0]))[1] for item in program.outputs]
+        for class_ in operands_first(roots, lambda class_: self._best[class_][1].children):
+            enode = self._best[class_][1]
+            if enode.constructor == "In":
+                values[class_] = enode.constants[0]
+            else:
+                values[class_] = len(nodes)
+                operands = [values[child] for child in enode.children]
+                nodes.append(op_node(enode.constructor, enode.constants, operands, names))
+        ends = zip(roots, program.outputs, strict=True)
+        return Graph((*nodes, *(Node("output", (values[root],), item.attributes) for root, item in ends)))
 
 
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
