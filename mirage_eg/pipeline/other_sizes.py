@@ -35,12 +35,13 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import filters_of, is_fused
-from mirage_eg.pipeline.sized_forms import SizedForms, primitive_form
+from mirage_eg.pipeline.sized_forms import SizedForms
 from mirage_eg.search.partition.kernel_plan import KernelPlan, compose
 from mirage_eg.search.partition.known_segments import plan_again, plans_of_known
 from mirage_eg.search.partition.segment_search import Task
 from mirage_eg.search.partition.segments import SegmentLimits
 from mirage_eg.search.structure_search import SearchLimits
+from mirage_eg.transforms.primitive_form import primitive_form
 from mirage_eg.verify.all_sizes import RANDOM_SIZES, SizesVerdict, verify_sizes
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence

@@ -15,8 +15,7 @@ from mirage_eg.pipeline.program_form import is_alike, outline
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.search.partition.segments import segment_program
-from mirage_eg.transforms.simplify import simplify
-from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.transforms.primitive_form import primitive_form
 
 
 class SizedForms:
@@ -78,11 +77,6 @@ class SizedForms:
             return resize(self.primitive, axes, [max(2, size) for size in sizes])
         except TiedToSizeError:
             return None
-
-
-def primitive_form(expanded: Graph) -> Graph:
-    """The form of a program that the search partitions."""
-    return drop_shifts(simplify(expanded).after)
 
 
 def _sizes_between(searched: Graph, program: Graph) -> tuple[Axes, tuple[int, ...]] | None:

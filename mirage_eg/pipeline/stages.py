@@ -58,6 +58,7 @@ from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.segments import op_count
 from mirage_eg.search.trace import Tracer
 from mirage_eg.transforms.constants import with_constants
+from mirage_eg.transforms.primitive_form import as_searched
 from mirage_eg.transforms.simplify import Simplification, simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.verdict import Observer
@@ -163,7 +164,7 @@ def search_region(
     """
     run, begin, notes = replace(region.run, until=until), perf_counter(), list[str]()
     simplified, primitive = _in_primitive_ops(run)
-    if primitive != simplified.after:
+    if drop_shifts(simplified.after) != simplified.after:
         notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
     with ExitStack() as context:
         started = start_tuning(run, tuning, context)
@@ -179,7 +180,7 @@ def _in_primitive_ops(run: Run) -> tuple[Simplification, Graph]:
     with run.watch.stage("simplify"):
         simplified = simplify(expand(run.program))
     with run.watch.stage("search"):
-        return simplified, drop_shifts(simplified.after)
+        return simplified, as_searched(simplified.after)
 
 
 def _searched(

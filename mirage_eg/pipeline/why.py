@@ -39,8 +39,7 @@ from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.why_answers import AnswerKind, KernelAnswer, Ranked, Why
 from mirage_eg.search.instantiate.whole_loops import with_whole_loops
 from mirage_eg.search.partition.segment_search import SegmentSearch
-from mirage_eg.transforms.simplify import simplify
-from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.transforms.primitive_form import primitive_form
 from mirage_eg.transforms.split_statistics import with_split_statistics
 from mirage_eg.verify.reference import check_types
 from mirage_eg.verify.verdict import Observer
@@ -95,7 +94,7 @@ def explain_why(
     with Workers(options.executor, options.jobs) as workers:
         run = Run(name, request.program, options, rulebook, options.device_record, Work(workers), watch=Watch(observer))
         run = replace(run, until=request.until)
-        primitive, written = drop_shifts(simplify(expand(run.program)).after), _written(graph)
+        primitive, written = primitive_form(expand(run.program)), _written(graph)
         kernels, others = _kernels(run, primitive, written), _other_forms(run, primitive, written)
         while not all(it.origin.segment is not None for it in kernels) and (other := next(others, None)) is not None:
             kernels = _kernels(run, other[0], written, tiny=other[1])

@@ -19,6 +19,7 @@ from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import DIFFERENCES, SQUARES
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
@@ -29,7 +30,7 @@ _LEAST = 256  # elements; shorter parts cost more in partial results than they s
 
 
 @dataclass(frozen=True, slots=True)
-class _Variance:
+class Variance:
     """A value that is the variance of x over `dims`, times `count`, which is 1 or their number of elements; and the mean."""
 
     x: int
@@ -44,38 +45,45 @@ def with_split_statistics(program: Graph, longest: int) -> Graph | None:
 
     `program` holds primitive ops. Partial statistics are float32 at least.
     """
-    found = [it for it in _variances(program) if prod(program.types[it.x].shape[dim] for dim in it.dims) > longest]
+    found = [it for it in variances(program) if prod(program.types[it.x].shape[dim] for dim in it.dims) > longest]
     split = {it.value: it for it in found if _parted(program.types[it.x].shape, it.dims) is not None}
     return _Rewriting(program, split).graph() if split else None
 
 
-def _variances(program: Graph) -> list[_Variance]:
+def variances(program: Graph) -> list[Variance]:
     """The variances, each with the mean that it is about."""
-    makers = program.node_of
-    found = []
-    for value, item in enumerate(makers):
-        if item.op not in ("mean", "sum"):
+    makers, found = program.node_of, []
+    for value in range(len(makers)):
+        op, sources = _reduced(makers, value)
+        if op not in ("mean", "sum") or makers[sources[-1]].op not in SQUARES:
             continue
-        square, dims = _reduced(makers, value, item.op)
-        if makers[square].op not in SQUARES:
-            continue
-        [centred] = makers[square].operands
+        [centred] = makers[sources[-1]].operands
         if makers[centred].op not in DIFFERENCES:
             continue
         x, mean = makers[centred].operands
-        if _reduced(makers, mean, "mean") == (x, dims):
-            count = 1 if item.op == "mean" else prod(program.types[x].shape[dim] for dim in dims)
-            found.append(_Variance(x, mean, value, dims, count))
+        dims, (of_mean, averaged) = _reduced_dims(program, x, value), _reduced(makers, mean)
+        if dims and of_mean == "mean" and x in averaged and _reduced_dims(program, x, mean) == dims:
+            count = 1 if op == "mean" else prod(program.types[x].shape[dim] for dim in dims)
+            found.append(Variance(x, mean, value, dims, count))
     return found
 
 
-def _reduced(makers: Sequence[Node], value: int, op: str) -> tuple[int, tuple[int, ...]]:
-    """The operand of a chain of reductions that ends in `value`, and their dims in ascending order."""
-    dims = []
-    while makers[value].op == op:
-        dims.append(makers[value]["dim"])
-        [value] = makers[value].operands
-    return value, tuple(sorted(dims))
+def _reduced(makers: Sequence[Node], value: int) -> tuple[str, list[int]]:
+    """The op of the reductions that end in `value`, reshapes between and behind them; their operand, and what that shows."""
+    op, sources = "", list[int]()
+    while (item := makers[value]).op in RESHAPES or (item.kind is Kind.REDUCTION and item.op == (op or item.op)):
+        if item.kind is Kind.REDUCTION:
+            op, sources = item.op, []
+        [value] = item.operands
+        sources.append(value)
+    return op, sources
+
+
+def _reduced_dims(program: Graph, x: int, value: int) -> tuple[int, ...]:
+    """The dims of x of which `value`, of the same rank, has one element."""
+    pairs = [*zip(program.types[x].shape, program.types[value].shape, strict=False)]
+    alike = len(program.types[x].shape) == len(program.types[value].shape)
+    return tuple(dim for dim, (extent, left) in enumerate(pairs) if alike and extent != left == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,7 @@ def _merged(extents: Iterable[tuple[int, str]]) -> Iterator[tuple[str, list[tupl
 class _Rewriting:
     """The program, written again with split statistics; `split` has the variances by value."""
 
-    def __init__(self, program: Graph, split: dict[int, _Variance]) -> None:
+    def __init__(self, program: Graph, split: dict[int, Variance]) -> None:
         self._program, self._written = program, KernelGraph()
         self._value: dict[int, Tensor] = {}
         self._split = split
@@ -155,7 +163,7 @@ class _Rewriting:
         made, wanted = self._value[value], self._program.types[value].dtype
         return made if made.dtype is wanted else self._written.cast(made, wanted)
 
-    def _statistics(self, it: _Variance) -> Tensor:
+    def _statistics(self, it: Variance) -> Tensor:
         """The mean; the variance is kept until the program has it."""
         g, kind = self._written, self._program.types[it.x]
         parts = _parted(kind.shape, it.dims)

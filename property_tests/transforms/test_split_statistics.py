@@ -14,6 +14,7 @@ from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.transforms.merged_reductions import with_merged_reductions
 from mirage_eg.transforms.split_statistics import with_split_statistics
 
 
@@ -57,9 +58,11 @@ def test_split_statistics_are_those_of_the_rows() -> None:
         some = st.lists(st.sampled_from(range(len(shape))), min_size=1, unique=True)
         dims = data.draw(st.just([*range(len(shape))]) | some)
         program = normalized(tuple(shape), tuple(dims), op, dtype)
-        split = with_split_statistics(program, 256)
-        if split is not None:
+        split, of_merged = (with_split_statistics(form, 256) for form in (program, with_merged_reductions(program)))
+        assert (split is None) == (of_merged is None)
+        if split is not None and of_merged is not None:
             assert_alike(program, split)
+            assert_alike(program, of_merged)
             shapes.append(shape)
         else:
             assert prod(shape[dim] for dim in dims) <= 4096

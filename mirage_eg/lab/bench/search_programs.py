@@ -10,8 +10,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.partition.read_names import read_names
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
-from mirage_eg.transforms.simplify import simplify
-from mirage_eg.transforms.softmax_shift import drop_shifts
+from mirage_eg.transforms.primitive_form import primitive_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +25,6 @@ class SearchProgram:
     parted_because: str | None = None  # of a segment: why one block graph cannot hold the program
 
 
-def primitive(program: Graph) -> Graph:
-    """The program that `optimize` searches: simplified, in primitive ops, exponentials unshifted."""
-    return drop_shifts(simplify(expand(program)).after)
-
-
 def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple[SearchProgram, ...]:
     """The whole program if one block graph may hold it, else the segments of a plan of large segments.
 
@@ -39,7 +33,7 @@ def search_programs(name: str, program: Graph, max_block_ops: int = 16) -> tuple
     Raises UnsupportedError: no segment of the program can be searched.
     """
     limits = SegmentLimits(max_ops=max_block_ops)
-    graph = primitive(program)
+    graph = primitive_form(expand(program))
     segmenter = Segmenter(graph, limits)
     whole = segmenter.whole()
     try:

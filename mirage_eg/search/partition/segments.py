@@ -14,7 +14,9 @@ Segments with these properties are left out, since a better segment exists or no
 - a boundary at an elementwise function of inputs that is no smaller than they are: its readers may read them instead;
 - an unnormalised exponential as an output;
 - more ops than a block graph may have;
-- reductions over two long axes: a block loops over one, and cannot hold the other whole;
+- reductions over two long axes, or over several that are long together besides the longest: a block loops over one, and
+  cannot hold the others whole;
+- a variance of a long row with the mean that it is about: a block holds the row for both, or reads it in two kernels;
 - a reduction over an axis of a product with a long reduction, unless the axis is tiny: each block would repeat the product.
 """
 
@@ -26,7 +28,6 @@ from math import prod
 
 from mirage_eg.backends.launches.image_layouts import image_layouts
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
-from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.integer_ranges import wrapped_values
@@ -39,6 +40,7 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.search.elementwise_chains import continued, uncounted
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.chosen_rows import chosen_rows
+from mirage_eg.search.partition.segment_reductions import Reductions
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 Needed = frozenset[int]  # values
@@ -53,6 +55,7 @@ class SegmentLimits:
     long_axis: int = 512  # a longer reduction is split over the loop or the grid
     tiny_axis: int = 32  # that long a product may be contracted again in its kernel: the rank of an adapter
     max_cones: int = 400  # segments that end in one op, smallest first
+    longest_held: int = SEARCH.longest_row  # elements of rows whose variances and means are in one kernel
     large_product: tuple[int, int] = (128, 512)  # rows and columns, terms of a sum: above, the library may win
     every_boundary: bool = False
     library_products: bool = False  # products, and what the library computes with them, are kernels of the library alone
@@ -156,7 +159,7 @@ class Segmenter:
         self._chains = continued(program)
         self._fused = self._fused_by_library()
         self._inner = frozenset[int]() if self.limits.every_boundary else self._inner_values()
-        self.axes, self.reduced = _reductions(program)
+        self.reductions = Reductions(program, self.limits.long_axis, self.limits.tiny_axis, self.limits.longest_held)
         self._node_sets: dict[frozenset[int], _NodeSet] = {}
         self._segments: dict[tuple[frozenset[int], Needed], Segment] = {}
         self._cones: dict[int, list[frozenset[int]]] = {}
@@ -297,7 +300,7 @@ class Segmenter:
                     elif (
                         position not in self.barriers
                         and (shown in self._inner or self._is_read_in_place(maker, position, operand == shown))
-                        and self.axes.of(shown) == self.axes.of(operand)
+                        and self.reductions.axes.of(shown) == self.reductions.axes.of(operand)
                     ):
                         more |= {maker} | self._views(operand)
             if not more or not self._admissible(nodes | more):
@@ -422,9 +425,7 @@ class Segmenter:
 
     def _admissible(self, nodes: frozenset[int]) -> bool:
         if nodes not in self._admitted:
-            ops = self._ops(nodes)
-            admitted = ops <= self.limits.max_ops and len(self._long_reductions(nodes)) <= 1
-            self._admitted[nodes] = admitted and not self._contracts_again(nodes)
+            self._admitted[nodes] = self._ops(nodes) <= self.limits.max_ops and self.reductions.why_not(nodes) is None
         return self._admitted[nodes]
 
     def _ops(self, nodes: frozenset[int]) -> int:
@@ -452,47 +453,4 @@ class Segmenter:
             return f"{ops} ops are more than the {self.limits.max_ops} of a block graph (--max-block-ops)"
         if integers := [position for position in sorted(self.barriers) if not is_barrier(self.items[position])]:
             return f"node {integers[0]}: {self.items[integers[0]].op}: it computes integers, and block graphs do not"
-        if len(self._long_reductions(nodes)) > 1:
-            return f"it reduces over several axes of more than {self.limits.long_axis}, and a block graph walks one"
-        if self._contracts_again(nodes):
-            return "it reduces over what a product with a long reduction makes, which each block would compute again"
-        return None
-
-    def _long_reductions(self, nodes: frozenset[int]) -> set[frozenset[int]]:
-        """The long products of axes over which a segment reduces; not those of a single row, which each block may hold."""
-        reduced = {self.reduced[position] for position in nodes if position in self.reduced and not self._is_one_row(position)}
-        return {axes for axes in reduced if self._extent(axes) > self.limits.long_axis}
-
-    def _is_one_row(self, position: int) -> bool:
-        """Whether a reduction leaves one number of a row that a block can hold."""
-        item, axes = self.items[position], self.reduced[position]
-        one = item.kind is Kind.REDUCTION and self.axes.of(item.operands[0]) <= axes
-        return one and self._extent(axes) <= SEARCH.longest_row
-
-    def _contracts_again(self, nodes: frozenset[int]) -> bool:
-        """Whether an op reduces an axis, not a tiny one, of a product with a long reduction in this segment."""
-        made: dict[int, frozenset[int]] = {}  # of every value, by node: axes of such products
-        for position in sorted(nodes):
-            item = self.items[position]
-            axes = frozenset[int]().union(*(made.get(self.makers[operand], frozenset()) for operand in item.operands))
-            reduced = self.reduced.get(position, frozenset())
-            again = axes & reduced
-            if again and self._extent(again) > self.limits.tiny_axis:
-                return True
-            if item.kind is Kind.MATMUL and self._extent(reduced) > self.limits.long_axis:
-                axes |= self.axes.of(self.values[position][0])
-            made[position] = axes - reduced
-        return False
-
-    def _extent(self, axes: frozenset[int]) -> int:
-        return prod(self.axes.sizes[axis] for axis in axes)
-
-
-def _reductions(program: Graph) -> tuple[Axes, dict[int, frozenset[int]]]:
-    """The axes of all values, and for each op that reduces, by position, those that it does."""
-    axes = infer_axes(program, repeats=True, barriers=True)
-    reduced = {}
-    for position, item in enumerate(program.nodes):
-        if item.kind in (Kind.REDUCTION, Kind.MATMUL):
-            reduced[position] = frozenset(axes.dims[item.operands[0]][item.get("dim", -1)])
-    return axes, reduced
+        return self.reductions.why_not(nodes)

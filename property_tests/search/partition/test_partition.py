@@ -225,6 +225,24 @@ def test_no_boundary_is_inside_a_rotary_embedding() -> None:
     assert len(_states(segmenter)) < 100
 
 
+@pytest.mark.parametrize(("columns", "is_held"), [(4096, True), (1 << 20, False)])
+def test_a_variance_is_not_in_the_kernel_of_a_mean_of_long_rows(columns: int, is_held: bool) -> None:
+    program = KernelGraph()
+    x = program.new_input((8, columns), "float32")
+    program.mark_output(program.mean(program.square(x - program.mean(x, 1)), 1))
+    both = {place for place, item in enumerate(program.nodes) if item.op == "mean"}
+    assert any(both <= segment.nodes for segment in _segments(Segmenter(program.graph()))) is is_held
+
+
+@pytest.mark.parametrize(("extent", "is_one"), [(8, True), (32, False)])
+def test_sums_over_axes_that_are_long_together_are_several_kernels(extent: int, is_one: bool) -> None:
+    program = KernelGraph()
+    x = program.new_input((extent, 2, extent, 2, 4096), "float32")
+    program.mark_output(program.sum(program.sum(program.sum(x, 4), 2), 0))
+    sums = {place for place, item in enumerate(program.nodes) if item.op == "sum"}
+    assert any(sums <= segment.nodes for segment in _segments(Segmenter(program.graph()))) is is_one
+
+
 def _states(segmenter: Segmenter) -> list[frozenset[int]]:
     found = {segmenter.start: None}
     for needed in (frontier := [segmenter.start]):

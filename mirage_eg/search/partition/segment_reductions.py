@@ -1,0 +1,79 @@
+"""Which reductions one kernel may have together: a block loops over one axis, and holds the others whole."""
+
+from math import prod
+
+from mirage_eg.ir.axes import infer_axes
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import RESHAPES
+from mirage_eg.ir.ops import Kind
+from mirage_eg.search.heuristics import SEARCH
+from mirage_eg.transforms.split_statistics import variances
+
+Axes = frozenset[int]
+
+
+class Reductions:
+    """The axes over which the ops of a program reduce. `long`, `tiny` and `held` are as in `SegmentLimits`."""
+
+    def __init__(self, program: Graph, long: int, tiny: int, held: int) -> None:
+        self.axes = infer_axes(program, repeats=True, barriers=True)
+        self._program, self._numbered = program, tuple(program.numbered())
+        self._long, self._tiny, self._held = long, tiny, held
+        self._reduced: dict[int, Axes] = {}  # by the positions of ops
+        for position, (item, _) in enumerate(self._numbered):
+            if item.kind in (Kind.REDUCTION, Kind.MATMUL):
+                self._reduced[position] = frozenset(self.axes.dims[item.operands[0]][item.get("dim", -1)])
+        self._rows: list[tuple[frozenset[int], Axes]] = []  # of each variance: its last reduction and its mean's; their axes
+        for it in variances(program):
+            last = frozenset(map(self._last, (it.value, it.mean)))
+            self._rows.append((last, Axes().union(*(self.axes.dims[it.x][dim] for dim in it.dims))))
+
+    def why_not(self, nodes: frozenset[int]) -> str | None:
+        """Why no kernel may compute these nodes, if none may."""
+        if self._walks_several(nodes):
+            return f"it reduces over several axes of more than {self._long}, and a block graph walks one"
+        if self._extent(Axes().union(*(axes for last, axes in self._rows if last <= nodes))) > self._held:
+            return f"it has a variance of rows of more than {self._held} elements with their mean, and no block holds them"
+        if self._contracts_again(nodes):
+            return "it reduces over what a product with a long reduction makes, which each block would compute again"
+        return None
+
+    def _last(self, value: int) -> int:
+        """The node of a value, or of what it is a reshape of."""
+        while (item := self._program.node_of[value]).op in RESHAPES:
+            [value] = item.operands
+        return self._program.makers[value]
+
+    def _walks_several(self, nodes: frozenset[int]) -> bool:
+        """Whether reductions are over several long products of axes, or sums over too many elements besides the longest one;
+        not those of a single row, which each block may hold."""
+        found = [it for it in nodes if it in self._reduced and not self._is_one_row(it)]
+        if sum(self._extent(axes) > self._long for axes in {self._reduced[it] for it in found}) > 1:
+            return True
+        sums = [self._reduced[it] for it in found if self._program.nodes[it].kind is Kind.REDUCTION]
+        return self._extent(Axes().union(*sums)) > self._long * max(map(self._extent, sums), default=1)
+
+    def _is_one_row(self, position: int) -> bool:
+        """Whether a reduction leaves one number of a row that a block can hold."""
+        item, axes = self._program.nodes[position], self._reduced[position]
+        one = item.kind is Kind.REDUCTION and self.axes.of(item.operands[0]) <= axes
+        return one and self._extent(axes) <= SEARCH.longest_row
+
+    def _contracts_again(self, nodes: frozenset[int]) -> bool:
+        """Whether an op reduces an axis, not a tiny one, of a product with a long reduction in this segment."""
+        made: dict[int, Axes] = {}  # of every value, by node: axes of such products
+        makers = self._program.makers
+        for position in sorted(nodes):
+            item, results = self._numbered[position]
+            axes = Axes().union(*(made.get(makers[operand], Axes()) for operand in item.operands))
+            reduced = self._reduced.get(position, Axes())
+            again = axes & reduced
+            if again and self._extent(again) > self._tiny:
+                return True
+            if item.kind is Kind.MATMUL and self._extent(reduced) > self._long:
+                axes |= self.axes.of(results[0])
+            made[position] = axes - reduced
+        return False
+
+    def _extent(self, axes: Axes) -> int:
+        return prod(self.axes.sizes[axis] for axis in axes)
