@@ -1,6 +1,7 @@
 """A generated kernel of library ops that reads tensors and writes others, in the file of an emitted program."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
@@ -27,14 +28,37 @@ def write_generated_kernel(
         file.name_written(value)
         if (buffer := file.write(value)) not in file.buffers:
             file.buffers.append(buffer)
-    name = file.new_name(f"{file.names[launch.results[-1]]}_kernel")
     written = (f"y{number or ''}_ptr" for number in range(len(launch.results)))
     arguments = (*(f"x{number}_ptr" for number in range(len(launch.operands))), *written)
     wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in tensors)
     offsets = (file.lowered.placement.offsets.get(it, 0) for it in tensors)
     pointers = (f"{pointer} + {offset}" if offset else pointer for pointer, offset in zip(arguments, offsets, strict=True))
-    source = kernel_source(name, arguments, body(f"tl.program_id(0){'.to(tl.int64)' if wide else ''}", *pointers))
-    kernel = BlockKernel(name, source, arguments, (), frozenset(helpers))
-    signature = tuple(f"*{TRITON_TYPES[file.types[it].dtype]}" for it in tensors)
-    file.add_kernel(kernel, signature, {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}, of_block=False)
-    file.body.append(f'    {name}[({programs}, 1, 1)]({", ".join(map(file.argument, tensors))}, **OPTIONS["{name}"])')
+    lines = body(f"tl.program_id(0){'.to(tl.int64)' if wide else ''}", *pointers)
+    given = dict(zip(arguments, tensors, strict=True))
+    write_lines(file, programs, lines, given, file.names[launch.results[-1]], helpers, warps, stages)
+
+
+def write_lines(
+    file: ProgramFile,
+    programs: int,
+    lines: Sequence[str],
+    arguments: Mapping[str, int],
+    name: str,
+    helpers: Sequence[str] = (),
+    warps: int = WARPS,
+    stages: int = STAGES,
+) -> None:
+    """Write a kernel of these lines, unless an equal one is written, and its launch; `arguments` has values by their names."""
+    sizes = tuple(size for size in file.sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
+    types = (f"*{TRITON_TYPES[file.types[value].dtype]}" for value in arguments.values())
+    signature, taken = (*types, *("i32" for _ in sizes)), (*arguments, *sizes)
+    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+    for kernel, *form in zip(file.kernels, file.signatures, file.options, strict=True):
+        if form == [signature, options] and kernel.source == kernel_source(kernel.name, taken, lines):
+            break
+    else:
+        named = file.new_name(f"{name}_kernel")
+        kernel = BlockKernel(named, kernel_source(named, taken, lines), tuple(arguments), sizes, frozenset(helpers))
+        file.add_kernel(kernel, signature, options, of_block=False)
+    given = ", ".join([*map(file.argument, arguments.values()), *sizes])
+    file.body.append(f'    {kernel.name}[({programs}, 1, 1)]({given}, **OPTIONS["{kernel.name}"])')

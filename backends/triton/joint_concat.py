@@ -2,16 +2,15 @@
 place in the result, for rows that are written in place, for inputs that convolutions read channels last, and for images that
 convolutions give so."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from mirage_eg.backends.launches.concatenation import summed_indices
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
-from mirage_eg.backends.triton.block_kernel import BlockKernel
-from mirage_eg.backends.triton.copied_block import STAGES, WARPS, CopiedRows, StridedMemory, copied_block, kernel_source
-from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
+from mirage_eg.backends.triton.copied_block import CopiedRows, StridedMemory, copied_block
+from mirage_eg.backends.triton.generated_kernel import write_lines
+from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import ROW_WRITES
@@ -109,18 +108,7 @@ def write_row_major(file: ProgramFile, value: int, call: str) -> None:
 def _write(file: ProgramFile, copies: Sequence[Copy], pointers: Mapping[int, str], name: str) -> None:
     """Write a kernel with a branch for each copy, and its launch; `pointers` are the arguments of the values."""
     wide = any(highest_offset(file.pointer(value)) > LARGEST_OFFSET for value in pointers)
-    write_copies(file, *_body(copies, wide), pointers, name)
-
-
-def write_copies(file: ProgramFile, programs: int, body: Sequence[str], pointers: Mapping[int, str], name: str) -> None:
-    """Write a kernel with this body, unless an equal one is written, and its launch by so many programs."""
-    value_of = {name: value for value, name in pointers.items()}
-    arguments = tuple(dict.fromkeys(pointers.values()))
-    sizes = tuple(size for size in file.sizes if any(re.search(rf"\b{size}\b", line) for line in body))
-    types = tuple(f"*{TRITON_TYPES[file.types[value_of[name]].dtype]}" for name in arguments)
-    name = _kernel(file, f"{name}_kernel", (arguments, sizes), types, body)
-    given = ", ".join([*(file.argument(value_of[argument]) for argument in arguments), *sizes])
-    file.body.append(f'    {name}[({programs}, 1, 1)]({given}, **OPTIONS["{name}"])')
+    write_lines(file, *_body(copies, wide), {pointer: value for value, pointer in pointers.items()}, name)
 
 
 def _name_in_place(file: ProgramFile, value: int, given: int) -> None:
@@ -128,20 +116,6 @@ def _name_in_place(file: ProgramFile, value: int, given: int) -> None:
     if file.strides[value] != file.strides[given]:
         raise GraphError(f"%{value}: got strides {text(file.strides[value])}, but its input has {text(file.strides[given])}")
     file.name_alias(value, given)
-
-
-def _kernel(
-    file: ProgramFile, wanted: str, taken: tuple[tuple[str, ...], tuple[str, ...]], types: Sequence[str], body: Sequence[str]
-) -> str:
-    """The name of a kernel with this body, which is written if there is none."""
-    signature = (*types, *("i32" for _ in taken[1]))
-    for kernel, its_types in zip(file.kernels, file.signatures, strict=True):
-        if its_types == signature and kernel.source == kernel_source(kernel.name, (*taken[0], *taken[1]), body):
-            return kernel.name
-    name = file.new_name(wanted)
-    kernel = BlockKernel(name, kernel_source(name, (*taken[0], *taken[1]), body), *taken, frozenset())
-    file.add_kernel(kernel, signature, {"num_warps": WARPS, "num_stages": STAGES, "enable_fp_fusion": True}, of_block=False)
-    return name
 
 
 def _body(copies: Sequence[Copy], wide: bool) -> tuple[int, list[str]]:

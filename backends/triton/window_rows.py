@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mirage_eg.backends.launches.few_channels import WindowProduct
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
-from mirage_eg.backends.triton.joint_concat import write_copies
+from mirage_eg.backends.triton.generated_kernel import write_lines
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.tiles import power_of_two
 from mirage_eg.ir.node import TensorType
@@ -22,13 +22,13 @@ def write_windows(file: ProgramFile, windows: WindowProduct, value: int) -> str:
     shape = (windows.rows, windows.columns)
     rows = file.add_value(TensorType(shape, file.types[image].dtype), f"{file.names[value]}_windows")
     file.buffers.append(file.write(rows))
-    pointers = {rows: "y0_ptr", image: "x0_ptr"}
-    wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in pointers)
+    arguments = {"y0_ptr": rows, "x0_ptr": image}
+    wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in arguments.values())
     columns = min(_COLUMNS, power_of_two(windows.columns))
     tile = _ELEMENTS // columns, columns
     programs = -(-windows.rows // tile[0]) * -(-windows.columns // tile[1])
     number = f"tl.program_id(0){'.to(tl.int64)' if wide else ''}"
-    write_copies(file, programs, [*_lines(file, windows, value, tile, number)], pointers, file.names[rows])
+    write_lines(file, programs, [*_lines(file, windows, value, tile, number)], arguments, file.names[rows])
     images, filters, *plane = file.types[value].shape
     result = f"({images}, {plane[0]}, {plane[1]}, {filters})"
     return f"torch.matmul({file.names[rows]}, {_matrix(file, windows, weight)}).reshape({result}).permute(0, 3, 1, 2)"
