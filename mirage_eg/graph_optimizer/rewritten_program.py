@@ -14,6 +14,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.reached import operands_first
+from mirage_eg.ir.written_inputs import written_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class _Builder:
         folded = [c for c in dict.fromkeys(leaves) if self.classes.weight_only[c] and c not in self.inputs]
         names = self._folded_names(len(folded))
         used = {place for c, place in self.inputs.items() if not self.classes.weight_only[c] or c in leaves}
+        used.update(written_inputs(self.program).values())
         body = Checker(Level.KERNEL)
         values: dict[NumberedENode | int, tuple[int, ...]] = {}
         computed: dict[NumberedENode, range] = {}
@@ -174,7 +176,8 @@ class _Builder:
         for root, item in zip(self.classes.roots, self.program.outputs, strict=True):
             stored = self.choices.get((root, Mode.STORED))
             key = root if stored is None or root in values else stored.enode
-            body.append(Node("output", (values[key][0],), item.attributes))
+            into = {"into": values[self._input_class(item["into"])][0]} if "into" in item.mapping else {}
+            body.append(node("output", values[key][0], **item.mapping | into))
         return Graph.of_checked(body)
 
     def _key(self, choice: ClassChoice, child: int) -> NumberedENode | int:

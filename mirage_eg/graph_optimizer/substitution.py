@@ -77,7 +77,7 @@ class Substitution:
         for item in self.program.inputs:
             copy.append(item)
         folded = [] if it.prologue is None else copy.inlined(it.prologue, it.prologue_reads)
-        for item, value in zip(mugraph.outputs, copy.inlined(mugraph, [*it.reads, *folded]), strict=True):
+        for item, value in zip(self.program.outputs, copy.inlined(mugraph, [*it.reads, *folded]), strict=True):
             copy.append(replace(item, operands=(value,)))
         return copy.graph()
 

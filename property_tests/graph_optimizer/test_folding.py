@@ -11,6 +11,7 @@ from mirage_eg.graph_optimizer.substitution import Substitution, substitutions
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.written_inputs import with_written_inputs, written_inputs
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.reference import verify
 
@@ -71,6 +72,19 @@ def test_what_follows_a_convolution_goes_into_its_filter_in_each_call(name: str)
     after = {item.op for item in found.rewritten.graph.ops}
     assert after <= {"conv2d", "conv_transpose2d", "add", "relu"}
     assert verify(program, graph, trials=1).equal and not verify(_program(altered), graph, trials=1).equal
+
+
+def test_a_result_is_written_into_the_same_input_where_filters_take_others() -> None:
+    graph = new_kernel_graph()
+    x, w, b, old = (graph.new_input(shape) for shape in (*(SHAPES[name] for name in "xwb"), (CHANNELS,)))
+    graph.mark_output(graph.conv2d(x, w) * b - b)
+    graph.mark_output(old * 0.5)
+    program = with_written_inputs(graph.graph(), {1: 3})
+    found = _folded(program)
+    assert found is not None and found.rewritten.folded and len(found.rewritten.reads) < 4
+    reads = found.rewritten.reads
+    assert [reads[place] for place in written_inputs(found.rewritten.graph).values()] == [3]
+    assert written_inputs(found.to_given(found.searched)) == written_inputs(found.rewritten.whole) == {1: 3}
 
 
 def test_large_images_pay_for_a_filter_in_each_call() -> None:
