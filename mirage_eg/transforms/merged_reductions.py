@@ -1,4 +1,4 @@
-"""Reductions of neighbouring dims, one after the other, as one reduction: Σₕ Σ𝓌 x is Σ over H·W of a reshape of x, a view.
+"""Reductions of neighbouring dims as one reduction: Σₕ Σ𝓌 x is Σ over H·W of a reshape of x, which is a view.
 
 A program of fewer ops has far fewer plans, and a tile with one long dim takes fewer registers than one with several. Nothing
 here is trusted: candidates are verified against the program as the user wrote it.
