@@ -151,7 +151,7 @@ def _search_substitution(
     lesser = _is_lesser(run, graph)
     groups = [*searched.candidates, (_of_given(_library(run, graph), found.to_given, lesser),)]
     if found.joint.plan is not None and not found.in_each_call:
-        extracted = mugraph_of(run, graph, found.joint.plan)
+        extracted = mugraph_of(run.options, run.device, graph, found.joint.plan)
         if not run.on_gpu:
             extracted = replace(extracted, optimized=optimize_mugraph(extracted.graph, run.device))
         groups.append((_of_given(extracted, found.to_given, lesser),))

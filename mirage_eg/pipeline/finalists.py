@@ -48,9 +48,9 @@ class Finalists:
 
 
 def find_finalists(
-    run: Run, search: ProgramSearch, partitioner: Partitioner, equal: EqualPrograms, started: StartedTuning
+    run: Run, search: ProgramSearch, partitioner: Partitioner | None, equal: EqualPrograms, started: StartedTuning
 ) -> Finalists:
-    """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of all kernels compile."""
+    """Choose or tune, verify and compile the µGraphs of a search and of equal programs; the plans of a partitioner compile."""
     library = _library(run)
     reference = BlockReference(run.program, run.options.trials, run.options.seed)
     most = run.options.top
@@ -77,7 +77,10 @@ def find_finalists(
     chosen = with_library(chosen, library)
     verified = _verified(run, chosen, search.primitive, reference, compiler)
     most_us = _most_us_of_a_first(run, verified)
-    if not run.on_gpu and (compiled := partitioner.compiling(search.plans, compiler, most_us)) is not search.plans:
+    compiled = search.plans
+    if not run.on_gpu and partitioner is not None:
+        compiled = partitioner.compiling(search.plans, compiler, most_us)
+    if compiled is not search.plans:
         search = replace(search, plans=compiled)
         candidates = [*search.candidates, *equal.candidates]
         chosen = with_library(choose(candidates, library, run, most), library)

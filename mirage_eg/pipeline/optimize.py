@@ -15,7 +15,7 @@ from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
     from mirage_eg.optimizer.tune import Tuning
-    from mirage_eg.pipeline.run.executors import Memory
+    from mirage_eg.pipeline.region_records import RegionSearch
     from mirage_eg.search.partition.kernel_plan import KnownSegment
     from mirage_eg.search.trace import Tracer
 
@@ -60,16 +60,18 @@ def optimize_wanted(
     wanted: Wanted,
     observer: Observer | None = None,
     tuning: "Tuning | None" = None,
+    ahead: "Sequence[RegionSearch]" = (),
 ) -> Result:
-    """As `optimize`, with those parts of its report that are wanted; nothing is cached."""
+    """As `optimize`, with those parts of its report that are wanted; nothing is cached, nor searched that was `ahead`."""
     from mirage_eg.pipeline.stages import run_stages
 
     request = request_of(name, program, replace(options, cache=False))
-    return reported(run_stages(request, observer, tuning, None, resume=False, tracer=None, wanted=wanted), name, "off")
+    result = run_stages(request, observer, tuning, None, resume=False, tracer=None, wanted=wanted, ahead=ahead)
+    return reported(result, name, "off")
 
 
-def search_ahead(name: str, program: Graph, options: Options, on_gpu: bool) -> "Memory":
-    """What the search of a run finds for its segments, for the memory of the workers of that run; no GPU is used."""
+def search_ahead(name: str, program: Graph, options: Options, on_gpu: bool) -> "list[RegionSearch]":
+    """What the search of a run finds, for one that is given it; no GPU is used."""
     from mirage_eg.pipeline.stages import search_ahead as search
 
     return search(run_request(name, with_weights(program, matching_inputs(program, options.weights)), options, on_gpu))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from math import inf
 from types import MappingProxyType
@@ -210,10 +211,11 @@ class Partitioner:
                 yield replace(found, optimized=optimize_mugraph(found.graph, self._run.device))
 
     def _candidate(self, plan: KernelPlan) -> Found:
-        return mugraph_of(self._run, self._primitive, plan)
+        return mugraph_of(self._run.options, self._run.device, self._primitive, plan)
 
     def _choices(self, plan: KernelPlan) -> PlanChoices:
-        return PlanChoices(tuple((part, *self._finder.others(part)) for part in plan.parts), self._candidate)
+        composed = partial(mugraph_of, self._run.options, self._run.device, self._primitive)  # for other processes, too
+        return PlanChoices(tuple((part, *self._finder.others(part)) for part in plan.parts), composed)
 
     def compiling(self, search: PlanSearch, compiler: Compiler, most_us: float) -> PlanSearch:
         """Plans of which those of at most `most_us` compile: others get the next best extents for a kernel that does not, or

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.equal_programs import EqualPrograms
 from mirage_eg.pipeline.finalists import Finalists
+from mirage_eg.pipeline.program_search import ProgramSearch
 from mirage_eg.pipeline.run.report_sections import RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
@@ -28,6 +30,15 @@ class Region:
     def program(self) -> Graph:
         """The region as a program."""
         return self.run.program
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSearch:
+    """What was found for a region, and for programs that are equal to it, before anything is chosen, tuned or verified."""
+
+    simplified: Simplification
+    search: ProgramSearch
+    equal: EqualPrograms
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from itertools import groupby
 from math import inf
 from time import perf_counter
 
+from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.launch_graph import generates_kernels
 from mirage_eg.backends.triton.warps import with_warps
@@ -69,12 +70,12 @@ def filters_of(options: Options) -> Filters:
     return Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
 
 
-def mugraph_of(run: Run, primitive: Graph, plan: KernelPlan) -> Found:
+def mugraph_of(options: Options, device: Device, primitive: Graph, plan: KernelPlan) -> Found:
     """The µGraph of a plan."""
-    graph, warps = compose(primitive, plan.parts), run.options.warps_untuned
+    graph, warps = compose(primitive, plan.parts), options.warps_untuned
     proved = all(part.kernels.proved for part in plan.parts)
     graph = graph if warps is None else with_warps(graph, warps)
-    return Found(graph, predict_us(graph, run.device), is_fused(primitive, plan) or generates_kernels(graph), proved, plan)
+    return Found(graph, predict_us(graph, device), is_fused(primitive, plan) or generates_kernels(graph), proved, plan)
 
 
 def is_fused(primitive: Graph, plan: KernelPlan) -> bool:
@@ -106,7 +107,10 @@ def search_one_kernel(run: Run, primitive: Graph) -> OneKernelSearch:
         else:
             structures = _top_of_each(run, task, named, axes, search.all)
         candidates = tuple(
-            tuple(mugraph_of(run, primitive, KernelPlan((PlanPart(segment, segment.inputs, it),))) for it in entry.kernels)
+            tuple(
+                mugraph_of(options, run.device, primitive, KernelPlan((PlanPart(segment, segment.inputs, it),)))
+                for it in entry.kernels
+            )
             for entry in structures
             if entry.kernels
         )

@@ -39,13 +39,14 @@ from mirage_eg.pipeline.diagnosis import FailedRun, diagnose
 from mirage_eg.pipeline.equal_programs import EqualPrograms, search_equal_programs
 from mirage_eg.pipeline.finalists import find_finalists
 from mirage_eg.pipeline.make_report import make_report
+from mirage_eg.pipeline.partition_stage import Partitioner
 from mirage_eg.pipeline.program_search import search_program
 from mirage_eg.pipeline.ranking import notes_on, ordered
-from mirage_eg.pipeline.region_records import Region, SearchedRegion
+from mirage_eg.pipeline.region_records import Region, RegionSearch, SearchedRegion
 from mirage_eg.pipeline.region_stage import divide, join
 from mirage_eg.pipeline.run.cache_lookup import RunRequest
 from mirage_eg.pipeline.run.checkpoint import Checkpoint
-from mirage_eg.pipeline.run.executors import Memory, Workers
+from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.report_sections import Diagnosis
 from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
@@ -73,23 +74,21 @@ def run_stages(
     tracer: Tracer | None,
     known: Sequence[KnownSegment] = (),
     wanted: Wanted = EVERYTHING,
+    ahead: Sequence[RegionSearch] = (),
 ) -> Result:
     """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it.
 
-    `known`: segments of a search for the same program at other sizes, which takes the place of the search.
+    `known`: segments of a search for the same program at other sizes, which takes the place of the search; so does what was
+    found `ahead`, for each region.
     """
     with _begun(request, observer, checkpoint, resume, tracer, wanted) as (run, notes):
-        return _run(run, tuning, known, notes)
+        return _run(run, tuning, known, ahead, notes)
 
 
-def search_ahead(request: RunRequest) -> Memory:
-    """What the search of a run finds for its segments; nothing is tuned, verified or timed."""
+def search_ahead(request: RunRequest) -> list[RegionSearch]:
+    """The searches of the regions of a run, in another process than the rest of it."""
     with _begun(request) as (run, _):
-        for region in divide(_with_constants(run)[0]):
-            _, primitive = _in_primitive_ops(region.run)
-            search, partitioner = search_program(region.run, primitive)
-            search_equal_programs(region.run, search, partitioner)
-        return run.work.workers.memories
+        return [_search(region.run)[0] for region in divide(_with_constants(run)[0])]
 
 
 @contextmanager
@@ -120,14 +119,16 @@ def _begun(
         yield run, [*notes]
 
 
-def _run(run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], notes: list[str]) -> Result:
+def _run(
+    run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], ahead: Sequence[RegionSearch], notes: list[str]
+) -> Result:
     if REGISTRY:
         with run.watch.stage("custom ops"):
             notes += check_custom_ops(run.program)
     run, further = _with_constants(run)
     notes += further
     regions = [Region(run)] if known else divide(run)
-    searched, run = _searched(run, regions, tuning, known)
+    searched, run = _searched(run, regions, tuning, known, ahead)
     whole = join(run, searched)
     finalists = whole.finalists
     ranked = first_with_steps(run, timed_and_ordered(run, finalists.verified.equal))
@@ -156,23 +157,32 @@ def _with_constants(run: Run) -> tuple[Run, list[str]]:
 
 
 def search_region(
-    region: Region, until: Deadline, tuning: Tuning | None = None, known: Sequence[KnownSegment] = ()
+    region: Region,
+    until: Deadline,
+    tuning: Tuning | None = None,
+    known: Sequence[KnownSegment] = (),
+    ahead: RegionSearch | None = None,
 ) -> SearchedRegion:
-    """The stages of a region; with segments `known` from a search at other sizes nothing is searched.
+    """The stages of a region; nothing is searched with segments `known` from a search at other sizes, or if it was `ahead`.
 
     A `tuning` that is given has seconds of its own.
     """
     run, begin, notes = replace(region.run, until=until), perf_counter(), list[str]()
-    simplified, primitive = _in_primitive_ops(run)
-    if drop_shifts(simplified.after) != simplified.after:
-        notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
     with ExitStack() as context:
         started = start_tuning(run, tuning, context)
-        search, partitioner = search_program(run, primitive, known=known)  # search, instantiate, kernels
-        equal = EqualPrograms() if known else search_equal_programs(run, search, partitioner)  # rewrite, and these again
-        finalists = find_finalists(run, search, partitioner, equal, started)  # tune, optimize, verify, compile
-    notes += [*search.notes, *equal.notes, *finalists.notes]
-    return SearchedRegion(region, simplified, finalists, equal.summaries, tuple(notes), perf_counter() - begin)
+        found, partitioner = _search(run, known) if ahead is None else (ahead, None)
+        finalists = find_finalists(run, found.search, partitioner, found.equal, started)  # tune, optimize, verify, compile
+    if drop_shifts(found.simplified.after) != found.simplified.after:
+        notes.append("exponentials shifted by their maximum are searched unshifted: no output depends on the shift")
+    notes += [*found.search.notes, *found.equal.notes, *finalists.notes]
+    return SearchedRegion(region, found.simplified, finalists, found.equal.summaries, tuple(notes), perf_counter() - begin)
+
+
+def _search(run: Run, known: Sequence[KnownSegment] = ()) -> tuple[RegionSearch, Partitioner]:
+    simplified, primitive = _in_primitive_ops(run)
+    search, partitioner = search_program(run, primitive, known=known)  # search, instantiate, kernels
+    equal = EqualPrograms() if known else search_equal_programs(run, search, partitioner)  # rewrite, and these again
+    return RegionSearch(simplified, search, equal), partitioner
 
 
 def _in_primitive_ops(run: Run) -> tuple[Simplification, Graph]:
@@ -184,7 +194,7 @@ def _in_primitive_ops(run: Run) -> tuple[Simplification, Graph]:
 
 
 def _searched(
-    run: Run, regions: Sequence[Region], tuning: Tuning | None, known: Sequence[KnownSegment]
+    run: Run, regions: Sequence[Region], tuning: Tuning | None, known: Sequence[KnownSegment], ahead: Sequence[RegionSearch]
 ) -> tuple[list[SearchedRegion], Run]:
     """The regions of a program searched in turn, and the run, whose end a `tuning` with seconds of its own moves.
 
@@ -198,7 +208,7 @@ def _searched(
             run.watch.observer("regions", number, len(regions), f"{ops[number]} ops, {len(region.parts)} times")
             until = after(run.until.part(HEURISTICS.until_joined).left() * share)
         own = tuning if tuning is None else tuning.of(share * tuning.effort.seconds)
-        found.append(search_region(region, until, own, known))
+        found.append(search_region(region, until, own, known, ahead[number] if ahead else None))
         if tuning is not None:
             seconds = found[-1].finalists.tuning_seconds
             run, tuning = replace(run, until=run.until.later(seconds)), tuning.of(tuning.effort.seconds - seconds)

@@ -2,33 +2,43 @@
 
 A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find. While this
 process does something else, such as Inductor's compilation, workers search all segments: a thread here would take the
-interpreter from it. Afterwards this process is the gate, and workers search on. A search that tunes needs the GPU of this
-process: a worker searches its segments, which the search here finds in its memory, and has a result without tuning, for the
-case that there is no time left for it here.
+interpreter from it. Afterwards this process is the gate, and workers search on. A run that tunes needs the GPU of this
+process, which gets what a worker has searched, and its result without tuning, for the case that there is no time left here.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.run.executors import Memory, Workers, shared_processes
+from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result, Wanted
 from mirage_eg.torch_compile.segment_keys import Key, form_of_key, hash_of, longer_of, request_for, title_of, wanted_by
 from mirage_eg.torch_compile.settings import Settings
 
+if TYPE_CHECKING:
+    from mirage_eg.pipeline.region_records import RegionSearch
+
 _IN_TIME = 0.9  # of the seconds that are left when a search is sent: processes start, and results are read
 Search = tuple[str, Graph, Options, Wanted]  # with the name of its run
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAhead:
+    """What was found for the regions of a program that is to be tuned, and the result without tuning."""
+
+    regions: "Sequence[RegionSearch]"
+    untuned: Result
 
 
 class BegunSearches:
@@ -54,8 +64,8 @@ class BegunSearches:
         self._most = max(1, workers.count - 1) if apart else may_begin(workers)
         self._ops = sum(len(program.ops) for _, program, *_ in searches.values()) if apart else 0
         self._waiting, self._names = dict([*searches.items()][0 if apart else 1 :]) if self._most else {}, names
-        self._running: dict[str, Future[list[Any]]] = {}  # the result; with the memory of a search that tunes
-        self._untuned: dict[str, Result] = {}
+        self._running: dict[str, Future[list[Any]]] = {}  # the result; of one that tunes, what was found ahead
+        self._ahead: dict[str, FoundAhead] = {}
         self._continue()
 
     def next_of(
@@ -79,7 +89,7 @@ class BegunSearches:
         if future.cancelled() or future.exception() is not None:
             return 0.0
         [found] = future.result()
-        return gain(program, found[1] if self._tunes else found)
+        return gain(program, found.untuned if self._tunes else found)
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
         """The result of a search, when it is there; None if it was not begun, and will not be, or is to be done here.
@@ -97,14 +107,13 @@ class BegunSearches:
             found = None
         self._continue()
         if self._tunes and found is not None:
-            memory, self._untuned[name] = found
-            self._workers.remember(memory)
+            self._ahead[name] = found
             return None
         return found
 
-    def untuned(self, name: str) -> Result | None:
-        """What a worker found of a search that tunes, without tuning."""
-        return self._untuned.get(name)
+    def ahead(self, name: str) -> "FoundAhead | None":
+        """What a worker found of a search that tunes."""
+        return self._ahead.get(name)
 
     def close(self) -> None:
         """Begin no more."""
@@ -194,17 +203,17 @@ def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
     return items
 
 
-def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator[tuple[Memory, Result]]:
-    """What searches that tune find for their segments, and their results without tuning or a GPU, both within a budget."""
+def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator["FoundAhead"]:
+    """What searches that tune find, and their results without tuning or a GPU, both within a budget."""
     from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
 
     for name, program, options, wanted in searches:
         until = NEVER if options.budget is None else after(options.budget)
-        with shared_processes(), Workers() as workers:
-            memory = search_ahead(name, program, options, on_gpu=True)
-            workers.remember(memory)
+        with shared_processes():
+            ahead = search_ahead(name, program, options, on_gpu=True)
             left = options.budget if until == NEVER else max(until.left(), 1e-6)
-            yield memory, optimize_wanted(name, program, replace(options, budget=left, device="cpu"), wanted)
+            without_gpu = replace(options, budget=left, device="cpu")
+            yield FoundAhead(ahead, optimize_wanted(name, program, without_gpu, wanted, ahead=ahead))
 
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:

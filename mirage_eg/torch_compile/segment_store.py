@@ -52,6 +52,7 @@ from mirage_eg.torch_compile.settings import Settings, budget_spent
 if TYPE_CHECKING:
     from mirage_eg.optimizer.tune import Tuning
     from mirage_eg.pipeline.other_sizes import OtherSizes
+    from mirage_eg.pipeline.region_records import RegionSearch
 
 _LOGGER = logging.getLogger("mirage_eg.torch")
 FORMS = "forms"  # a folder of the cache: for each form of a program a folder with a file for each segment that was searched
@@ -254,14 +255,16 @@ class SegmentStore:
         """
         name = hash_of(key)
         result = None if self.begun is None else self.begun.result(name, wanted.until)
-        untuned = None if self.begun is None else self.begun.untuned(name)
+        ahead = None if self.begun is None else self.begun.ahead(name)
         if result is None and not wanted.until.passed():
             options = options_of(wanted.settings, wanted.until)[0]
-            with nullcontext() if untuned is None else suppress(OverdueError):
-                result = search_segment(name, searched, replace(wanted, options=options))
+            with nullcontext() if ahead is None else suppress(OverdueError):
+                result = search_segment(
+                    name, searched, replace(wanted, options=options), () if ahead is None else ahead.regions
+                )
         found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
-        if untuned is not None and (found is None or found.cut):
-            found = _found(key, program, untuned, wanted.options.device_record, from_cache=False)
+        if ahead is not None and (found is None or found.cut):
+            found = _found(key, program, ahead.untuned, wanted.options.device_record, from_cache=False)
             return replace(found, note=f"not tuned: {budget_spent(wanted.settings)}")
         if found is None:
             raise OverdueError
@@ -467,12 +470,12 @@ def _tuning(settings: Settings) -> "Tuning | None":
     return Tuning(EFFORT).of(settings.tune)
 
 
-def search_segment(name: str, program: Graph, wanted: WantedSegment) -> Result:
-    """The result of the search of a segment's program, in this process and its workers."""
+def search_segment(name: str, program: Graph, wanted: WantedSegment, ahead: "Sequence[RegionSearch]" = ()) -> Result:
+    """The result of the search of a segment's program, in this process and its workers, unless it was `ahead`."""
     from mirage_eg.pipeline.optimize import optimize_wanted
 
     shown = wanted_by(wanted.settings, wanted.sized or program != wanted.searched)  # other sizes may take another µGraph
-    return optimize_wanted(title_of(name), program, wanted.options, shown, wanted.observer, _tuning(wanted.settings))
+    return optimize_wanted(title_of(name), program, wanted.options, shown, wanted.observer, _tuning(wanted.settings), ahead)
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:

@@ -1,12 +1,12 @@
 """Segments of one graph are searched at once, the largest here or all by workers, with the same results."""
 
-import pickle
 import threading
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
 from time import sleep
 from typing import Any, cast
 
+import cloudpickle
 import pytest
 import torch
 
@@ -14,14 +14,15 @@ from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.pipeline import optimize as optimize_module
-from mirage_eg.pipeline import partition_stage
-from mirage_eg.pipeline.optimize import optimize, optimize_wanted, search_ahead
+from mirage_eg.pipeline import stages
+from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
 from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Wanted
+from mirage_eg.search.partition.kernel_plan import KernelPlan
 from mirage_eg.torch_compile import begun_searches, segment_keys, segment_store
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, searches_of
+from mirage_eg.torch_compile.begun_searches import BegunSearches, FoundAhead, Search, searches_of
 from mirage_eg.torch_compile.records import Decision, graph_records
 from mirage_eg.torch_compile.settings import Settings
 
@@ -35,7 +36,6 @@ class FakeWorkers:
         self.functions: list[str] = []
         self.jobs: list[int | None] = []
         self.budgets: list[float | None] = []
-        self.remembered: list[Any] = []
 
     def submit(self, function: Any, common: Any, search: Search) -> "Future[list[Any]]":
         self.functions.append(function.__name__)
@@ -43,9 +43,6 @@ class FakeWorkers:
         self.budgets.append(search[2].budget)
         future = self.begun[search[0]] = Future()
         return future
-
-    def remember(self, memories: Any) -> None:
-        self.remembered.append(memories)
 
 
 def searches(names: str) -> dict[str, Search]:
@@ -91,10 +88,10 @@ def test_what_is_done_comes_first_and_what_workers_search_last() -> None:
 def test_of_searches_that_tune_workers_do_the_rest() -> None:
     workers: Any = FakeWorkers(6)
     begun = BegunSearches(workers, searches("abc"), {}, tunes=True)
-    workers.begun["b"].set_result([("segments of b", "untuned b")])
-    assert begun.result("b") is None and workers.remembered == ["segments of b"] and begun.untuned("b") == "untuned b"
+    workers.begun["b"].set_result(["found of b"])
+    assert begun.result("b") is None and begun.ahead("b") == "found of b"
     workers.begun["c"].set_exception(BrokenExecutor())
-    assert begun.result("c") is None and workers.remembered == ["segments of b"] and begun.untuned("c") is None
+    assert begun.result("c") is None and begun.ahead("c") is None
     assert set(workers.functions) == {"_searched_ahead"}
 
 
@@ -109,7 +106,7 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found() -> None:
     with pytest.raises(OverdueError):
         store.find(graph.graph(), settings, lambda *seen: None, until=after(0.0))
     store.begun = BegunSearches(workers, searches("a") | {name: (name, searched, options, Wanted())}, {}, tunes=True)
-    workers.begun[name].set_result([([], found)])
+    workers.begun[name].set_result([FoundAhead((), found)])
     segment = store.find(graph.graph(), settings, lambda *seen: None, until=after(0.0))
     assert segment is not None and segment.candidate is found.candidates[0]
     assert segment.note == "not tuned: its share of the 7 s of budget was spent"
@@ -118,7 +115,7 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found() -> None:
 def test_a_search_ahead_and_the_one_without_tuning_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     given = list[Options]()
     monkeypatch.setattr(optimize_module, "search_ahead", lambda name, program, options, on_gpu: sleep(0.05) or [])
-    monkeypatch.setattr(optimize_module, "optimize_wanted", lambda name, program, options, wanted: given.append(options))
+    monkeypatch.setattr(optimize_module, "optimize_wanted", lambda name, program, options, wanted, ahead: given.append(options))
     [(_, program, options, wanted)] = searches("a").values()
     for budget in (9.0, 0.01, None):
         [_] = begun_searches._searched_ahead(None, [("a", program, replace(options, budget=budget, device="cuda"), wanted)])
@@ -127,20 +124,19 @@ def test_a_search_ahead_and_the_one_without_tuning_share_a_budget(monkeypatch: p
     assert first is not None and 8 < first < 8.96 and second == 1e-6 and third is None
 
 
-@pytest.mark.slow
-def test_what_was_searched_ahead_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_what_was_searched_ahead_is_not_searched_again(rewritten: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = new_kernel_graph()
-    x, w, v = (graph.new_input(shape, name=name) for shape, name in (((16, 640), "x"), ((640, 640), "w"), ((640, 640), "v")))
-    graph.mark_output(graph.silu(x @ w) @ v)
+    x, w = graph.new_input((16, 640), name="x"), graph.new_input((640, 512), name="w")
+    graph.mark_output(graph.sum(x @ w, 1) if rewritten else graph.silu(x @ w))  # x times the sum of w takes less
     options = Options(device="cpu", jobs=1, top=2, cache=False)
-    wanted = [it.graph for it in optimize("p", graph.graph(), options).candidates]
-    memories = pickle.loads(pickle.dumps(search_ahead("p", graph.graph(), options, on_gpu=False)))
-    searched = list[Any]()
-    monkeypatch.setattr(partition_stage, "find_kernels", lambda task, programs: searched.extend(programs) or iter(()))
-    with executors.shared_processes():
-        executors.Workers(jobs=1).remember(memories)
-        found = optimize("p", graph.graph(), options)
-    assert [it.graph for it in found.candidates] == wanted and not searched
+    [region] = ahead = cloudpickle.loads(cloudpickle.dumps(search_ahead("p", graph.graph(), options, on_gpu=True)))
+    choices = region.equal.choices if rewritten else region.search.plans.choices
+    for mugraph, choice in choices.items():  # which the tuner joins
+        assert choice.compose(KernelPlan(tuple(part for part, *_ in choice.parts))).graph == mugraph
+    monkeypatch.setattr(stages, "search_program", None)
+    found = optimize_wanted("p", graph.graph(), options, Wanted(), ahead=ahead)
+    assert choices and found.candidates[0].fused
 
 
 @pytest.mark.parametrize(("count", "jobs"), [(2, [1]), (7, [2, 2, 2]), (16, [5, 5, 5])])
@@ -173,8 +169,9 @@ def test_of_searches_that_are_done_the_one_that_saves_most_is_next(tunes: bool) 
     begun = BegunSearches(workers, given, {search[1]: name for name, search in given.items()}, tunes, apart=True)
     programs = [search[1] for search in given.values()]
     workers.begun["a"].set_exception(MemoryError())
+    us: Any
     for name, us in (("b", 2.0), ("c", 3.0)):
-        workers.begun[name].set_result([("segments", us) if tunes else us])
+        workers.begun[name].set_result([FoundAhead((), us) if tunes else us])
     gain: Any = lambda program, us: us  # noqa: E731
     assert begun.next_of(programs, NEVER, gain) is programs[2] and begun.next_of(programs[:2], NEVER, gain) is programs[1]
     assert begun.next_of(programs, NEVER) is programs[0]

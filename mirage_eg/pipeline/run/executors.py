@@ -215,16 +215,6 @@ class Workers:
         self._shared.memory.append((common, results))
         return results
 
-    @property
-    def memories(self) -> Memory:
-        """All that `memory` has given."""
-        return self._shared.memory
-
-    def remember(self, memories: Memory) -> None:
-        """Add what another process has found."""
-        for common, results in memories:
-            self.memory(common).update(results)
-
     def _begin(self, item: Any, job: "_Job") -> None:
         if item not in self._ahead:
             self._ahead[item] = job.submit(self.open_pool(), [item])
