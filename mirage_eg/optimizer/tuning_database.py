@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,10 @@ def file_of(folder: Path, device: str) -> Path:
     return folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', device) or '_'}.jsonl"
 
 
-def append(path: Path, lines: "list[JsonLine]") -> None:
+def append(path: Path, lines: Iterable[JsonLine]) -> None:
     """Append lines, in one write."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n" for line in lines)
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         os.write(handle, text.encode())

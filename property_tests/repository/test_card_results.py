@@ -8,7 +8,7 @@ import pytest
 
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.lab.bench.gpu import BATCHES
-from mirage_eg.lab.bench.gpu_row_records import append
+from mirage_eg.optimizer.tuning_database import append
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # docs is in no package
 from docs import card_results
@@ -24,7 +24,7 @@ def measure(folder: Path, card: str, workload: str, batch: int, ratio: float, **
     timed = {"torch.compile": {"warm_us": 10 * ratio, "cold_us": 20 * ratio}}
     line = {"workload": workload, "batch": batch, "device": card, "lower_bound_us": 8.0, "baselines": timed, "time": 1.0}
     line |= {"ceilings": {"bytes_per_second": 3e12, "flops_per_second": 7e14}, "versions": {"torch": "2"}}
-    append(folder / f"gpu_{card}.jsonl", line | {"ours": {"warm_us": 10.0, "cold_us": 20.0}} | more)
+    append(folder / f"gpu_{card}.jsonl", [line | {"ours": {"warm_us": 10.0, "cold_us": 20.0}} | more])
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from pathlib import Path
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.lab.bench.gpu_processes import End, run_on_gpus, visible_gpus
-from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, ROWS, Row, append, read_rows
+from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, ROWS, Row, read_rows
+from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline.run.executors import usable_cores
 from mirage_eg.pipeline.run.gpu_options import GpuOptions
 from mirage_eg.report.bars import Bar, bars
@@ -69,7 +70,7 @@ def run_rows(
         if end.code != 0:
             why = f"took over {options.row_seconds:g} s" if end.late else f"ended with code {end.code}"
             failures.append(Failure(*row, f"{why}: {end.said}"))
-            append(folder / FAILURES, asdict(failures[-1]))
+            append(folder / FAILURES, [asdict(failures[-1])])
         on_progress(done, len(rows), f"{row[0]} b{row[1]}")
         return False
 

@@ -36,10 +36,11 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.whole_inputs import causal_inputs, whole_inputs
-from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, MEASUREMENTS, ROWS, Row, append, append_row, lines, read_rows
+from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, MEASUREMENTS, ROWS, Row, append_row, lines, read_rows
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine, Measurement, fingerprint
 from mirage_eg.optimizer.tune import Timer, Tuning
+from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.gpu_options import GpuOptions
 from mirage_eg.pipeline.run.options import Options
@@ -90,7 +91,7 @@ class RememberingTimer:
             raise
 
     def _store(self, name: str, outcome: Outcome) -> None:
-        append(self.path, {"kind": "timed", "source": name} | self.key | asdict(outcome))
+        append(self.path, [{"kind": "timed", "source": name} | self.key | asdict(outcome)])
 
 
 def run_row(argument: str, batch: int, folder: Path, options: GpuOptions) -> Row:
@@ -125,7 +126,7 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     key = {"workload": workload, "batch": batch}
 
     def store(measurement: Measurement) -> None:
-        append(folder / MEASUREMENTS, key | measurement.json())
+        append(folder / MEASUREMENTS, [key | measurement.json()])
 
     remembered = scratch(folder) / f"{workload}-{batch}.jsonl"
 

@@ -1,12 +1,12 @@
 """Rows of the GPU benchmark as records and as JSON lines."""
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from mirage_eg.optimizer.tuning_database import append
 
 DEVICE_LOST = 75  # exit code of a row whose GPU context is lost
 ROWS, MEASUREMENTS = "rows.jsonl", "measurements.jsonl"
@@ -38,20 +38,6 @@ class Row:
         return self.workload, self.batch
 
 
-_OLD_NAMES = {"peers": "baselines", "floor_us": "lower_bound_us"}  # in lines of older versions
-
-
-def append(path: Path, line: Mapping[str, Any]) -> None:
-    """One JSON line at the end of a file that other processes append to as well."""
-    data = (json.dumps(line, ensure_ascii=False) + "\n").encode()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        os.write(handle, data)
-    finally:
-        os.close(handle)
-
-
 def lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of such a file, none where there is no file."""
     if path.exists():
@@ -61,12 +47,11 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def append_row(path: Path, row: Row) -> None:
     """The row as a JSON line."""
-    append(path, {"kind": "row"} | asdict(row))
+    append(path, [{"kind": "row"} | asdict(row)])
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, also of older versions."""
+    """The rows of a file."""
     names = {field.name for field in fields(Row)}
     for line in lines(path):
-        values = {_OLD_NAMES.get(name, name): value for name, value in line.items()}
-        yield Row(**{name: value for name, value in values.items() if name in names})
+        yield Row(**{name: value for name, value in line.items() if name in names})

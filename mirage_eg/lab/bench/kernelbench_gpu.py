@@ -16,8 +16,9 @@ from typing import Any
 
 from mirage_eg.lab.bench.gpu import geometric_mean
 from mirage_eg.lab.bench.gpu_processes import End, run_on_gpus
-from mirage_eg.lab.bench.gpu_row_records import append, lines
+from mirage_eg.lab.bench.gpu_row_records import lines
 from mirage_eg.lab.bench.kernelbench import Problem
+from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline.run.gpu_options import KernelBenchOptions
 
 OURS, EAGER = "mirage_eg", "eager"
@@ -150,7 +151,7 @@ def run_problems(
                 again.add(problem.name)
                 return True
             row = replace(row, seconds=end.seconds)
-            append(out, asdict(row))
+            append(out, [asdict(row)])
             on_row(row)
             return False
 

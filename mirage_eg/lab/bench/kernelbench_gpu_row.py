@@ -31,11 +31,11 @@ import triton
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.tf32 import RoundedOperands, rounded_operands
 from mirage_eg.backends.measure.timing import captured, free_cached_memory, gpu_available, timing_stream
-from mirage_eg.lab.bench.gpu_row_records import append
 from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, float64_copy, is_float
 from mirage_eg.lab.bench.kernelbench_gpu import BASELINES, EAGER, MOST, NO_REFERENCE, OURS, GpuRow, Stage
 from mirage_eg.lab.bench.model_errors import tensors_of
 from mirage_eg.lab.bench.shrinking import run_source
+from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline.run.gpu_options import KernelBenchOptions
 
 SEED, TRIALS = 42, 5  # KernelBench's
@@ -285,7 +285,7 @@ def main() -> None:
     seconds: dict[str, float] = {}
     for row in run_problem(Path(path), name, options):
         seconds[row.stage] = perf_counter() - begun
-        append(Path(stages), asdict(replace(row, stage_seconds=seconds)))
+        append(Path(stages), [asdict(replace(row, stage_seconds=seconds))])
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0)  # freeing all that torch has imported takes seconds

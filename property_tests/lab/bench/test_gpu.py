@@ -24,10 +24,11 @@ from mirage_eg.lab.baselines.baselines import Baseline, program_baselines
 from mirage_eg.lab.bench import gpu_row
 from mirage_eg.lab.bench.gpu import FAILURES, geometric_mean, newest, ratio_chart, rows_path, run_rows, summarize
 from mirage_eg.lab.bench.gpu_row import RememberingTimer, run_row
-from mirage_eg.lab.bench.gpu_row_records import Row, append, lines, read_rows
+from mirage_eg.lab.bench.gpu_row_records import Row, lines, read_rows
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine
 from mirage_eg.optimizer.tune import Tuning
+from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline import optimize
 from mirage_eg.pipeline.run.gpu_options import GpuOptions
 from mirage_eg.pipeline.run.options import Options
@@ -165,9 +166,9 @@ def line(workload: str, batch: int, ours: float, baselines: dict[str, float], **
 
 def test_the_newest_line_counts_and_baselines_of_an_earlier_one_stay(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    append(path, line("lora", 1, 9.0, {"eager": 8.0, "addmm": 6.0}))
-    append(path, line("rmsnorm", 1, 20.0, {"eager": 22.0}))
-    append(path, line("lora", 1, 3.0, {"eager": 7.0}))
+    append(path, [line("lora", 1, 9.0, {"eager": 8.0, "addmm": 6.0})])
+    append(path, [line("rmsnorm", 1, 20.0, {"eager": 22.0})])
+    append(path, [line("lora", 1, 3.0, {"eager": 7.0})])
     rows = list(summarize(path))
     assert [(row.workload, row.warm_us, row.baseline) for row in rows] == [("rmsnorm", 20.0, "eager"), ("lora", 3.0, "addmm")]
     assert rows[1].warm_ratio == 2.0
@@ -176,30 +177,30 @@ def test_the_newest_line_counts_and_baselines_of_an_earlier_one_stay(tmp_path: P
 
 def test_baselines_of_another_device_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    append(path, line("lora", 1, 9.0, {"eager": 8.0}, device="old"))
-    append(path, line("lora", 1, 3.0, {}))
+    append(path, [line("lora", 1, 9.0, {"eager": 8.0}, device="old")])
+    append(path, [line("lora", 1, 3.0, {})])
     [row] = summarize(path)
     assert row.warm_ratio is None
 
 
 def test_a_baseline_that_failed_is_no_baseline(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    append(path, line("lora", 1, 9.0, {"eager": 8.0}))
+    append(path, [line("lora", 1, 9.0, {"eager": 8.0})])
     broken = line("lora", 1, 9.0, {"eager": 8.0})
     broken["baselines"]["SDPA"] = {"problem": "no kernel"}
-    append(path, broken)
+    append(path, [broken])
     [row] = summarize(path)
     assert row.baseline == "eager"
     broken["baselines"]["eager"] = {"problem": "out of memory"}
-    append(path, broken)
+    append(path, [broken])
     [row] = summarize(path)
     assert row.warm_ratio == 8.0 / 9.0  # the time of the row before stays
 
 
 def test_the_picture_has_two_bars_a_row_and_parses(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    append(path, line("lora", 1, 3.0, {"eager": 6.0}))
-    append(path, line("lora", 8, 3.0, {"eager": 2.0}))
+    append(path, [line("lora", 1, 3.0, {"eager": 6.0})])
+    append(path, [line("lora", 8, 3.0, {"eager": 2.0})])
     svg = ElementTree.fromstring(ratio_chart(list(summarize(path)), "a < b"))
     bars = [entry for entry in svg.iter() if entry.tag.endswith("rect") and entry.get("height") == "17.0"]
     assert len(bars) == 4
@@ -244,18 +245,6 @@ def test_eager_and_library_baselines_compute_the_program(workload: str) -> None:
             assert (result.double() - exact).abs().max() < 1e-3 * exact.abs().max(), baseline.name
         checked += 1
     assert checked >= 1
-
-
-def test_lines_of_older_versions_are_read_under_the_names_of_today(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    append(path, line("lora", 1, 3.0, {"eager": 6.0}))
-    old = [
-        {{"baselines": "peers", "lower_bound_us": "floor_us"}.get(name, name): it for name, it in entry.items()}
-        for entry in lines(path)
-    ]
-    assert {"peers", "floor_us"} <= set(old[0])
-    append(tmp_path / "old.jsonl", old[0])
-    assert [*read_rows(tmp_path / "old.jsonl")] == [*read_rows(path)]
 
 
 @pytest.mark.parametrize(

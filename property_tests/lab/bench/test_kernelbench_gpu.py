@@ -12,7 +12,7 @@ from mirage_eg.backends.measure import tf32
 from mirage_eg.backends.measure.timing import gpu_available
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.bench.gpu_processes import End, run_on_gpus
-from mirage_eg.lab.bench.gpu_row_records import append, lines
+from mirage_eg.lab.bench.gpu_row_records import lines
 from mirage_eg.lab.bench.kernelbench import Problem, find_problems
 from mirage_eg.lab.bench.kernelbench_gpu import (
     EAGER,
@@ -26,6 +26,7 @@ from mirage_eg.lab.bench.kernelbench_gpu import (
     scores,
     without_rows,
 )
+from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline.run.gpu_options import KernelBenchOptions
 from property_tests.lab.bench.test_kernelbench import FOLDER, _problem
 
@@ -72,8 +73,8 @@ def test_an_earlier_run_goes_on(tmp_path: Path) -> None:
     out, problems = tmp_path / "rows.jsonl", find_problems(FOLDER, ["level3/1", "level1/19", "level1/20"])
     assert without_rows(problems, out, "float32") == problems == without_rows(problems, None)
     row = replace(ROW, problem="level1/19_ReLU", decisions=("1 ops: used",), seconds=3.0)
-    append(out, asdict(replace(row, theirs=False)))
-    append(out, asdict(row))
+    append(out, [asdict(replace(row, theirs=False))])
+    append(out, [asdict(row)])
     assert [problem.number for problem in without_rows(problems, out, "float32")] == [1, 20]
     assert without_rows(problems, out, "float16") == problems
     assert gpu_rows(out, problems, "float32") == [row]
@@ -241,6 +242,6 @@ def test_the_command_wants_a_device_and_a_file(tmp_path: Path) -> None:
     listed.write_text("# two\nlevel9  # none\n")
     with pytest.raises(OptionError, match="problem: got 'level9'"):
         app([*command, "--problems", str(listed)], standalone_mode=False)()
-    append(tmp_path / "rows.jsonl", {"problem": "level1/19_ReLU", "result": "right"})
+    append(tmp_path / "rows.jsonl", [{"problem": "level1/19_ReLU", "result": "right"}])
     assert app([*command, "--out", str(tmp_path / "rows.jsonl")], standalone_mode=False)() == 0
     assert len([*lines(tmp_path / "rows.jsonl")]) == 1

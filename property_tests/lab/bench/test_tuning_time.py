@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mirage_eg.lab.bench.gpu_row_records import MEASUREMENTS, ROWS, append
+from mirage_eg.lab.bench.gpu_row_records import MEASUREMENTS, ROWS
+from mirage_eg.optimizer.tuning_database import append
 from property_tests.support.scripts import script
 
 SCRIPT = script("benchmarks/tuning_time.py")
@@ -23,11 +24,11 @@ def tuned(
     key = {"workload": "gqa", "batch": batch}
     folder.mkdir(exist_ok=True)
     for seconds, us in lines:
-        append(folder / MEASUREMENTS, {"kind": "measurement", "stage": "details", "seconds": seconds, "us": us} | key)
-    append(folder / MEASUREMENTS, {"kind": "measurement", "stage": "final", "seconds": lines[-1][0] + 1, "us": 1.0} | key)
+        append(folder / MEASUREMENTS, [{"kind": "measurement", "stage": "details", "seconds": seconds, "us": us} | key])
+    append(folder / MEASUREMENTS, [{"kind": "measurement", "stage": "final", "seconds": lines[-1][0] + 1, "us": 1.0} | key])
     ours = {"warm_us": warm_us, "stages": {"tune": 1.05 * asked, "total": 1.5 * asked}, "tuning_seconds": asked} | more
     row = key | {"device": "none", "ours": ours, "baselines": {}, "lower_bound_us": 1.0, "ceilings": {}, "versions": {}}
-    append(folder / ROWS, row)
+    append(folder / ROWS, [row])
     return folder
 
 
