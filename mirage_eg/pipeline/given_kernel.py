@@ -103,7 +103,7 @@ class GivenKernel:
             names = [read[number] for number in named.inputs]
             ended = departure(plan, named.program, axes, self.run.rulebook.domain, build, task.limits, names)
         if ended is not None:
-            check = FieldCheck(named.program, axes, self.run.options.seed, self.run.options.trials)
+            check = FieldCheck(named.program, axes, task)
             return replace(self._ended(ended, kernels), equal=_is_equal(check, plan))
         self.raised = raised
         return None
@@ -270,7 +270,7 @@ class GivenKernel:
     def _tiling(self, entry: Instantiated, one: OneKernelSearch, kernels: Sequence[RaisedKernel]) -> Departure | None:
         """The limit or rule that a grid, a loop or a tile breaks."""
         assert isinstance(one.axes, Axes)
-        limits = tile_limits(self.run.device, ask_compiler=False)
+        limits = tile_limits(self.run.device)
         for number, block in enumerate(self.blocks):
             if block.cluster > limits.cluster:
                 text = why_no_clusters(self.run.device.target) or f"a cluster has at most {limits.cluster} thread blocks"
@@ -324,7 +324,7 @@ def _search_part(run: Run, segment: Segment, program: Graph, split: Split) -> On
 def _is_equal(check: FieldCheck, plan: AnyStructure) -> bool | None:
     """Whether a structure computes the program on a small instance, in random fields; None if it has none."""
     try:
-        return check.stage_of(plan) != "field check"
+        return check.is_equal(plan)
     except (GraphError, UnsupportedError):
         return None
 

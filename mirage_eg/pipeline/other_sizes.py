@@ -102,7 +102,7 @@ class OtherSizes:
     def _task(self) -> Task:
         """What the choice of tilings depends on."""
         limits = SearchLimits(self._options.max_block_ops)
-        return Task(self._rulebook, self._device, limits, filters_of(self._options), self._options.seed, ask_compiler=False)
+        return Task(self._rulebook, self._device, limits, filters_of(self._options), self._options.seed)
 
     @property
     def report(self) -> RunReport:

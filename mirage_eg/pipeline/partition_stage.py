@@ -132,7 +132,7 @@ class Partitioner:
             return
         earlier = self._finder.found.get(program, SegmentSearch(()))
         kernels = best_kernels(task, program, one_kernel.structures, earlier.kernels)
-        check = FieldCheck(one_kernel.program, one_kernel.axes, task.seed, task.trials, task.until)
+        check = FieldCheck(one_kernel.program, one_kernel.axes, task)
         tried = (*for_other_sizes(one_kernel.structures, check), *earlier.tried)
         self._finder.found[program] = SegmentSearch(kernels, tried=(*dict.fromkeys(tried),))
 

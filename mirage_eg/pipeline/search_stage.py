@@ -62,7 +62,7 @@ def segment_task(run: Run) -> Task:
     options = run.options
     limits = SearchLimits(options.max_block_ops, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs)
     filters, trials = filters_of(options), options.trials
-    return Task(run.rulebook, run.device, limits, filters, options.seed, trials, ask_compiler=not run.on_gpu)
+    return Task(run.rulebook, run.device, limits, filters, options.seed, trials)
 
 
 def filters_of(options: Options) -> Filters:

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.expand import expand
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.instantiate.instantiate import small_instance
-from mirage_eg.search.partition.segment_search import FieldCheck
+from mirage_eg.search.instantiate.limits import Filters
+from mirage_eg.search.partition.segment_search import FieldCheck, Task
 from mirage_eg.search.prune_reasons import STAGES
 from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.search.trace import MOST, Sample, Tracer, trace_text
@@ -68,7 +70,7 @@ def test_what_overflows_ends_by_that_name_and_differs_in_no_field() -> None:
     axes = infer_axes(expand(program))
     rulebook = load_rules("indexed")
     found = search(expand(program), axes, rulebook, SearchLimits(max_block_ops=9))
-    check = FieldCheck(expand(program), axes, 0, 2)
+    check = FieldCheck(expand(program), axes, Task(rulebook, DEVICES["H100"], SearchLimits(), Filters(), seed=0))
     stages = {structure: check.stage_of(structure) for structure in found.structures[:40]}
     overflowing = [structure for structure, stage in stages.items() if stage == "overflow"]
     assert overflowing and None in stages.values()

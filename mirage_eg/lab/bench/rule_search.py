@@ -116,7 +116,7 @@ class Pricing:
     device: Device
 
     def _task(self) -> Task:
-        return Task(self.rulebook, self.device, self.limits, Filters(), seed=0, trials=TRIALS, ask_compiler=False)
+        return Task(self.rulebook, self.device, self.limits, Filters(), seed=0, trials=TRIALS)
 
     def best_us(self, structures: Sequence[AnyStructure]) -> float | None:
         """The predicted µs of the cheapest µGraph of all structures; None if there is none."""
@@ -126,7 +126,7 @@ class Pricing:
     def cheapest(self, structures: Sequence[AnyStructure]) -> tuple[object, float] | None:
         """The canonical form of the structure with the cheapest µGraph, and its predicted µs."""
         named, axes = self.part.named, self.part.axes
-        check = FieldCheck(named.program, axes, 0, TRIALS)
+        check = FieldCheck(named.program, axes, self._task())
         entries = [entry for entry in instantiate(self._task(), named, axes, structures, check) if entry.kernels]
         return (canonical(entries[0].structure), entries[0].kernels[0].us) if entries else None
 
@@ -137,7 +137,7 @@ class Pricing:
         if len(structures) <= top:
             yield from instantiate_each((self._task(), named, axes), structures)
             return
-        check = FieldCheck(named.program, axes, 0, TRIALS)
+        check = FieldCheck(named.program, axes, self._task())
         task = replace(self._task(), keep=top)
         yield from (entry for entry in instantiate(task, named, axes, structures, check) if entry.kernels)
 

@@ -165,7 +165,7 @@ class CostBound:
         """Microseconds under the cost model."""
         live = self.live(tiling)
         loop = tiling.loop if live == 1 else tiling.loop * live
-        whole, piece = tiling.tiles(self._looped)
+        whole, piece = tiling.tiles
         elements = []  # of every tile
         for axes, cut in self._tiles:
             product, of = 1, piece if cut else whole
@@ -209,7 +209,7 @@ class CostBound:
         """The bytes that short rows of loads waste."""
         if tiling.cluster > 1:  # they have other views
             return 0
-        wasted, sizes, (whole, piece) = 0.0, tiling.sizes, tiling.tiles(self._looped)
+        wasted, sizes, (whole, piece) = 0.0, tiling.sizes, tiling.tiles
         for dims, (tile, size, loops), cut in self._rows:
             of = piece if cut else whole
             shape = tuple([1 if axis is None else of[axis] for axis in dims])

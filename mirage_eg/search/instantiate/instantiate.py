@@ -28,7 +28,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.cost_bound import CostBound
-from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, fits_compiler, has_unfit_shape, holds
+from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, has_unfit_shape, holds
 from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines
 from mirage_eg.search.instantiate.tiling import Tiling
 from mirage_eg.search.instantiate.tiling_space import MAX_GRID_DIMS, kernels_of, tilings_of
@@ -107,21 +107,16 @@ def best_first(
     """The µGraphs of several structures that fit, cheapest first: position of the instantiation, µGraph, microseconds.
 
     Branch and bound: choices are built in the order of their lower bounds, and a µGraph is given once no lower bound that is
-    left is below its time. A lower bound is replaced by the cost of the tiles once a block graph of the same form is known. The
-    compiler is asked of those that are given alone. From `until` on no more are built. The caller may
-    extend `closed` meanwhile: no further µGraphs of these positions are wanted.
+    left is below its time. A lower bound is replaced by the cost of the tiles once a block graph of the same form is known.
+    From `until` on no more are built. The caller may extend `closed` meanwhile: no more µGraphs of these positions are wanted.
     """
-    built: list[tuple[float, int, int, int, Choice, Graph]] = []
+    built: list[tuple[float, int, int, int, Graph]] = []
 
     def ready(least: float) -> Iterator[tuple[int, Graph, float]]:
         while built and built[0][0] <= least:
-            us, _, _, position, choice, graph = heappop(built)
-            if position in closed:
-                continue
-            if instantiations[position].fits_compiler(graph):
+            us, _, _, position, graph = heappop(built)
+            if position not in closed:
                 yield position, graph, us
-            else:
-                instantiations[position].refuse(choice)
 
     choices = [
         (choice.us, position, number, False, choice)
@@ -141,7 +136,7 @@ def best_first(
         else:
             heappop(choices)
             if (graph := instantiations[position].take(choice)) is not None:
-                heappush(built, (predict_us(graph, device), len(launches_of(graph).kernels), count, position, choice, graph))
+                heappush(built, (predict_us(graph, device), len(launches_of(graph).kernels), count, position, graph))
                 count += 1
     yield from ready(inf)
 
@@ -198,10 +193,6 @@ class Instantiation:
         """Whether blocks hold their tiles."""
         return all(fits(block, self.limits) for block in graph.blocks)
 
-    def fits_compiler(self, graph: Graph) -> bool:
-        """The same, by the compiler where the model leaves it open."""
-        return fits_compiler(graph, self.limits)
-
     def choices(self, device: Device) -> list[Choice]:
         """All choices that pass the bounds, the most promising first."""
         values = zip(self.program.input_types, self.program.input_values, strict=True)
@@ -253,7 +244,7 @@ class Instantiation:
         return us
 
     def _form(self, choice: Choice) -> tuple[object, ...]:
-        return tuple(tiling.form(kernel.looped) for tiling, kernel in zip(choice.tilings, self._kernels, strict=True))
+        return tuple(tiling.form for tiling in choice.tilings)
 
     def take(self, choice: Choice) -> Graph | None:
         """The µGraph of a choice, if it fits and is asked for; not built where a smaller one has not fitted."""

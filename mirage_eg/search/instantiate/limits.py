@@ -7,7 +7,7 @@ from math import prod
 from mirage_eg.backends.cost.liveness import LiveTiles, is_of_rows, is_of_vector, live_bytes
 from mirage_eg.backends.cost.registers import register_bytes
 from mirage_eg.backends.triton.miscompilations import ROWS
-from mirage_eg.backends.triton.shared_memory import fits_lower_bound, needed
+from mirage_eg.backends.triton.shared_memory import fits_lower_bound, lower_bound
 from mirage_eg.backends.triton.warps import WARP
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
@@ -56,8 +56,6 @@ class TileLimits:
     """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
 
     `cluster`: the most thread blocks that may hold a row together, a power of two.
-    `ask_compiler`: if the bounds of shared memory do not decide whether a block fits, `fits_compiler` compiles it. Without it
-    such a block fits, for callers that compile every selected µGraph.
     """
 
     shared_memory: int = 220 * 1024
@@ -66,7 +64,6 @@ class TileLimits:
     stages: int = 2
     multiprocessors: int = 132
     target: str = "sm_90"
-    ask_compiler: bool = False
     cluster: int = 1
 
     def capacity(self, rows: bool) -> int:
@@ -122,13 +119,6 @@ def _overflows_a_warp(block: Graph) -> bool:
     )
 
 
-def fits_compiler(graph: Graph, limits: TileLimits) -> bool:
-    """Whether the blocks of a µGraph that pass `fits` fit into shared memory: asks the compiler if `ask_compiler`."""
-    return not limits.ask_compiler or all(
-        needed(block, limits.shared_memory, limits.stages, limits.target) <= limits.shared_memory for block in graph.blocks
-    )
-
-
 def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:
-    """Bytes of shared memory and of registers that a block needs."""
-    return needed(block, limits.shared_memory, limits.stages, limits.target), live_bytes(block)
+    """Bytes of shared memory and of registers that a block needs at least."""
+    return lower_bound(block, limits.stages), live_bytes(block)

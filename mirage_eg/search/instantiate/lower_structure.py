@@ -34,15 +34,14 @@ class Outline:
     """A block graph apart from its tiling: nodes, the axes of different dims, and for each tile the places of its dims."""
 
     block: Graph
-    looped: int | None
     dims: tuple[tuple[tuple[int, bool], ...], ...]  # an axis, and whether the loop splits it
     tiles: tuple[tuple[int, ...], ...]
 
     def shapes(self, tiling: Tiling) -> list[tuple[int, ...]]:
         """The shapes of all tiles in a thread block under another tiling of the same form."""
-        whole, piece = tiling.tiles(self.looped)
+        whole, piece = tiling.tiles
         if tiling.cluster > 1:  # a slice each
-            whole[-1] = piece[-1] = 1
+            whole, piece = (*whole[:-1], 1), (*piece[:-1], 1)
         extents = [prod([piece[axis] if looped else whole[axis] for axis, looped in dim]) for dim in self.dims]
         return [tuple([extents[dim] for dim in tile]) for tile in self.tiles]
 
@@ -126,7 +125,7 @@ class _KernelGraphWriter:
         tiles = block.tiles_by_axes()
         places = {dim: place for place, dim in enumerate(dict.fromkeys(dim for tile in tiles for dim in tile))}
         by_place = tuple(tuple(map(places.__getitem__, tile)) for tile in tiles)
-        self.outlines.append(Outline(graph, structure.split.looped, tuple(places), by_place))
+        self.outlines.append(Outline(graph, tuple(places), by_place))
         results = self.checker.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
 
@@ -224,7 +223,7 @@ class _BlockWriter:
     def tiles_by_axes(self) -> tuple[tuple[tuple[tuple[int, bool], ...], ...], ...]:
         """For each dim of every tile its axes, and whether the loop splits them."""
         looped, loop = self.structure.split.looped, self.tiling.loop
-        piece = None if looped is None or loop == 1 else self.tiling.tiles(looped)[1][looped]
+        piece = None if looped is None or loop == 1 else self.tiling.tiles[1][looped]
         return tuple(
             tuple(tuple((axis, axis == looped and tile[axis] == piece) for axis in dim) for dim in layout)
             for layout, tile in zip(self.layouts, self.tiles, strict=True)

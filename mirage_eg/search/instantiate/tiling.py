@@ -1,14 +1,14 @@
 """A tiling of one kernel: the grid, the loop count, and the extents of tiles that follow."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from mirage_eg.ir.ragged import part_extent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tiling:
-    """The numbers of one kernel: sizes of all axes, which axes the grid splits into how many blocks, and the loop count.
+    """The numbers of one kernel: sizes of all axes, which axes the grid splits into how many blocks, and which a loop splits.
 
     One grid dim may split several axes, if no value has two of them: the columns of two products, say. The axis after the
     last is the dim of partial results, and its size the number of blocks along a split-K axis.
@@ -19,31 +19,34 @@ class Tiling:
 
     sizes: tuple[int, ...]
     grid: tuple[tuple[tuple[int, ...], int], ...]  # (axes, blocks), slowest grid dim first
+    looped: int | None = None
     loop: int = 1
     cluster: int = 1
 
-    def in_cluster(self, looped: int, cluster: int) -> "Tiling | None":
+    def in_cluster(self, cluster: int) -> "Tiling | None":
         """The tiling whose iterations the thread blocks of a cluster share out equally, at least two each; None if none is."""
-        if self.loop % (2 * cluster) or self.sizes[looped] % (cluster * self.loop):
+        if self.looped is None or self.loop % (2 * cluster) or self.sizes[self.looped] % (cluster * self.loop):
             return None
         sizes = [*self.sizes[:-1], cluster]
-        sizes[looped] //= cluster
-        return Tiling(tuple(sizes), self.grid, self.loop // cluster, cluster)
+        sizes[self.looped] //= cluster
+        return Tiling(tuple(sizes), self.grid, self.looped, self.loop // cluster, cluster)
 
-    def tiles(self, looped: int | None) -> tuple[list[int], list[int]]:
+    @cached_property  # of structures that share it
+    def tiles(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The extents of all axes in the tile of a block, and in the tile of one iteration."""
         whole, blocks = [*self.sizes], 1
         for group, count in self.grid:
             for axis in group:
                 whole[axis] = equal_or_ragged(whole[axis], count)
-                if axis == looped:
+                if axis == self.looped:
                     blocks = count
         piece = [*whole]
-        if looped is not None:
-            piece[looped] = equal_or_ragged(self.sizes[looped], blocks * self.loop)
-        return whole, piece
+        if self.looped is not None:
+            piece[self.looped] = equal_or_ragged(self.sizes[self.looped], blocks * self.loop)
+        return tuple(whole), tuple(piece)
 
-    def form(self, looped: int | None) -> tuple[bool, frozenset[int], bool, bool]:
+    @cached_property
+    def form(self) -> tuple[bool, frozenset[int], bool, bool]:
         """The part of a tiling on which the ops of its block graph depend: whether it loops, the axes that the grid cuts into
         unequal parts, whether the loop does, and whether it is in a cluster."""
         ragged, blocks = set[int](), 1
@@ -51,9 +54,9 @@ class Tiling:
             for axis in group:
                 if self.sizes[axis] % count:
                     ragged.add(axis)
-                if axis == looped:
+                if axis == self.looped:
                     blocks = count
-        uneven = looped is not None and self.sizes[looped] % (blocks * self.loop) > 0
+        uneven = self.looped is not None and self.sizes[self.looped] % (blocks * self.loop) > 0
         return self.loop > 1, frozenset(ragged), uneven, self.cluster > 1
 
 

@@ -42,7 +42,7 @@ class TiledKernel:
         """The tiling with these tiles of the first axis of each parallel group; whole axes get no grid dim."""
         chosen = tuple(tiles.get(group[0], sizes[group[0]]) for group in self.parallel)
         grid = _grid(self.parallel, self.split_axis, sizes, chosen, split_count)
-        return Tiling(sizes, grid, 1 if self.looped is None else loop)
+        return Tiling(sizes, grid, self.looped, 1 if self.looped is None else loop)
 
 
 Grid = tuple[tuple[tuple[int, ...], int], ...]
@@ -86,8 +86,8 @@ def _in_clusters(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> Ite
     sliced = any(step.op in EXPONENTIALS and moved for step, moved in zip(steps, varies, strict=True))
     sliced &= all(moved for step, moved in zip(steps, varies, strict=True) if step.kind is Kind.MATMUL)
     sliced &= all(shape.piece or kernel.looped not in shape.axes for shape in kernel.shapes)
-    while kernel.looped is not None and sliced and cluster <= most and blocks * cluster <= limits.multiprocessors:
-        if (clustered := tiling.in_cluster(kernel.looped, cluster)) is not None:
+    while sliced and cluster <= most and blocks * cluster <= limits.multiprocessors:
+        if (clustered := tiling.in_cluster(cluster)) is not None:
             yield clustered
         cluster *= 2
 
@@ -168,7 +168,7 @@ def _options(kernel: TiledKernel, axes: Axes, limits: TileLimits, filters: Filte
     many = len(kernel.parallel) > dims
     tiles = [_group_tiles(group, axes.sizes, limits.max_tile, roles, many) for group in kernel.parallel]
     loops = (1,) if kernel.looped is None else tuple(_loop_counts(kernel, kernel.looped, sizes, split_count, filters))
-    tried = _all_tilings(kernel.parallel, kernel.split_axis, sizes, tuple(map(tuple, tiles)), loops, split_count)
+    tried = _all_tilings(kernel.parallel, kernel.split_axis, sizes, tuple(map(tuple, tiles)), kernel.looped, loops, split_count)
     multiplies = any(step.kind is Kind.MATMUL for step in kernel.structure.steps)
     return [tiling for tiling in tried if _plausible(kernel, tiling, limits, multiplies)]
 
@@ -179,11 +179,12 @@ def _all_tilings(
     split_axis: int | None,
     sizes: tuple[int, ...],
     tiles: tuple[tuple[int, ...], ...],
+    looped: int | None,
     loops: tuple[int, ...],
     blocks: int,
 ) -> tuple[Tiling, ...]:
     grids = [_grid(parallel, split_axis, sizes, chosen, blocks) for chosen in product(*tiles)]
-    return tuple(Tiling(sizes, grid, loop) for loop in loops for grid in grids if len(grid) <= MAX_GRID_DIMS)
+    return tuple(Tiling(sizes, grid, looped, loop) for loop in loops for grid in grids if len(grid) <= MAX_GRID_DIMS)
 
 
 @cache
@@ -256,13 +257,13 @@ def _plausible(kernel: TiledKernel, tiling: Tiling, limits: TileLimits, multipli
 
 def _reduces_one_row(kernel: TiledKernel, tiling: Tiling) -> bool:
     """Whether a block without a product has no loop, and only the axes whole that it reduces."""
-    whole, _ = tiling.tiles(kernel.looped)
+    whole, _ = tiling.tiles
     return kernel.looped is None and all(whole[axis] == 1 for group in kernel.parallel for axis in group)
 
 
 def _loaded(kernel: TiledKernel, tiling: Tiling) -> int:
     """Elements that an iteration loads."""
-    _, piece = tiling.tiles(kernel.looped)
+    _, piece = tiling.tiles
     return sum(
         prod(piece[axis] for axis in shape.axes) for shape in kernel.shapes[: len(kernel.structure.loads)] if shape.piece
     )
@@ -270,7 +271,7 @@ def _loaded(kernel: TiledKernel, tiling: Tiling) -> int:
 
 def _largest_tile(kernel: TiledKernel, tiling: Tiling) -> int:
     """Elements of the largest computed tile."""
-    whole, piece = tiling.tiles(kernel.looped)
+    whole, piece = tiling.tiles
     most = 0
     for shape in kernel.largest:
         elements, of = 1, piece if shape.piece else whole

@@ -79,7 +79,7 @@ def _with_tiles(task: Task, program: Graph, structures: tuple[AnyStructure, ...]
         return [of_given(rewritten, each, task.device) for each in _with_tiles(task, rewritten.program, structures)]
     named = rename_views(program)
     axes = infer_axes(named.program)
-    check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
+    check = FieldCheck(named.program, axes, task)
     return [kernels for entry in instantiate(task, named, axes, structures, check) for kernels in entry.kernels]
 
 

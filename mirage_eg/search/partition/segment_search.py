@@ -2,8 +2,8 @@
 
 The whole program is the segment of all ops. Its splits and structures are work items each (`search_splits`,
 `instantiate_each`). Any other segment is one work item (`find_kernels`); its structures compete. Segments that are equal as
-programs are searched once. Every structure that gives a µGraph has been checked in random fields on a small instance;
-structures of the indexed domain are also proved by their root class.
+programs are searched once. Every structure that gives a µGraph is proved by its root class, in the indexed domain of the
+package's laws, or has been checked in random fields on a small instance.
 """
 
 from collections import Counter
@@ -62,7 +62,6 @@ class Task:
     split_reductions: int | None = None  # of each split, smallest first
     each: int = 1  # µGraphs of one structure
     keep: int = 1  # µGraphs of one kernel, and of two
-    ask_compiler: bool = True  # the compiler, whether a µGraph fits
     avoided: frozenset[Graph] = frozenset()  # block graphs that do not compile
     until: Deadline = NEVER  # structures and µGraphs found until then are kept
     trace: int = 0  # lines of each stage; 0: no trace
@@ -124,7 +123,7 @@ def search_splits(common: tuple[Task, Graph, Axes], choices: Sequence[Split]) ->
 def instantiate_each(common: tuple[Task, Renamed, Axes], structures: Sequence[AnyStructure]) -> Iterator[Instantiated]:
     """The cheapest µGraphs of each structure."""
     task, named, axes = common
-    check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
+    check = FieldCheck(named.program, axes, task)
     for structure in structures:
         yield from instantiate(replace(task, keep=task.each), named, axes, [structure], check)
 
@@ -133,7 +132,7 @@ def instantiate(
     task: Task, named: Renamed, axes: Axes, structures: Sequence[AnyStructure], check: "FieldCheck"
 ) -> list[Instantiated]:
     """The cheapest µGraphs of all structures together: `keep`, of one structure at most `each`."""
-    limits = tile_limits(task.device, task.ask_compiler)
+    limits = tile_limits(task.device)
     spaces = [Instantiation(entry, named.program, axes, limits, task.filters, task.avoided) for entry in structures]
     kernels: list[list[SegmentKernels]] = [[] for _ in structures]
     closed = {i for i, entry in enumerate(structures) if not has_element_types(entry, named.program, axes)}
@@ -205,7 +204,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
     if barriers(named.program):
         return SegmentSearch(best_kernels(task, program, ()))
     axes = infer_axes(named.program)
-    check = FieldCheck(named.program, axes, task.seed, task.trials, task.until)
+    check = FieldCheck(named.program, axes, task)
     ops = op_count(named.program) - uncounted_ops(named.program)
     only_moves = not ops and len(launches_of(program).kernels) > 1  # one alone is a library kernel
     if only_moves or ops > task.limits.max_block_ops:
@@ -361,9 +360,7 @@ def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large
         return None if own is None or again is None else of_given(own, again, task.device)
     try:
         named, axes = _named_at(program, large)
-        space = Instantiation(
-            structure, named.program, axes, tile_limits(task.device, task.ask_compiler), task.filters, task.avoided
-        )
+        space = Instantiation(structure, named.program, axes, tile_limits(task.device), task.filters, task.avoided)
         for _, graph, us in best_first([space], task.device, task.until):
             return _joined(graph, us, structure, named, task.device)
     except UnsupportedError:  # it splits an axis that has no size here
@@ -390,42 +387,42 @@ def _named_at(program: Graph, large: Graph) -> tuple[Renamed, Axes]:
     return replace(named, program=resize(named.program, axes, sizes), given=program.inputs), axes
 
 
-def tile_limits(device: Device, ask_compiler: bool) -> TileLimits:
-    """The limits of a block on a device; `ask_compiler`: of the compiler, where the bounds of shared memory leave it open."""
+def tile_limits(device: Device) -> TileLimits:
+    """The limits of a block on a device."""
     return TileLimits(
         shared_memory=device.shared_memory,
         multiprocessors=device.multiprocessors,
         target=device.target,
-        ask_compiler=ask_compiler,
         cluster=SEARCH.longest_cluster if why_no_clusters(device.target) is None else 1,
     )
 
 
 class FieldCheck:
-    """The check of structures on small instances, in random fields and in floating point.
+    """The check of structures on small instances: in random fields what laws of the package do not prove, and whether all stay
+    finite.
 
     Structures of one split and grid share their program.
     """
 
-    def __init__(self, program: Graph, axes: Axes, seed: int, trials: int, until: Deadline = NEVER) -> None:
-        self._program, self._axes, self._until = program, axes, until
+    def __init__(self, program: Graph, axes: Axes, task: Task) -> None:
+        self._program, self._axes, self._until, self._laws_decide = program, axes, task.until, task.rulebook.packaged
         self._has_exponentials = any(item.op in EXPONENTIALS for item in program.nodes)
-        self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=trials, seed=seed))
+        self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=task.trials, seed=task.seed))
 
     def stage_of(self, structure: AnyStructure) -> str | None:
-        """The stage at which it ends; None if the small instance is equal to the program's, or proved where the field cannot
-        decide, and stays finite.
+        """The stage at which it ends; None if it is equal to the program, by laws or on the small instance, and stays finite.
 
         A product of exponentials is equal to the exponential of a sum, and may be 0 times infinity.
 
         Raises OverdueError: the time of the search is over.
         """
         with ending(self._until):
-            reference, candidate, equal = self._checked(structure)
-            if not equal:
+            if not (self._laws_decide and structure.proved) and not self._is_equal(structure):
                 return "field check"
-            overflows = self._has_exponentials and float_checks(reference, [candidate])[0].overflows
-            return "overflow" if overflows else None
+            if not self._has_exponentials:
+                return None
+            reference, candidate = self._instance(structure)
+            return "overflow" if float_checks(reference, [candidate])[0].overflows else None
 
     def is_equal(self, structure: AnyStructure) -> bool:
         """Whether the small instance passes in the fields; floating point is not tried.
@@ -433,9 +430,12 @@ class FieldCheck:
         Raises OverdueError: the time of the search is over.
         """
         with ending(self._until):
-            return self._checked(structure)[2]
+            return self._is_equal(structure)
 
-    def _checked(self, structure: AnyStructure) -> tuple[Reference, Graph, bool]:
+    def _is_equal(self, structure: AnyStructure) -> bool:
+        reference, candidate = self._instance(structure)
+        return reference.check(candidate).worth_full_size(structure.proved)
+
+    def _instance(self, structure: AnyStructure) -> tuple[Reference, Graph]:
         program, candidate = small_instance(structure, self._program, self._axes)
-        reference = self._make(program)
-        return reference, candidate, reference.check(candidate).worth_full_size(structure.proved)
+        return self._make(program), candidate

@@ -40,7 +40,7 @@ def one_block(kernel: CostedKernel) -> float:
 
 def best(cost: Cost | None) -> SegmentKernels:
     device = priced(H100, None if cost is None else user_cost(cost))
-    task = Task(load_rules(), device, SearchLimits(max_states=2_000), Filters(), 0, ask_compiler=False)
+    task = Task(load_rules(), device, SearchLimits(max_states=2_000), Filters(), 0)
     [found] = find_kernels(task, [program()])
     return next(it for it in found.kernels if it.fused and it.count == 1)
 

@@ -87,10 +87,10 @@ def test_what_does_not_compile_is_not_carried() -> None:
 def test_with_carried_clusters_the_search_proposes_clusters(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_eg.backends.triton.targets.why_triton_has_none", lambda: "clusters need Triton 3.7")
     assert carries_clusters() and why_no_clusters("sm_90") is None
-    assert tile_limits(DEVICES["H200"], ask_compiler=False).cluster == 16
-    assert tile_limits(DEVICES["A100"], ask_compiler=False).cluster == 1
+    assert tile_limits(DEVICES["H200"]).cluster == 16
+    assert tile_limits(DEVICES["A100"]).cluster == 1
     monkeypatch.delenv(VARIABLE)
-    assert tile_limits(DEVICES["H200"], ask_compiler=False).cluster == 1
+    assert tile_limits(DEVICES["H200"]).cluster == 1
 
 
 def test_results_depend_on_the_carried_kernels(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:

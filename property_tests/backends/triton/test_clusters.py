@@ -17,11 +17,12 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.runtime.cuda_driver import CudaDriver, Function
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
-from mirage_eg.backends.triton.compile import compile_module, loaded
+from mirage_eg.backends.triton.compile import compile_module, compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
-from mirage_eg.backends.triton.shared_memory import allocated_bytes, bounds
+from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.backends.triton.shared_memory import lower_bound
 from mirage_eg.backends.triton.targets import why_no_clusters, why_triton_has_none
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir import write
@@ -123,13 +124,12 @@ def test_the_bound_of_a_cluster_is_at_most_its_predicted_time(row: int) -> None:
     assert clusters
 
 
-def test_the_bounds_of_shared_memory_are_those_of_one_thread_block() -> None:
-    [block] = in_shared_loop(8).blocks
-    least, most = bounds(block, 2)
-    allocated = allocated_bytes(block, 2, "sm_90")
-    assert allocated is not None
-    assert least <= allocated <= most
-    assert most < bounds(replace(block, cluster=1), 2)[1] // 4
+def test_the_bound_of_shared_memory_is_that_of_one_thread_block() -> None:
+    mugraph = in_shared_loop(8)
+    [block] = mugraph.blocks
+    [record] = compile_source(emit(mugraph, schedule=Schedule(num_stages=2)), "sm_90")
+    assert record.shared_memory is not None
+    assert 0 < lower_bound(block, 2) <= record.shared_memory < lower_bound(replace(block, cluster=1), 2)
 
 
 def test_where_a_target_has_none_the_search_gives_none() -> None:

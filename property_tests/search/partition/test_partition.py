@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import inf
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -28,6 +29,7 @@ from mirage_eg.search.partition.plan_graph import PartitionLimits
 from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition
+from mirage_eg.search.structure import Structure
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
@@ -183,8 +185,26 @@ def test_structures_for_other_sizes_pass_the_field_check() -> None:
     program.mark_output(program.matmul(program.reshape(attended, (1, 32)), program.new_input((32, 32), "float32")))
     primitive = drop_shifts(expand(program.graph()))
     [found] = find_kernels(task_with(), [primitive])
-    check = FieldCheck(primitive, infer_axes(primitive), seed=1, trials=2)
+    check = FieldCheck(primitive, infer_axes(primitive), replace(task_with(), seed=1))
     assert len(found.tried) > 2 and {check.stage_of(it) for it in found.tried} == {None}
+    assert all(map(check.is_equal, found.tried))
+
+
+def test_fields_check_what_no_law_of_the_package_proves(tmp_path: Path) -> None:
+    product, total = KernelGraph(), KernelGraph()
+    for program, op in ((product, product.mul), (total, total.add)):
+        program.mark_output(op(*(program.new_input((16, 32), name=name) for name in "xy")))
+    [found] = find_kernels(task_with(), [product.graph()])
+    [structure] = found.tried
+    own = tmp_path / "own.egg"
+    own.write_text("; domain: indexed\n(rewrite (Div x (Sqrt y)) (Mul x (Rsqrt y)))\n")
+    assert isinstance(structure, Structure) and structure.proved
+    for program, stage in ((product, None), (total, "field check")):
+        graph = program.graph()
+        check = FieldCheck(graph, infer_axes(graph), task_with())
+        with_own_law = FieldCheck(graph, infer_axes(graph), replace(task_with(), rulebook=load_rules("indexed", [own])))
+        assert check.stage_of(structure) is None
+        assert check.stage_of(replace(structure, proved=False)) == with_own_law.stage_of(structure) == stage
 
 
 def test_a_tensor_with_one_axis_in_two_dims_is_read_under_two_names() -> None:
