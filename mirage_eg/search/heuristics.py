@@ -42,6 +42,7 @@ class SearchHeuristics:
     shortest_split: int = 256  # a split of a shorter axis likewise
     few_kernels: int = 3  # few at any rate: plans of so many have a search of their own
     fewest_penalty_us: float = 1e5  # of each kernel, where a plan of the fewest kernels is searched
+    core_share: float = 0.95  # of the lower bound of a segment: a smaller one with it is searched first
     tie_penalty_us: float = 1e-3  # of each kernel elsewhere: of equally fast plans the one of fewer kernels
     boundaries_s: float = 0.5  # for which plans of the library are sought where a search is over
     elementwise_boundary: float = 1.5  # cost of a window boundary before a single elementwise reader; of another value 1

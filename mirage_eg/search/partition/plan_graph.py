@@ -8,7 +8,10 @@ from operator import itemgetter
 
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import JOINS
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
+from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, op_count, segment_program
 from mirage_eg.search.partition.windows import windows
@@ -331,6 +334,27 @@ class PlanGraph:
                 for other in wider:
                     self.lower_bounds[other] = max(self.lower_bounds[other], least)
             self._changed([number, *wider])
+
+    def core(self, number: int) -> int:
+        """The smallest segment with the products of this one that may take nearly as long, to be searched before it.
+
+        It also bounds others around it. Where values are concatenated, less may have no kernel.
+        """
+        own, least = self.segments[number], SEARCH.core_share * self.lower_bounds[number]
+        products = {at for at in own.nodes if self._program.nodes[at].kind is Kind.MATMUL}
+        if not products or any(self._program.nodes[at].op in JOINS for at in own.nodes):
+            return number
+        cores = [
+            other
+            for other, segment in enumerate(self.segments)
+            if products <= segment.nodes < own.nodes
+            and segment.outputs == own.outputs
+            and self._read[other] <= self._read[number]
+            and self.lower_bounds[other] >= least
+            and other not in self.searched
+            and other not in self.infeasible
+        ]
+        return min(cores, key=lambda other: len(self.segments[other].nodes), default=number)
 
     def _wider(self, number: int) -> Iterator[int]:
         """The segments with the same ops and outputs and more, that read as much at least."""

@@ -136,6 +136,7 @@ def _search(
 ) -> tuple[float, bool]:
     """Search segments until the cheapest plan of at most so many kernels is certain, if each kernel costs `per_kernel` more.
 
+    A segment that may take nearly as long as one of its own is searched after that (`PlanGraph.core`), if it still matters.
     All segments of a plan are searched together, which completes the plan and gives several processes work; where `most` is
     given, one at a time, since each tightens the bounds of its neighbours, so that fewer are searched until the bound is met.
     Gives a lower bound, and whether no such plan is cheaper than the best.
@@ -152,11 +153,12 @@ def _search(
             return bound, True
         if best - bound <= (limits.close - 1) * us < inf:
             return bound, best <= bound
-        asked = len(waiting) if most is None else 1
-        graph.evaluate(waiting[:asked], find, graph.likely(waiting, asked, per_kernel, most))
+        cores = [*dict.fromkeys(map(graph.core, waiting))]
+        asked = len(cores) if most is None else 1
+        graph.evaluate(cores[:asked], find, graph.likely(cores, asked, per_kernel, most))
         before, (best, us) = best, graph.best(per_kernel, most)
         is_reached |= all(map(graph.searched.get, path))
-        waited = 0 if best < before else waited + is_reached
+        waited = 0 if best < before else waited + (is_reached and cores == waiting)
         if on_progress is not None and not on_progress(len(graph.searched), us):
             break
         if len(graph.searched) >= limits.max_searched:

@@ -153,3 +153,29 @@ def test_all_boundaries_are_tried_for_half_of_what_is_left(budget: float, most: 
 def test_a_search_that_ends_before_a_plan_says_so() -> None:
     nothing = Partition((), 0.0, 3, 0.0, states=1, segments=1, left_out=(), complete=False, searched=())
     assert nothing.not_searched == ("every plan: the search ended after 0 segments",)
+
+
+def test_a_core_bounds_all_segments_around_it_and_is_searched_once() -> None:
+    """Norms of rows, and a product behind them: the product alone takes nearly as long, and reads no more."""
+    program = new_kernel_graph()
+    x, w = program.new_input((16, 1024), name="x"), program.new_input((1024, 4096), name="w")
+    program.mark_output(program.silu(program.matmul(program.rms_norm(x, 1024), w)))
+    primitive, asked = expand(program.graph()), list[Segment]()
+
+    def find(segments: Sequence[Segment], likely: object) -> list[tuple[PlanPart, ...]]:
+        asked.extend(segments)
+        return [() for _ in segments]
+
+    def lower_bound(segment: Segment) -> float:
+        return 10.0 if any(primitive.nodes[at].op == "matmul" for at in segment.nodes) else 1.0
+
+    graph = PlanGraph(primitive, lower_bound, PartitionLimits())
+    whole = next(number for number, it in enumerate(graph.segments) if len(it.nodes) == len(primitive.ops))
+    core = graph.core(whole)
+    assert {primitive.nodes[at].op for at in graph.segments[core].nodes} == {"matmul", "silu"}
+    assert graph.segments[core].outputs == graph.segments[whole].outputs
+    assert graph.core(core) == core
+    graph.evaluate([core], find)
+    assert asked == [graph.segments[core]]
+    assert whole in graph.infeasible  # where no block holds the core, none holds what is around it
+    assert graph.core(whole) != core
