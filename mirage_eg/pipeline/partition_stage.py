@@ -100,7 +100,7 @@ class Partitioner:
     ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
         self._task = task_of_parts(run)
-        held = HEURISTICS.search.longest_row * tile_limits(run.device, False).cluster
+        held = HEURISTICS.search.longest_row * tile_limits(run.device).cluster
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs, longest_held=held)
         most = options.max_kernels and options.max_kernels + shared_launches(primitive)
         if with_split_statistics(primitive, HEURISTICS.search.longest_row) is not None:
