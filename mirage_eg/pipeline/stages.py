@@ -194,7 +194,11 @@ def _in_primitive_ops(run: Run) -> tuple[Simplification, Graph]:
 
 
 def _searched(
-    run: Run, regions: Sequence[Region], tuning: Tuning | None, known: Sequence[KnownSegment], ahead: Sequence[RegionSearch]
+    run: Run,
+    regions: Sequence[Region],
+    tuning: Tuning | None,
+    known: Sequence[KnownSegment] = (),
+    ahead: Sequence[RegionSearch] = (),
 ) -> tuple[list[SearchedRegion], Run]:
     """The regions of a program searched in turn, and the run, whose end a `tuning` with seconds of its own moves.
 

@@ -249,7 +249,7 @@ class SegmentStore:
         return found
 
     def _searched(self, wanted: WantedSegment, key: Key, program: Graph, searched: Graph) -> FoundSegment:
-        """What a worker finds, or this process; where tuning ends too late, what the worker found without it, with a note.
+        """What a worker finds, or this process; where its tuning has no kernel in time, the worker's result, with a note.
 
         Raises OverdueError: there is nothing in time.
         """
@@ -263,7 +263,7 @@ class SegmentStore:
                     name, searched, replace(wanted, options=options), () if ahead is None else ahead.regions
                 )
         found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
-        if ahead is not None and (found is None or found.cut):
+        if ahead is not None and (found is None or found.cut or found.candidate is None):
             found = _found(key, program, ahead.untuned, wanted.options.device_record, from_cache=False)
             return replace(found, note=f"not tuned: {budget_spent(wanted.settings)}")
         if found is None:
