@@ -1,5 +1,6 @@
 """Which reductions one kernel may have together: a block loops over one axis, and holds the others whole."""
 
+from collections.abc import Iterator
 from math import prod
 
 from mirage_eg.ir.axes import infer_axes
@@ -27,6 +28,7 @@ class Reductions:
         for it in variances(program):
             last = frozenset(map(self._last, (it.value, it.mean)))
             self._rows.append((last, Axes().union(*(self.axes.dims[it.x][dim] for dim in it.dims))))
+        self._parts = [*self._statistics_of_parts()]
 
     def why_not(self, nodes: frozenset[int]) -> str | None:
         """Why no kernel may compute these nodes, if none may."""
@@ -34,6 +36,8 @@ class Reductions:
             return f"it reduces over several axes of more than {self._long}, and a block graph walks one"
         if self._extent(Axes().union(*(axes for last, axes in self._rows if last <= nodes))) > self._held:
             return f"it has a variance of rows of more than {self._held} elements with their mean, and no block holds them"
+        if any(pair <= nodes for pair in self._parts):
+            return "it has statistics of the parts of long rows, and of the rows: parts are those of several blocks"
         if self._contracts_again(nodes):
             return "it reduces over what a product with a long reduction makes, which each block would compute again"
         return None
@@ -44,14 +48,18 @@ class Reductions:
             [value] = item.operands
         return self._program.makers[value]
 
+    def _statistics_of_parts(self) -> Iterator[frozenset[int]]:
+        """Each reduction of a mean or variance over more axes, which together no block holds, with that of the statistic."""
+        axes = {one: axes for last, axes in self._rows for one in last}
+        for position, (item, _) in enumerate(self._numbered):
+            before = self._last(item.operands[0]) if item.kind is Kind.REDUCTION else None
+            if before in axes and self._extent(axes[before] | self._reduced[position]) > SEARCH.longest_row:
+                yield frozenset({before, position})
+
     def _walks_several(self, nodes: frozenset[int]) -> bool:
-        """Whether reductions are over several long products of axes, or sums over too many elements besides the longest one;
-        not those of a single row, which each block may hold."""
-        found = [it for it in nodes if it in self._reduced and not self._is_one_row(it)]
-        if sum(self._extent(axes) > self._long for axes in {self._reduced[it] for it in found}) > 1:
-            return True
-        sums = [self._reduced[it] for it in found if self._program.nodes[it].kind is Kind.REDUCTION]
-        return self._extent(Axes().union(*sums)) > self._long * max(map(self._extent, sums), default=1)
+        """Whether reductions are over several long products of axes; not those of a single row, which each block may hold."""
+        reduced = {self._reduced[it] for it in nodes if it in self._reduced and not self._is_one_row(it)}
+        return sum(self._extent(axes) > self._long for axes in reduced) > 1
 
     def _is_one_row(self, position: int) -> bool:
         """Whether a reduction leaves one number of a row that a block can hold."""

@@ -14,9 +14,9 @@ Segments with these properties are left out, since a better segment exists or no
 - a boundary at an elementwise function of inputs that is no smaller than they are: its readers may read them instead;
 - an unnormalised exponential as an output;
 - more ops than a block graph may have;
-- reductions over two long axes, or over several that are long together besides the longest: a block loops over one, and
-  cannot hold the others whole;
-- a variance of a long row with the mean that it is about: a block holds the row for both, or reads it in two kernels;
+- reductions over two long axes: a block loops over one, and cannot hold the other whole;
+- a variance of a long row with the mean that it is about: a block holds the row for both, or reads it in two kernels; so are
+  the statistics of parts of such a row and of the row;
 - a reduction over an axis of a product with a long reduction, unless the axis is tiny: each block would repeat the product.
 """
 

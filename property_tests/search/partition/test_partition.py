@@ -254,13 +254,17 @@ def test_a_variance_is_not_in_the_kernel_of_a_mean_of_long_rows(columns: int, is
     assert any(both <= segment.nodes for segment in _segments(Segmenter(program.graph()))) is is_held
 
 
-@pytest.mark.parametrize(("extent", "is_one"), [(8, True), (32, False)])
-def test_sums_over_axes_that_are_long_together_are_several_kernels(extent: int, is_one: bool) -> None:
+@pytest.mark.parametrize(("parts", "is_one"), [(2, True), (256, False)])
+def test_statistics_of_parts_and_of_long_rows_are_of_two_kernels(parts: int, is_one: bool) -> None:
     program = KernelGraph()
-    x = program.new_input((extent, 2, extent, 2, 4096), "float32")
-    program.mark_output(program.sum(program.sum(program.sum(x, 4), 2), 0))
-    sums = {place for place, item in enumerate(program.nodes) if item.op == "sum"}
-    assert any(sums <= segment.nodes for segment in _segments(Segmenter(program.graph()))) is is_one
+    x = program.new_input((8, parts, 4096), "float32")
+    of_parts = program.mean(x, 2)
+    program.mark_output(program.mean(of_parts, 1))
+    program.mark_output(program.mean(program.mean(program.square(x - of_parts), 2), 1))
+    means = {place for place, item in enumerate(program.nodes) if item.op == "mean"}
+    found = [segment.nodes for segment in _segments(Segmenter(program.graph()))]
+    assert any(means <= nodes for nodes in found) is is_one
+    assert any(len(means & nodes) == 2 for nodes in found)
 
 
 def _states(segmenter: Segmenter) -> list[frozenset[int]]:
