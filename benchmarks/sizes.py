@@ -29,9 +29,9 @@ from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.optimizer.heuristics import EFFORT
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.bucket_ranges import Bucket, largest_sizes, ranges_between, searched_sizes
+from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
 from mirage_eg.pipeline.optimize import optimize, optimize_known
-from mirage_eg.pipeline.other_sizes import OtherSizes
+from mirage_eg.pipeline.other_sizes import Bucket, OtherSizes
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result

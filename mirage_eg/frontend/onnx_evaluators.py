@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx.defs import get_schema
 
 from mirage_eg.frontend.onnx_types import DOMAINS, is_complete, shape_of
 from mirage_eg.ir.errors import ProgramError
@@ -53,6 +52,8 @@ def _is_wrong_in_reference(node: Any) -> bool:
     wrong = WRONG_IN_REFERENCE.get(node.op_type, frozenset()) if node.domain in DOMAINS else frozenset()
     if not wrong:
         return False
+    from onnx.defs import get_schema
+
     inputs = zip(get_schema(node.op_type).inputs, node.input, strict=False)
     return not wrong.isdisjoint({*(it.name for it in node.attribute), *(it.name for it, given in inputs if given)})
 

@@ -17,9 +17,9 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import Dim
 from mirage_eg.optimizer.heuristics import EFFORT
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.bucket_ranges import Bucket, Sizes, largest_sizes, ranges_between, searched_sizes
+from mirage_eg.pipeline.bucket_ranges import Sizes, largest_sizes, ranges_between, searched_sizes
 from mirage_eg.pipeline.optimize import optimize
-from mirage_eg.pipeline.other_sizes import OtherSizes
+from mirage_eg.pipeline.other_sizes import Bucket, OtherSizes
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.run_report import RunReport

@@ -8,7 +8,7 @@ the program is partitioned again through all segments that were searched.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from time import perf_counter
@@ -25,10 +25,12 @@ from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.bucket_ranges import Bucket, Ranges, Sizes, timed_shapes
+from mirage_eg.pipeline.bucket_ranges import Ranges, Sizes, timed_shapes
 from mirage_eg.pipeline.compile_stage import EQUAL_TO_ITSELF, NO_ERROR, Compiled, candidate_of, fitting
 from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
+from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import optimize_known
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
@@ -52,6 +54,40 @@ from mirage_eg.verify.verdict import Equality, FloatCheck, Observer
 _TIMED = 4  # µGraphs of a bucket that are timed where none is tuned
 _TRIED = 4  # µGraphs of a bucket, or other plans at static sizes, that are written and verified, until one is right
 MOST_LOST = 2  # ops, which a search may leave to library kernels at other sizes
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The µGraph for all sizes in `ranges`: at the sizes in `tuned`, for which its tiles were chosen, with the source for all.
+
+    `seconds`: of its instantiation.
+    """
+
+    ranges: dict[str, SizeRange]
+    tuned: dict[str, int]
+    candidate: Candidate
+    verdict: SizesVerdict
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        return "_".join(
+            f"{name}_{values.least}" + (f"-{values.largest}" if values.largest > values.least else "")
+            for name, values in self.ranges.items()
+        )
+
+    @property
+    def line(self) -> str:
+        """The bucket in one line."""
+        span = ", ".join(f"{name} {values.least}–{values.largest}" for name, values in self.ranges.items())
+        verified = "proved" if self.verdict.proof.proved else "tested"
+        known = f"{'predicted' if self.candidate.measured_us is None else 'measured'} {self.candidate.us:.1f} µs"
+        return f"{span}: {kernel_summary(self.candidate.graph)}; {known} at the largest; {verified}"
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether the sizes are in the bucket."""
+        return all(values.least <= sizes[name] <= values.largest for name, values in self.ranges.items())
 
 
 class OtherSizes:

@@ -58,6 +58,13 @@ def test_a_graph_that_the_caches_have_loads_no_importer_and_no_gate() -> None:
     assert not ours & {"torch_compile.compile_graph", "torch_compile.gate", "frontend.aten_ops", "frontend.coverage", "onnx"}
 
 
+def test_the_compiler_of_graphs_loads_no_search_no_proof_and_no_onnx() -> None:
+    """Of kernels in the cache a second process needs none of them; onnx is optional."""
+    modules = loaded("import mirage_eg.torch_compile.compile_graph")
+    ours = {f"mirage_eg.{name}" for name in ("egraph.rulebook", "verify.proof", "verify.reference", "pipeline.stages")}
+    assert not modules & {"egglog", "onnx", "ortools", "triton", *ours}
+
+
 def test_every_public_name_is_there_and_no_other() -> None:
     assert all(getattr(mi, name) is not None for name in mi.__all__)
     assert set(mi.__all__) <= set(dir(mi))
