@@ -30,11 +30,11 @@ from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.optimizer.heuristics import EFFORT
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.bucket_ranges import largest_sizes, ranges_between, searched_sizes
-from mirage_eg.pipeline.optimize import optimize, optimize_known
+from mirage_eg.pipeline.optimize import optimize, optimize_wanted
 from mirage_eg.pipeline.other_sizes import Bucket, OtherSizes
 from mirage_eg.pipeline.run.cache_lookup import for_this_machine
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import Result
+from mirage_eg.pipeline.run.result import EVERYTHING, Result
 
 LARGEST = 1024
 SHOWN = (2, 16, 17, 31, 64, 127, 251, 256, 509, 512, 1021, 1024)
@@ -141,7 +141,7 @@ class OnGpu:
         sources = {"bucket": self._source(size), "own": self._bucket(SizeRange(size, size, 1)).candidate.source}
         if size % 32 == 0:
             program, known = at_sizes(self._program, {"n": size}), self._result.known
-            fixed = optimize_known(f"n={size}", program, self._options, known, self._tuning)
+            fixed = optimize_wanted(f"n={size}", program, self._options, EVERYTHING, tuning=self._tuning, known=known)
             sources["without masks"] = fixed.candidates[0].source
         with ExitStack() as stack:
             modules = [stack.enter_context(loaded(source)) for source in sources.values()]

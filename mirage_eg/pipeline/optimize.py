@@ -10,7 +10,7 @@ from mirage_eg.ir.weights import matching_inputs, with_weights
 from mirage_eg.pipeline.run.cache import now, reported
 from mirage_eg.pipeline.run.cache_lookup import RunRequest, cached_result, for_this_machine, run_request
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, CompileRecord, Result, Wanted
+from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result, Wanted
 from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
@@ -60,14 +60,17 @@ def optimize_wanted(
     wanted: Wanted,
     observer: Observer | None = None,
     tuning: "Tuning | None" = None,
+    known: "Sequence[KnownSegment]" = (),
     ahead: "Sequence[RegionSearch]" = (),
 ) -> Result:
-    """As `optimize`, with those parts of its report that are wanted; nothing is cached, nor searched that was `ahead`."""
-    from mirage_eg.pipeline.stages import run_stages
+    """As `optimize`, with those parts of its report that are wanted; nothing is cached.
+
+    Nothing is searched with segments `known` from a search for the same program at other sizes, or if it was `ahead`.
+    """
+    from mirage_eg.pipeline.stages import run_wanted
 
     request = request_of(name, program, replace(options, cache=False))
-    result = run_stages(request, observer, tuning, None, resume=False, tracer=None, wanted=wanted, ahead=ahead)
-    return reported(result, name, "off")
+    return reported(run_wanted(request, observer, tuning, wanted, known, ahead), name, "off")
 
 
 def search_ahead(name: str, program: Graph, options: Options, on_gpu: bool) -> "list[RegionSearch]":
@@ -77,26 +80,9 @@ def search_ahead(name: str, program: Graph, options: Options, on_gpu: bool) -> "
     return search(run_request(name, with_weights(program, matching_inputs(program, options.weights)), options, on_gpu))
 
 
-def optimize_known(
-    name: str,
-    program: Graph,
-    options: Options,
-    known: "Sequence[KnownSegment]",
-    tuning: "Tuning",
-    observer: Observer | None = None,
-    wanted: Wanted = EVERYTHING,
-) -> Result:
-    """The µGraphs of segments that a search found for the same program at other sizes; nothing is searched or cached."""
-    from mirage_eg.pipeline.stages import run_stages
-
-    request = request_of(name, program, replace(options, cache=False))
-    result = run_stages(request, observer, tuning, None, resume=False, tracer=None, known=known, wanted=wanted)
-    return reported(result, name, "off")
-
-
 def request_of(name: str, program: Graph, options: Options) -> RunRequest:
     options, on_gpu = for_this_machine(replace(options, undefined=options.undefined_in(program)))  # refuses before any work
     return run_request(name, with_weights(program, matching_inputs(program, options.weights)), options, on_gpu)
 
 
-__all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize", "optimize_known"]
+__all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize", "optimize_wanted"]

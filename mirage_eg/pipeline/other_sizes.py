@@ -31,7 +31,7 @@ from mirage_eg.pipeline.bucket_ranges import Ranges, Sizes, timed_shapes
 from mirage_eg.pipeline.compile_stage import EQUAL_TO_ITSELF, NO_ERROR, Compiled, candidate_of, fitting
 from mirage_eg.pipeline.found import Found, Lowered, TunedSource, lower
 from mirage_eg.pipeline.kernel_summary import kernel_summary
-from mirage_eg.pipeline.optimize import optimize_known
+from mirage_eg.pipeline.optimize import optimize_wanted
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
@@ -220,7 +220,7 @@ class OtherSizes:
             return None
         if primitive != primitive_form(expand(self._program)) or self._forms.large(primitive) is not primitive:
             return None
-        tuned = optimize_known(name, self._program, self._options, self._result.known, tuning, observer, wanted)
+        tuned = optimize_wanted(name, self._program, self._options, wanted, observer, tuning, self._result.known)
         if self._found_fused and not any(entry.fused for entry in tuned.candidates):
             return None
         return replace(tuned, searched=self._searched, known=self._result.known)
@@ -305,9 +305,8 @@ class OtherSizes:
         name = " ".join(f"{name}={size}" for name, size in tuned.items())
         try:
             program, sized = at_sizes(self._program, tuned), replace(tuning, ranges=ranges)
-            result = optimize_known(
-                name, program, self._options, self._result.known, sized, wanted=Wanted(diagnosis=False, proofs=False)
-            )
+            wanted = Wanted(diagnosis=False, proofs=False)
+            result = optimize_wanted(name, program, self._options, wanted, None, sized, self._result.known)
         except UnsupportedError:  # an op is tied to the size
             return []
         return [

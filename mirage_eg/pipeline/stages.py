@@ -72,17 +72,27 @@ def run_stages(
     checkpoint: Path | None,
     resume: bool,
     tracer: Tracer | None,
+) -> Result:
+    """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it."""
+    with _begun(request, observer, checkpoint, resume, tracer) as (run, notes):
+        return _run(run, tuning, notes)
+
+
+def run_wanted(
+    request: RunRequest,
+    observer: Observer | None,
+    tuning: Tuning | None,
+    wanted: Wanted,
     known: Sequence[KnownSegment] = (),
-    wanted: Wanted = EVERYTHING,
     ahead: Sequence[RegionSearch] = (),
 ) -> Result:
-    """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it.
+    """Run all stages for what is wanted of them.
 
     `known`: segments of a search for the same program at other sizes, which takes the place of the search; so does what was
     found `ahead`, for each region.
     """
-    with _begun(request, observer, checkpoint, resume, tracer, wanted) as (run, notes):
-        return _run(run, tuning, known, ahead, notes)
+    with _begun(request, observer, wanted=wanted) as (run, notes):
+        return _run(run, tuning, notes, known, ahead)
 
 
 def search_ahead(request: RunRequest) -> list[RegionSearch]:
@@ -120,7 +130,11 @@ def _begun(
 
 
 def _run(
-    run: Run, tuning: Tuning | None, known: Sequence[KnownSegment], ahead: Sequence[RegionSearch], notes: list[str]
+    run: Run,
+    tuning: Tuning | None,
+    notes: list[str],
+    known: Sequence[KnownSegment] = (),
+    ahead: Sequence[RegionSearch] = (),
 ) -> Result:
     if REGISTRY:
         with run.watch.stage("custom ops"):

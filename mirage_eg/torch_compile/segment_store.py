@@ -475,7 +475,8 @@ def search_segment(name: str, program: Graph, wanted: WantedSegment, ahead: "Seq
     from mirage_eg.pipeline.optimize import optimize_wanted
 
     shown = wanted_by(wanted.settings, wanted.sized or program != wanted.searched)  # other sizes may take another µGraph
-    return optimize_wanted(title_of(name), program, wanted.options, shown, wanted.observer, _tuning(wanted.settings), ahead)
+    tuning = _tuning(wanted.settings)
+    return optimize_wanted(title_of(name), program, wanted.options, shown, wanted.observer, tuning, ahead=ahead)
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:
