@@ -39,6 +39,7 @@ LOOK_SECONDS = 0.1  # between looks whether anyone still waits for the work
 MOST_LOSSES = 3  # rounds in a row in which workers died and nothing was finished
 CHUNKS = 4  # for each worker
 CONNECT_SECONDS = 10
+_GROWTH = {"LOKY_MAX_MEMORY_LEAK_SIZE": "2e9"}  # bytes by which a worker may grow: then loky warns, and starts another one
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -288,7 +289,7 @@ class Workers:
         if self._executor is None:
             import loky  # here, as most runs of the command line do without
 
-            self._executor = loky.ProcessPoolExecutor(self.count, initializer=begin_worker)
+            self._executor = loky.ProcessPoolExecutor(self.count, initializer=begin_worker, env=_GROWTH)
             self._local = True
             if self._shared.executor is None:
                 self._shared.executor, self._shared.count = self._executor, self.count

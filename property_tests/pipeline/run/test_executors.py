@@ -235,6 +235,15 @@ def test_dask_gives_the_same_report_though_its_workers_die(dask: Executor, alone
     assert (json.dumps(timeless(result.report.data())), [candidate.source for candidate in result.candidates]) == alone
 
 
+def _most_growth() -> int:
+    return int(loky.process_executor._MAX_MEMORY_LEAK_SIZE)
+
+
+def test_a_worker_that_keeps_what_it_found_goes_on() -> None:
+    with Workers(jobs=2) as workers:
+        assert workers.open_pool().submit(_most_growth).result() > _most_growth()
+
+
 def test_processes_end_in_the_middle_of_work_of_which_some_was_cancelled() -> None:
     executor = loky.ProcessPoolExecutor(2, initializer=begin_worker)
     futures = [executor.submit(time.sleep, 60) for _ in range(8)]
