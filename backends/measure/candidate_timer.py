@@ -162,6 +162,8 @@ class CandidateTimer:
     def _run(self, source: str, case: _AtShapes, full: bool) -> tuple[Outcome, Timing | None]:
         import torch
 
+        from mirage_eg.backends.measure.tf32 import without_tf32  # loads torch
+
         library = torch_library()
         with loaded(source) as module, timing_stream():
             driver, worst = EventDriver(cuda_driver()), 0.0
@@ -169,7 +171,8 @@ class CandidateTimer:
             program = RunningProgram(module, list(layouts), driver=driver, shapes=case.shapes)
             for tensors, wanted, own in zip(case.tensors, case.wanted, case.own_errors, strict=True):
                 arguments = _laid_out(module, layouts.values(), tensors)
-                results = program(arguments, library)
+                with without_tf32():  # which torch's own convolutions may have
+                    results = program(arguments, library)
                 torch.cuda.synchronize()
                 most = [allowed_error(got.dtype, error) for got, error in zip(results, own, strict=True)]
                 errors = largest_errors(results, wanted)
@@ -267,17 +270,27 @@ def errors_of_form(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], s
     """The error of each result of the library form, in the program's types; 0 where it overflows, or does not run.
 
     On large inputs the roundings of scores decide a softmax, and every order of the ops is about as wrong; of whole numbers,
-    such as places in an order, most may be others then, which says nothing: the error is infinite.
+    such as places in an order, most may be others then, which says nothing: the error is infinite. It is that with TF32 where
+    torch's settings allow it, unless that alone is so wrong: then it is that without.
     """
     from triton.errors import TritonError
 
-    try:
+    from mirage_eg.backends.measure.tf32 import without_tf32
+
+    def found() -> tuple[Sequence[Any], list[float]]:
         results = module.run(*_laid_out(module, tables_of(module, shapes).inputs.values(), tensors))
+        results = results if isinstance(results, tuple) else (results,)
+        return results, largest_errors(results, wanted)
+
+    try:
+        results, wrong = found()
+        if not max(wrong, default=0.0) <= MOST_WRONG:
+            with without_tf32():
+                results, wrong = found()
     except (TritonError, RuntimeError):  # this form is a candidate, too: the problem is reported there
         return [0.0] * len(wanted)
-    results = results if isinstance(results, tuple) else (results,)
     errors = []
-    for got, error in zip(results, largest_errors(results, wanted), strict=True):
+    for got, error in zip(results, wrong, strict=True):
         if got.is_floating_point():
             finite = all(bool(it.double().isfinite().all()) for it in in_parts(got))
             errors.append(error if error <= MOST_WRONG and finite else 0.0)

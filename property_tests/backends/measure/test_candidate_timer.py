@@ -13,6 +13,7 @@ from mirage_eg.backends.measure.candidate_timer import (
     errors_of_form,
     largest_errors,
 )
+from mirage_eg.backends.measure.tf32 import rounded_operands
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.ir.graph import Graph
@@ -45,6 +46,18 @@ def test_where_roundings_decide_the_program_says_how_wrong_is_allowed(transposed
     assert usual < 1e-3 and allowed_error(torch.float16, usual) == TOLERANCE["float16"]
     assert large > TOLERANCE["float16"]
     assert ERROR_RATIO * large < allowed_error(torch.float16, large) < (ERROR_RATIO + 0.1) * large
+
+
+def test_what_tf32_alone_makes_wrong_is_measured_without_it() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.new_input((4, 4), "float32", name="X"))
+    x, on = torch.ones(4, 4), torch.device("cuda")
+    with loaded(emit(p.graph(), program=p.graph())) as module:
+        module.run = lambda given: given * (2.0 if rounded_operands(on) else 1.001)
+        assert rounded_operands(on)
+        assert errors_of_form(module, [x], [x.double()]) == [pytest.approx(0.001, rel=0.1)]
+        module.run = lambda given: given * (1.05 if rounded_operands(on) else 1.001)
+        assert errors_of_form(module, [x], [x.double()]) == [pytest.approx(0.05, rel=0.1)]
 
 
 def test_a_program_that_is_not_finite_or_does_not_run_allows_no_more() -> None:
