@@ -5,7 +5,7 @@ from math import ceil, prod
 from mirage_eg.backends.cost.lower_bound import flops_of_product
 from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
 from mirage_eg.backends.launches.few_channels import window_products
-from mirage_eg.backends.launches.image_layouts import is_depthwise_of_many
+from mirage_eg.backends.launches.image_layouts import MANY_IMAGES, is_of_each_channel
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -92,7 +92,7 @@ def library_slowdown(dtype: DType, op: str) -> float:
 def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
     """The operations of a product or a convolution of the library, and how much slower they are than on matrix units."""
     operations, (image, weight) = flops_of_product(graph, item, value), (graph.types[it] for it in item.operands[:2])
-    if is_depthwise_of_many(graph, item):
+    if is_of_each_channel(graph, item) and image.dtype.itemsize == 2 and image.shape[0] >= MANY_IMAGES:
         elements = prod(image.shape) + prod(graph.types[value].shape)
         return prod(weight.shape[2:]) * elements, DEPTHWISE_OF_MANY
     if is_depthwise(graph, item):

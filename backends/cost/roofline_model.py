@@ -29,7 +29,7 @@ from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.aligned_rows import UnalignedProduct, row_major_results, unaligned_products
 from mirage_eg.backends.launches.attention import LibraryAttention
-from mirage_eg.backends.launches.generated_ops import poolings
+from mirage_eg.backends.launches.generated_ops import Pooling, poolings
 from mirage_eg.backends.launches.image_layouts import has_channels_last, is_channels_last_convolution
 from mirage_eg.backends.launches.implicit_products import implicit_products
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
@@ -52,10 +52,11 @@ class KernelWork:
     """A kernel as the cost model sees it on every device: `work` of each of its `blocks`, None for a library kernel.
 
     `op` is "copy" for several concatenations in one launch, "pool", "convolution", "scan" and "top-k" for generated ones.
-    `steps`: of the loop of a library convolution, and the elements that a top-k finds, sequential. `functions`: exponentials of
-    a library kernel, half of which overlap with products. `copied`: bytes that copies of a library kernel's result or operands
-    move. `loads`: elements that a pooling or a convolution loads. `rows`: of a norm or softmax of the library, each of one
-    thread block; 0 of other kernels. `waits`: the time of other library kernels in times of their traffic.
+    `steps`: of the loop of a library convolution, of a thread of one of each channel, and the elements that a top-k finds.
+    `functions`: exponentials of a library kernel, half of which overlap with products. `copied`: bytes that copies of a library
+    kernel's result or operands move. `loads`: elements that a pooling or a convolution loads. `rows`: of a norm or softmax of
+    the library, each of one thread block; 0 of other kernels. `waits`: the time of other library kernels in times of their
+    traffic.
     """
 
     op: str
@@ -89,11 +90,9 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
         case Launch(kind=LaunchKind.CONCATENATION):
             return KernelWork("copy", sum(bytes_of_copies(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.POOLING):
-            pooling = poolings(graph)[launch.nodes[0]]
-            shared = pooling.row_tile is not None and pooling.row_tile.parts > 1
-            return KernelWork("pool", dram, loads=pooling.elements // (2 if shared else 1))
+            return _pooling_work(poolings(graph)[launch.nodes[0]], dram)
         case Launch(kind=LaunchKind.IMPLICIT_PRODUCT):
-            return _implicit_product_work(graph, launch, dram)
+            return _convolution_work(graph, launch, dram)
         case Launch(kind=LaunchKind.SCAN):
             return KernelWork("scan", dram)
         case Launch(kind=LaunchKind.TOP_K):
@@ -120,9 +119,16 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
     return KernelWork(item.op, dram, rows=rows, waits=waits_of(graph, item, result), functions=functions)
 
 
-def _implicit_product_work(graph: Graph, launch: Launch, dram: int) -> KernelWork:
+def _pooling_work(pooling: Pooling, dram: int) -> KernelWork:
+    sums = pooling.rows * pooling.columns * pooling.vector * prod(pooling.window) if pooling.has_factors else 0
+    return KernelWork("pool", dram, loads=pooling.elements, steps=_FEW_LOADS + sums / _OF_STEP if sums else 0)
+
+
+def _convolution_work(graph: Graph, launch: Launch, dram: int) -> KernelWork:
     """The products of a generated convolution, and the elements of windows that its programs load."""
     [product] = (it.product for it in implicit_products(graph) if it.nodes == launch.nodes)
+    if isinstance(product, Pooling):
+        return replace(_pooling_work(product, dram), copied=converted_bytes(graph, graph.nodes[launch.nodes[0]]))
     slowdown = 1.0 if product.is_half else _IN_FLOAT32
     if product.is_small:
         item, steps = graph.nodes[launch.nodes[0]], _STEP * (1 + product.terms.rows / 128) * product.loop / product.parts
@@ -138,6 +144,7 @@ _STEP = 0.7
 _IN_FLOAT32 = 3.0  # products in bfloat16 of one in float32
 _GATHERED, _PARTED = 28, 45  # arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16
 _CHOICE_US = 0.15  # of one element of a row, by the latency of two reductions
+_FEW_LOADS, _OF_STEP = 4, 250  # iterations in the time of a thread's first loads, and its products in that of an iteration
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 
 
@@ -208,6 +215,7 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["latency"] = _CHOICE_US * kernel.steps * 1e-6
     if kernel.op == "pool":
         times["arithmetic"] = _POOLED * kernel.loads / device.arithmetic_rate
+        times["latency"] = kernel.steps * device.iteration_us * 1e-6
     copy_us = kernel.copied / device.memory_bandwidth * 1e6 + device.launch_us * device.library_elementwise
     overhead = device.launch_us * _launches(kernel.op, device) + (copy_us if kernel.copied else 0.0)
     return cost_of_times(times, kernel.dram + kernel.copied, kernel.flops, overhead)

@@ -1,5 +1,5 @@
-"""Ops of the library that generated kernels compute: poolings of images whose windows have few elements,
-convolutions of each channel alone among them, and cumulative sums of rows, from either end."""
+"""Ops of the library that generated kernels compute: poolings of images whose windows have few elements, convolutions of each
+channel alone, and cumulative sums of rows, from either end."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mirage_eg.backends.launches.activated_product import activated_products
 from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
 from mirage_eg.backends.launches.convolution import fused_convolutions
+from mirage_eg.backends.launches.image_layouts import MOST_FACTORS, is_of_each_channel
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.ir.dtypes import DType
@@ -21,17 +22,24 @@ from mirage_eg.ir.op.moves import JOINS, REVERSALS, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape, row_major
-from mirage_eg.ir.weights import prepared_values
+from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.windows import AVG_POOLS, CONVOLUTIONS, MAX_POOLS, channels_last, sides
 
-_WINDOWS = frozenset((*MAX_POOLS, *AVG_POOLS, *CONVOLUTIONS))
+_WINDOWS = frozenset((*MAX_POOLS, *AVG_POOLS))
 _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
 _MOST_LOADS = 256  # of one program: each is a line of the kernel
-_MOST_FACTORS = 64  # of a window: a program keeps all of them
-_FEWEST_RESULTS = 1 << 22  # of a convolution: smaller ones of cuDNN take 3 to 16 µs on an H200
+_FEWEST_RESULTS = 1 << 22  # of a row-major convolution: smaller ones of cuDNN take 3 to 16 µs on an H200
 _TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
 _ROWS_OF_CONVOLUTION = (8, *_ROWS)
+_VECTOR, _VECTOR_OF_CONVOLUTION = (
+    4,
+    2,
+)  # channels of a thread, channels last; of a filter that is no weight one, as it is stored
+_TILES = ((4, 4), (2, 2), (1, 1))
+"""Rows and columns of a thread of a convolution channels last. Of ten forms on an H200 4 × 4 results of one or two channels
+were the fastest for 128 images, and for one, by up to a factor of two."""
+_OF_LOAD, _OF_RESULT = 0.18, 0.73  # the time of a product or load of them, and of a place, in loads of a pooling
 _COLUMNS, _WASTED = (256, 128), 1.05  # columns of a part of a row; the parts of a row have at most so many times its columns
 _PARTS, _FEW_LOADS = (4, 2, 1), 32  # parts of a program; several only for few loads, which then share the address of a row
 _MOST_SOURCES = 4  # of a cumulative sum
@@ -47,11 +55,12 @@ class RowTile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """The windows of a pooling over the last dims of x, and how many rows of the result a program computes.
+    """The windows of a pooling over the last dims of x, and how many rows and columns of the result a thread computes.
 
     A convolution of each channel alone is a pooling whose elements have factors.
     `needed`: the rows of x that these rows have, from the first one's start. Each is read once for all windows that have it.
-    `x_last`, `result_last`: it is channels last, else row-major.
+    `x_last`, `result_last`: it is channels last, else row-major. `vector`: the channels of a thread; row-major images have one
+    element, as each load of a warp has wide gaps with several.
     """
 
     op: str
@@ -63,6 +72,8 @@ class Pooling:
     before: Shape
     counts_pads: bool
     rows: int
+    columns: int = 1
+    vector: int = 1
     x_last: bool = False
     result_last: bool = False
 
@@ -82,13 +93,27 @@ class Pooling:
         return self.result[1] // self.x[1]
 
     @property
-    def needed(self) -> tuple[int, ...]:
-        """The rows of x of all windows of a program, in order."""
-        return tuple(sorted({self.row_of(row, place) for row in range(self.rows) for place in range(self.window[-2])}))
+    def groups(self) -> Shape:
+        """The images, channels, planes, and groups of rows and columns that threads have."""
+        *others, rows, columns = self.result
+        return (*others, -(-rows // self.rows), -(-columns // self.columns))
 
-    def row_of(self, row: int, place: int) -> int:
-        """The row of x at a place of the window of a row of the result."""
-        return row * self.strides[-2] + place * self.dilations[-2]
+    @property
+    def needed(self) -> tuple[int, ...]:
+        """The rows of x of all windows of a thread, in order."""
+        return self._reached(-2, self.rows)
+
+    @property
+    def needed_columns(self) -> tuple[int, ...]:
+        """Its columns of x."""
+        return self._reached(-1, self.columns)
+
+    def _reached(self, dim: int, results: int) -> tuple[int, ...]:
+        return tuple(sorted({self.place_of(dim, it, at) for it in range(results) for at in range(self.window[dim])}))
+
+    def place_of(self, dim: int, result: int, at: int) -> int:
+        """The row or column of x at a place of the window of a row or column of the result."""
+        return result * self.strides[dim] + at * self.dilations[dim]
 
     @property
     def row_tile(self) -> RowTile | None:
@@ -103,13 +128,19 @@ class Pooling:
 
     @property
     def loads(self) -> int:
-        """Loads of one program."""
-        return len(self.needed) * prod(self.window) // self.window[-2]
+        """Loads of a thread."""
+        return len(self.needed) * len(self.needed_columns) * prod(self.window[:-2])
 
     @property
     def elements(self) -> int:
-        """Elements that all programs load; of a row of which every second one is loaded, the others too."""
-        return prod(self.result) // self.rows * self.loads * (1 if self.x_last else min(self.strides[-1], _TOGETHER))
+        """Elements that all programs load, or as many in the time of the loads, products and places of tiles; of a row of which
+        every second one is loaded, the others too, and parts of rows share an address."""
+        threads = prod(self.groups)
+        if self.x_last and self.has_factors:
+            taps = prod(self.window)
+            return int(threads * (_OF_LOAD * (self.loads + taps) + self.rows * self.columns * (_OF_LOAD * taps + _OF_RESULT)))
+        shared = self.row_tile is not None and self.row_tile.parts > 1
+        return threads * self.loads * (1 if self.x_last else min(self.strides[-1], _TOGETHER)) // (2 if shared else 1)
 
 
 @once_per_graph
@@ -121,11 +152,32 @@ def poolings(graph: Graph) -> dict[int, Pooling]:
     for position, (item, values) in enumerate(graph.numbered()):
         if item.op not in _WINDOWS or graph.types[values[0]].dtype not in _TYPES:
             continue
-        orders = [_order(graph, strides, value) for value in (*item.operands, values[0])]
-        plain = orders == [False] * len(orders) or (item.op not in CONVOLUTIONS and None not in orders)
-        if plain and values[0] not in prepared and (pooling := _pooling(graph, item, values[0])) is not None:
-            found[position] = replace(pooling, x_last=bool(orders[0]), result_last=bool(orders[-1]))
+        of_x, of_result = (_order(graph, strides, value) for value in (*item.operands, values[0]))
+        if of_x is None or of_result is None or values[0] in prepared:
+            continue
+        if (pooling := _pooling(graph, item, values[0], _ROWS)) is not None:
+            found[position] = replace(pooling, x_last=of_x, result_last=of_result, vector=_VECTOR if of_x else 1)
     return found
+
+
+def convolution_of_each_channel(graph: Graph, item: Node, value: int, result: int) -> Pooling | None:
+    """The windows of a convolution of each channel alone whose kernel is generated and writes a result: channels last, or of
+    large images. Its filter may have any strides."""
+    placement, [image, weight] = placement_of(graph), item.operands
+    _, channels, *window = graph.types[weight].shape
+    if channels > 1 or item["groups"] == 1 or prod(window) > MOST_FACTORS:
+        return None
+    of_x, of_result = (_order(graph, placement.strides, it) for it in (image, result))
+    is_last = is_of_each_channel(graph, item) and (of_x or image in placement.converted)
+    if of_result is None or not (is_last or (of_x is False and prod(graph.types[value].shape) >= _FEWEST_RESULTS)):
+        return None
+    if not is_last:
+        found = _pooling(graph, item, value, _ROWS_OF_CONVOLUTION)
+        return None if found is None else replace(found, result_last=of_result)
+    is_prepared = weight in marked_weights(graph) | prepared_values(graph)
+    forms = (_form(graph, item, value, *tile, _VECTOR_OF_CONVOLUTION if is_prepared else 1) for tile in _TILES)
+    found = next(it for it in forms if it.loads <= _MOST_LOADS and all(map(int.__le__, (it.rows, it.columns), it.result[-2:])))
+    return replace(found, x_last=True, result_last=of_result)
 
 
 def _order(graph: Graph, strides: Sequence[Shape], value: int) -> bool | None:
@@ -136,19 +188,17 @@ def _order(graph: Graph, strides: Sequence[Shape], value: int) -> bool | None:
     return True if len(shape) == 4 and strides[value] == channels_last(shape) else None
 
 
-def _pooling(graph: Graph, item: Node, value: int) -> Pooling | None:
-    """The pooling with the most rows that its loads allow; None where one row has too many, or channels are summed up."""
-    shapes = graph.types[item.operands[0]].shape, graph.types[value].shape
-    window = item.get("window")
-    if item.op in CONVOLUTIONS:
-        _, channels, *window = graph.types[item.operands[1]].shape
-        if channels > 1 or item["groups"] == 1 or prod(window) > _MOST_FACTORS or prod(shapes[1]) < _FEWEST_RESULTS:
-            return None
-    dilations = item.get("dilations") or (1,) * len(window)
-    windows = tuple(window), item["strides"], dilations, sides(item.mapping)[0]
-    rows_of_program = _ROWS_OF_CONVOLUTION if item.op in CONVOLUTIONS else _ROWS
-    forms = (Pooling(item.op, *shapes, *windows, bool(item.get("count_include_pad")), rows) for rows in rows_of_program)
+def _pooling(graph: Graph, item: Node, value: int, rows: Sequence[int]) -> Pooling | None:
+    """The pooling with the most rows that its loads allow; None where one row has too many."""
+    forms = (_form(graph, item, value, it) for it in rows)
     return next((it for it in forms if it.loads <= _MOST_LOADS and (it.rows == 1 or _reuses(it))), None)
+
+
+def _form(graph: Graph, item: Node, value: int, rows: int, columns: int = 1, vector: int = 1) -> Pooling:
+    shapes = graph.types[item.operands[0]].shape, graph.types[value].shape
+    window = item.get("window") or graph.types[item.operands[1]].shape[2:]
+    windows = tuple(window), item["strides"], item.get("dilations") or (1,) * len(window), sides(item.mapping)[0]
+    return Pooling(item.op, *shapes, *windows, bool(item.get("count_include_pad")), rows, columns, vector)
 
 
 def _reuses(pooling: Pooling) -> bool:

@@ -2,9 +2,9 @@
 
 Convolutions of torch give an image channels last if their filter is so; images and filters in row-major order are converted
 before and behind each of them. Filters that are weights are converted once, by `prepare`; other filters and images that are
-inputs by one kernel before all others. So are grouped convolutions of many images; other grouped ones,
-concatenations and elementwise ops of torch keep the order of their images. Poolings of few images are in row-major order:
-torch's kernel for images channels last has a handful of blocks there.
+inputs by one kernel before all others. So are convolutions of each channel alone, and grouped ones of many images; other
+grouped ones, concatenations and elementwise ops of torch keep the order of their images. Poolings of few images are in
+row-major order: torch's kernel for images channels last has a handful of blocks there.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import DERIVED
 from mirage_eg.ir.op.moves import MOVES, RESHAPES
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, CONVOLUTIONS, MAX_POOL2D, OF_IMAGES, TRANSPOSED, channels_last
 
@@ -31,6 +31,7 @@ _WINDOW, _FEW_OF_WIDE = 3, 32  # cuDNN's transposed convolutions of volumes are 
 _FEWEST_ELEMENTS = 1 << 20  # of images, whose convolutions take more than some µs
 _MOST_ELEMENTS = (1 << 31) - 1  # of an image: offsets within it have 32 bits
 _MOST_PHASES = 64
+MOST_FACTORS = 64  # of a window of each channel alone: a program keeps all of them
 _KEEP_ORDER = {name for name, op in MOVES.items() if op.keeps_order} | {name for name, op in DERIVED.items() if op.keeps_order}
 
 
@@ -106,8 +107,8 @@ def is_channels_last_convolution(graph: Graph, item: Node) -> bool:
     if item.op in TRANSPOSED and item["pads"][:2] != item["pads"][2:]:
         return False  # the result is a part of what the library gives
     if item["groups"] > 1:
-        alone = is_depthwise_of_many(graph, item) and not _is_row_major_alone(graph, item)
-        return alone or is_grouped_of_many(graph, item)
+        each = is_of_each_channel(graph, item) and not _is_row_major_alone(graph, item)
+        return each or is_grouped_of_many(graph, item)
     return not graph.depends_on_sizes or item.operands[1] in marked_weights(graph) | prepared_values(graph)
 
 
@@ -139,16 +140,22 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     return is_known and phases <= _MOST_PHASES
 
 
-def is_depthwise_of_many(graph: Graph, item: Node) -> bool:
-    """Whether an op is a convolution of each channel alone, of many images in half precision.
-
-    For 128 images in bfloat16 cuDNN took 14 to 240 µs channels last on an H200, and 57 to 1,110 row-major, 2 to 5 times as
-    long, in each of ten cases.
-    """
+def is_of_each_channel(graph: Graph, item: Node) -> bool:
+    """Whether an op is a convolution of each channel alone that a generated kernel may compute channels last."""
     if item.op != CONV2D or graph.depends_on_sizes:
         return False
     image, weight = (graph.types[operand] for operand in item.operands)
-    return item["groups"] > weight.shape[1] == 1 and image.dtype.itemsize == 2 and image.shape[0] >= MANY_IMAGES
+    is_alone = item["groups"] > weight.shape[1] == 1 and prod(weight.shape[2:]) <= MOST_FACTORS
+    return is_alone and image.dtype in (DType.float16, DType.bfloat16, DType.float32)
+
+
+def filter_strides(graph: Graph, item: Node) -> Shape:
+    """The strides in which a weight is prepared for a convolution: channels last, or the places of its window first where each
+    channel is alone."""
+    shape = graph.types[item.operands[1]].shape
+    if not is_of_each_channel(graph, item):
+        return channels_last(shape)
+    return (1, shape[0], *(shape[0] * step for step in row_major(shape[2:])))
 
 
 def is_grouped_of_many(graph: Graph, item: Node) -> bool:
@@ -179,20 +186,17 @@ def _is_fast_channels_last(graph: Graph, item: Node) -> bool:
     """Whether cuDNN computes a convolution well channels last, whose image may be row-major where it is alone."""
     if item.op != CONV2D or graph.types[item.operands[0]].dtype is DType.float64:
         return False
-    return is_depthwise_of_many(graph, item) or (item["groups"] == 1 and not _is_product_of_rows(graph, item))
+    return is_of_each_channel(graph, item) or (item["groups"] == 1 and not _is_product_of_rows(graph, item))
 
 
 def converted_inputs(graph: Graph, strides: Sequence[Shape], others: Collection[int]) -> tuple[int, ...]:
     """The inputs with other `strides` that convolutions read channels last, but for `others`: images, and filters that are no
-    weights."""
+    weights. One of each channel alone is read as it is."""
     if graph.depends_on_sizes:
         return ()
-    convolutions = (item.operands for item in graph.nodes if is_channels_last_convolution(graph, item))
-    read = (
-        {value for operands in convolutions for value in operands}.intersection(graph.input_values)
-        - marked_weights(graph)
-        - {*others}
-    )
+    convolutions = [item for item in graph.nodes if is_channels_last_convolution(graph, item)]
+    operands = (item.operands[: 1 if is_of_each_channel(graph, item) else 2] for item in convolutions)
+    read = {value for each in operands for value in each}.intersection(graph.input_values) - marked_weights(graph) - {*others}
     shapes = {value: graph.types[value].shape for value in sorted(read)}
     return tuple(value for value, shape in shapes.items() if not has_channels_last(shape, strides[value]))
 

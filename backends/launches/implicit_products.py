@@ -1,7 +1,8 @@
-"""Convolutions that generated kernels compute as implicit products: filters times the elements of windows, which are gathered.
+"""Convolutions that generated kernels compute, with the ops behind them.
 
-They are those for which cuDNN is slow: mostly volumes, groups and few channels (`is_rare_convolution`), whose images may have
-any strides, and those of few positions and filters, channels last, in half precision.
+Implicit products, filters times the elements of windows, which are gathered, are those for which cuDNN is slow: mostly volumes,
+groups and few channels (`is_rare_convolution`), whose images may have any strides, and those of few positions and filters,
+channels last, in half precision. Convolutions of each channel alone are sums over windows.
 """
 
 from collections.abc import Collection
@@ -9,14 +10,14 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import NamedTuple
 
-from mirage_eg.backends.launches.generated_ops import scans
+from mirage_eg.backends.launches.generated_ops import Pooling, convolution_of_each_channel, scans
 from mirage_eg.backends.launches.image_layouts import is_rare_convolution
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.small_convolutions import TILE, is_small_convolution
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
-from mirage_eg.ir.op.elementwise import record_of, to_a_type
+from mirage_eg.ir.op.elementwise import CASTS, record_of, to_a_type
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.remembered import once_per_graph
@@ -32,6 +33,7 @@ _FILTERS, _FILTERS_IN_HALF = (16, 64), (16, 128)  # of a program, at least and a
 _TERMS = 16, 32, 64  # of a step: at least, as it should be, at most
 _POSITIONS, _POSITIONS_IN_HALF = 128, 256  # of a program, and of one of many filters: 5.0 ms where 128 took 6.6
 _MOST_OPS = 24  # behind a convolution, with the tensors that they read
+_CONVOLUTIONS = frozenset((*CONVOLUTIONS, *TRANSPOSED))
 _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
 
 
@@ -183,7 +185,7 @@ class ConvolutionKernel:
     """The positions of a convolution, first, and of the other ops that its kernel computes, the last one's result last; the
     values that it reads (image and weight first) and the value that it writes."""
 
-    product: ImplicitProduct
+    product: ImplicitProduct | Pooling
     nodes: tuple[int, ...]
     operands: tuple[int, ...]
     value: int
@@ -192,24 +194,29 @@ class ConvolutionKernel:
 @once_per_graph
 def implicit_products(graph: Graph) -> tuple[ConvolutionKernel, ...]:
     """The convolutions that generated kernels compute."""
-    if graph.depends_on_sizes or not any(item.op in (*CONVOLUTIONS, *TRANSPOSED) for item in graph.nodes):
+    if graph.depends_on_sizes or not any(item.op in _CONVOLUTIONS for item in graph.nodes):
         return ()
     prepared, found = prepared_values(graph), list[ConvolutionKernel]()
     taken = {position for it in scans(graph) for position in it.nodes} | {graph.makers[value] for value in prepared}
     for position, (item, values) in enumerate(graph.numbered()):
-        is_known = is_rare_convolution(graph, item) or is_small_convolution(graph, item)
-        if is_known and graph.types[values[0]].dtype in _TYPES and position not in taken:
+        if item.op in _CONVOLUTIONS and graph.types[values[0]].dtype in _TYPES and position not in taken:
             nodes = _with_channels(graph, _with_epilogue(graph, position, values[0], taken), taken)
-            taken.update(nodes)
-            found.append(_kernel(graph, nodes))
+            if (kernel := _kernel(graph, nodes)) is not None:
+                taken.update(nodes)
+                found.append(kernel)
     return tuple(found)
 
 
-def _kernel(graph: Graph, nodes: tuple[int, ...]) -> ConvolutionKernel:
+def _kernel(graph: Graph, nodes: tuple[int, ...]) -> ConvolutionKernel | None:
+    """The kernel of a convolution, the first of some nodes; None where the library computes it."""
     made = {place: values[0] for place, (_, values) in enumerate(graph.numbered()) if place in nodes}
+    item, convolved, result = graph.nodes[nodes[0]], made[nodes[0]], made[nodes[-1]]
+    product: ImplicitProduct | Pooling | None
+    if is_rare_convolution(graph, item) or is_small_convolution(graph, item):
+        product = _implicit_product(graph, item, convolved, result)
+    elif item.op in TRANSPOSED or (product := convolution_of_each_channel(graph, item, convolved, result)) is None:
+        return None
     read = (operand for place in nodes for operand in graph.nodes[place].operands if operand not in made.values())
-    convolved, result = made[nodes[0]], made[nodes[-1]]
-    product = _implicit_product(graph, graph.nodes[nodes[0]], convolved, result)
     return ConvolutionKernel(product, nodes, tuple(dict.fromkeys(read)), result)
 
 
@@ -257,11 +264,13 @@ def _of_channels(graph: Graph) -> set[int]:
 
 
 def _is_epilogue(graph: Graph, item: Node, values: range, shape: Shape) -> bool:
-    """Whether an op is elementwise on images of a convolution, on tensors that are spread over them, and on conditions."""
-    if item.kind is not Kind.ELEMENTWISE or to_a_type(item.op) or graph.types[values[0]].shape != shape:
+    """Whether an op is elementwise on images of a convolution and tensors that are spread over them, or a cast of floats, which
+    a kernel has in float32."""
+    if item.kind is not Kind.ELEMENTWISE or graph.types[values[0]].shape != shape:
         return False
     record, types = record_of(item.op), [graph.types[it].dtype for it in (*item.operands, *values)]
-    return record is not None and record.triton is not None and all(it in _TYPES for it in types)
+    is_known = item.op in CASTS or (not to_a_type(item.op) and record is not None and record.triton is not None)
+    return is_known and all(it in _TYPES for it in types)
 
 
 def _implicit_product(graph: Graph, item: Node, value: int, result: int) -> ImplicitProduct:

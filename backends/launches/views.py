@@ -96,7 +96,8 @@ def views_of(
         }
         if len(views) == len(candidates):
             return views
-        with_base = {value for value in views if source_of[value] in views or source_of[value] not in source_of}
+        kept = images | views.keys()  # an image that the library reads stays in the memory of what it reshapes
+        with_base = {value for value in views if source_of[value] in kept or source_of[value] not in source_of}
         candidates = {value: view for value, view in views.items() if value in with_base}
 
 

@@ -3,20 +3,22 @@
 Nothing here is trusted: emitted kernels are checked against float64.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
-from mirage_eg.backends.launches.implicit_products import ConvolutionKernel, ImplicitProduct, implicit_products
+from mirage_eg.backends.launches.generated_ops import Pooling
+from mirage_eg.backends.launches.implicit_products import ImplicitProduct, implicit_products
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
+from mirage_eg.backends.triton.ops_behind import ops_behind
+from mirage_eg.backends.triton.pooling import write_windows
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.written_calls import channels_last_operands
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import TensorType
-from mirage_eg.ir.op.moves import RESHAPES
-from mirage_eg.ir.shapes import Shape
 
 _WIDE = 64  # filters that are the rows of a tile of matrix units; fewer are its columns
 _WARPS = 4  # of a small convolution; others have one for 32 positions
@@ -29,14 +31,20 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
     """Write the kernel of a convolution and its launch, or two: of the parts of the sums, and of their sum."""
     [kernel] = (it for it in implicit_products(file.graph) if it.nodes == launch.nodes)
     it, items = kernel.product, [file.graph.nodes[position] for position in kernel.nodes]
-    helpers = [name for item in items[1:] if item.op not in RESHAPES for name, _ in ELEMENTWISE[item.op].helpers]
+    helpers = [name for item in items[1:] if item.op in ELEMENTWISE for name, _ in ELEMENTWISE[item.op].helpers]
     x, w = items[0].operands
-    laid = dict(zip((x, w), channels_last_operands(file, items[0]) if it.is_small else (x, w), strict=True))
+    is_last = it.x_last if isinstance(it, Pooling) else it.is_small
+    laid = dict(zip((x, w), channels_last_operands(file, items[0]) if is_last else (x, w), strict=True))
     read = [laid.get(operand, operand) for operand in kernel.operands]
+    if isinstance(it, Pooling):
+        launch = replace(launch, operands=tuple(read))
+        write_windows(file, launch, it, file.strides[laid[w]], partial(ops_behind, file, kernel, laid), helpers)
+        return
     options = (_WARPS, _STAGES) if it.is_small else (it.tile_positions // 32,)
 
     def stored(operands: Sequence[int], pointers: Sequence[str]) -> Iterator[str]:
-        yield from _stored(it, _epilogue(file, kernel, laid, dict(zip(operands, pointers, strict=False))), pointers[-1])
+        named = dict(zip(operands, pointers, strict=False))
+        yield from _stored(it, ops_behind(file, kernel, laid, named, {"sums": partial(_spread, it)}), pointers[-1])
 
     def whole(program: str, *pointers: str) -> list[str]:
         sums = _sums(it, pointers[read.index(laid[x])], pointers[read.index(laid[w])])
@@ -71,48 +79,6 @@ def _programs(it: ImplicitProduct, positions: int) -> int:
 def _part(it: ImplicitProduct, pointer: str) -> str:
     """The places of a tile in a part of the sums."""
     return f"{pointer} + ((part * {prod(it.positions)} + i) * {it.filters})[None, :] + o[:, None]"
-
-
-def _epilogue(file: ProgramFile, kernel: ConvolutionKernel, laid: Mapping[int, int], pointers: Mapping[int, str]) -> list[str]:
-    """The lines that compute the ops behind the convolution and assign their result to `sums`; smaller tensors are broadcast.
-
-    `laid`: the copies of image and weight that the kernel reads; `pointers` are those of what it reads.
-    """
-    graph, it, inside = file.graph, kernel.product, {*kernel.nodes}
-    [[sums]] = (values for place, (_, values) in enumerate(graph.numbered()) if place == kernel.nodes[0])
-    lines, names = list[str](), {(sums, graph.types[sums].shape): "sums"}
-
-    def named(value: int, shape: Shape) -> str:
-        """The name of a value with this shape, which a reshape may give a number of each channel."""
-        if (value, shape) in names:
-            return names[value, shape]
-        item, own = graph.node_of[value], graph.types[value].shape
-        name, read_from = f"value{len(lines)}", laid.get(value, value)
-        if graph.makers[value] not in inside:
-            steps = _spread_steps(own, file.strides[read_from], shape, len(graph.types[sums].shape))
-            text = _spread(it, steps, pointers[read_from])
-        elif item.op in RESHAPES:
-            return named(item.operands[0], shape)
-        else:
-            shapes = [graph.types[operand].shape for operand in item.operands]
-            shapes = [shape if shape != own and prod(each) > 1 else each for each in shapes]
-            operands = [named(operand, each) for operand, each in zip(item.operands, shapes, strict=True)]
-            name, text = f"value{len(lines)}", ELEMENTWISE[item.op].triton(operands, item.mapping)
-        lines.append(f"{name} = {text}")
-        names[value, shape] = name
-        return name
-
-    last = named(kernel.value, graph.types[kernel.value].shape)
-    return lines if last == "sums" else [*lines, f"sums = {last}"]
-
-
-def _spread_steps(own: Shape, strides: Shape, shape: Shape, rank: int) -> list[int]:
-    """The steps of a tensor along image, channel and three dims of the result, with another `shape` of as many elements."""
-    steps = [0 if extent == 1 else step for extent, step in zip(own, strides, strict=True)]
-    if shape != own:
-        steps = [0 if extent == 1 else max(steps) for extent in shape]
-    steps = [0] * (rank - len(steps)) + steps
-    return [*steps[:2], *[0] * (5 - rank), *steps[2:]]
 
 
 def _spread(it: ImplicitProduct, steps: Sequence[int], pointer: str) -> str:
@@ -167,7 +133,7 @@ def _sums(it: ImplicitProduct, x: str, w: str) -> Iterator[str]:
         yield "sums = tl.trans(sums)"
 
 
-def _stored(it: ImplicitProduct, epilogue: Sequence[str], y: str) -> Iterator[str]:
+def _stored(it: ImplicitProduct, epilogue: Iterable[str], y: str) -> Iterator[str]:
     """The lines that store the sums, and what the `epilogue` makes of them."""
     into, outs = it.memory[2], []
     for dim in range(3):

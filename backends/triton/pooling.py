@@ -1,10 +1,10 @@
-"""The kernel of a pooling, or of a convolution of each channel alone: a program computes a few rows of the result, for many
-positions along its other dims.
+"""The kernel of a pooling, or of a convolution of each channel alone: a thread computes a few rows and columns of the result.
 
 Nothing here is trusted: emitted kernels are checked against float64.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -13,138 +13,212 @@ from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.backends.triton.program_file import ProgramFile
-from mirage_eg.ir.shapes import row_major
+from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.windows import channels_last
 
-_WARPS = 8
-_ELEMENTS = 32 * _WARPS  # of each row of one program: with several a thread, each load of a warp has wide gaps
-_CHANNELS = 4  # that a thread loads at once, channels last
+_WARPS, _WARPS_OF_CONVOLUTION = 8, 4
 _VECTORS = (2, 4)  # elements that a thread loads at once
+
+Load = Callable[[Sequence[int], str], str]  # of a tensor with these steps along image, channel and three dims, by its pointer
+Behind = Callable[[Mapping[int, str], Mapping[str, Load]], Iterator[str]]
+"""The lines of the ops behind a convolution, by the pointers of what they read, and the loads of tensors at the places of each
+sum."""
 
 
 def write_pooling(file: ProgramFile, launch: Launch) -> None:
     """Write the kernel of a pooling, and its launch."""
     pooling = poolings(file.graph)[launch.nodes[0]]
+    _write(file, launch, pooling, partial(_body, pooling), [NAN_MAX] if pooling.is_max else [])
 
-    def body(program: str, x: str, *others: str) -> list[str]:
-        return [*_body(pooling, program, x, *others)]
 
-    row = pooling.row_tile
-    if row is None:
-        programs, warps = -(-_positions(pooling) // _elements(pooling)), _WARPS
-    else:
+def write_windows(
+    file: ProgramFile, launch: Launch, pooling: Pooling, factors: Shape, behind: Behind, helpers: Sequence[str]
+) -> None:
+    """Write the kernel of a convolution whose filter has the strides `factors`, and of the ops `behind` it, and its launch."""
+
+    def body(program: str, x: str, w: str, *others: str) -> Iterator[str]:
+        named = dict(zip(launch.operands, (x, w, *others), strict=False))
+        yield from _body(pooling, program, x, others[-1], w, factors, partial(behind, named))
+
+    _write(file, launch, pooling, body, helpers)
+
+
+def _write(
+    file: ProgramFile, launch: Launch, pooling: Pooling, lines: Callable[..., Iterator[str]], helpers: Sequence[str]
+) -> None:
+    def body(*pointers: str) -> list[str]:
+        return [*lines(*pointers)]
+
+    row, warps = pooling.row_tile, _warps(pooling)
+    programs = -(-_positions(pooling) // _elements(pooling))
+    if row is not None:
         programs, warps = _positions(pooling) // pooling.result[-1] * row.programs, max(1, row.columns // 32)
-    write_generated_kernel(file, launch, _groups(pooling) * programs, body, [NAN_MAX] if pooling.is_max else [], warps)
+    groups = 1 if pooling.x_last else pooling.groups[-2]
+    write_generated_kernel(file, launch, groups * programs, body, helpers, warps)
+
+
+def _warps(pooling: Pooling) -> int:
+    return _WARPS_OF_CONVOLUTION if pooling.x_last and pooling.has_factors else _WARPS
 
 
 def _elements(pooling: Pooling) -> int:
-    """Positions of one program: several channels a thread where they follow each other in memory."""
-    return _CHANNELS * _ELEMENTS if pooling.x_last else _ELEMENTS
-
-
-def _groups(pooling: Pooling) -> int:
-    """Programs along the rows of the result."""
-    return -(-pooling.result[-2] // pooling.rows)
+    """Positions of one program."""
+    return pooling.vector * 32 * _warps(pooling)
 
 
 def _positions(pooling: Pooling) -> int:
-    """Positions along the other dims."""
-    return prod(pooling.result) // pooling.result[-2]
+    """Threads times their channels; of a row-major image along the dims but the rows."""
+    of_rows = 1 if pooling.x_last else pooling.groups[-2]
+    return prod(pooling.groups) // of_rows
 
 
-def _body(pooling: Pooling, number: str, x: str, *others: str) -> Iterator[str]:
-    """The lines of the kernel: h is the first row of x, d and w the first plane and column of a window; `others` are the
-    factors of a convolution, and the result."""
-    *factors, y = others
-    names = ("n", "c", "d", "h", "w") if len(pooling.x) == 5 else ("n", "c", "h", "w")
+def _names(pooling: Pooling) -> tuple[str, ...]:
+    return ("n", "c", "d", "h", "w") if len(pooling.x) == 5 else ("n", "c", "h", "w")
+
+
+def _body(
+    pooling: Pooling,
+    number: str,
+    x: str,
+    y: str,
+    weight: str = "",
+    factors: Shape = (),
+    behind: Callable[[Mapping[str, Load]], Iterator[str]] | None = None,
+) -> Iterator[str]:
+    """The lines of the kernel: d, h and w are the first places of the result, pd, ph and pw of x; `factors` are the strides of
+    the `weight` of a convolution."""
+    names, row = _names(pooling), pooling.row_tile
     orders = (channels_last if pooling.x_last else row_major, channels_last if pooling.result_last else row_major)
     shapes = pooling.x, pooling.result
     x_steps, y_steps = (dict(zip(names, order(shape), strict=True)) for order, shape in zip(orders, shapes, strict=True))
-    place = {name: dim - len(names) for dim, name in enumerate(names)}  # from the end, as windows have it
-    row, step = pooling.row_tile, 1
-    yield f"program = {number}"
-    yield f"i = program // {_groups(pooling)}"
-    if row is None:
-        yield f"i = i * {_elements(pooling)} + tl.arange(0, {_elements(pooling)})"
-        yield f"inside = i < {_positions(pooling)}"
-    else:
-        yield f"first = i % {row.programs} * {row.parts * row.columns} + tl.arange(0, {row.columns})"
-        yield f"i = i // {row.programs} + tl.zeros_like(first)"  # the interpreter spreads no condition
-    yield f"row = program % {_groups(pooling)} * {pooling.rows} + tl.zeros_like(i)"
-    for name in ("c", "w", "n") if pooling.x_last else [it for it in reversed(names) if it != "h"]:
-        if row is not None and name == "w":
-            continue
-        extent = pooling.result[place[name]]
-        yield f"{name} = i // {step}" + ("" if name == "n" else f" % {extent}")
-        step *= extent
-    into = " + ".join(f"{name} * {y_steps[name]}" for name in names if name not in "hw")
-    yield f"into = {y} + {into} + row * {y_steps['h']}"
-    for name in names[2:-1]:
-        dim = place[name]
-        yield f"{name} = {'row' if name == 'h' else name} * {pooling.strides[dim]} - {pooling.before[dim]}"
-    if pooling.has_factors:
-        yield f"factors = {factors[0]} + c * {prod(pooling.window)}"
-        yield f"c = c // {pooling.results_of_channel}"
-    yield f"above = {x} + {' + '.join(f'{name} * {x_steps[name]}' for name in names[:-1])}"
+    yield from _places(pooling, number)
+    yield f"into = {y} + {' + '.join(f'{name} * {y_steps[name]}' for name in names[:-1])}"
+    for dim, name in enumerate(names[2:-1], 2 - len(names)):
+        yield f"p{name} = {name} * {pooling.strides[dim]} - {pooling.before[dim]}"
+    if factors:
+        yield f"factors = {weight} + c * {factors[0]}"
+    channel = f"c // {pooling.results_of_channel}" if pooling.has_factors else "c"
+    planes = " + ".join(f"p{name} * {x_steps[name]}" for name in names[2:-1])
+    yield f"above = {x} + n * {x_steps['n']} + {channel} * {x_steps['c']} + {planes}"
     for part in range(1 if row is None else row.parts):
         if row is not None:
             yield f"w = first + {part * row.columns}"
             yield f"inside = w < {pooling.result[-1]}"
         yield f"to = into + w * {y_steps['w']}"
         yield f"at = above + w * {pooling.strides[-1] * x_steps['w']}"  # aligned, as the first column of a window need not be
-        yield f"w = w * {pooling.strides[-1]} - {pooling.before[-1]}"
-        yield from _sums(pooling, names[2:-2], x_steps)
-        for number_of_row in range(pooling.rows):
-            mask = "inside"
-            if pooling.result[-2] % pooling.rows:
-                mask += f" & (row + {number_of_row} < {pooling.result[-2]})"
-            yield f"tl.store(to + {number_of_row * y_steps['h']}, {_result(pooling, names[2:], number_of_row)}, mask={mask})"
+        yield f"pw = w * {pooling.strides[-1]} - {pooling.before[-1]}"
+        yield from _products(pooling, x_steps, factors[2:]) if factors else _sums(pooling, x_steps)
+        tile = {f"sum{row}_{column}": (row, column) for row, column in product(range(pooling.rows), range(pooling.columns))}
+        if behind is not None:
+            yield from behind({name: partial(_spread, pooling, place) for name, place in tile.items()})
+        for name, (row_of, column) in tile.items():
+            where, mask = row_of * y_steps["h"] + column * y_steps["w"], _inside(pooling, (row_of, column))
+            yield f"tl.store(to + {where}, {_result(pooling, name, row_of)}, mask={mask})"
 
 
-def _sums(pooling: Pooling, outer: tuple[str, ...], steps: dict[str, int]) -> Iterator[str]:
-    """The maxima or sums of the elements of each row of x, and of these for each row of the result; with factors, the sums of
-    products for each row of the result."""
-    begun = set[int]()
-    users = {
-        needed: [
-            (row, at) for row in range(pooling.rows) for at in range(pooling.window[-2]) if pooling.row_of(row, at) == needed
-        ]
-        for needed in pooling.needed
-    }
+def _places(pooling: Pooling, number: str) -> Iterator[str]:
+    """The lines that find the first place of a thread in the result, but for the column of a part of a row."""
+    names, row, step = _names(pooling), pooling.row_tile, 1
+    yield f"program = {number}"
+    if not pooling.x_last:
+        yield f"h = program % {pooling.groups[-2]}"
+        yield f"program = program // {pooling.groups[-2]}"
+    if row is None:
+        yield f"i = program * {_elements(pooling)} + tl.arange(0, {_elements(pooling)})"
+        yield f"inside = i < {_positions(pooling)}"
+    else:
+        yield f"first = program % {row.programs} * {row.parts * row.columns} + tl.arange(0, {row.columns})"
+        yield f"i = program // {row.programs} + tl.zeros_like(first)"  # the interpreter spreads no condition
+    for name in ("c", "w", "h", "n") if pooling.x_last else [it for it in reversed(names) if it != "h"]:
+        if row is not None and name == "w":
+            continue
+        extent = pooling.groups[names.index(name)]
+        yield f"{name} = i // {step}" + ("" if name == "n" else f" % {extent}")
+        step *= extent
+    yield f"h = h * {pooling.rows} + tl.zeros_like(i)"
+    if pooling.columns > 1:
+        yield f"w = w * {pooling.columns}"
+
+
+def _inside(pooling: Pooling, place: tuple[int, int]) -> str:
+    """The condition that the result has the row and the column of a place of a thread."""
+    groups = zip("hw", place, pooling.groups[-2:], (pooling.rows, pooling.columns), pooling.result[-2:], strict=True)
+    bounds = [f"({dim} + {at} < {extent})" for dim, at, count, each, extent in groups if (count - 1) * each + at >= extent]
+    return " & ".join(["inside", *bounds])
+
+
+def _spread(pooling: Pooling, place: tuple[int, int], steps: Sequence[int], pointer: str) -> str:
+    """The load of a tensor with these steps along image, channel and three dims, for a place of a thread."""
+    row, column = place
+    texts = ("n", "c", "d", f"(h + {row})", f"(w + {column})")
+    where = " + ".join([pointer, *(f"{text} * {step}" for text, step in zip(texts, steps, strict=True) if step)])
+    mask = f", mask={_inside(pooling, place)}" if any((steps[0], *steps[2:])) else ""
+    return f"tl.load({where}{mask}).to(tl.float32)"
+
+
+def _products(pooling: Pooling, steps: Mapping[str, int], factors: Sequence[int]) -> Iterator[str]:
+    """The sums of products for each row and column of the result; `factors` are the steps of the filter along its window.
+
+    A row of the filter is loaded where it is first used: fewer of them are in registers together.
+    """
+    begun = set[str]()
+    for planes in _planes(pooling):
+        loaded = set[int]()
+        for needed in pooling.needed:
+            rows = _users(pooling, -2, needed)
+            for at in {at for _, at in rows} - loaded:
+                loaded.add(at)
+                for column in range(pooling.window[-1]):
+                    places = (*(it // pooling.dilations[-3] for it in planes), at, column)
+                    where = sum(place * step for place, step in zip(places, factors, strict=True))
+                    yield f"factor{at}_{column} = tl.load(factors + {where}).to(tl.float32)"
+            for column in pooling.needed_columns:
+                yield f"element = {_load(pooling, steps, (*planes, needed, column))}"
+                for (row, at), (place, tap) in product(rows, _users(pooling, -1, column)):
+                    name, term = f"sum{row}_{place}", f"element * factor{at}_{tap}"
+                    yield f"{name} = " + (f"{name} + {term}" if name in begun else term)
+                    begun.add(name)
+
+
+def _planes(pooling: Pooling) -> Iterator[tuple[int, ...]]:
+    """The planes of x of a window, from its first one; one without a number of an image."""
+    pairs = zip(pooling.window[:-2], pooling.dilations[:-2], strict=True)
+    return product(*(range(0, extent * dilation, dilation) for extent, dilation in pairs))
+
+
+def _users(pooling: Pooling, dim: int, needed: int) -> list[tuple[int, int]]:
+    """The rows or columns of the result, with the places of their windows, that have a row or column of x."""
+    results = pooling.rows if dim == -2 else pooling.columns
+    places = product(range(results), range(pooling.window[dim]))
+    return [(result, at) for result, at in places if pooling.place_of(dim, result, at) == needed]
+
+
+def _load(pooling: Pooling, steps: Mapping[str, int], places: Sequence[int], together: int = 1) -> str:
+    """The load of the elements of x at `places` from the first ones of windows."""
+    moved = dict(zip(_names(pooling)[2:], places, strict=True))
     other = 'float("-inf")' if pooling.is_max else "0.0"
-    for planes in product(*(range(pooling.window[dim]) for dim in range(-2 - len(outer), -2))):
-        moved = {name: at * pooling.dilations[-3] for name, at in zip(outer, planes, strict=True)}
-        if pooling.has_factors:
-            first = sum(planes) * prod(pooling.window[-2:])  # of at most one plane
-            for place in range(prod(pooling.window[-2:])):
-                yield f"factor{place} = tl.load(factors + {first + place}, mask=inside).to(tl.float32)"
-        for needed, rows in users.items():
-            moved["h"] = needed
+    where = f"at + {sum(more * steps[name] for name, more in moved.items()) - pooling.before[-1] * steps['w']}"
+    bounds = [bound for name, more in moved.items() for bound in _bounds(pooling, name, more)]
+    mask, fill = " & ".join(["inside", *bounds]), f", other={other}" if bounds else ""  # beyond the images nothing is stored
+    if together > 1:
+        where, mask = f"({where})[:, None] + tl.arange(0, {together})[None, :]", f"({mask})[:, None]"
+    return f"tl.load({where}, mask={mask}{fill}).to(tl.float32)"
+
+
+def _sums(pooling: Pooling, steps: Mapping[str, int]) -> Iterator[str]:
+    """The maxima or sums of the elements of each row of x, and of these for each row of the result."""
+    begun = set[int]()
+    for planes in _planes(pooling):
+        for needed in pooling.needed:
             parts = []
             for column, count in _runs(pooling):
-                moved["w"] = column * pooling.dilations[-1]
-                step = sum(more * steps[name] for name, more in moved.items()) - pooling.before[-1] * steps["w"]
-                bounds = [bound for name, more in moved.items() for bound in _bounds(pooling, name, more)]
-                fill = (
-                    f", other={other}" if bounds else ""
-                )  # without bounds only positions beyond the image lack a value; these have no store
-                where, mask = f"at + {step}", " & ".join(["inside", *bounds])
-                if count > 1:
-                    where, mask = f"({where})[:, None] + tl.arange(0, {count})[None, :]", f"({mask})[:, None]"
-                part = f"tl.load({where}, mask={mask}{fill}).to(tl.float32)"
+                part = _load(pooling, steps, (*planes, needed, column * pooling.dilations[-1]), count)
                 parts.append(part if count == 1 else _of_neighbours(pooling, part))
-            if pooling.has_factors:
-                for column, part in enumerate(parts):
-                    yield f"line = {part}"
-                    for row, at in rows:
-                        term = f"line * factor{at * len(parts) + column}"
-                        yield f"sum{row} = " + (f"sum{row} + {term}" if row in begun else term)
-                        begun.add(row)
-                continue
             yield f"line = {parts[0]}"
             yield from (f"line = {_joined(pooling, 'line', part)}" for part in parts[1:])
-            for row, _ in rows:
-                yield f"sum{row} = " + (_joined(pooling, f"sum{row}", "line") if row in begun else "line")
+            for row, _ in _users(pooling, -2, needed):
+                name = f"sum{row}_0"
+                yield f"{name} = " + (_joined(pooling, name, "line") if row in begun else "line")
                 begun.add(row)
 
 
@@ -154,12 +228,7 @@ def _runs(pooling: Pooling) -> Iterator[tuple[int, int]]:
     Then the threads of a warp read without gaps. Such neighbours are all in the image, or none.
     """
     step, window, column = pooling.strides[-1], pooling.window[-1], 0
-    is_aligned = (
-        not (pooling.has_factors or pooling.x_last)
-        and step in _VECTORS
-        and pooling.dilations[-1] == 1
-        and pooling.x[-1] % step == 0
-    )
+    is_aligned = not pooling.x_last and step in _VECTORS and pooling.dilations[-1] == 1 and pooling.x[-1] % step == 0
     while column < window:
         together = is_aligned and (column - pooling.before[-1]) % step == 0 and column + step <= window
         yield column, step if together else 1
@@ -173,11 +242,12 @@ def _bounds(pooling: Pooling, name: str, more: int) -> Iterator[str]:
     """The conditions that x has the element `more` indices behind the first one of a window: those that may fail."""
     dim = _DIM[name]
     before, stride = pooling.before[dim], pooling.strides[dim]
-    last = (_groups(pooling) - 1) * pooling.rows if name == "h" else pooling.result[dim] - 1
+    together = {"h": pooling.rows, "w": pooling.columns}.get(name, 1)
+    last = (pooling.groups[dim] - 1) * together
     if more < before:
-        yield f"({name} + {more} >= 0)"
+        yield f"(p{name} + {more} >= 0)"
     if last * stride - before + more >= pooling.x[dim]:
-        yield f"({name} + {more} < {pooling.x[dim]})"
+        yield f"(p{name} + {more} < {pooling.x[dim]})"
 
 
 def _joined(pooling: Pooling, one: str, other: str) -> str:
@@ -188,15 +258,15 @@ def _of_neighbours(pooling: Pooling, part: str) -> str:
     return f"tl.reduce({part}, 1, {NAN_MAX})" if pooling.is_max else f"tl.sum({part}, 1)"
 
 
-def _result(pooling: Pooling, names: tuple[str, ...], row: int) -> str:
+def _result(pooling: Pooling, name: str, row: int) -> str:
     """A row of the result: a maximum, a sum of products, or a mean of the elements that count."""
     if pooling.is_max or pooling.has_factors:
-        return f"sum{row}"
+        return name
     if pooling.counts_pads:
-        return f"sum{row} / {float(prod(pooling.window))}"
+        return f"{name} / {float(prod(pooling.window))}"
     counts = []
-    for name in names:
-        start = f"{name} + {row * pooling.strides[-2]}" if name == "h" else name
-        extent, window = pooling.x[_DIM[name]], pooling.window[_DIM[name]]
+    for dim in _names(pooling)[2:]:
+        start = f"p{dim} + {row * pooling.strides[-2]}" if dim == "h" else f"p{dim}"
+        extent, window = pooling.x[_DIM[dim]], pooling.window[_DIM[dim]]
         counts.append(f"(tl.minimum({start} + {window}, {extent}) - tl.maximum({start}, 0))")
-    return f"sum{row} / ({' * '.join(counts)}).to(tl.float32)"
+    return f"{name} / ({' * '.join(counts)}).to(tl.float32)"

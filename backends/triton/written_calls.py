@@ -6,7 +6,7 @@ from math import prod
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.few_channels import window_operands, window_products
-from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution, pools_row_major
+from mirage_eg.backends.launches.image_layouts import filter_strides, is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.launches.views import View, reshaped_strides, runs_in_memory
 from mirage_eg.backends.triton.addressing import ALIGNMENT
@@ -226,10 +226,10 @@ def channels_last_operands(file: ProgramFile, item: Node) -> tuple[int, int]:
     for value in item.operands:
         if value in file.converted:
             file.use(file.converted[value])
-    return file.converted.get(image, image), _filter_channels_last(file, weight)
+    return file.converted.get(image, image), _filter_channels_last(file, weight, filter_strides(file.graph, item))
 
 
-def _filter_channels_last(file: ProgramFile, value: int) -> int:
+def _filter_channels_last(file: ProgramFile, value: int, strides: Shape) -> int:
     """A filter channels last: of a weight, what `prepare` makes of it; of another input the copy."""
     kind = file.types[value]
     if value in file.converted:
@@ -238,8 +238,10 @@ def _filter_channels_last(file: ProgramFile, value: int) -> int:
         return value
     if value not in file.filters:
         laid = file.filters[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
-        file.strides[laid] = channels_last(kind.shape)
-        call = f"{file.names[value]}.contiguous(memory_format=torch.channels_last)"
+        file.strides[laid] = strides
+        name, is_last = file.names[value], strides == channels_last(kind.shape)
+        copy = f"{empty(file, value, strides, name)}.copy_({name})"
+        call = f"{name}.contiguous(memory_format=torch.channels_last)" if is_last else copy
         file.preparation.append(f"    {file.names[laid]} = {call}")
     return file.filters[value]
 

@@ -243,6 +243,16 @@ def test_ops_on_a_number_of_each_channel_are_in_the_kernel(run_program: RunProgr
     assert error_of(run_program, p.graph()) < ROUNDING["float16"]
 
 
+def test_casts_of_floats_are_in_the_kernel(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((1, 32, 5, 6), "float16", "x"), p.new_input((64, 32, 3, 3), "float16", "w", weight=True)
+    y = p.op("cast", p.conv2d(x, w), dtype="float32")
+    y = p.op("cast", p.mul(y, p.relu(p.op("shift", y, offset=3))), dtype="float16")
+    p.mark_output(y)
+    assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
+    assert error_of(run_program, p.graph()) < ROUNDING["float16"]
+
+
 def test_what_the_convolution_reads_is_written(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     x = p.exp(p.new_input((1, 32, 1, 1), "float16", "x"))

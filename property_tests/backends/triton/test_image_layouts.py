@@ -112,13 +112,18 @@ def test_1x1_convolutions_on_unaligned_planes_have_ends_channels_last(extent: in
     assert ordered_ends(p.graph()) == (ends, ends)
 
 
-@pytest.mark.parametrize(("images", "dtype", "holds"), [(8, "float16", True), (7, "float16", False), (8, "float32", False)])
-def test_each_channel_of_many_images_alone_is_channels_last(
-    run_program: RunProgram, images: int, dtype: str, holds: bool
+@pytest.mark.parametrize(
+    ("images", "dtype", "window", "holds"), [(8, "float16", 3, True), (1, "float32", 3, True), (8, "float16", 9, False)]
+)
+def test_images_of_convolutions_of_each_channel_alone_are_channels_last(
+    run_program: RunProgram, images: int, dtype: str, window: int, holds: bool
 ) -> None:
     p = new_kernel_graph()
-    x = doubled(p, p.new_input((images, 4, 6, 5), dtype, "x"), 1)
-    p.mark_output(doubled(p, convolution(p, x, "a", 4, groups=4), 1))
+    x, w = (
+        doubled(p, p.new_input((images, 4, 6, 5), dtype, "x"), 1),
+        p.new_input((4, 1, window, window), dtype, "w", weight=True),
+    )
+    p.mark_output(doubled(p, p.conv2d(x, w, pads=(window // 2,) * 4, groups=4), 1))
     graph = p.graph()
     source = emit(graph)
     with loaded(source) as module:
@@ -141,16 +146,18 @@ def test_images_that_the_caller_receives_are_row_major(run_program: RunProgram) 
     assert is_right(run_program, graph, source, "float16")
 
 
-def test_a_kernel_and_a_convolution_read_one_image(run_program: RunProgram) -> None:
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_kernel_and_a_convolution_read_one_image(run_program: RunProgram, turned: bool) -> None:
     p = new_kernel_graph()
     flat = doubled(p, p.new_input((2, 8, 30), "float16", "x"), 1)
     image = p.reshape(flat, (2, 8, 6, 5))
-    second = convolution(p, image, "a", 8)
-    block_reads = doubled(p, p.reshape(image, (2, 8, 30)), 1)
-    p.mark_output(p.add(p.reshape(second, (2, 8, 30)), block_reads))
+    second, shape = convolution(p, image, "a", 8), (2, 30, 8) if turned else (2, 8, 30)
+    block_reads = doubled(p, p.reshape(p.transpose(image, (0, 2, 3, 1)) if turned else image, shape), 1)
+    p.mark_output(p.add(p.reshape(second, (2, 8, 30)), p.transpose(block_reads, (0, 2, 1)) if turned else block_reads))
     graph = p.graph()
     source = emit(graph)
     assert "copy_" not in source and len(re.findall(r"^    \w*_kernel\w*\[", source, re.MULTILINE)) == 2
+    assert source.partition("def launch")[2].count(".permute(") == turned  # of the result alone
     assert is_right(run_program, graph, source, "float16")
 
 

@@ -1,4 +1,4 @@
-"""Poolings of images in row-major order, and convolutions of each channel alone, are generated kernels."""
+"""Poolings of images are generated kernels."""
 
 from math import prod
 
@@ -23,23 +23,16 @@ from property_tests.support.hand_written import ROUNDING, error_of
 
 @st.composite
 def pooled(draw: st.DrawFn) -> Graph:
-    """A pooling of images or volumes with any windows, pads, strides and dilations, or a convolution of each channel alone;
-    between elementwise ops or alone."""
+    """A pooling of images or volumes with any windows, pads, strides and dilations, behind an elementwise op or alone."""
     dims = draw(st.sampled_from([2, 2, 3]))
 
     def numbers(least: int, most: int, count: int = dims) -> tuple[int, ...]:
         return tuple(draw(st.lists(st.integers(least, most), min_size=count, max_size=count)))
 
-    op = draw(st.sampled_from(["max", "avg", "conv"]))
+    op = draw(st.sampled_from(["max", "avg"]))
     p = new_kernel_graph()
     x = p.new_input((*numbers(1, 3, 2), *numbers(1, 9)), "float32", "x")
-    channels = x.shape[1]
     x = p.exp(x) if draw(st.booleans()) else x
-    if op == "conv" and channels > 1:
-        w = p.new_input((channels * draw(st.integers(1, 2)), 1, *numbers(1, 4)), "float32", "w")
-        moved = {"strides": numbers(1, 3), "pads": numbers(0, 2, 2 * dims), "dilations": numbers(1, 2)}
-        p.mark_output(getattr(p, f"conv{dims}d")(x, w, **moved, groups=channels))
-        return p.graph()
     windows = {"window": numbers(1, 4), "strides": numbers(1, 3), "pads": numbers(0, 2, 2 * dims)}
     own = {"count_include_pad": draw(st.booleans())} if op == "avg" else {"dilations": numbers(1, 2)}
     p.mark_output(getattr(p, f"{'avg' if op == 'avg' else 'max'}_pool{dims}d")(x, **windows, **own))
@@ -64,23 +57,7 @@ def test_poolings_of_images_and_volumes_compute_their_windows(run_program: RunPr
     assert error_of(run_program, p.graph()) < ROUNDING["float32"]
 
 
-@pytest.fixture
-def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generated_ops, "_FEWEST_RESULTS", 0)
-
-
-@pytest.mark.usefixtures("of_any_size", "in_both_orders")
-def test_convolutions_of_each_channel_alone_compute_their_windows(run_program: RunProgram) -> None:
-    p = new_kernel_graph()
-    image, volume = p.new_input((2, 3, 9, 7), "float32", "x"), p.new_input((1, 2, 5, 6, 4), "float32", "y")
-    of_image, of_volume = p.new_input((6, 1, 3, 2), "float32", "w"), p.new_input((2, 1, 2, 3, 2), "float32", "v")
-    p.mark_output(p.conv2d(image, of_image, strides=(1, 2), pads=(1, 0, 2, 1), dilations=(2, 1), groups=3))
-    p.mark_output(p.conv3d(volume, of_volume, strides=(2, 1, 1), pads=(1, 0, 1, 0, 1, 1), groups=2))
-    assert len([*launches_of(p.graph()).of_kind(LaunchKind.POOLING)]) == 2
-    assert error_of(run_program, p.graph()) < ROUNDING["float32"]
-
-
-@pytest.mark.usefixtures("of_any_size", "in_both_orders")
+@pytest.mark.usefixtures("in_both_orders")
 @pytest.mark.slow
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture])
@@ -99,26 +76,11 @@ def images(**windows: object) -> Graph:
     return p.graph()
 
 
-def each_channel(dtype: str, window: int, extent: int = 256, **image: object) -> Graph:
-    p = new_kernel_graph()
-    x = p.new_input((16, 8, extent, extent), dtype, "x", **image)  # type: ignore[arg-type]
-    w = p.new_input((8, 1, window, window), dtype, "w")
-    p.mark_output(p.conv2d(x, w, groups=8))
-    return p.graph()
-
-
-def test_a_convolution_alone_keeps_a_row_major_image_in_half_precision() -> None:
-    assert poolings(each_channel("float16", 3)) and poolings(each_channel("float32", 3))
-    assert not poolings(each_channel("float16", 3, strides=(8 << 16, 1, 8 << 8, 8)))
-    assert not poolings(each_channel("float32", 9))  # a program keeps all factors of a window
-    assert not poolings(each_channel("float32", 3, extent=64))  # cuDNN takes microseconds
-
-
 def test_the_place_of_a_long_row_is_a_number() -> None:
     p = new_kernel_graph()
     p.mark_output(p.avg_pool2d(p.new_input((8, 16, 1, 65536), "float32", "x"), window=(1, 8), pads=(0, 4, 0, 4), strides=1))
     long, short = emit(p.graph()), emit(images(window=3, strides=2))
-    assert "first = i % 65 * 1024 + tl.arange(0, 256)" in long and "first" not in short
+    assert "first = program % 65 * 1024 + tl.arange(0, 256)" in long and "first" not in short
 
 
 def test_rows_that_windows_share_are_read_once() -> None:
