@@ -7,8 +7,15 @@ from math import ceil, log2, prod
 from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.liveness import shows_tile
-from mirage_eg.backends.cost.registers import MOST_THREADS, register_bytes, result_bytes, spill_traffic, splitting_bytes
+from mirage_eg.backends.cost.liveness import live_tiles, shows_tile
+from mirage_eg.backends.cost.registers import (
+    MOST_THREADS,
+    register_bytes,
+    resident_blocks,
+    result_bytes,
+    spill_traffic,
+    splitting_bytes,
+)
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
@@ -16,7 +23,7 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
-from mirage_eg.ir.op.elementwise import EXPONENTIALS, SHIFTS_BY_PLACES, record_of
+from mirage_eg.ir.op.elementwise import CASTS, EXPONENTIALS, SHIFTS_BY_PLACES, record_of
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
@@ -107,14 +114,15 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     # Blocks of a multiprocessor hide each other's latency. Loads that feed tl.dot are prefetched, others are not.
     streams = dram > device.cache_bytes / 2
     rounds, tail = max(1.0, waves / RESIDENT), 0.0
-    if streams and loop == 1:  # blocks come and go
+    if streams and (loop == 1 or not work.ahead):  # blocks come and go
         rounds = 1.0
     if not work.ahead and (streams or busy > 1 / 2):
         alone = LAST_ITERATION / loop if streams and loop > 1 else LAST_BLOCK  # of a small kernel all blocks run at once
         rate = device.memory_bandwidth if streams else device.cache_bandwidth
         tail = alone * work.loaded * device.multiprocessors / rate
-    step = device.step_us if streams else device.hit_us
-    waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * step) + work.once * device.hit_us
+    waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * device.hit_us) + work.once * device.hit_us
+    if streams and not work.ahead:
+        waits = _exposed_us(work, blocks, loop, device)
     waits += work.combining_us
     moved = work.staged + loop * work.live * spill_traffic(work.spilled)
     if (last := work.ending) is not None:
@@ -126,26 +134,37 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     if work.waited:
         times["staging"] += times["matrix units"] + times["functions"]
     times["starts"] = (waves - 1) * BLOCK_US * 1e-6
-    unhidden = UNHIDDEN / max(1.0, blocks / device.multiprocessors) * max(0.0, 1 - SHORT_LOOP / loop) if streams else 0.0
     times["latency"] = rounds * waits * 1e-6 + tail
-    times["latency"] += 0.0 if work.ahead else max(times["memory"], times["cache"]) * (1 + unhidden)
+    times["latency"] += 0.0 if work.ahead else max(times["memory"], times["cache"])
+    if work.scaled:
+        turns = max(1.0, blocks / device.multiprocessors / RESIDENT_PRODUCTS)
+        times["latency"] = max(times["memory"], times["cache"]) + turns * loop * work.live * device.step_us * 1e-6
     return cost_of_times(times, dram, blocks * work.flops, device.launch_us)
 
 
+def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device) -> float:
+    """The microseconds in which a multiprocessor loads nothing, where blocks without tl.dot stream from memory.
+
+    A block loads nothing while it waits for its loads and reduces them; other blocks that the registers hold do then, and fewer
+    where all start at once. Reductions outside a loop follow each other, as those of a norm and of the product behind
+    it.
+    """
+    own = max(1.0, blocks / device.multiprocessors)
+    chains = work.once**2 / 2 + (loop * work.live * work.steps if loop > 1 else 0.0)
+    together = max(1.0, min(work.resident, own))
+    return own / together ** (2 if own > together else 1.5) * chains * device.step_us
+
+
+RESIDENT_PRODUCTS = 2  # blocks of a multiprocessor whose products have computed operands, by their registers
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
 SHARED_MEMORY = 227 << 10  # bytes of a block
+OF_BYTES = 0.5  # numbers of 8 bits: 28,672 columns of 4,096 times 8 rows took 36 µs on an H200, of which their loads are 27
+OF_A_BYTE = 7  # operations of such a conversion outside of products: the same columns times one row took 40 to 47 µs
 OF_FIELDS = 0.25  # weights of four bits times 16 rows, in registers: 22 µs on an H100, and 45 through shared memory
 NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 weights times 16 rows on an H200
 TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
 LARGE_TILES = 1.3  # the cache's rate for them over that for others
-UNHIDDEN, SHORT_LOOP = 0.8, 4
-"""The share of the time of loads that nothing hides where a multiprocessor has one block, whose iterations wait in turn; and
-iterations that hide theirs, but for the last one.
-
-Two rows of 14,336 times 4,096 columns each took 134.6, 116.4, 89.3, 86.5 and 78.7 µs in 128, 256, 512, 1,024 and 2,048 blocks
-of 32 to 2 iterations on an H100, and a row of 10,240 times 2,560 columns 29.0, 25.6 and 22.9 µs in 160, 320 and 640 of five.
-"""
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 LAST_BLOCK, LAST_ITERATION = 0.5, 1.0
 """The share of the time of a block's or an iteration's loads, at the rate of one multiprocessor, in which nothing else works.
@@ -191,7 +210,8 @@ class BlockWork(NamedTuple):
     registers that products take, of which `spilled` are too many, in each iteration; `ending`: what a block of products does
     outside the loop, where it leaves no capacity for another that would work meanwhile. `waited`: products of the loop wait for
     functions in it, other than the exponentials of an attention: a product of 69 GFLOP with a gelu before it took 234 µs on an
-    H200, and 87 without. `alone`: products of an iteration that each warp computes, in an attention of few rows.
+    H200, and 87 without. `alone`: products of an iteration that each warp computes, in an attention of few rows. `resident`:
+    blocks that a multiprocessor holds. `scaled`: an operand of a product of the loop is a load of it times what a norm found.
     """
 
     loaded: int
@@ -210,6 +230,8 @@ class BlockWork(NamedTuple):
     ending: "Ending | None" = None
     waited: bool = False
     alone: float = 0.0
+    resident: float = 16.0
+    scaled: bool = False
 
 
 def block_work(block: Graph, live: float = 1.0, stores: bool = False) -> BlockWork:
@@ -266,13 +288,13 @@ def work_of_tiles(
     """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
     loaded = wasted = flops = arithmetic = functions = staged = 0.0
-    steps = {True: 0, False: 0}  # in the loop, and outside
+    depth: tuple[dict[int, int], dict[int, int]] = ({}, {})  # of values: the reductions before them, outside the loop and in it
     ahead = waited = False
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in _tile_ops(block):
         if item.is_stored and not stores:
             continue
-        shape, times = shapes[item.value], iterations if item.looped else 1
+        shape, times, reduces = shapes[item.value], iterations if item.looped else 1, False
         match item.kind:
             case Kind.BOUNDARY:
                 moved = prod(shape) * item.size * times
@@ -295,7 +317,7 @@ def work_of_tiles(
                         besides = max(besides, splitting_bytes(padded_elements((*batch, m, n)), operands))
                 else:
                     arithmetic += padded_elements((*batch, m, k, n)) * times
-                    steps[item.looped] += k > 1
+                    reduces = k > 1
             case Kind.ELEMENTWISE if item.functions:
                 functions += item.functions * padded_elements(shape) * times
                 waited |= item.looped and not item.is_exponential
@@ -303,14 +325,23 @@ def work_of_tiles(
                 pass
             case _:
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
-                arithmetic += max(elements, operand) * times
-                steps[item.looped] += item.kind is Kind.REDUCTION and elements < operand
+                arithmetic += max(elements, operand) * times * item.operations
+                reduces = item.kind is Kind.REDUCTION and elements < operand
+        for looped, known in enumerate(depth):
+            before = max((known[it] for it in item.operands), default=0)
+            known[item.value] = before + (reduces and item.looped == looped)
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
-    held, waits = results + besides + (odd if ahead else 0), (max(1, steps[True]), steps[False])
+    once, steps = (max(known.values(), default=0) for known in depth)
+    held, waits = results + besides + (odd if ahead else 0), (max(1, steps), once)
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions
     alone = _products_of_a_warp(block, shapes) if ahead else 0.0
-    return BlockWork(*counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone)
+    live_bytes = 0 if ahead else live_tiles(block).nbytes(shapes, block.cluster if loop == 1 else 1)
+    scaled = ahead and any(it.scaled for item in _tile_ops(block) for it in item.staged)
+    resident = resident_blocks(live_bytes, threads, loops=loop > 1)
+    return BlockWork(
+        *counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled
+    )
 
 
 def _staged_bytes(item: "_TileOp", shapes: Sequence[Shape], iterations: float, batch: int) -> float:
@@ -365,11 +396,31 @@ class _Staged(NamedTuple):
     looped: bool
     computed: bool
     share: float
+    scaled: bool = False
 
 
 def _staged(block: Graph, value: int, product: DType, computed: bool) -> _Staged:
-    size, share = min(block.types[value].dtype.itemsize, product.itemsize), OF_FIELDS if _is_of_fields(block, value) else 1.0
-    return _Staged(value, size, block.phases[value] is Phase.LOOP, computed, share)
+    size = min(block.types[value].dtype.itemsize, product.itemsize)
+    share = OF_FIELDS if _is_of_fields(block, value) else OF_BYTES if _is_of_bytes(block, value) else 1.0
+    looped = block.phases[value] is Phase.LOOP
+    return _Staged(value, size, looped, computed, share, share == 1 and _is_scaled(block, value))
+
+
+def _is_scaled(block: Graph, value: int) -> bool:
+    """Whether an operand is loads of the loop times, plus or minus other tiles, and no result of a product."""
+    item = block.node_of[value]
+    if item.kind is Kind.MATMUL or block.phases[value] is not Phase.LOOP:
+        return False
+    own = item.kind is Kind.ELEMENTWISE and len(item.operands) > 1
+    return own or any(_is_scaled(block, operand) for operand in item.operands)
+
+
+def _is_of_bytes(block: Graph, value: int) -> bool:
+    """Whether an operand is loaded numbers of 8 bits in another type."""
+    item = block.node_of[value]
+    if item.op in CASTS:
+        return block.types[item.operands[0]].dtype.itemsize == 1
+    return item.kind is Kind.REARRANGEMENT and _is_of_bytes(block, item.operands[0])
 
 
 def _is_of_fields(block: Graph, value: int) -> bool:
@@ -396,6 +447,7 @@ class _TileOp(NamedTuple):
     product: DType = DType.float32  # the type in which a product is computed
     is_of_scores: bool = False  # whether exponentials of a product of the loop are part of an operand of a product
     staged: Sequence[_Staged] = ()
+    operations: int = 1  # of an element
 
 
 @lru_cache(maxsize=1 << 12)
@@ -425,6 +477,8 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
             tile_op = tile_op._replace(product=product, staged=staged, is_of_scores=not powers.isdisjoint(item.operands))
         elif kind is Kind.ELEMENTWISE:
             tile_op = tile_op._replace(functions=functions_of(item.op, item.mapping), is_exponential=item.op in EXPONENTIALS)
+            if _is_of_bytes(block, value):
+                tile_op = tile_op._replace(operations=OF_A_BYTE)
         if looped and (kind is Kind.MATMUL or not scores.isdisjoint(item.operands)):
             scores.update(values)
             is_power = item.op in EXPONENTIALS or not powers.isdisjoint(item.operands)

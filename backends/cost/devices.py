@@ -28,7 +28,7 @@ class Device:
     function_rate: float  # exp, sqrt, division …
     launch_us: float
     iteration_us: float  # latency of a loop iteration with prefetched loads
-    step_us: float  # latency of a load from device memory without prefetch, and of the reduction after it
+    step_us: float  # of a load from a busy memory that is not ahead, and of the reduction or tl.dot after it
     hit_us: float = 0.1  # the same for a load from the cache
     cache_bytes: float = 50e6
     stage_bandwidth: float = 10e12  # computed operands of matrix units, in bytes, over all multiprocessors
@@ -57,7 +57,7 @@ _H100 = Device(
     function_rate=1.40e12,
     launch_us=1.16,
     iteration_us=0.256,
-    step_us=0.269,
+    step_us=0.7,
     hit_us=0.008,
     bandwidth_share=1.57,
     stage_bandwidth=2.28e12,
@@ -74,7 +74,7 @@ _H200 = Device(
     function_rate=1.41e12,
     launch_us=1.38,
     iteration_us=0.187,
-    step_us=0.314,
+    step_us=0.7,
     hit_us=0.05,
     bandwidth_share=1.5,
     stage_bandwidth=3.83e12,
@@ -91,7 +91,7 @@ _A100 = Device(
     function_rate=2.4e12,
     launch_us=1.5,
     iteration_us=0.2,
-    step_us=0.4,
+    step_us=0.7,
 )
 _B200 = Device(
     name="B200",
@@ -105,7 +105,7 @@ _B200 = Device(
     function_rate=4.2e12,
     launch_us=1.0,
     iteration_us=0.15,
-    step_us=0.4,
+    step_us=0.7,
 )
 _MI300X = Device(
     name="MI300X",
@@ -119,7 +119,7 @@ _MI300X = Device(
     function_rate=4.0e12,
     launch_us=2.0,
     iteration_us=0.25,
-    step_us=0.4,
+    step_us=0.7,
 )
 
 DEVICES = {device.name: device for device in (_H100, _H200, _A100, _B200, _MI300X)}

@@ -11,6 +11,8 @@ to 580 bytes; tiles of 256 × 128 × 16 spill 300 and 2,800, of 128 × 256 × 16
 
 _FLOAT32 = 4  # bytes
 _REGISTERS = 232  # of a thread, for tiles; the others are for addresses
+_BESIDES, _BESIDES_IN_LOOPS = 16, 40  # of a thread without tl.dot, besides tiles
+_REGISTER_FILE, _THREADS = 1 << 16, 2048  # of a multiprocessor
 MOST_THREADS = 256  # of a thread block with products: more threads share the same registers
 _LEVEL_1 = 96 << 10  # bytes: about the part of the first cache that shared memory leaves
 
@@ -28,6 +30,16 @@ def splitting_bytes(elements: int, operands: int) -> int:
 def register_bytes(threads: int) -> int:
     """The bytes of registers of a block of so many threads."""
     return _FLOAT32 * _REGISTERS * min(threads, MOST_THREADS)
+
+
+def resident_blocks(live: int, threads: int, *, loops: bool) -> float:
+    """The blocks of so many threads that a multiprocessor holds, by the live bytes of each.
+
+    Compiled for sm_90 (Triton 3.9), 48 kernels of a norm and a product of one row had 16 to 64 registers of tiles in a thread,
+    and 0 to 24 more; those with a loop 24 to 80 more.
+    """
+    registers = (_BESIDES_IN_LOOPS if loops else _BESIDES) + live / _FLOAT32 / threads
+    return min(_REGISTER_FILE / (threads * min(registers, _REGISTERS)), _THREADS / threads)
 
 
 def threads_for(held: int, threads: int) -> int:

@@ -48,11 +48,12 @@ class _Product:
     n: Tile
     loops: bool
     computed: tuple[Tile, ...]  # operands that the loop computes
+    is_scaled: bool  # whether one of them is a load times another tile
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Arithmetic, or a function, of every element of a tile; axes that are `reduced` are waited for one by one."""
+    """Arithmetic, or a function, of every element of a tile; axes that are `reduced` are waited for."""
 
     tile: Tile
     loops: bool
@@ -129,9 +130,13 @@ class CostBound:
 
     def _count(self, structure: Structure, shapes: Sequence[TileAxes], varies: Sequence[bool]) -> None:
         """Products and arithmetic of the steps."""
+        scaled = set[int]()  # the places of loads of the loop times other tiles
         for place, step in enumerate(structure.steps, len(structure.loads)):
             operands = [shapes[i] for i in step.operands]
             loops, cut_up = any(varies[i] for i in step.operands), any(shape.piece for shape in operands)
+            is_scaled = (step.kind is Kind.ELEMENTWISE and len(operands) > 1) or not scaled.isdisjoint(step.operands)
+            if is_scaled and step.kind is not Kind.MATMUL and varies[place] and self._coarse is not DType.uint8:
+                scaled.add(place)
             match step.kind:
                 case Kind.MATMUL:
                     left, right = operands
@@ -141,7 +146,7 @@ class CostBound:
                         self._tile(shapes[i].axes, True) for i in step.operands if i not in _loaded(structure) and varies[i]
                     )
                     own = [self._tile(axes, cut_up) for axes in (batch, m, k, n)]
-                    self._products.append(_Product(own[0], own[1], own[2], own[3], loops, computed))
+                    self._products.append(_Product(own[0], own[1], own[2], own[3], loops, computed, is_scaled))
                 case Kind.REDUCTION:
                     reduced = tuple(self._tile((axis,), cut_up) for axis in step.reduced)
                     self._counted.append(_Counted(self._tile(shapes[step.operands[0]].axes, cut_up), loops, reduced))
@@ -175,18 +180,19 @@ class CostBound:
         loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
         flops = arithmetic = functions = staged = 0.0
         share = OF_FIELDS if self._coarse is DType.uint8 else 1.0  # of the time of staging, at least
-        steps = {True: 0, False: 0}  # in the loop, and outside
-        ahead = waited = False
+        steps = {True: False, False: False}  # whether there are any in the loop, and outside
+        ahead = waited = is_scaled = False
         for product_of in self._products:
             batch, m, k, n = (elements[tile] for tile in (product_of.batch, product_of.m, product_of.k, product_of.n))
             times = loop if product_of.loops else 1
             if matmul_form((batch, m, k), (batch, k, n)) is MatmulForm.DOT:
                 flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
                 ahead |= product_of.loops
+                is_scaled |= product_of.is_scaled
                 staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed]) * share
             else:
                 arithmetic += batch * m * n * k * times
-                steps[product_of.loops] += k > 1
+                steps[product_of.loops] |= k > 1
         for counted in self._counted:
             work = elements[counted.tile] * (loop if counted.loops else 1)
             if counted.functions:
@@ -195,14 +201,16 @@ class CostBound:
             else:
                 arithmetic += work
             for tile in counted.reduced:
-                steps[counted.loops] += elements[tile] > 1
-        waits = max(1, steps[True]), steps[False]
+                steps[counted.loops] |= elements[tile] > 1
+        waits = 1, int(steps[False])
         counts = int(loaded), self._wasted(tiling, elements, loop), int(flops), int(arithmetic), int(functions)
         cluster = 1  # as large as it may be, if one may be needed for a row
         if self._looped is None and not self._products and 8 * max(elements) > TileLimits().capacity(rows=True):
             cluster = SEARCH.longest_cluster
         ending = Ending(0, 0, two_buffers=False) if ahead else None
-        of_block = BlockWork(*counts, *waits, ahead, int(staged), live, ending=ending, waited=waited and ahead)
+        of_block = BlockWork(
+            *counts, *waits, ahead, int(staged), live, ending=ending, waited=waited and ahead, scaled=is_scaled and ahead
+        )
         return self.us_of(shared(of_block, cluster), tiling, max(cluster, tiling.cluster))
 
     def _wasted(self, tiling: Tiling, elements: Sequence[int], loop: float) -> int:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from mirage_eg.backends.cost.block_cost import work_of_tiles
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import skipping_masks
-from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles
+from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles, multiplies_tiles
+from mirage_eg.backends.cost.registers import MOST_THREADS
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.aligned_rows import row_major_results
 from mirage_eg.backends.launches.launch_graph import launches_of
@@ -29,7 +30,7 @@ from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.cost_bound import CostBound
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, has_unfit_shape, holds
-from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines
+from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines, threads_of_rows
 from mirage_eg.search.instantiate.tiling import Tiling
 from mirage_eg.search.instantiate.tiling_space import MAX_GRID_DIMS, kernels_of, tilings_of
 from mirage_eg.search.structure import SplitReduction, Structure
@@ -151,6 +152,11 @@ class _KnownKernel(NamedTuple):
     is_primitive: bool
     stores: bool
 
+    def threads(self, shapes: Sequence[Sequence[int]]) -> int:
+        """The threads of a block with tiles of these shapes; the most where it has a tl.dot."""
+        block = self.outline.block
+        return MOST_THREADS if multiplies_tiles(block) else threads_of_rows(block, self.live.nbytes(shapes))
+
 
 class Instantiation:
     """The tilings of one structure at the sizes of a program, each lowered on demand."""
@@ -238,7 +244,8 @@ class Instantiation:
         for it, tiling, bound in zip(known, choice.tilings, self._bounds, strict=True):
             if (key := (id(it), id(tiling))) not in self._us:  # many pairs have the same first or last tiling
                 live = bound.live(tiling) if it.is_masked else 1.0
-                work = work_of_tiles(it.outline.block, it.outline.shapes(tiling), tiling.loop, live, stores=it.stores)
+                shapes = it.outline.shapes(tiling)
+                work = work_of_tiles(it.outline.block, shapes, tiling.loop, live, it.threads(shapes), it.stores)
                 self._us[key] = bound.us_of(work, tiling, tiling.cluster)
             us += self._us[key]
         return us

@@ -161,11 +161,16 @@ def _with_threads(block: Graph) -> Graph:
         clusters = [block.in_threads(threads, 1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
         live = live_bytes(block)
+    return block.in_threads(threads_of_rows(block, live, threads), block.cluster)
+
+
+def threads_of_rows(block: Graph, live: int, threads: int = Graph.threads) -> int:
+    """The threads of a block without tl.dot whose tiles take so many bytes of registers: `threads`, or twice as many."""
     has_products = any(item.kind is Kind.MATMUL for item in block.nodes)
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     while threads < WARP * MOST_WARPS and live > threads * most:
         threads *= 2
-    return block.in_threads(threads, block.cluster)
+    return threads
 
 
 def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:
