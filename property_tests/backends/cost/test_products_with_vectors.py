@@ -12,8 +12,7 @@ def test_products_that_load_less_at_once_cost_less() -> None:
     predicted = []
     for blocks, loop, kib, threads, us in MEASURED:
         resident = resident_blocks((kib << 10) // loop, threads, loops=loop > 1)
-        counts = {"loaded": kib << 10, "wasted": 0, "flops": 0, "arithmetic": kib << 9, "functions": 0}
-        work = BlockWork(**counts, ahead=False, once=int(loop == 1), resident=resident)
+        work = BlockWork(kib << 10, 0, 0, arithmetic=kib << 9, functions=0, ahead=False, once=int(loop == 1), resident=resident)
         predicted.append(block_cost(work, blocks, loop, 52_500_000, DEVICES["H100"]).us)
         assert 0.9 < predicted[-1] / us < 1.15
     assert predicted == sorted(predicted) and predicted[-1] > predicted[0] + 2
