@@ -288,13 +288,12 @@ def work_of_tiles(
     """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
     loaded = wasted = flops = arithmetic = functions = staged = 0.0
-    depth: tuple[dict[int, int], dict[int, int]] = ({}, {})  # of values: the reductions before them, outside the loop and in it
     ahead = waited = False
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in _tile_ops(block):
         if item.is_stored and not stores:
             continue
-        shape, times, reduces = shapes[item.value], iterations if item.looped else 1, False
+        shape, times = shapes[item.value], iterations if item.looped else 1
         match item.kind:
             case Kind.BOUNDARY:
                 moved = prod(shape) * item.size * times
@@ -317,7 +316,6 @@ def work_of_tiles(
                         besides = max(besides, splitting_bytes(padded_elements((*batch, m, n)), operands))
                 else:
                     arithmetic += padded_elements((*batch, m, k, n)) * times
-                    reduces = k > 1
             case Kind.ELEMENTWISE if item.functions:
                 functions += item.functions * padded_elements(shape) * times
                 waited |= item.looped and not item.is_exponential
@@ -326,12 +324,8 @@ def work_of_tiles(
             case _:
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
-                reduces = item.kind is Kind.REDUCTION and elements < operand
-        for looped, known in enumerate(depth):
-            before = max((known[it] for it in item.operands), default=0)
-            known[item.value] = before + (reduces and item.looped == looped)
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
-    once, steps = (max(known.values(), default=0) for known in depth)
+    once, steps = _sequential_reductions(block, shapes)
     held, waits = results + besides + (odd if ahead else 0), (max(1, steps), once)
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions
@@ -342,6 +336,23 @@ def work_of_tiles(
     return BlockWork(
         *counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled
     )
+
+
+def _sequential_reductions(block: Graph, shapes: Sequence[Shape]) -> tuple[int, int]:
+    """The most reductions that follow each other: outside the loop, and in an iteration. A product with a vector is one."""
+    before: tuple[dict[int, int], dict[int, int]] = ({}, {})  # each value
+    for item in _tile_ops(block):
+        if item.is_stored:
+            continue
+        tiles = [shapes[i] for i in item.operands]
+        if item.kind is Kind.MATMUL:
+            reduces = tiles[0][-1] > 1 and matmul_form(*tiles) is not MatmulForm.DOT
+        else:
+            reduces = item.kind is Kind.REDUCTION and padded_elements(shapes[item.value]) < padded_elements(tiles[0])
+        for looped, known in enumerate(before):
+            known[item.value] = max((known[i] for i in item.operands), default=0) + (reduces and item.looped == looped)
+    outside, inside = (max(known.values(), default=0) for known in before)
+    return outside, inside
 
 
 def _staged_bytes(item: "_TileOp", shapes: Sequence[Shape], iterations: float, batch: int) -> float:

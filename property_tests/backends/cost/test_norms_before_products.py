@@ -33,8 +33,9 @@ def norm_and_product(rows: int, columns: int, loop: int, threads: int, normed: b
     piece, weight = (block.new_input(it, (at,), 1 if loop > 1 else REPLICATED) for it, at in ((x, REPLICATED), (w, 0)))
     if whole is not None:
         piece = block.mul(piece, block.rsqrt(block.shift(block.mean(block.square(whole), 1), 1e-6)))
-    product = block.matmul(piece, block.transpose(weight, (1, 0)))
-    block.new_output(block.forloop_accum(product) if loop > 1 else product, (1,))
+    left, right = (weight, piece) if rows == 1 else (piece, weight)
+    product = block.matmul(left, block.transpose(right, (1, 0)))
+    block.new_output(block.forloop_accum(product) if loop > 1 else product, (0 if rows == 1 else 1,))
     g.customized([*([x] if normed else []), x, w], block)
     return g.graph()
 
