@@ -55,8 +55,8 @@ def convolved(draw: st.DrawFn) -> Graph:
     shape = (draw(st.integers(1, 3)), channels, *shape)
     x = p.new_input(shape, "float32", "x", strides=channels_last(shape) if given_last else None)
     w = p.new_input((channels * draw(st.integers(1, 2)), 1, *numbers(1, 5)), "float32", "w", weight=weight)
-    windows = {"strides": numbers(1, 3), "pads": numbers(0, 2, 4), "dilations": numbers(1, 2), "groups": channels}
-    y = p.conv2d(x if given_last else p.exp(x), w, **windows)
+    strides, pads, dilations = numbers(1, 3), numbers(0, 2, 4), numbers(1, 2)
+    y = p.conv2d(x if given_last else p.exp(x), w, strides, pads, dilations, groups=channels)
     y = with_ops_behind(p, y) if draw(st.booleans()) else y
     p.mark_output(y)
     return with_output_marks(p.graph(), [{"strides": channels_last(y.shape)} if result_last else {}])
