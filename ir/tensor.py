@@ -3,7 +3,7 @@
 A builder checks each node as it appends it; `graph()` gives the frozen graph.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
@@ -108,38 +108,8 @@ class Tensor:
 _POWERS = {Fraction(2): "square", Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt"}  # exponents that have an op of their own
 
 
-def _of_one(name: str) -> Callable[["Builder", Tensor], Tensor]:
-    """The method of an elementwise op of one operand."""
-
-    def method(self: "Builder", x: Tensor) -> Tensor:
-        return self.op(name, x)
-
-    method.__name__, method.__doc__ = name, f"{PACKAGED[name].words}."
-    return method
-
-
-def _of_two(name: str) -> Callable[["Builder", Tensor, Tensor], Tensor]:
-    """Likewise, of two operands."""
-
-    def method(self: "Builder", x: Tensor, y: Tensor) -> Tensor:
-        return self.op(name, x, y)
-
-    method.__name__, method.__doc__ = name, f"{PACKAGED[name].words}."
-    return method
-
-
 class Builder:
-    """The ops that kernel and block graphs share; each method appends a node and returns its value.
-
-    Methods of ops without attributes are made of the records of these ops, which have their words.
-    """
-
-    add, sub, mul, div = map(_of_two, ("add", "sub", "mul", "div"))
-    exp, expm1, log, log1p, log2, log10 = map(_of_one, ("exp", "expm1", "log", "log1p", "log2", "log10"))
-    abs, square, sqrt, rsqrt = map(_of_one, ("abs", "square", "sqrt", "rsqrt"))
-    sin, cos, tanh, erf = map(_of_one, ("sin", "cos", "tanh", "erf"))
-    relu, sigmoid, silu, gelu = map(_of_one, ("relu", "sigmoid", "silu", "gelu"))
-    gelu_tanh, softplus, mish = map(_of_one, ("gelu_tanh", "softplus", "mish"))
+    """The ops that kernel and block graphs share; each method appends a node and returns its value."""
 
     def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
         self.nodes: list[Node] = []
@@ -190,6 +160,22 @@ class Builder:
             raise GraphError(f"{name}: got dim {dim!r} for shape {text(x.shape)}; wanted {-rank} ≤ dim < {rank}")
         return int(dim) % rank
 
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y."""
+        return self.op("add", x, y)
+
+    def sub(self, x: Tensor, y: Tensor) -> Tensor:
+        """x − y."""
+        return self.op("sub", x, y)
+
+    def mul(self, x: Tensor, y: Tensor) -> Tensor:
+        """x · y, element by element."""
+        return self.op("mul", x, y)
+
+    def div(self, x: Tensor, y: Tensor) -> Tensor:
+        """x / y, element by element."""
+        return self.op("div", x, y)
+
     def maximum(self, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
         """The larger of x and y, element by element; one of them may be a number."""
         return self._extreme("maximum", x, y)
@@ -208,6 +194,10 @@ class Builder:
         if constant == 0:
             return self.relu(tensor) if name == "maximum" else -self.relu(-tensor)
         return self.op(name, tensor, self.fill(tensor, constant))
+
+    def abs(self, x: Tensor) -> Tensor:
+        """The absolute value."""
+        return self.op("abs", x)
 
     def where(self, condition: Tensor, x: "Tensor | Number", y: "Tensor | Number") -> Tensor:
         """x where `condition` is 1 and y where it is 0; undefined elsewhere. What is not chosen may be infinite or undefined.
@@ -262,9 +252,81 @@ class Builder:
         """1 / x."""
         return self.pow(x, -1)
 
+    def exp(self, x: Tensor) -> Tensor:
+        """e to the x."""
+        return self.op("exp", x)
+
+    def log(self, x: Tensor) -> Tensor:
+        """Natural logarithm."""
+        return self.op("log", x)
+
+    def log2(self, x: Tensor) -> Tensor:
+        """Logarithm to the base 2, exact for powers of 2."""
+        return self.op("log2", x)
+
+    def log10(self, x: Tensor) -> Tensor:
+        """Logarithm to the base 10."""
+        return self.op("log10", x)
+
+    def log1p(self, x: Tensor) -> Tensor:
+        """log(1 + x), with all digits for small x, too."""
+        return self.op("log1p", x)
+
+    def expm1(self, x: Tensor) -> Tensor:
+        """exp(x) − 1, with all digits for small x, too."""
+        return self.op("expm1", x)
+
+    def square(self, x: Tensor) -> Tensor:
+        """x · x."""
+        return self.op("square", x)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        """Square root."""
+        return self.op("sqrt", x)
+
+    def rsqrt(self, x: Tensor) -> Tensor:
+        """1 / √x."""
+        return self.op("rsqrt", x)
+
     def pow(self, x: Tensor, exponent: Number) -> Tensor:
         """x to a constant power."""
         return self.op("pow", x, exponent=exact(exponent))
+
+    def silu(self, x: Tensor) -> Tensor:
+        """x · sigmoid(x)."""
+        return self.op("silu", x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """1 / (1 + exp(−x))."""
+        return self.op("sigmoid", x)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """x · Φ(x) with the normal distribution function Φ, exact form."""
+        return self.op("gelu", x)
+
+    def gelu_tanh(self, x: Tensor) -> Tensor:
+        """x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2, the approximate form of gelu."""
+        return self.op("gelu_tanh", x)
+
+    def erf(self, x: Tensor) -> Tensor:
+        """The error function, (2/√π) ∫₀ˣ exp(−t²) dt."""
+        return self.op("erf", x)
+
+    def sin(self, x: Tensor) -> Tensor:
+        """The sine of an angle in radians."""
+        return self.op("sin", x)
+
+    def cos(self, x: Tensor) -> Tensor:
+        """The cosine of an angle in radians."""
+        return self.op("cos", x)
+
+    def softplus(self, x: Tensor) -> Tensor:
+        """log(1 + exp(x))."""
+        return self.op("softplus", x)
+
+    def mish(self, x: Tensor) -> Tensor:
+        """x · tanh(softplus(x))."""
+        return self.op("mish", x)
 
     def leaky_relu(self, x: Tensor, slope: Number = 0.01) -> Tensor:
         """x where it is positive, slope · x elsewhere."""
@@ -273,6 +335,14 @@ class Builder:
     def elu(self, x: Tensor, alpha: Number = 1.0) -> Tensor:
         """x where it is positive, alpha · (exp(x) − 1) elsewhere."""
         return self.op("elu", x, alpha=exact(alpha))
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)."""
+        return self.op("relu", x)
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Hyperbolic tangent."""
+        return self.op("tanh", x)
 
     def clamp(self, x: Tensor, low: Number, high: Number) -> Tensor:
         """min(max(x, low), high)."""
