@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.linear import plus
 from mirage_eg.partial_equivalence.symbolic_extent import exceeds, is_same, surely_at_least
 
 
@@ -31,10 +32,7 @@ class Affine:
         """self + times · other."""
         if not other.terms:
             return Affine(self.constant + times * other.constant, self.terms)
-        sums = dict(self.terms)
-        for variable, coefficient in other.terms:
-            sums[variable] = sums.get(variable, 0) + times * coefficient
-        return affine(self.constant + times * other.constant, sums)
+        return affine(self.constant + times * other.constant, plus(dict(self.terms), dict(other.terms), times))
 
     def shifted(self, number: int) -> "Affine":
         """self + number."""

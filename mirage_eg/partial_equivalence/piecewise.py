@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from mirage_eg.ir.linear import plus
 from mirage_eg.ir.node import Node
 from mirage_eg.partial_equivalence.sums_of_products import Access, Product
 
@@ -33,14 +34,6 @@ Branch = tuple[Constraints, Form]  # the value of a function under some constrai
 
 class GivenUp(Exception):
     """Too many cases, or sums over an axis."""
-
-
-def plus(one: Form, other: Form, times: Fraction | int = 1) -> Form:
-    """one + times · other."""
-    total = dict(one)
-    for monomial, number in other.items():
-        total[monomial] = total.get(monomial, Fraction(0)) + times * number
-    return {monomial: number for monomial, number in total.items() if number}
 
 
 def _times(one: Form, other: Form) -> Form:

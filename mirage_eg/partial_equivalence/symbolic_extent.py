@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any, Self
 
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.linear import plus
 
 LARGE = 1 << 31
 Slopes = tuple[tuple[int, int], ...]  # pairs (i, bᵢ) in order of i = 1, 2, …, without slopes of 0
@@ -56,10 +57,7 @@ class SymbolicExtent(int):
 
     def __add__(self, other: int) -> int:
         constant, slopes = parts(other)
-        sums = dict(self.slopes)
-        for at, slope in slopes:
-            sums[at] = sums.get(at, 0) + slope
-        return symbolic(self.constant + constant, sums, self.trace)
+        return symbolic(self.constant + constant, plus(dict(self.slopes), dict(slopes)), self.trace)
 
     __radd__ = __add__
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from mirage_eg.egraph.laws import Apply, Equal, Literal, Pattern, Variable
 from mirage_eg.egraph.soundness.check_law import Counterexample
-from mirage_eg.egraph.tensor.extents import ONE, Equations, Extents, Unread, plus
+from mirage_eg.egraph.tensor.extents import ONE, Equations, Extents, Unread
 from mirage_eg.egraph.tensor.programs import Sizes, Window, program, values
 from mirage_eg.egraph.tensor.refute import chosen_extents
 from mirage_eg.egraph.tensor.term import Equation as TermEquation
 from mirage_eg.egraph.tensor.typing import typed
 from mirage_eg.egraph.tensor.written import Written, WrittenLaw, written
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.linear import plus
 
 TRIALS = 40  # shapes at which both sides are computed
 ATTEMPTS = 600

@@ -17,6 +17,7 @@ from mirage_eg.egraph.laws import Apply, Condition, Equal, Literal, Pattern, Var
 from mirage_eg.egraph.tensor.ops import op
 from mirage_eg.egraph.tensor.typing import Dim, IllTyped, TypedEquation, TypedTerm, term_ranks
 from mirage_eg.egraph.tensor.written import SAME, Written, WrittenLaw
+from mirage_eg.ir.linear import plus
 
 Linear = Mapping[Any, Fraction]
 ONE = ("one",)
@@ -24,14 +25,6 @@ ONE = ("one",)
 
 class Unread(Exception):
     """A size is no linear form."""
-
-
-def plus(one: Linear, other: Linear, times: Fraction | int = 1) -> dict[Any, Fraction]:
-    """one + times · other."""
-    total = dict(one)
-    for symbol, number in other.items():
-        total[symbol] = total.get(symbol, Fraction(0)) + times * number
-    return {symbol: number for symbol, number in total.items() if number}
 
 
 def symbol(*key: Any) -> Linear:

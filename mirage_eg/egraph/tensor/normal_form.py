@@ -13,6 +13,7 @@ out, inner) the channel that a group reads. Factors, where `own` is the half-ope
     ("f", function, monomials, own)                ("max", extents, indices of the window, monomials, own)
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count, permutations, product
@@ -22,6 +23,7 @@ from typing import Any
 from mirage_eg.egraph.tensor.ops import op
 from mirage_eg.egraph.tensor.term import Equation
 from mirage_eg.egraph.tensor.typing import Attributes, Dim, IllTyped, Shapes, TypedEquation, TypedTerm, typed
+from mirage_eg.ir.linear import plus
 
 Index = tuple[tuple[Any, int], ...]
 Factor = tuple[Any, ...]
@@ -103,10 +105,7 @@ def _atom(atom: Any) -> Index:
 
 
 def _sum(left: Index, right: Index, times: int = 1) -> Index:
-    found = dict(left)
-    for atom, coefficient in right:
-        found[atom] = found.get(atom, 0) + times * coefficient
-    return tuple(sorted(((atom, number) for atom, number in found.items() if number), key=repr))
+    return tuple(sorted(plus(dict(left), dict(right), times).items(), key=repr))
 
 
 class _Entries:
@@ -367,11 +366,7 @@ def _is_atom(value: Any) -> bool:
 
 def _canonical(monomials: Sequence[Monomial], names: dict[int, Any], depth: int) -> tuple[Any, ...]:
     """Equal sums have equal forms: bound indices are named by their places, equal monomials are counted."""
-    found: dict[str, int] = {}
-    for monomial in monomials:
-        key = _named(monomial, names, depth)
-        found[key] = found.get(key, 0) + 1
-    return tuple(sorted(found.items()))
+    return tuple(sorted(Counter(_named(it, names, depth) for it in monomials).items()))
 
 
 def _named(monomial: Monomial, names: dict[int, Any], depth: int) -> str:

@@ -14,12 +14,13 @@ from itertools import combinations
 
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import Pattern, Variable, read_law, wording
-from mirage_eg.egraph.tensor.extents import Equations, Extents, Linear, plus, symbol
+from mirage_eg.egraph.tensor.extents import Equations, Extents, Linear, symbol
 from mirage_eg.egraph.tensor.normal_form import proved
 from mirage_eg.egraph.tensor.ops import MOVES, op
 from mirage_eg.egraph.tensor.term import Equation, renamed, text, variables
 from mirage_eg.egraph.tensor.typing import Dim, TypedEquation, TypedTerm, term_ranks, typed
 from mirage_eg.egraph.tensor.written import ONE_GROUP, SAME, Written, text_of, written
+from mirage_eg.ir.linear import plus
 
 AXES = ("i", "j")
 _LOOKUP = re.compile(r"\(vec-get \(shape \w+\) \w+\)|\(shape \w+\)")
