@@ -34,11 +34,15 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class RegionSearch:
-    """What was found for a region, and for programs that are equal to it, before anything is chosen, tuned or verified."""
+    """What was found for a region, and for programs that are equal to it, before anything is chosen, tuned or verified.
+
+    `parts`: those of the region, where it is to be searched elsewhere.
+    """
 
     simplified: Simplification
     search: ProgramSearch
     equal: EqualPrograms
+    parts: Mapping[int, Segment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

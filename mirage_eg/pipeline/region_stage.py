@@ -21,7 +21,7 @@ from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.program_search import ProgramSearch
 from mirage_eg.pipeline.ranking import ordered
-from mirage_eg.pipeline.region_records import Region, SearchedRegion
+from mirage_eg.pipeline.region_records import Region, RegionSearch, SearchedRegion
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord
 from mirage_eg.pipeline.search_stage import OneKernelSearch
@@ -40,10 +40,11 @@ from mirage_eg.verify.verdict import Verdict
 Choice = Mapping[Graph, Candidate]  # of each region's program one candidate
 
 
-def divide(run: Run) -> tuple[Region, ...]:
-    """Cut the program of a run into regions."""
-    parts = _parts_of(run)
-    if len(parts) == 1:
+def divide(run: Run, ahead: Sequence[RegionSearch] = ()) -> tuple[Region, ...]:
+    """Cut the program of a run into regions; into those that were searched `ahead`, as cuts may depend on the time left."""
+    numbered = dict(part for it in ahead for part in it.parts.items())
+    parts = [numbered[number] for number in sorted(numbered)] if ahead else _parts_of(run)
+    if len(parts) <= 1:
         return (Region(run),)
     programs = [segment_program(run.program, part) for part in parts]
     found = []

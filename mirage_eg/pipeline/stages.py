@@ -98,7 +98,8 @@ def run_wanted(
 def search_ahead(request: RunRequest) -> list[RegionSearch]:
     """The searches of the regions of a run, in another process than the rest of it."""
     with _begun(request) as (run, _):
-        return [_search(region.run)[0] for region in divide(_with_constants(run)[0])]
+        regions = divide(_with_constants(run)[0])
+        return [replace(_search(region.run)[0], parts=region.parts) for region in regions]
 
 
 @contextmanager
@@ -141,7 +142,7 @@ def _run(
             notes += check_custom_ops(run.program)
     run, further = _with_constants(run)
     notes += further
-    regions = [Region(run)] if known else divide(run)
+    regions = [Region(run)] if known else divide(run, ahead)
     searched, run = _searched(run, regions, tuning, known, ahead)
     whole = join(run, searched)
     finalists = whole.finalists

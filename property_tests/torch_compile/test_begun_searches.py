@@ -14,9 +14,10 @@ from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.pipeline import optimize as optimize_module
-from mirage_eg.pipeline import stages
+from mirage_eg.pipeline import region_stage, stages
 from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
 from mirage_eg.pipeline.run import executors
+from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Wanted
 from mirage_eg.search.partition.kernel_plan import KernelPlan
@@ -139,6 +140,18 @@ def test_what_was_searched_ahead_is_not_searched_again(rewritten: bool, monkeypa
     monkeypatch.setattr(stages, "search_program", None)
     found = optimize_wanted("p", graph.graph(), options, Wanted(), ahead=ahead)
     assert choices and found.candidates[0].fused
+
+
+def test_regions_that_were_searched_ahead_are_not_cut_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = new_kernel_graph()
+    x = graph.relu(graph.new_input((16, 32)) @ graph.new_input((32, 32)))
+    graph.mark_output(graph.silu(x @ graph.new_input((32, 48))) @ graph.new_input((48, 8)))
+    options = Options(device="cpu", jobs=1, top=1, cache=False)
+    monkeypatch.setattr(region_stage, "HEURISTICS", replace(HEURISTICS, region_ops=3))
+    ahead = cloudpickle.loads(cloudpickle.dumps(search_ahead("p", graph.graph(), options, on_gpu=True)))
+    monkeypatch.setattr(region_stage, "HEURISTICS", HEURISTICS)  # which cuts nothing
+    found = optimize_wanted("p", graph.graph(), options, Wanted(), ahead=ahead)
+    assert len(found.report.regions) == len(ahead) > 1 and found.candidates[0].verdict.equal
 
 
 @pytest.mark.parametrize(("count", "jobs"), [(2, [1]), (7, [2, 2, 2]), (16, [5, 5, 5])])
