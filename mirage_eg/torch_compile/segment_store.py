@@ -83,6 +83,12 @@ class FoundSegment:
         """Whether the budget ended its search before there was a kernel."""
         return self.candidate is None and self.result.cut
 
+    @property
+    def refused(self) -> bool:
+        """Whether fused kernels were tuned, and none was right; `grid` has an entry for each generated kernel."""
+        fused = [it for it in self.result.measurements if it.grid]
+        return bool(fused) and all(it.us is None for it in fused)
+
     @cached_property
     def behind(self) -> Behind | None:
         """The predicted times where its kernels cannot win against Inductor's code, those of a search that ended so first."""
@@ -251,6 +257,8 @@ class SegmentStore:
     def _searched(self, wanted: WantedSegment, key: Key, program: Graph, searched: Graph) -> FoundSegment:
         """What a worker finds, or this process; where its tuning has no kernel in time, the worker's result, with a note.
 
+        Where the tuner ran fused kernels and refused all of them, none of the worker's is taken.
+
         Raises OverdueError: there is nothing in time.
         """
         name = hash_of(key)
@@ -263,7 +271,7 @@ class SegmentStore:
                     name, searched, replace(wanted, options=options), () if ahead is None else ahead.regions
                 )
         found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
-        if ahead is not None and (found is None or found.cut or found.candidate is None):
+        if ahead is not None and (found is None or (found.candidate is None and not found.refused)):
             found = _found(key, program, ahead.untuned, wanted.options.device_record, from_cache=False)
             return replace(found, note=f"not tuned: {budget_spent(wanted.settings)}")
         if found is None:

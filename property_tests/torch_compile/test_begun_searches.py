@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
+from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
+from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline import optimize as optimize_module
 from mirage_eg.pipeline import region_stage, stages
 from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
@@ -113,6 +115,14 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found(monkeypatc
         segment = store.find(graph.graph(), settings, lambda *seen: None, until=until)
         assert segment is not None and segment.candidate is found.candidates[0]
         assert segment.note == "not tuned: its share of the 7 s of budget was spent"
+    for problem, used in (("wrong: 0.5 of the largest element", False), (None, True)):
+        outcome = Outcome(None if problem else 3.0, None, problem)
+        measured = (Measurement("structures", 0, ((4,),), (), (), "", outcome, ""),)
+        monkeypatch.setattr(
+            segment_store, "search_segment", lambda *given, it=measured: replace(found, candidates=(), measurements=it)
+        )
+        segment = store.find(graph.graph(), settings, lambda *seen: None)
+        assert segment is not None and (segment.candidate is not None) is used
 
 
 def test_a_search_ahead_and_the_one_without_tuning_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
