@@ -25,7 +25,7 @@ from mirage_eg.pipeline.run.report_sections import Diagnosis
 from mirage_eg.pipeline.search_stage import filters_of
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, footprint
-from mirage_eg.search.partition.segment_search import Instantiated
+from mirage_eg.search.partition.segment_search import Instantiated, longest_held
 from mirage_eg.search.partition.segments import Segmenter, SegmentLimits, op_count
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
@@ -70,7 +70,8 @@ def _closest(found: FailedRun, rulebook: Rulebook, options: Options, device: Dev
             return "axes", part, f"{found.axes}; the search covers programs without that"
         if (outputs := len(found.primitive.outputs)) > options.max_outputs:
             return "limits", _largest_part(found, rulebook, options), f"--max-outputs {outputs}"
-        if (reason := Segmenter(named, SegmentLimits(max_ops=HEURISTICS.diagnosis_block_ops)).why_not_one()) is not None:
+        segments = SegmentLimits(max_ops=HEURISTICS.diagnosis_block_ops, longest_held=longest_held(device))
+        if (reason := Segmenter(named, segments).why_not_one()) is not None:
             part = _largest_part(found, rulebook, options)
             return "limits", part, f"more kernels (--max-kernels): {reason}"
         return "limits", *_closest_of_search(replace(found, primitive=named), infer_axes(named), rulebook, options)
@@ -186,17 +187,18 @@ def _largest_part(found: FailedRun, rulebook: Rulebook, options: Options) -> str
     parts = sorted(((op_count(part), text, part) for text, part in written), key=lambda entry: (-entry[0], entry[1]))
     parts = [entry for entry in parts if 1 < entry[0] < total][: HEURISTICS.diagnosis_parts]
     for ops, text, part in parts:
-        if _fuses(part, rulebook, limits):
+        if _fuses(part, rulebook, limits, options.device_record):
             return f"{ops} of the {total} ops fit one kernel, or two with partial results between them: {text}"
     return f"none of the {len(parts)} largest parts of the program's {total} ops fits a kernel"
 
 
-def _fuses(part: Graph, rulebook: Rulebook, limits: SearchLimits) -> bool:
+def _fuses(part: Graph, rulebook: Rulebook, limits: SearchLimits, device: Device) -> bool:
     try:
         named = rename_views(part).program
     except UnsupportedError:
         return False
-    if Segmenter(named, SegmentLimits(max_ops=limits.max_block_ops)).why_not_one() is not None:
+    segments = SegmentLimits(max_ops=limits.max_block_ops, longest_held=longest_held(device))
+    if Segmenter(named, segments).why_not_one() is not None:
         return False
     found = search(named, infer_axes(named), rulebook, limits)
     return bool(found.structures or found.split_reductions)

@@ -33,7 +33,7 @@ from mirage_eg.search.partition.segment_search import (
     best_kernels,
     find_kernels,
     for_other_sizes,
-    tile_limits,
+    longest_held,
 )
 from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, few_kernels, partition, plan_of_library
@@ -100,7 +100,7 @@ class Partitioner:
     ) -> None:
         self._run, self._primitive, options = run, primitive, run.options
         self._task = task_of_parts(run)
-        held = HEURISTICS.search.longest_row * tile_limits(run.device).cluster
+        held = longest_held(run.device)
         segments = SegmentLimits(max_ops=options.max_block_ops, max_outputs=options.max_outputs, longest_held=held)
         most = options.max_kernels and options.max_kernels + shared_launches(primitive)
         if with_split_statistics(primitive, HEURISTICS.search.longest_row) is not None:

@@ -28,7 +28,14 @@ from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart, compose
-from mirage_eg.search.partition.segment_search import Instantiated, Task, TracedSearch, instantiate_each, search_splits
+from mirage_eg.search.partition.segment_search import (
+    Instantiated,
+    Task,
+    TracedSearch,
+    instantiate_each,
+    longest_held,
+    search_splits,
+)
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, merged, split_choices
@@ -131,7 +138,8 @@ def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Rename
         raise UnsupportedError("its images are tiled in the order of memory, as a part of a plan")
     is_short = op_count(program) - uncounted_ops(program) <= options.max_block_ops
     named = rename_views(program) if is_short else as_given(program)
-    if (reason := Segmenter(named.program, SegmentLimits(max_ops=options.max_block_ops)).why_not_one()) is not None:
+    limits = SegmentLimits(max_ops=options.max_block_ops, longest_held=longest_held(options.device_record))
+    if (reason := Segmenter(named.program, limits).why_not_one()) is not None:
         raise UnsupportedError(reason)
     return named, infer_axes(named.program)
 

@@ -34,7 +34,7 @@ class Reductions:
         """Why no kernel may compute these nodes, if none may."""
         if self._walks_several(nodes):
             return f"it reduces over several axes of more than {self._long}, and a block graph walks one"
-        if self._extent(Axes().union(*(axes for last, axes in self._rows if last <= nodes))) > self._held:
+        if any(self._extent(axes) > self._held for last, axes in self._rows if last <= nodes):
             return f"it has a variance of rows of more than {self._held} elements with their mean, and no block holds them"
         if any(pair <= nodes for pair in self._parts):
             return "it has statistics of the parts of long rows, and of the rows: parts are those of several blocks"

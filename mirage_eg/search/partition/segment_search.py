@@ -397,6 +397,11 @@ def tile_limits(device: Device) -> TileLimits:
     )
 
 
+def longest_held(device: Device) -> int:
+    """The most elements of a row that thread blocks hold together on a device."""
+    return SEARCH.longest_row * tile_limits(device).cluster
+
+
 class FieldCheck:
     """The check of structures on small instances: in random fields what laws of the package do not prove, and whether all stay
     finite.

@@ -15,8 +15,8 @@ Segments with these properties are left out, since a better segment exists or no
 - an unnormalised exponential as an output;
 - more ops than a block graph may have;
 - reductions over two long axes: a block loops over one, and cannot hold the other whole;
-- a variance of a long row with the mean that it is about: a block holds the row for both, or reads it in two kernels; so are
-  the statistics of parts of such a row and of the row;
+- a variance with the mean that it is about, of a row that no cluster of blocks holds: two kernels read such a row;
+- statistics of the parts of a long row with those of the row: parts are those of several blocks;
 - a reduction over an axis of a product with a long reduction, unless the axis is tiny: each block would repeat the product.
 """
 

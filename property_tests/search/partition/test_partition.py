@@ -447,6 +447,16 @@ def test_the_engineers_kernels_compute_the_decoder_layer(batch: int) -> None:
     assert Reference(program, trials=1).check(six_kernels(batch)).equal
 
 
+def test_each_variance_of_a_kernel_has_its_own_row_to_hold() -> None:
+    program = new_kernel_graph()
+    normed = program.layer_norm(program.new_input((8, 256), name="x"), 256)
+    program.mark_output(program.layer_norm(normed @ program.new_input((256, 128), name="W"), 128))
+    expanded = expand(program.graph())
+    assert Segmenter(expanded, SegmentLimits(max_ops=64, tiny_axis=512, longest_held=256)).why_not_one() is None
+    reason = Segmenter(expanded, SegmentLimits(max_ops=64, tiny_axis=512, longest_held=255)).why_not_one()
+    assert reason is not None and "rows of more than 255" in reason
+
+
 @pytest.mark.parametrize(("rows", "apart"), [(1, False), (8, True)])
 def test_a_kernel_may_reduce_a_row_besides_its_long_product(rows: int, apart: bool) -> None:
     program = new_kernel_graph()
