@@ -36,10 +36,7 @@ windows of 3×3 in 240 channels of 28 × 28, and 15.1 to 16.3 for 7×7 in 96 cha
 DEPTHWISE_OF_MANY = 61.0
 """The same for many images in half precision, channels last, whose operations are the places of a window times the elements of
 image and result. Ten of 128 images were predicted at 0.84 to 1.23 of their times on an H200: 3×3 to 7×7, strides of 1 and 2."""
-_FILTERS, _CHANNELS = (
-    128,
-    32,
-)  # that a tile of cuDNN's convolutions in half precision has: of 16 channels 2.1 to 2.5 times the time
+_FILTERS, _CHANNELS = 128, 32  # of a tile of cuDNN's convolutions in half precision: 16 channels take 2.1 to 2.5 times as long
 _FILTERS_OF_FLOATS, _CHANNELS_OF_FLOATS = 32, 48
 _FILTERS_OF_TRANSPOSED, _CHANNELS_OF_TRANSPOSED = 32, 64
 _TRANSPOSED_VOLUME = 1.7

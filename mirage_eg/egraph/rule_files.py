@@ -1,9 +1,8 @@
 """The rule files of a run: the packaged files of a domain, and the files of the user. Laws are parsed in `rulebook`.
 
-The rules of elementwise ops, derived from their records: constructor, parts of axes, slices, subexpressions, definition.
-
-Those of the package's ops belong to the theories of THEORIES, after their files. A rule file that declares the
-constructor of a user's op itself brings these rules, too; nothing is derived for such an op.
+The rules of elementwise ops are derived from their records: constructor, parts of axes, slices, subexpressions, definition.
+Those of the package's ops belong to the theories of THEORIES, after their files. A rule file that declares the constructor of
+a user's op brings these rules itself: nothing is derived for such an op.
 """
 
 import hashlib

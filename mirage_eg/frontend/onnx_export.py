@@ -3,10 +3,8 @@
 ONNX cannot hold Triton. The body of a function says in plain ONNX what the kernel computes, and equal kernels share one
 function. Views are nodes between the functions.
 
-Results of a program that are indicators: a comparison, or comparisons joined by and, or, not and exclusive or.
-
-The IR has them as zeros and ones of any element type; ONNX has the type BOOL. A value is an indicator if the few numbers that
-it can have, followed from comparisons on, are 0 and 1.
+Results that are indicators, such as comparisons joined by `and`, have the type BOOL in ONNX; the IR has them as zeros and ones
+of any element type. A value is an indicator if the few numbers that it can have, followed from comparisons on, are 0 and 1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,12 +1,10 @@
-"""Long elementwise chains, whose first ops alone count towards the limits on ops.
+"""Elementwise chains: of long ones the first ops alone count towards limits, and a program of nothing else is one structure.
 
 The other ops of a chain have one derivation each, so that they do not enlarge the search. An op that repeats the binary op
 before it counts, since laws reassociate the operands of both.
 
-The structure of an elementwise program: its ops as they are, in one block graph.
-
-Joint extraction makes elementwise kernels of any number of ops. Their alternatives are too many to enumerate, and none of them
-moves fewer bytes.
+An elementwise program is searched as it is, in one block graph: joint extraction makes such kernels of any number of ops. Their
+alternatives are too many to enumerate, and none of them moves fewer bytes.
 """
 
 from collections.abc import Iterable, Mapping

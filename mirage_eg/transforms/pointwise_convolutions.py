@@ -1,11 +1,13 @@
-"""Convolutions of 1×1 windows as matrix products, which the block search fuses with the ops around them.
+"""Convolutions of 1×1 windows and of patches as matrix products, which the block search fuses with the ops around them.
+
+Windows of one position:
 
 conv(x, w) = reshape(w [O, C] @ reshape(x) [N, C, H·W])        stride 1, no pads, one group
            = reshape(reshape(x) [N, C] @ wᵀ [C, O])            likewise, where N images have one position each
 
 Large ones in float32 stay convolutions: torch computes these in TF32 by default, on matrix units, and products without.
 
-Convolutions of windows that neither overlap nor leave gaps, as products of patches and filters.
+Patches, which are windows that neither overlap nor leave gaps:
 
 conv(x, w) = patches(x) [N·P, C·K] @ wᵀ [C·K, O]     stride = window, no pads, one group, extents multiples of the window
 

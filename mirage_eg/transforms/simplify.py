@@ -1,14 +1,12 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First convolutions of 1×1 windows and of patches become products (`pointwise_convolutions`), factors of
-queries and keys become factors of their product (`scaled_scores`), slices and concatenations move to the ends
+First convolutions of 1×1 windows and of patches become products (`pointwise_convolutions`), factors of queries and keys
+become factors of their product (`scaled_scores`), slices and concatenations move to the ends
 (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them (`early_picks`), and
 logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws merge constants and cancel
 transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is cheaper. Last, chains of
 products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified against the program as
 it was written.
-
-Extract the cheapest terms of an e-graph, and build the program that they form.
 
 A program is cheap if each of its terms is: a value that several terms share counts once for each of them.
 """

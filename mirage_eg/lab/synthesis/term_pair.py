@@ -1,6 +1,4 @@
-"""Pairs of equal terms, as the enumeration finds them.
-
-The operators over which terms are enumerated.
+"""Pairs of equal terms, as the enumeration finds them, and the operators over which it goes.
 
 The values of one term are a row of *columns*: entries of tensors under several samples and sizes. An undefined entry is
 not-a-number.

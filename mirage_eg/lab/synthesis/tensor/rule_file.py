@@ -1,7 +1,6 @@
 """The rule file of a tensor synthesis: each law with its evidence, then merges and groups that laws of concatenations give.
 
-Groups: all terms that differ in one operand, as the parts of one term; a merge of two terms, used for any number of them.
-
+A group has all terms that differ in one operand, as the parts of one term; it is a merge of two terms, used for any number.
 A merge joins x a and x b to x [a, b]. So x a, x b and x c are parts of x [[a, b], c], and so on by induction: the operands of a
 group are joined one by one in the order of the host, and each member is the last part of what is left.
 """
