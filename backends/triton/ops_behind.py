@@ -6,9 +6,11 @@ Nothing here is trusted: emitted kernels are checked against float64.
 from collections.abc import Iterator, Mapping
 
 from mirage_eg.backends.launches.implicit_products import ConvolutionKernel
-from mirage_eg.backends.triton.op_table import ELEMENTWISE
+from mirage_eg.backends.triton.op_table import ELEMENTWISE, triton_attributes
 from mirage_eg.backends.triton.pooling import Load
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.backends.triton.storage import is_widening
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.shapes import Shape
@@ -21,7 +23,7 @@ def ops_behind(
     broadcast.
 
     `laid`: the copies of image and weight that the kernel reads; `pointers` are those of what it reads. What has a number of
-    each channel alone is computed once.
+    each channel alone is computed once. All ops compute in float32; a cast to a narrower type rounds.
     """
     graph, inside = file.graph, {*kernel.nodes}
     [[convolved]] = (values for place, (_, values) in enumerate(graph.numbered()) if place == kernel.nodes[0])
@@ -37,13 +39,15 @@ def ops_behind(
             read = laid.get(value, value)
             steps = _spread_steps(own, file.strides[read], shape, len(graph.types[convolved].shape))
             text, is_shared = load(steps, pointers[read]), not any((steps[0], *steps[2:]))
-        elif item.op in RESHAPES | CASTS:
+        elif item.op in RESHAPES or is_widening(graph, item):
             return named(item.operands[0], shape, names, load)
         else:
             shapes = [graph.types[operand].shape for operand in item.operands]
             shapes = [shape if shape != own and max(each, default=1) > 1 else each for each in shapes]
             operands = [named(operand, each, names, load) for operand, each in zip(item.operands, shapes, strict=True)]
-            text, is_shared = ELEMENTWISE[item.op].triton(operands, item.mapping), {*operands} <= {*shared.values()}
+            rounded = ".to(tl.float32)" if item.op in CASTS else ""
+            text = ELEMENTWISE[item.op].triton(operands, triton_attributes(item, DType.float32)) + rounded
+            is_shared = {*operands} <= {*shared.values()}
         name, count = f"value{count}", count + 1
         lines.append(f"{name} = {text}")
         (shared if is_shared else names)[value, shape] = name

@@ -1,5 +1,6 @@
 """Convolutions for which cuDNN has no good kernel are generated kernels, with the elementwise ops behind them."""
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.tensor import Tensor
 from mirage_eg.ir.windows import channels_last
-from property_tests.support.hand_written import ROUNDING, error_of
+from property_tests.support.hand_written import ROUNDING, error_of, inputs_of
 
 
 @pytest.fixture
@@ -251,6 +252,18 @@ def test_casts_of_floats_are_in_the_kernel(run_program: RunProgram) -> None:
     p.mark_output(y)
     assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
     assert error_of(run_program, p.graph()) < ROUNDING["float16"]
+
+
+@pytest.mark.parametrize("groups", [1, 32])
+def test_a_cast_to_a_narrower_type_rounds_in_the_kernel(run_program: RunProgram, groups: int) -> None:
+    p, shape = new_kernel_graph(), (1, 32, 5, 6)
+    x = p.new_input(shape, "float16", "x", strides=channels_last(shape))
+    w = p.new_input((32, 32 // groups, 3, 3), "float16", "w", weight=True)
+    y = p.op("cast", p.conv2d(x, w, groups=groups), dtype="float32")
+    p.mark_output(p.op("cast", p.op("cast", p.scale(y, 3), dtype="float16"), dtype="float32"))
+    assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
+    [got] = run_program(emit(p.graph()), inputs_of(p.graph()))
+    assert np.array_equal(got, got.astype(np.float16))
 
 
 def test_what_the_convolution_reads_is_written(run_program: RunProgram) -> None:
