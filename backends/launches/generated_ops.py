@@ -7,10 +7,9 @@ from itertools import islice, product
 from math import prod
 from typing import NamedTuple
 
-from mirage_eg.backends.launches.activated_product import activated_products
 from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
-from mirage_eg.backends.launches.convolution import fused_convolutions
 from mirage_eg.backends.launches.image_layouts import MOST_FACTORS, is_of_each_channel
+from mirage_eg.backends.launches.library_calls import made_by_calls
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.ir.dtypes import DType
@@ -32,10 +31,7 @@ _FEWEST_RESULTS = 1 << 22  # of a row-major convolution: smaller ones of cuDNN t
 _TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
 _ROWS_OF_CONVOLUTION = (8, *_ROWS)
-_VECTOR, _VECTOR_OF_CONVOLUTION = (
-    4,
-    2,
-)  # channels of a thread, channels last; of a filter that is no weight one, as it is stored
+_VECTOR, _VECTOR_OF_CONVOLUTION = 4, 2  # channels of a thread, channels last; one of a filter that is no weight
 _TILES = ((4, 4), (2, 2), (1, 1))
 """Rows and columns of a thread of a convolution channels last. Of ten forms on an H200 4 × 4 results of one or two channels
 were the fastest for 128 images, and for one, by up to a factor of two."""
@@ -259,8 +255,7 @@ def _with_prologue(graph: Graph, scan: Scan) -> Scan | None:
     """The scan with the elementwise ops that make its operand alone, of tensors of the same shape."""
     [x] = scan.sources
     nodes, sources = list[int](), list[int]()
-    fixed = prepared_values(graph).union(*(it.values for it in fused_convolutions(graph)))
-    fixed = fixed.union(*(it.values for it in activated_products(graph)))
+    fixed = prepared_values(graph) | made_by_calls(graph)
 
     def take(value: int) -> None:
         if len(graph.readers[value]) == 1 and value not in fixed and _is_computed(graph, value):

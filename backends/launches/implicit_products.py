@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from mirage_eg.backends.launches.generated_ops import Pooling, convolution_of_each_channel, scans
 from mirage_eg.backends.launches.image_layouts import is_rare_convolution
+from mirage_eg.backends.launches.library_calls import made_by_calls
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.small_convolutions import TILE, is_small_convolution
 from mirage_eg.ir.dtypes import DType
@@ -196,8 +197,8 @@ def implicit_products(graph: Graph) -> tuple[ConvolutionKernel, ...]:
     """The convolutions that generated kernels compute."""
     if graph.depends_on_sizes or not any(item.op in _CONVOLUTIONS for item in graph.nodes):
         return ()
-    prepared, found = prepared_values(graph), list[ConvolutionKernel]()
-    taken = {position for it in scans(graph) for position in it.nodes} | {graph.makers[value] for value in prepared}
+    found, elsewhere = list[ConvolutionKernel](), prepared_values(graph) | made_by_calls(graph)
+    taken = {position for it in scans(graph) for position in it.nodes} | {graph.makers[value] for value in elsewhere}
     for position, (item, values) in enumerate(graph.numbered()):
         if item.op in _CONVOLUTIONS and graph.types[values[0]].dtype in _TYPES and position not in taken:
             nodes = _with_channels(graph, _with_epilogue(graph, position, values[0], taken), taken)

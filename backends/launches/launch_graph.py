@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from mirage_eg.backends.launches.activated_product import activated_products
-from mirage_eg.backends.launches.attention import LibraryAttention, library_attentions
+from mirage_eg.backends.launches.attention import LibraryAttention
 from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order, summed_indices
-from mirage_eg.backends.launches.convolution import FusedConvolution, fused_convolutions
+from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.generated_ops import poolings, scans
 from mirage_eg.backends.launches.implicit_products import implicit_products
+from mirage_eg.backends.launches.library_calls import LibraryCall, library_calls
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.launches.top_k import top_ks
 from mirage_eg.backends.launches.views import transposed_operands
@@ -47,9 +47,6 @@ class LaunchKind(Enum):
     def is_kernel(self) -> bool:
         """Whether a kernel runs in each call."""
         return self not in (LaunchKind.PREPARED, LaunchKind.VIEW)
-
-
-LibraryCall = LibraryAttention | FusedConvolution | BiasedProduct
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +156,7 @@ _KINDS: Mapping[type, LaunchKind] = {
 
 
 def _of_library_calls(graph: Graph, steps: Mapping[int, int]) -> Iterator[Launch]:
-    calls: list[LibraryCall] = [*library_attentions(graph), *fused_convolutions(graph), *activated_products(graph)]
-    for it in calls:
+    for it in library_calls(graph):
         views = it.views if isinstance(it, LibraryAttention) else ()
         nodes, shown = (tuple(map(graph.makers.__getitem__, values)) for values in (it.values, views))
         yield Launch(_KINDS[type(it)], steps[nodes[-1]], nodes, tuple(dict.fromkeys(it.read)), it.values[-1:], it, shown)

@@ -6,11 +6,9 @@ The router of a layer of experts is such a kernel.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mirage_eg.backends.launches.activated_product import activated_products
-from mirage_eg.backends.launches.attention import library_attentions
-from mirage_eg.backends.launches.convolution import fused_convolutions
 from mirage_eg.backends.launches.generated_ops import scans
 from mirage_eg.backends.launches.implicit_products import implicit_products
+from mirage_eg.backends.launches.library_calls import made_by_calls
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -75,10 +73,8 @@ def _top_ks(graph: Graph) -> Iterator[TopK]:
 
 def _elsewhere(graph: Graph) -> set[int]:
     """The nodes of other launches of several ops."""
-    values = [it.values for it in library_attentions(graph)] + [it.values for it in fused_convolutions(graph)]
-    values += [it.values for it in activated_products(graph)]
     nodes = [it.nodes for it in scans(graph)] + [it.nodes for it in implicit_products(graph)]
-    return {graph.makers[value] for each in values for value in each}.union(*nodes)
+    return {graph.makers[value] for value in made_by_calls(graph)}.union(*nodes)
 
 
 def _after(

@@ -116,6 +116,22 @@ def test_a_weight_has_the_places_of_its_window_first(run_program: RunProgram, we
     assert error_of(run_program, program) < ROUNDING["float16"]
 
 
+@pytest.mark.parametrize("of_attention", [False, True])
+def test_an_op_of_a_library_call_is_in_no_other_kernel(run_program: RunProgram, of_attention: bool) -> None:
+    p, shape = new_kernel_graph(), (1, 8, 8, 8)
+    x = p.new_input(shape, "float16", "x", strides=channels_last(shape))
+    added = p.conv2d(x, p.new_input((8, 1, 3, 3), "float16", "w", weight=True), pads=(1,) * 4, groups=8)
+    if of_attention:
+        q, k, v = (p.new_input((1, 8, 8, 16), "float16", name) for name in "qkv")
+        scores = p.add(p.matmul(q, p.transpose(k, (0, 1, 3, 2))), added)
+        p.mark_output(p.matmul(p.softmax(scores, 3), v))
+    else:
+        p.mark_output(p.relu(p.add(p.conv2d(x, p.new_input((8, 8, 1, 1), "float16", "v", weight=True)), added)))
+    call = LaunchKind.ATTENTION if of_attention else LaunchKind.CONVOLUTION
+    assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT, call]
+    assert error_of(run_program, p.graph()) < ROUNDING["float16"]
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
