@@ -14,7 +14,7 @@ from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.ops_behind import ops_behind
-from mirage_eg.backends.triton.pooling import write_windows
+from mirage_eg.backends.triton.pooling import write_each_channel
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.written_calls import channels_last_operands
 from mirage_eg.ir.dtypes import DType
@@ -38,7 +38,7 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
     read = [laid.get(operand, operand) for operand in kernel.operands]
     if isinstance(it, Pooling):
         launch = replace(launch, operands=tuple(read))
-        write_windows(file, launch, it, file.strides[laid[w]], partial(ops_behind, file, kernel, laid), helpers)
+        write_each_channel(file, launch, it, file.strides[laid[w]], partial(ops_behind, file, kernel, laid), helpers)
         return
     options = (_WARPS, _STAGES) if it.is_small else (it.tile_positions // 32,)
 

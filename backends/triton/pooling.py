@@ -31,7 +31,7 @@ def write_pooling(file: ProgramFile, launch: Launch) -> None:
     _write(file, launch, pooling, partial(_body, pooling), [NAN_MAX] if pooling.is_max else [])
 
 
-def write_windows(
+def write_each_channel(
     file: ProgramFile, launch: Launch, pooling: Pooling, factors: Shape, behind: Behind, helpers: Sequence[str]
 ) -> None:
     """Write the kernel of a convolution whose filter has the strides `factors`, and of the ops `behind` it, and its launch."""
