@@ -146,8 +146,7 @@ def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device) -> fl
     """The microseconds in which a multiprocessor loads nothing, where blocks without tl.dot stream from memory.
 
     A block loads nothing while it waits for its loads and reduces them; other blocks that the registers hold do then, and fewer
-    where all start at once. Reductions outside a loop follow each other, as those of a norm and of the product behind
-    it.
+    where all start at once. Reductions outside a loop follow each other, as those of a norm and of the product behind it.
     """
     own = max(1.0, blocks / device.multiprocessors)
     chains = work.once**2 / 2 + (loop * work.live * work.steps if loop > 1 else 0.0)

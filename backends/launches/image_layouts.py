@@ -117,7 +117,7 @@ def is_rare_convolution(graph: Graph, item: Node) -> bool:
     images in any order.
 
     On an H200 cuDNN reached 1 to 20 TFLOP/s in float32 for volumes of few channels, groups, and transposed volumes with large
-    windows and few channels, and 88 to 160 for others, transposed ones with dilated strides among them. In half precision it is
+    windows and few channels. It reached 88 to 160 for others, also transposed with dilated strides. In half precision it is
     slow for volumes of few channels, and for row-major images of few channels alone. Transposed images of one row took 1,760 µs
     in float32 and 1,267 in half precision (KernelBench's problem 74 of level 1), generated 1,210 and 531.
     """

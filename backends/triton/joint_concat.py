@@ -1,6 +1,8 @@
-"""The launch of several copies: one generated kernel with a branch for each operand of a concatenation, which it copies to its
-place in the result, for rows that are written in place, for inputs that convolutions read channels last, and for images that
-convolutions give so."""
+"""The launch of several copies: one generated kernel with a branch for each of them.
+
+An operand of a concatenation is copied to its place in the result. Others are rows that are written in place, inputs that
+convolutions read channels last, and images that convolutions give so.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
