@@ -145,6 +145,10 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
         tables = tables_of(module, [array.shape for array in arrays])
         for array, (name, kind) in zip(arrays, tables.inputs.items(), strict=True):
             tensors.append(place(name, kind, False).copy_(torch.from_numpy(np.ascontiguousarray(array))))
+        made = module.prepared(*(tensors[at] for at in module.WEIGHTS)) if hasattr(module, "prepared") else ()
+        for number, tensor in enumerate(made):
+            layout = (tensor.shape, str(tensor.dtype).removeprefix("torch."), tensor.stride())
+            tensors.append(place(f"prepared {number}", layout, False).copy_(tensor))
         for name, kind in tables.buffers.items():
             tensors.append(place(name, kind, True))
         _guard.watch(regions)
