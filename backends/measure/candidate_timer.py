@@ -95,12 +95,14 @@ class Outcome:
     """`us` where the candidate is right; `problem` where it is wrong or does not run.
 
     `error` is relative to the largest element. `kernels_us` has the time of each generated kernel, where there are several.
+    `tried`: it compiled.
     """
 
     us: float | None
     error: float | None
     problem: str | None
     kernels_us: tuple[float, ...] = ()
+    tried: bool = True
 
 
 @dataclass(frozen=True, slots=True)

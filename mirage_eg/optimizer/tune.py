@@ -327,7 +327,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
         fresh = []
         for variant in variants:
             if variant.problem is not None:
-                run.tuning.record(_measurement(run, stage, variant, Outcome(None, None, variant.problem)))
+                run.tuning.record(_measurement(run, stage, variant, Outcome(None, None, variant.problem, tried=False)))
             elif variant.source not in run.sources:
                 run.sources.add(variant.source)
                 fresh.append(variant)

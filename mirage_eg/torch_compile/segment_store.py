@@ -85,8 +85,8 @@ class FoundSegment:
 
     @property
     def refused(self) -> bool:
-        """Whether fused kernels were tuned, and none was right; `grid` has an entry for each generated kernel."""
-        fused = [it for it in self.result.measurements if it.grid]
+        """Whether the tuner ran fused kernels, and none was right; `grid` has an entry for each generated kernel."""
+        fused = [it for it in self.result.measurements if it.grid and it.outcome.tried]
         return bool(fused) and all(it.us is None for it in fused)
 
     @cached_property

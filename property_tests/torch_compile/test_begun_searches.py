@@ -115,8 +115,8 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found(monkeypatc
         segment = store.find(graph.graph(), settings, lambda *seen: None, until=until)
         assert segment is not None and segment.candidate is found.candidates[0]
         assert segment.note == "not tuned: its share of the 7 s of budget was spent"
-    for problem, used in (("wrong: 0.5 of the largest element", False), (None, True)):
-        outcome = Outcome(None if problem else 3.0, None, problem)
+    wrong, stopped = Outcome(None, 0.5, "wrong"), Outcome(None, None, "the compiler stopped", tried=False)
+    for outcome, used in ((wrong, False), (Outcome(3.0, 0.0, None), True), (stopped, True)):
         measured = (Measurement("structures", 0, ((4,),), (), (), "", outcome, ""),)
         monkeypatch.setattr(
             segment_store, "search_segment", lambda *given, it=measured: replace(found, candidates=(), measurements=it)
