@@ -190,7 +190,7 @@ _ROWS = (
             "name": "text?",
             "omap": "ints?",
             "dtype": "text?",
-            "strides": "ints?",  # in memory; of a program those that the caller wants (`ir.written_inputs`)
+            "strides": "ints?",  # the steps in memory that the caller of a program wants (`ir.written_inputs`)
             "into": "int?",  # of a program: the place of the input whose memory receives the result (`ir.written_inputs`)
         },
     ),

@@ -151,9 +151,10 @@ def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device) -> fl
     own = max(1.0, blocks / device.multiprocessors)
     chains = work.once**2 / 2 + (loop * work.live * work.steps if loop > 1 else 0.0)
     together = max(1.0, min(work.resident, own))
-    return own / together ** (2 if own > together else 1.5) * chains * device.step_us
+    return own / together ** (IN_TURNS if own > together else AT_ONCE) * chains * device.step_us
 
 
+IN_TURNS, AT_ONCE = 2, 1.5  # powers of the blocks that hide a wait: where more follow, and where all start at once (fitted)
 RESIDENT_PRODUCTS = 2  # blocks of a multiprocessor whose products have computed operands, by their registers
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run

@@ -14,8 +14,8 @@ from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.ops_behind import ops_behind
-from mirage_eg.backends.triton.pooling import write_each_channel
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.backends.triton.windows import write_each_channel
 from mirage_eg.backends.triton.written_calls import channels_last_operands
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import TensorType

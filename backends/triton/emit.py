@@ -26,7 +26,6 @@ from mirage_eg.backends.triton.joint_concat import moves_rows, write_conversions
 from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
-from mirage_eg.backends.triton.pooling import write_pooling
 from mirage_eg.backends.triton.prepared_weights import NAMES, preparation_functions, values_kept, weights_read
 from mirage_eg.backends.triton.program_file import LoweredProgram, ProgramFile
 from mirage_eg.backends.triton.scan import write_scan
@@ -34,6 +33,7 @@ from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
 from mirage_eg.backends.triton.tiles import names_used
 from mirage_eg.backends.triton.top_k import write_top_k
+from mirage_eg.backends.triton.windows import write_pooling
 from mirage_eg.backends.triton.written_calls import (
     ACTIVATED,
     ACTIVATED_SOURCE,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from mirage_eg.backends.launches.implicit_products import ConvolutionKernel
 from mirage_eg.backends.triton.op_table import ELEMENTWISE, triton_attributes
-from mirage_eg.backends.triton.pooling import Load
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.storage import is_widening
+from mirage_eg.backends.triton.windows import Load
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.op.moves import RESHAPES

@@ -270,7 +270,7 @@ def _slice(op: ElementwiseOp) -> str:
 
 
 def _below(op: ElementwiseOp) -> str:
-    """The operands of what is part of the root are, too."""
+    """below(f(x, y)) gives below(x) and below(y): operands of a part of the root are parts of the root."""
     below = " ".join(f"(below {x})" for x in op.operands)
     return _law(f"(rule ((below e) (= e {_term(op, op.operands)})) ({below})", "below", op, "subexpression")
 

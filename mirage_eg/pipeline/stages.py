@@ -86,7 +86,7 @@ def run_wanted(
     known: Sequence[KnownSegment] = (),
     ahead: Sequence[RegionSearch] = (),
 ) -> Result:
-    """Run all stages for what is wanted of them.
+    """Run all stages, with those parts of the report that are `wanted`.
 
     `known`: segments of a search for the same program at other sizes, which takes the place of the search; so does what was
     found `ahead`, for each region.

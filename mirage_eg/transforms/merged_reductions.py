@@ -55,7 +55,7 @@ def _chains(program: Graph) -> dict[int, _Chain]:
 
 
 def _groups(rank: int, reduced: Sequence[int]) -> list[list[int]]:
-    """All dims in order, neighbours among those that are reduced together."""
+    """The dims in order, in groups: neighbouring reduced dims are one group, each other dim is one of its own."""
     groups: list[list[int]] = []
     for dim in range(rank):
         if groups and dim in reduced and groups[-1][-1] in reduced:

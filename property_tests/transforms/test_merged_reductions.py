@@ -16,7 +16,7 @@ from mirage_eg.transforms.merged_reductions import with_merged_reductions
 
 
 def chain(shape: tuple[int, ...], ops: list[str], dims: list[int], also: int | None = None) -> Graph:
-    """Reductions one after the other; the result of number `also` is an output, too."""
+    """A chain of reductions; the result of the reduction number `also` is a second output."""
     p = new_kernel_graph()
     x = p.new_input(shape, "float32")
     for number, (op, dim) in enumerate(zip(ops, dims, strict=True)):

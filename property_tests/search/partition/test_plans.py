@@ -177,5 +177,5 @@ def test_a_core_bounds_all_segments_around_it_and_is_searched_once() -> None:
     assert graph.core(core) == core
     graph.evaluate([core], find)
     assert asked == [graph.segments[core]]
-    assert whole in graph.infeasible  # where no block holds the core, none holds what is around it
+    assert whole in graph.infeasible  # no block holds the core, so none holds the segment around it
     assert graph.core(whole) != core

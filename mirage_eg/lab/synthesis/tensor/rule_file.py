@@ -2,7 +2,7 @@
 
 A group has all terms that differ in one operand, as the parts of one term; it is a merge of two terms, used for any number.
 A merge joins x a and x b to x [a, b]. So x a, x b and x c are parts of x [[a, b], c], and so on by induction: the operands of a
-group are joined one by one in the order of the host, and each member is the last part of what is left.
+group are joined one by one, in the order of the terms, and each term is the last part of the concatenation that is left.
 """
 
 import re
