@@ -29,7 +29,7 @@ from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.aligned_rows import UnalignedProduct, row_major_results, unaligned_products
 from mirage_eg.backends.launches.attention import LibraryAttention
-from mirage_eg.backends.launches.generated_ops import Pooling, poolings
+from mirage_eg.backends.launches.generated_ops import WindowOp, poolings
 from mirage_eg.backends.launches.image_layouts import has_channels_last, is_channels_last_convolution
 from mirage_eg.backends.launches.implicit_products import implicit_products
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
@@ -90,7 +90,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
         case Launch(kind=LaunchKind.CONCATENATION):
             return KernelWork("copy", sum(bytes_of_copies(graph, graph.nodes[position]) for position in launch.nodes))
         case Launch(kind=LaunchKind.POOLING):
-            return _pooling_work(poolings(graph)[launch.nodes[0]], dram)
+            return _window_work(poolings(graph)[launch.nodes[0]], dram)
         case Launch(kind=LaunchKind.IMPLICIT_PRODUCT):
             return _convolution_work(graph, launch, dram)
         case Launch(kind=LaunchKind.SCAN):
@@ -119,16 +119,16 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
     return KernelWork(item.op, dram, rows=rows, waits=waits_of(graph, item, result), functions=functions)
 
 
-def _pooling_work(pooling: Pooling, dram: int) -> KernelWork:
-    sums = pooling.rows * pooling.columns * pooling.vector * prod(pooling.window) if pooling.has_factors else 0
-    return KernelWork("pool", dram, loads=pooling.elements, steps=_FEW_LOADS + sums / _OF_STEP if sums else 0)
+def _window_work(op: WindowOp, dram: int) -> KernelWork:
+    sums = op.rows * op.columns * op.vector * prod(op.window) if op.has_factors else 0
+    return KernelWork("pool", dram, loads=op.elements, steps=_FEW_LOADS + sums / _OF_STEP if sums else 0)
 
 
 def _convolution_work(graph: Graph, launch: Launch, dram: int) -> KernelWork:
     """The products of a generated convolution, and the elements of windows that its programs load."""
     [product] = (it.product for it in implicit_products(graph) if it.nodes == launch.nodes)
-    if isinstance(product, Pooling):
-        return replace(_pooling_work(product, dram), copied=converted_bytes(graph, graph.nodes[launch.nodes[0]]))
+    if isinstance(product, WindowOp):
+        return replace(_window_work(product, dram), copied=converted_bytes(graph, graph.nodes[launch.nodes[0]]))
     slowdown = 1.0 if product.is_half else _IN_FLOAT32
     if product.is_small:
         item, steps = graph.nodes[launch.nodes[0]], _STEP * (1 + product.terms.rows / 128) * product.loop / product.parts

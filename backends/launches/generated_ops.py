@@ -42,7 +42,7 @@ _MOST_SOURCES = 4  # of a cumulative sum
 
 
 class RowTile(NamedTuple):
-    """What a program of a pooling has where one row gives its place: `parts` of so many columns; `programs` have a row."""
+    """What a program has where one row gives its place: `parts` of so many columns; `programs` have a row."""
 
     columns: int
     parts: int
@@ -50,16 +50,15 @@ class RowTile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pooling:
-    """The windows of a pooling over the last dims of x, and how many rows and columns of the result a thread computes.
+class WindowOp:
+    """A pooling or a convolution of each channel, over windows of x, and how many rows and columns of the result a thread has.
 
-    A convolution of each channel alone is a pooling whose elements have factors.
     `needed`: the rows of x that these rows have, from the first one's start. Each is read once for all windows that have it.
     `x_last`, `result_last`: it is channels last, else row-major. `vector`: the channels of a thread; row-major images have one
     element, as each load of a warp has wide gaps with several.
     """
 
-    op: str
+    name: str
     x: Shape
     result: Shape
     window: Shape
@@ -76,12 +75,12 @@ class Pooling:
     @property
     def is_max(self) -> bool:
         """Whether it takes maxima."""
-        return self.op in MAX_POOLS
+        return self.name in MAX_POOLS
 
     @property
     def has_factors(self) -> bool:
         """Whether it is a convolution."""
-        return self.op in CONVOLUTIONS
+        return self.name in CONVOLUTIONS
 
     @property
     def results_of_channel(self) -> int:
@@ -140,23 +139,23 @@ class Pooling:
 
 
 @once_per_graph
-def poolings(graph: Graph) -> dict[int, Pooling]:
+def poolings(graph: Graph) -> dict[int, WindowOp]:
     """The poolings that generated kernels compute, by the positions of their nodes."""
     if graph.depends_on_sizes or not any(item.op in _WINDOWS for item in graph.nodes):
         return {}
-    strides, prepared, found = placement_of(graph).strides, prepared_values(graph), dict[int, Pooling]()
+    strides, prepared, found = placement_of(graph).strides, prepared_values(graph), dict[int, WindowOp]()
     for position, (item, values) in enumerate(graph.numbered()):
         if item.op not in _WINDOWS or graph.types[values[0]].dtype not in _TYPES:
             continue
         of_x, of_result = (_order(graph, strides, value) for value in (*item.operands, values[0]))
         if of_x is None or of_result is None or values[0] in prepared:
             continue
-        if (pooling := _pooling(graph, item, values[0], _ROWS)) is not None:
-            found[position] = replace(pooling, x_last=of_x, result_last=of_result, vector=_VECTOR if of_x else 1)
+        if (op := _of_most_rows(graph, item, values[0], _ROWS)) is not None:
+            found[position] = replace(op, x_last=of_x, result_last=of_result, vector=_VECTOR if of_x else 1)
     return found
 
 
-def convolution_of_each_channel(graph: Graph, item: Node, value: int, result: int) -> Pooling | None:
+def convolution_of_each_channel(graph: Graph, item: Node, value: int, result: int) -> WindowOp | None:
     """The windows of a convolution of each channel alone whose kernel is generated and writes a result: channels last, or of
     large images. Its filter may have any strides."""
     placement, [image, weight] = placement_of(graph), item.operands
@@ -168,7 +167,7 @@ def convolution_of_each_channel(graph: Graph, item: Node, value: int, result: in
     if of_result is None or not (is_last or (of_x is False and prod(graph.types[value].shape) >= _FEWEST_RESULTS)):
         return None
     if not is_last:
-        found = _pooling(graph, item, value, _ROWS_OF_CONVOLUTION)
+        found = _of_most_rows(graph, item, value, _ROWS_OF_CONVOLUTION)
         return None if found is None else replace(found, result_last=of_result)
     is_prepared = weight in marked_weights(graph) | prepared_values(graph)
     forms = (_form(graph, item, value, *tile, _VECTOR_OF_CONVOLUTION if is_prepared else 1) for tile in _TILES)
@@ -184,22 +183,22 @@ def _order(graph: Graph, strides: Sequence[Shape], value: int) -> bool | None:
     return True if len(shape) == 4 and strides[value] == channels_last(shape) else None
 
 
-def _pooling(graph: Graph, item: Node, value: int, rows: Sequence[int]) -> Pooling | None:
-    """The pooling with the most rows that its loads allow; None where one row has too many."""
+def _of_most_rows(graph: Graph, item: Node, value: int, rows: Sequence[int]) -> WindowOp | None:
+    """The op with the most rows that its loads allow; None where one row has too many."""
     forms = (_form(graph, item, value, it) for it in rows)
     return next((it for it in forms if it.loads <= _MOST_LOADS and (it.rows == 1 or _reuses(it))), None)
 
 
-def _form(graph: Graph, item: Node, value: int, rows: int, columns: int = 1, vector: int = 1) -> Pooling:
+def _form(graph: Graph, item: Node, value: int, rows: int, columns: int = 1, vector: int = 1) -> WindowOp:
     shapes = graph.types[item.operands[0]].shape, graph.types[value].shape
     window = item.get("window") or graph.types[item.operands[1]].shape[2:]
     windows = tuple(window), item["strides"], item.get("dilations") or (1,) * len(window), sides(item.mapping)[0]
-    return Pooling(item.op, *shapes, *windows, bool(item.get("count_include_pad")), rows, columns, vector)
+    return WindowOp(item.op, *shapes, *windows, bool(item.get("count_include_pad")), rows, columns, vector)
 
 
-def _reuses(pooling: Pooling) -> bool:
+def _reuses(op: WindowOp) -> bool:
     """Whether rows share elements of x, and the result has so many."""
-    return pooling.result[-2] >= pooling.rows and len(pooling.needed) < pooling.rows * pooling.window[-2]
+    return op.result[-2] >= op.rows and len(op.needed) < op.rows * op.window[-2]
 
 
 @dataclass(frozen=True, slots=True)

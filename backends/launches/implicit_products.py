@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import NamedTuple
 
-from mirage_eg.backends.launches.generated_ops import Pooling, convolution_of_each_channel, scans
+from mirage_eg.backends.launches.generated_ops import WindowOp, convolution_of_each_channel, scans
 from mirage_eg.backends.launches.image_layouts import is_rare_convolution
 from mirage_eg.backends.launches.library_calls import made_by_calls
 from mirage_eg.backends.launches.placement import placement_of
@@ -186,7 +186,7 @@ class ConvolutionKernel:
     """The positions of a convolution, first, and of the other ops that its kernel computes, the last one's result last; the
     values that it reads (image and weight first) and the value that it writes."""
 
-    product: ImplicitProduct | Pooling
+    product: ImplicitProduct | WindowOp
     nodes: tuple[int, ...]
     operands: tuple[int, ...]
     value: int
@@ -212,7 +212,7 @@ def _kernel(graph: Graph, nodes: tuple[int, ...]) -> ConvolutionKernel | None:
     """The kernel of a convolution, the first of some nodes; None where the library computes it."""
     made = {place: values[0] for place, (_, values) in enumerate(graph.numbered()) if place in nodes}
     item, convolved, result = graph.nodes[nodes[0]], made[nodes[0]], made[nodes[-1]]
-    product: ImplicitProduct | Pooling | None
+    product: ImplicitProduct | WindowOp | None
     if is_rare_convolution(graph, item) or is_small_convolution(graph, item):
         product = _implicit_product(graph, item, convolved, result)
     elif item.op in TRANSPOSED or (product := convolution_of_each_channel(graph, item, convolved, result)) is None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from mirage_eg.backends.launches.generated_ops import Pooling
+from mirage_eg.backends.launches.generated_ops import WindowOp
 from mirage_eg.backends.launches.implicit_products import ImplicitProduct, implicit_products
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
@@ -33,10 +33,10 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
     it, items = kernel.product, [file.graph.nodes[position] for position in kernel.nodes]
     helpers = [name for item in items[1:] if item.op in ELEMENTWISE for name, _ in ELEMENTWISE[item.op].helpers]
     x, w = items[0].operands
-    is_last = it.x_last if isinstance(it, Pooling) else it.is_small
+    is_last = it.x_last if isinstance(it, WindowOp) else it.is_small
     laid = dict(zip((x, w), channels_last_operands(file, items[0]) if is_last else (x, w), strict=True))
     read = [laid.get(operand, operand) for operand in kernel.operands]
-    if isinstance(it, Pooling):
+    if isinstance(it, WindowOp):
         launch = replace(launch, operands=tuple(read))
         write_each_channel(file, launch, it, file.strides[laid[w]], partial(ops_behind, file, kernel, laid), helpers)
         return

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.launches import generated_ops
-from mirage_eg.backends.launches.generated_ops import Pooling
+from mirage_eg.backends.launches.generated_ops import WindowOp
 from mirage_eg.backends.launches.implicit_products import implicit_products
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.triton.emit import emit
@@ -95,8 +95,8 @@ def each_channel(
     return p.graph()
 
 
-def windows_of(program: Graph) -> list[Pooling]:
-    return [it.product for it in implicit_products(program) if isinstance(it.product, Pooling)]
+def windows_of(program: Graph) -> list[WindowOp]:
+    return [it.product for it in implicit_products(program) if isinstance(it.product, WindowOp)]
 
 
 def test_a_convolution_alone_keeps_a_row_major_image() -> None:
