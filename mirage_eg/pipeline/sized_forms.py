@@ -4,12 +4,15 @@ Structures name axes, not extents: those of one size above 1 are those of all. A
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import prod
 
+from mirage_eg.ir.at_sizes import dense_strides
 from mirage_eg.ir.axes import Axes, infer_axes, resize
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.pipeline.program_form import is_alike, outline
 from mirage_eg.search.heuristics import SEARCH
@@ -46,8 +49,7 @@ class SizedForms:
             return None
         if resized is None or resized.output_types != program.output_types:
             return None
-        inputs = iter(program.inputs)
-        return Graph(tuple(next(inputs) if item.op == "input" else item for item in resized.nodes))
+        return _with_inputs(resized, program.inputs)
 
     def has(self, parts: Sequence[PlanPart]) -> bool:
         """Whether the segments of a plan are those of this form: a plan of a program by graph substitutions has others."""
@@ -74,9 +76,25 @@ class SizedForms:
         if min(sizes, default=2) > 1:
             return primitive
         try:
-            return resize(self.primitive, axes, [max(2, size) for size in sizes])
+            return _laid_out(resize(self.primitive, axes, [max(2, size) for size in sizes]), self.primitive)
         except TiedToSizeError:
             return None
+
+
+def _laid_out(resized: Graph, given: Graph) -> Graph:
+    """The resized program with the dims of its inputs in memory as those given; with none where these have gaps."""
+    inputs = []
+    for item, like in zip(resized.inputs, given.inputs, strict=True):
+        with suppress(TiedToSizeError):
+            strides = like.get("strides") and dense_strides(like["shape"], like["strides"], item["shape"])
+            item = node("input", **item.mapping | {"strides": strides})
+        inputs.append(item)
+    return _with_inputs(resized, inputs)
+
+
+def _with_inputs(graph: Graph, inputs: Sequence[Node]) -> Graph:
+    left = iter(inputs)
+    return Graph(tuple(next(left) if item.op == "input" else item for item in graph.nodes))
 
 
 def _sizes_between(searched: Graph, program: Graph) -> tuple[Axes, tuple[int, ...]] | None:

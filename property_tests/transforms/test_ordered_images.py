@@ -80,16 +80,17 @@ def test_what_is_between_convolutions_is_read_channels_last() -> None:
     assert all(item.get("strides") is None for item in segment_program(program, first).inputs)
 
 
-def pooled(extent: int) -> Graph:
+def pooled(extent: int, images: int = 2) -> Graph:
     p = new_kernel_graph()
-    shape = (2, 16, extent, extent)
+    shape = (images, 16, extent, extent)
     p.mark_output(p.mean(p.mean(p.relu(p.new_input(shape, "float32", "x", strides=channels_last(shape))), 3), 2))
     return p.graph()
 
 
-def test_structures_of_images_channels_last_serve_other_sizes() -> None:
+@pytest.mark.parametrize("other", [pooled(12), pooled(12, images=1)], ids=["two", "one"])
+def test_structures_of_images_channels_last_serve_other_sizes(other: Graph) -> None:
     options = Options(device="cpu", gpu="H100", jobs=1, top=1, cache=False)
-    found, other = optimize("p", pooled(8), options), pooled(12)
+    found = optimize("p", pooled(8), options)
     again = OtherSizes(found, pooled(8), other, options).tiled()
     assert again is not None and again.candidates[0].fused and again.candidates[0].verdict.equal
     arrays = inputs_of(other)
