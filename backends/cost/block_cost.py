@@ -145,16 +145,16 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
 def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device) -> float:
     """The microseconds in which a multiprocessor loads nothing, where blocks without tl.dot stream from memory.
 
-    A block loads nothing while it waits for its loads and reduces them; other blocks that the registers hold do then, and fewer
-    where all start at once. Reductions outside a loop follow each other, as those of a norm and of the product behind it.
+    A block loads nothing while it waits for its loads and reduces them; other blocks that the registers hold do then.
+    Reductions outside a loop follow each other, as those of a norm and of the product behind it.
     """
     own = max(1.0, blocks / device.multiprocessors)
     chains = work.once**2 / 2 + (loop * work.live * work.steps if loop > 1 else 0.0)
     together = max(1.0, min(work.resident, own))
-    return own / together ** (IN_TURNS if own > together else AT_ONCE) * chains * device.step_us
+    return own / together**HIDING * chains * device.step_us
 
 
-IN_TURNS, AT_ONCE = 2, 1.5  # powers of the blocks that hide a wait: where more follow, and where all start at once (fitted)
+HIDING = 1.75  # the power of the blocks that hide a wait (fitted)
 RESIDENT_PRODUCTS = 2  # blocks of a multiprocessor whose products have computed operands, by their registers
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run

@@ -8,6 +8,7 @@ from mirage_eg.backends.cost.liveness import LiveTiles, is_of_rows, is_of_vector
 from mirage_eg.backends.cost.registers import register_bytes
 from mirage_eg.backends.triton.miscompilations import ROWS
 from mirage_eg.backends.triton.shared_memory import fits_lower_bound, lower_bound
+from mirage_eg.backends.triton.tiles import padded_elements
 from mirage_eg.backends.triton.warps import WARP
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
@@ -86,7 +87,7 @@ def fits(block: Graph, limits: TileLimits) -> bool:
 
 def has_unfit_shape(block: Graph, limits: TileLimits) -> bool:
     """Whether a product's tiles do not fit by their shape: larger ones may."""
-    return _overflows_a_warp(block) or (limits.target in _WGMMA_TARGETS and _is_misread(block))
+    return _overflows_registers(block) or (limits.target in _WGMMA_TARGETS and _is_misread(block))
 
 
 def holds(live: LiveTiles, shapes: Sequence[Sequence[int]], limits: TileLimits) -> bool:
@@ -105,18 +106,26 @@ def _is_misread(block: Graph) -> bool:
     )
 
 
-def _overflows_a_warp(block: Graph) -> bool:
-    """Whether a product of 16 rows and columns has operands too long for one warp: each warp then holds all of both.
+def _overflows_registers(block: Graph) -> bool:
+    """Whether registers cannot hold the operands of a product: of 16 rows and columns each warp holds all of both.
 
-    Attention of one token in steps of 512 keys took 205 to 659 µs on an H100, in steps of 256 about 20.
+    Other operands go through registers only outside a loop. Attention of one token in steps of 512 keys took 205 to 659 µs on
+    an H100, in steps of 256 about 20. Products of 8 and 16 rows with 2,048 to 4,096 terms at once took 883 to 1,622 µs on an
+    H200, and 61 to 78 in a loop.
     """
-    products = [item for item in block.nodes if item.kind is Kind.MATMUL and not is_of_vector(block, item)]
-    pairs = [[block.types[operand] for operand in item.operands] for item in products]
-    return any(
-        max(left.shape[-2], right.shape[-1]) <= _ROW_OF_WARP
-        and 2 * _ROW_OF_WARP * left.shape[-1] * max(left.dtype.itemsize, right.dtype.itemsize) > register_bytes(WARP)
-        for left, right in pairs
-    )
+    for item in block.nodes:
+        if item.kind is not Kind.MATMUL or is_of_vector(block, item):
+            continue
+        left, right = (block.types[operand] for operand in item.operands)
+        size = max(left.dtype.itemsize, right.dtype.itemsize)
+        if max(left.shape[-2], right.shape[-1]) <= _ROW_OF_WARP:
+            overflows = 2 * _ROW_OF_WARP * left.shape[-1] * size > register_bytes(WARP)
+        else:
+            held = padded_elements(left.shape) + padded_elements(right.shape)
+            overflows = block.loop == 1 and held * size > register_bytes(block.threads)
+        if overflows:
+            return True
+    return False
 
 
 def footprint(block: Graph, limits: TileLimits) -> tuple[int, int]:

@@ -222,3 +222,14 @@ def test_no_step_of_an_attention_overflows_the_registers_of_a_warp(loop: int, fi
     p, v = block.new_input(scores, (-1,), 1), block.new_input(values, (1,), 0)
     block.new_output(block.forloop_accum(block.matmul(p, v)), (1,))
     assert fits(block.graph(), TileLimits()) is fitting
+
+
+@pytest.mark.parametrize(("terms", "loop", "fitting"), [(2560, 1, False), (2560, 5, True), (1024, 1, True)])
+def test_operands_of_a_product_outside_a_loop_fit_the_registers(terms: int, loop: int, fitting: bool) -> None:
+    program = new_kernel_graph()
+    rows, columns = program.new_input((8, terms), dtype="float16"), program.new_input((terms, 32), dtype="float16")
+    block = new_threadblock_graph((1,), forloop_range=loop)
+    left, right = block.new_input(rows, (-1,), 1), block.new_input(columns, (1,), 0)
+    product = block.matmul(left, right)
+    block.new_output(block.forloop_accum(product) if loop > 1 else product, (1,))
+    assert fits(block.graph(), TileLimits()) is fitting
