@@ -6,7 +6,7 @@ The model is crude on purpose: it ranks candidates before they are timed, and re
 """
 
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil, hypot, prod
 
 from mirage_eg.backends.cost.block_cost import BlockWork, Cost, block_cost, block_work, busy_blocks, cost_of_times, functions_of
 from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes
@@ -144,7 +144,7 @@ _STEP = 0.7
 _IN_FLOAT32 = 3.0  # products in bfloat16 of one in float32
 _GATHERED, _PARTED = 28, 45  # arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16
 _CHOICE_US = 0.15  # of one element of a row, by the latency of two reductions
-_FEW_LOADS, _OF_STEP = 4, 250  # iterations in the time of a thread's first loads, and its products in that of an iteration
+_FEW_LOADS, _OF_STEP = 4, 130  # iterations in the time of a thread's first loads, and its products in that of an iteration
 _POOLED = 11  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 81 loads on an H200
 
 
@@ -216,6 +216,9 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
     if kernel.op == "pool":
         times["arithmetic"] = _POOLED * kernel.loads / device.arithmetic_rate
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
+        if kernel.steps:  # products and loads hide each other in part
+            slowest = "memory" if times["memory"] > times["arithmetic"] else "arithmetic"
+            times[slowest] = hypot(times["memory"], times["arithmetic"])
     copy_us = kernel.copied / device.memory_bandwidth * 1e6 + device.launch_us * device.library_elementwise
     overhead = device.launch_us * _launches(kernel.op, device) + (copy_us if kernel.copied else 0.0)
     return cost_of_times(times, kernel.dram + kernel.copied, kernel.flops, overhead)

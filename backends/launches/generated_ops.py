@@ -32,10 +32,10 @@ _TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
 _ROWS_OF_CONVOLUTION = (8, *_ROWS)
 _VECTOR, _VECTOR_OF_CONVOLUTION = 4, 2  # channels of a thread, channels last; one of a filter that is no weight
-_TILES = ((4, 4), (2, 2), (1, 1))
-"""Rows and columns of a thread of a convolution channels last. Of ten forms on an H200 4 × 4 results of one or two channels
-were the fastest for 128 images, and for one, by up to a factor of two."""
-_OF_LOAD, _OF_RESULT = 0.18, 0.73  # the time of a product or load of them, and of a place, in loads of a pooling
+_TILES = ((4, 4, 1 << 14), (2, 2, 0), (1, 1, 0))
+"""Rows and columns of a thread of a convolution channels last, and the fewest threads. Of 17 forms on an H200 4 × 4 results of
+two channels were the fastest for 8 to 128 images, or within 7 %; 2 × 2 for one image, by up to a third."""
+_OF_PRODUCT = 0.17  # the time of a product of them, or of its load, in loads of a pooling
 _COLUMNS, _WASTED = (256, 128), 1.05  # columns of a part of a row; the parts of a row have at most so many times its columns
 _PARTS, _FEW_LOADS = (4, 2, 1), 32  # parts of a program; several only for few loads, which then share the address of a row
 _MOST_SOURCES = 4  # of a cumulative sum
@@ -128,12 +128,11 @@ class WindowOp:
 
     @property
     def elements(self) -> int:
-        """Elements that all programs load, or as many in the time of the loads, products and places of tiles; of a row of which
-        every second one is loaded, the others too, and parts of rows share an address."""
+        """Elements that all programs load, or as many in the time of the loads and products of tiles; of a row of which every
+        second one is loaded, the others too, and parts of rows share an address."""
         threads = prod(self.groups)
         if self.x_last and self.has_factors:
-            taps = prod(self.window)
-            return int(threads * (_OF_LOAD * (self.loads + taps) + self.rows * self.columns * (_OF_LOAD * taps + _OF_RESULT)))
+            return int(_OF_PRODUCT * threads * (self.loads + (1 + self.rows * self.columns) * prod(self.window)))
         shared = self.row_tile is not None and self.row_tile.parts > 1
         return threads * self.loads * (1 if self.x_last else min(self.strides[-1], _TOGETHER)) // (2 if shared else 1)
 
@@ -170,9 +169,14 @@ def convolution_of_each_channel(graph: Graph, item: Node, value: int, result: in
         found = _of_most_rows(graph, item, value, _ROWS_OF_CONVOLUTION)
         return None if found is None else replace(found, result_last=of_result)
     is_prepared = weight in marked_weights(graph) | prepared_values(graph)
-    forms = (_form(graph, item, value, *tile, _VECTOR_OF_CONVOLUTION if is_prepared else 1) for tile in _TILES)
-    found = next(it for it in forms if it.loads <= _MOST_LOADS and all(map(int.__le__, (it.rows, it.columns), it.result[-2:])))
+    vector = _VECTOR_OF_CONVOLUTION if is_prepared else 1
+    forms = ((_form(graph, item, value, rows, columns, vector), least * vector) for rows, columns, least in _TILES)
+    found = next(it for it, least in forms if _fits(it) and prod(it.groups) >= least)
     return replace(found, x_last=True, result_last=of_result)
+
+
+def _fits(op: WindowOp) -> bool:
+    return op.loads <= _MOST_LOADS and op.rows <= op.result[-2] and op.columns <= op.result[-1]
 
 
 def _order(graph: Graph, strides: Sequence[Shape], value: int) -> bool | None:
