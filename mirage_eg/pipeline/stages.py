@@ -98,8 +98,23 @@ def run_wanted(
 def search_ahead(request: RunRequest) -> list[RegionSearch]:
     """The searches of the regions of a run, in another process than the rest of it."""
     with _begun(request) as (run, _):
-        regions = divide(_with_constants(run)[0])
-        return [replace(_search(region.run)[0], parts=region.parts) for region in regions]
+        run, _ = _with_constants(run)
+        regions = divide(run)
+        return [
+            replace(_search(replace(region.run, until=_end_of(run, regions[number:])))[0], parts=region.parts)
+            for number, region in enumerate(regions)
+        ]
+
+
+def _end_of(run: Run, regions: Sequence[Region]) -> Deadline:
+    """When the first of these regions of a run ends: they share what is left of the budget by their ops."""
+    return after(run.until.part(HEURISTICS.until_joined).left() * _part(regions)) if regions[0].name else run.until
+
+
+def _part(regions: Sequence[Region]) -> float:
+    """The part of the first of these regions in what they share: by its ops, with some for each."""
+    works = [HEURISTICS.ops_of_a_search + op_count(expand(region.program)) for region in regions]
+    return works[0] / sum(works)
 
 
 @contextmanager
@@ -217,16 +232,15 @@ def _searched(
 ) -> tuple[list[SearchedRegion], Run]:
     """The regions of a program searched in turn, and the run, whose end a `tuning` with seconds of its own moves.
 
-    Several regions share what is left of the budget and of these seconds by their ops, with some for each.
+    Several regions share these seconds as they do the budget.
     """
-    found, ops = list[SearchedRegion](), [op_count(expand(region.program)) for region in regions]
+    found = list[SearchedRegion]()
     for number, region in enumerate(regions):
-        shares, until = [HEURISTICS.ops_of_a_search + count for count in ops[number:]], run.until
-        share = shares[0] / sum(shares)
         if region.name:
-            run.watch.observer("regions", number, len(regions), f"{ops[number]} ops, {len(region.parts)} times")
-            until = after(run.until.part(HEURISTICS.until_joined).left() * share)
-        own = tuning if tuning is None else tuning.of(share * tuning.effort.seconds)
+            ops = op_count(expand(region.program))
+            run.watch.observer("regions", number, len(regions), f"{ops} ops, {len(region.parts)} times")
+        own = tuning if tuning is None else tuning.of(_part(regions[number:]) * tuning.effort.seconds)
+        until = _end_of(run, regions[number:])
         found.append(search_region(region, until, own, known, ahead[number] if ahead else None))
         if tuning is not None:
             seconds = found[-1].finalists.tuning_seconds

@@ -85,7 +85,7 @@ def compile_graph(
         for node in module.graph.nodes
         if found.found.place.get(node) is Place.OUTSIDE and "getitem" not in str(node.target)
     )
-    records, chosen, until = gated_records(found, Weights(module, parameters), settings, until, other_sizes, meanwhile)
+    records, chosen, until = gated_records(found, Weights(module, parameters), settings, until, other_sizes, meanwhile, call)
     if chosen:
         replace_regions(module, chosen, fake)
     record = GraphRecord(new_number(), nodes, tuple(records), outside)
@@ -104,34 +104,32 @@ def gated_records(
     until: Deadline,
     other_sizes: bool,
     meanwhile: Callable[[], Settings] | None,
+    call: FirstCall,
 ) -> tuple[list[SegmentRecord], list[tuple[FxRegion, str]], Deadline]:
     """A record for each region, the accepted regions with their keys, and the end of the budget, which tuning does not spend.
 
-    Equal regions on one device are gated once.
-
-    Each of the different regions has at most twice its share of what is left of the budget, by its ops, and leaves half of
-    theirs to the others: few need so much. The largest is searched here, with all workers, and others meanwhile, each by one
-    worker; what they have done comes first, by the time that it is predicted to save. Where there is a `meanwhile`, this
-    process calls it while workers search all, and searches nothing afterwards that they search or will.
+    Equal regions on one device are gated once. Each of the different ones has at most twice its share of what is left of the
+    budget, by its ops, and leaves half of theirs to the others: few need so much. The largest is searched here, with all
+    workers, and others meanwhile, each by one worker; what they have done comes first, by the time that it is predicted to
+    save. Where there is a `meanwhile`, this process calls it while workers search all, and searches nothing afterwards that
+    they search or will. A region for which the `call` has no seconds of tuning left has the first kernels of the cost model.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
     store = store_of(settings)
-    ops = {(region.program, _device(region)): region.ops for region in found.regions if region.ops >= settings.min_ops}
     different = {(region.program, _device(region)): region for region in found.regions}
-    gain = partial(_predicted_gain, settings, Counter(region.program for region in found.regions))
+    times = Counter(region.program for region in found.regions)
     by_program: dict[Any, SegmentRecord] = {}
     with _disable_current_modes():
         in_order = sorted(different.items(), key=lambda pair: -pair[1].ops)
-        asked = [
-            (region.program, _weights(found, region))
-            for (_, device), region in in_order
-            if _left_to_torch(region, settings, device) is None
-        ]
+        regions = [region for (_, device), region in in_order if _left_to_torch(region, settings, device) is None]
+        asked = [(region.program, _weights(found, region)) for region in regions]
         searches, names = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
+        device = options_of(settings)[0].device_record
+        us = {it: times[it] * compiled_us(searches[name][1], device) for it, name in names.items()}
+        gain = partial(_predicted_gain, us, times)
         tunes = settings.tune > 0 and gpu_available()
-        gpus = gpus_of_first_kind() if searches and gpu_available() and settings.gate != "off" else []
-        gpus = gpus if tunes else gpus[:1]  # for the first run of kernels
+        gpus = _timing_gpus(settings) if searches else ()
         with shared_processes(), shared_timing_processes(gpus), Workers() as workers:
             apart = meanwhile is not None
             if searches and (apart or may_begin(workers)):
@@ -148,15 +146,23 @@ def gated_records(
                     program = searching.next_of([program for program, _ in pending], _until_gate(until, settings), gain)
                     same = next(each for each in pending if each[0] == program)
                     region, begun = pending.pop(same), time.monotonic()
-                    share = _share(until, region.ops / max(1, sum(ops.values())), settings, apart and not tunes)
-                    record = partial(_record, found, weights, region, settings, share, until, store, other_sizes)
+                    tune = call.part_of_tuning(us.get(program, 0.0), [us.get(it, 0.0) for it, _ in pending], settings.tune)
+                    ops = region.ops + sum(it.ops for it in pending.values() if it.ops >= settings.min_ops)
+                    share = _share(until, region.ops / max(1, ops), settings, apart and not (tunes and tune))
+                    record = partial(_record, found, weights, region, settings, share, until, other_sizes, tune)
                     by_program[same] = record_or_why(record, region, settings)
-                    ops.pop(same, None)
-                    until = until.later(_tuning_since(begun, settings, same[1]))
+                    spent = _tuning_since(begun, tune, same[1])
+                    until, call.tuning = until.later(spent), call.tuning - spent
     store.begun = None
     records = [by_program[region.program, _device(region)] for region in found.regions]
     pairs = zip(found.regions, records, strict=True)
     return records, [(region, record.key) for region, record in pairs if record.decision is Decision.USED], until
+
+
+def _timing_gpus(settings: Settings) -> Sequence[str]:
+    """The GPUs that time kernels in tuning; one for their first run."""
+    gpus = gpus_of_first_kind() if gpu_available() and settings.gate != "off" else ()
+    return gpus if settings.tune else gpus[:1]
 
 
 def record_or_why(record: Callable[[], SegmentRecord], region: FxRegion, settings: Settings) -> SegmentRecord:
@@ -182,24 +188,24 @@ def _record(
     settings: Settings,
     share: Deadline,
     until: Deadline,
-    store: SegmentStore,
     other_sizes: bool,
+    tune: float,
 ) -> SegmentRecord:
-    """What becomes of a region, whose search ends with its `share` and whose gate ends `until`."""
+    """What becomes of a region, whose search ends with its `share` and whose gate ends `until`; `tune`: seconds of tuning."""
     device = _device(region)
     left = _left_to_torch(region, settings, device)
     if left is not None:
         return left
     _check_sizes(region)
-    begun = time.monotonic()
-    segment = store.find(region.program, settings, _progress(region), _weights(found, region), other_sizes, share)
+    begun, store = time.monotonic(), store_of(settings)
+    segment = store.find(region.program, settings, _progress(region), _weights(found, region), other_sizes, share, tune)
     if segment is None:
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
     if segment.cut and segment.behind is None:
         return SegmentRecord("", region.ops, Decision.BUDGET, f"{budget_spent(settings)}{_longest_stages(segment)}")
-    until = until.later(_tuning_since(begun, settings, device))
-    if segment.behind is not None and is_timed(settings) and can_time(device):
+    until = until.later(_tuning_since(begun, tune, device))
+    if segment.behind is not None and is_timed(replace(settings, tune=tune)) and can_time(device):
         return _behind_record(segment, segment.behind, region, settings)
     if segment.candidate is None and not segment.result.plans:
         return SegmentRecord(
@@ -212,7 +218,8 @@ def _record(
     contest = Contest(region, region_module(found.module, region, found.found.same), device, values)
     if segment.largest:
         sized = _sized_call(segment, contest, settings, store)
-        record = replace(sized.decide(_example_sizes(region, segment), until=until), key=segment.key, ops=region.ops)
+        decision = sized.decide(_example_sizes(region, segment), until=until, tune=tune)
+        record = replace(decision, key=segment.key, ops=region.ops)
         call: KernelCall = sized
     else:
         call = one = SegmentCall(segment, _of_nodes(contest.module, region))
@@ -269,22 +276,19 @@ def _why_not_timed(measurements: Sequence[Measurement]) -> str:
     return f"{counted(len(fused), 'fused variant')}, none to be used; the first: {problem}"
 
 
-def _tuning_since(begun: float, settings: Settings, device: Any) -> float:
+def _tuning_since(begun: float, most: float, device: Any) -> float:
     """The seconds of a segment's tuning, which are not those of the budget, at most."""
-    return min(settings.tune, time.monotonic() - begun) if can_time(device) else 0.0
+    return min(most, time.monotonic() - begun) if can_time(device) else 0.0
 
 
-def _predicted_gain(settings: Settings, times: Mapping[Graph, int], program: Graph, found: Result) -> float:
-    """The predicted microseconds that a segment saves at all its `times`, against library kernels with all else fused.
+def _predicted_gain(us: Mapping[Graph, float], times: Mapping[Graph, int], program: Graph, found: Result) -> float:
+    """The predicted microseconds that a segment saves at all its `times`, of the `us` of library kernels with all else fused.
 
     Infinite for one that needs no time of the gate.
     """
     if found.behind is not None or not found.candidates:
         return inf
-    if dims_of(program):
-        return 0.0
-    device = options_of(settings)[0].device_record
-    return times[program] * (compiled_us(program, device) - found.candidates[0].us)
+    return 0.0 if dims_of(program) else us[program] - times[program] * found.candidates[0].us
 
 
 def _share(until: Deadline, part: float, settings: Settings, is_searched: bool) -> Deadline:

@@ -1,20 +1,41 @@
 """The budget of a first call: the graphs of one function, between its graph breaks, share it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import wraps
 from threading import local
 from typing import Any
 
 from mirage_eg.torch_compile.settings import Settings
 
+_LEAST = 3.0  # seconds of tuning: in fewer hardly more than one kernel is timed
+
 
 @dataclass(slots=True)
 class FirstCall:
-    """What is left of the seconds of one call's graphs. It `is_over` once one of them is called again."""
+    """What is left of the seconds of one call's graphs, and of as many of tuning.
+
+    It `is_over` once one of them is called again.
+    """
 
     left: float
     is_over: bool = False
+    tuning: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tuning = self.left
+
+    def part_of_tuning(self, us: float, others: Collection[float], most: float) -> float:
+        """The seconds of tuning, `most` at most, of a segment that takes these `us` of each call, where `others` take theirs.
+
+        Segments share the seconds by their microseconds. Those that take most come first; the last ones may have none.
+        """
+        left, rest, seconds = self.tuning, us + sum(others), 0.0
+        for each in (*sorted((it for it in others if it > us), reverse=True), us):
+            seconds = min(most, max(_LEAST, left * each / rest if rest else left))
+            seconds = seconds if seconds <= left else 0.0
+            left, rest = left - seconds, rest - each
+        return seconds
 
     def noting(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The function of a compiled graph, whose second call ends the first call."""

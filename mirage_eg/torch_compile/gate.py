@@ -24,11 +24,12 @@ from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.gate_errors import largest_errors
+from mirage_eg.torch_compile.gate_findings import GateErrors, GateFindings, GateTimes
 from mirage_eg.torch_compile.gate_inputs import GateInputs, Weights, expanded_dims
 from mirage_eg.torch_compile.records import Decision, SegmentRecord
 from mirage_eg.torch_compile.rewrite import writing_module
 from mirage_eg.torch_compile.segment_call import SegmentCall
-from mirage_eg.torch_compile.segment_store import GateErrors, GateFindings, GateTimes, SegmentStore
+from mirage_eg.torch_compile.segment_store import SegmentStore
 from mirage_eg.torch_compile.settings import Settings
 
 

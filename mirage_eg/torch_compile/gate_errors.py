@@ -20,9 +20,9 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
+from mirage_eg.torch_compile.gate_findings import GateErrors
 from mirage_eg.torch_compile.gate_inputs import DISTRIBUTIONS, GateInputs
 from mirage_eg.torch_compile.segment_call import SegmentCall
-from mirage_eg.torch_compile.segment_store import GateErrors
 
 ROUNDINGS = 4  # relative to the largest element: the error of torch's result where that is the reference
 

@@ -6,12 +6,12 @@ executes nothing: it is JSON, and of an entry that this machine neither made nor
 emitted again from its graph is refused.
 """
 
-import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,17 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.deadline import NEVER, Deadline
-from mirage_eg.ir.errors import MirageError, OptionError, UnsupportedError
+from mirage_eg.ir.errors import MirageError, UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.json_text import parse_json
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.program_form import vector_products
 from mirage_eg.pipeline.ranking import behind
 from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_cache, now
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.result import Behind, Candidate, Result
 from mirage_eg.torch_compile.begun_searches import BegunSearches
+from mirage_eg.torch_compile.gate_findings import GateFindings, keep_findings, kept_findings, write_kept
 from mirage_eg.torch_compile.segment_keys import (
     Key,
     at_searched_sizes,
@@ -62,9 +61,9 @@ FORMS = "forms"  # a folder of the cache: for each form of a program a folder wi
 class FoundSegment:
     """The result of the search for one segment's program; `candidate` is the kernel to use, None if no fused one is good.
 
-    `data` is what `key` is the hash of. A program with named dims has the `largest` sizes of its buckets; its candidate is that
-    of the sizes at which it was searched. A segment of one bucket has the `ranges` of its sizes. `note`: why it was searched
-    though other sizes had been, or was not tuned.
+    `data` is what `key` is the hash of, without `tune` if it was not tuned. A program with named dims has the `largest` sizes
+    of its buckets; its candidate is that of the sizes at which it was searched. A segment of one bucket has the `ranges` of its
+    sizes. `note`: why it was searched though other sizes had been, or was not tuned.
     """
 
     key: str
@@ -104,47 +103,11 @@ class FoundSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class GateTimes:
-    """Measured microseconds of a segment, warm and cold: by our kernels, and by Inductor's code for the same nodes."""
-
-    ours_us: float
-    inductor_us: float
-    ours_cold_us: float
-    inductor_cold_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class GateErrors:
-    """Largest differences from float64, of the largest element: of our kernels and of torch; and what is allowed.
-
-    NaN is allowed where torch's own is too large to say anything of ours.
-    """
-
-    ours: float
-    torch: float
-    allowed: float
-
-
-@dataclass(frozen=True, slots=True)
-class GateFindings:
-    """What the gate found of a segment's kernels: errors for a `max_error` of the settings, and times where it measured them.
-
-    `source` is the hash of the program that it ran, `rounds` the ops that torch's settings let round to TF32, `mode` that of
-    Inductor when it was timed. `lost`: the error with which kernels ended the GPU context of another process.
-    """
-
-    source: str
-    max_error: float
-    errors: GateErrors
-    times: GateTimes | None = None
-    mode: str = ""
-    rounds: str = ""
-    lost: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class WantedSegment:
-    """A segment that has no kernels yet: `searched` is its program at the sizes of its search; one with buckets is `sized`."""
+    """A segment that has no kernels yet: `searched` is its program at the sizes of its search; one with buckets is `sized`.
+
+    The `settings` have the seconds of tuning that are its own.
+    """
 
     name: str
     form: str
@@ -194,24 +157,26 @@ class SegmentStore:
         weights: Collection[int] = (),
         other_sizes: bool = False,
         until: Deadline = NEVER,
+        tune: float = inf,
     ) -> FoundSegment | None:
         """The kernels of a program, by a search if the settings allow one; None if there are none and no search is allowed.
 
         Structures that were found for the same program at other sizes serve again, without a search. The sizes of the inputs
         numbered `weights` are the same there. With `other_sizes`, the search serves longer ones, too (`with_loops`).
-        What the budget ended is not kept, unless it has a kernel.
+        What the budget ended is not kept, unless it has a kernel. Tuning takes `tune` seconds at most.
 
         Raises OverdueError: it is not there at `until`.
         """
         options, on_gpu, key, searched = request_for(program, settings, until)
-        name = hash_of(key)
-        if settings.search != "always":
+        for each in () if settings.search == "always" else (key,) if tune else (key, _untuned(key)):
+            name = hash_of(each)
             if name in self._found:
                 return self._found[name]
-            if (entry := self._entry(key, searched)) is not None:
-                self._found[name] = _found(key, program, entry.result, options.device_record, from_cache=True)
+            if (entry := self._entry(each, searched)) is not None:
+                self._found[name] = _found(each, program, entry.result, options.device_record, from_cache=True)
                 return self._found[name]
-        form = form_of_key(key, program, weights)
+        name, form = hash_of(key), form_of_key(key, program, weights)
+        settings = replace(settings, tune=min(tune, settings.tune))
         wanted = WantedSegment(name, form, searched, bool(dims_of(program)), settings, options, until, on_gpu, observer)
         result, note = None, ""
         if settings.search != "always":
@@ -226,10 +191,10 @@ class SegmentStore:
         if result is None:
             found = self._search_for_form(wanted, key, program, searched)
             found = replace(found, note=note or found.note)
-            if name in self._found:
-                self._found[name] = found
+            if found.key in self._found:
+                self._found[found.key] = found
             return found
-        return self._kept(key, program, result, options)
+        return self._kept(key if settings.tune else _untuned(key), program, result, options)
 
     def may_have(self, key: Key, form: str) -> bool:
         """Whether there may be kernels of this key or form, without a search; entries are not read."""
@@ -249,7 +214,7 @@ class SegmentStore:
                 self.searches += 1
                 if found.cut:
                     return found
-                found = replace(self._kept(key, program, found.result, options), note=found.note)
+                found = replace(self._kept(found.data, program, found.result, options), note=found.note)
             self._found[found.key] = found
             self._keep_form(wanted.form, found)
         return found
@@ -257,22 +222,24 @@ class SegmentStore:
     def _searched(self, wanted: WantedSegment, key: Key, program: Graph, searched: Graph) -> FoundSegment:
         """What a worker finds, or this process; where its tuning has no kernel in time, the worker's result, with a note.
 
-        Where the tuner ran fused kernels and refused all of them, none of the worker's is taken.
+        Where the tuner ran fused kernels and refused all of them, none of the worker's is taken. The key says so.
 
         Raises OverdueError: there is nothing in time.
         """
-        name = hash_of(key)
+        name, untuned = hash_of(key), _untuned(key)
         result = None if self.begun is None else self.begun.result(name, wanted.until)
         ahead = None if self.begun is None else self.begun.ahead(name)
-        if result is None and not wanted.until.passed():
+        if result is None and not wanted.until.passed() and (ahead is None or wanted.settings.tune):
             options = options_of(wanted.settings, wanted.until)[0]
             with nullcontext() if ahead is None else suppress(OverdueError):
                 result = search_segment(
                     name, searched, replace(wanted, options=options), () if ahead is None else ahead.regions
                 )
+        if not wanted.settings.tune:
+            key = untuned
         found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
         if ahead is not None and (found is None or (found.candidate is None and not found.refused)):
-            found = _found(key, program, ahead.untuned, wanted.options.device_record, from_cache=False)
+            found = _found(untuned, program, ahead.untuned, wanted.options.device_record, from_cache=False)
             return replace(found, note=f"not tuned: {budget_spent(wanted.settings)}")
         if found is None:
             raise OverdueError
@@ -355,16 +322,22 @@ class SegmentStore:
         return self._found[name]
 
     def bucket(
-        self, found: FoundSegment, ranges: Mapping[str, SizeRange], settings: Settings, until: Deadline = NEVER
+        self,
+        found: FoundSegment,
+        ranges: Mapping[str, SizeRange],
+        settings: Settings,
+        until: Deadline = NEVER,
+        tune: float = inf,
     ) -> FoundSegment:
-        """The segment for all sizes in `ranges`: from the cache, or with new tiles for the structures that the search found.
+        """The segment for all sizes in `ranges`: from the cache, or with new tiles for the structures that the search found,
+        which are tuned in `tune` seconds at most.
 
         Raises:
             UnsupportedError: no µGraph is right at all of them.
             OverdueError: it is not there at `until`.
         """
         spans = {name: [it.least, it.largest, it.multiple_of] for name, it in ranges.items()}
-        key = {**found.data, "bucket": spans}
+        key = {**(found.data if tune else _untuned(found.data)), "bucket": spans}
         name = hash_of(key)
         if name in self._found:
             return self._found[name]
@@ -373,7 +346,10 @@ class SegmentStore:
             [candidate], from_cache = entry.result.candidates, True
         else:
             with ending(until):
-                candidate, from_cache = self._instantiated(found, ranges, settings, until), False
+                candidate, from_cache = (
+                    self._instantiated(found, ranges, replace(settings, tune=min(tune, settings.tune)), until),
+                    False,
+                )
             if self.cache is not None:
                 self.cache.keep(key, Result((candidate,), found.result.report), now())
         self._found[name] = replace(
@@ -400,26 +376,12 @@ class SegmentStore:
 
     def findings(self, name: str) -> GateFindings | None:
         """What the gate found of a segment, in this process or an earlier one."""
-        if self.cache is None or not (path := self._gate_path(name)).is_file():
-            return None
-        try:
-            kept = parse_json(path.read_text(), infinities=True)
-            times = kept["times"] and GateTimes(**{field.name: float(kept["times"][field.name]) for field in fields(GateTimes)})
-            errors = GateErrors(**{field.name: float(kept["errors"][field.name]) for field in fields(GateErrors)})
-            words = {name: str(kept.get(name, "")) for name in ("mode", "rounds", "lost")}
-            return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times, **words)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _LOGGER.warning("gate: %s ignored: %s", path, error)
-            return None
+        return None if self.cache is None else kept_findings(self.cache.folder, name)
 
     def keep_findings(self, name: str, findings: GateFindings) -> None:
         """Keep what the gate found."""
         if self.cache is not None:
-            write_kept(self._gate_path(name), json.dumps(asdict(findings)) + "\n")
-
-    def _gate_path(self, name: str) -> Path:
-        assert self.cache is not None
-        return self.cache.folder / f"{name}.gate.json"
+            keep_findings(self.cache.folder, name, findings)
 
     def _place(self) -> str:
         return "this process (the cache is off)" if self.cache is None else str(self.cache.folder)
@@ -457,12 +419,9 @@ def forget() -> None:
     _STORES.clear()
 
 
-def write_kept(path: Path, text: str) -> None:
-    """Write a small file of the cache; one that cannot be written costs time, not the model."""
-    try:
-        write_atomically(path, text)
-    except OptionError as error:
-        _LOGGER.warning("not kept: %s", error)
+def _untuned(key: Key) -> Key:
+    """The key of a segment that was not tuned, where the key says that it was."""
+    return {**key, "tune": 0.0} if key["tune"] else key
 
 
 def _as_searched(found: FoundSegment) -> Graph:

@@ -27,10 +27,11 @@ class Settings:
 
     `search`: *offline* never searches and takes what the cache has; *once* searches what the cache lacks; *always* searches
     again. `budget`: seconds of a first call, from import to the gate, which distinct segments share by their ops, and so do the
-    graphs between the breaks of one function; what does not fit stays with torch. `tune`: seconds of tuning on the GPU for each
-    segment besides, 0 for none. A segment of fewer than `min_ops` ops stays with torch, and so do the ATen ops named in
-    `executed_by_torch` (`aten.mm.default`, `mm`). `rest` compiles everything else; `mode` is Inductor's, which torch.compile
-    takes by itself or, with other options, among them; with *auto* it is default or max-autotune-no-cudagraphs, by the clock.
+    graphs between the breaks of one function; what does not fit stays with torch. `tune`: most seconds of tuning on the GPU for
+    each segment, of all at most `budget` besides; 0 for none. A segment of fewer than `min_ops` ops stays with torch, and so do
+    the ATen ops named in `executed_by_torch` (`aten.mm.default`, `mm`). `rest` compiles everything else; `mode` is Inductor's,
+    which torch.compile takes by itself or, with other options, among them; with *auto* it is default or
+    max-autotune-no-cudagraphs, by the clock.
     `gate`: *time* uses a segment where it is faster than Inductor's code for the same nodes, *cost* where the cost model
     predicts so, *off* wherever there is a fused kernel; *auto* is *time* on a GPU and *cost* on a CPU, where kernels run in
     Triton's interpreter. On a CPU *time* leaves all to torch. The error of a segment against float64 may be `max_error` times

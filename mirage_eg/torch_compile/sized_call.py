@@ -1,6 +1,7 @@
 """The call of a segment with named dims: each bucket of sizes gets its kernels, and the gate's decision, at its first use."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 from threading import Lock
 from typing import Any
 
@@ -52,8 +53,11 @@ class SizedCall:
         call = None if ranges is None else self._calls.get(ranges)
         return self.by_torch(tensors) if call is None else call(tensors)
 
-    def decide(self, sizes: dict[str, int], tensors: Sequence[Any] = (), until: Deadline | None = None) -> SegmentRecord:
-        """The record of the bucket of these sizes; at its first use its kernels are made and held against torch.
+    def decide(
+        self, sizes: dict[str, int], tensors: Sequence[Any] = (), until: Deadline | None = None, tune: float = inf
+    ) -> SegmentRecord:
+        """The record of the bucket of these sizes; at its first use its kernels are made, tuned in `tune` seconds at most, and
+        held against torch.
 
         Without a gate they are held against the program in float64, on inputs like `tensors`. A bucket that a later call asks
         for has a budget of its own.
@@ -63,7 +67,7 @@ class SizedCall:
         with self._lock:
             if ranges not in self._records:
                 until = until or after(self._settings.budget)
-                self._records[ranges], call = self._decided(ranges, sizes, tensors, until)
+                self._records[ranges], call = self._decided(ranges, sizes, tensors, until, tune)
                 self._calls[ranges] = call if self._records[ranges].decision is Decision.USED else None
                 span = ", ".join(_span(name, it) for name, it in zip(self.results.names, ranges, strict=True))
                 add_bucket(self.found.key, span, self._records[ranges])
@@ -89,7 +93,7 @@ class SizedCall:
         return ranges if len(ranges) == len(found) else None
 
     def _decided(
-        self, ranges: Ranges, sizes: dict[str, int], tensors: Sequence[Any], until: Deadline
+        self, ranges: Ranges, sizes: dict[str, int], tensors: Sequence[Any], until: Deadline, tune: float
     ) -> tuple[SegmentRecord, SegmentCall | None]:
         import torch
 
@@ -97,7 +101,7 @@ class SizedCall:
 
         named = dict(zip(self.results.names, ranges, strict=True))
         try:
-            bucket = store_of(self._settings).bucket(self.found, named, self._settings, until)
+            bucket = store_of(self._settings).bucket(self.found, named, self._settings, until, tune)
             call = SegmentCall(bucket)
             with ending(until):
                 if self._gate is not None:

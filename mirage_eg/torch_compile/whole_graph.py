@@ -24,9 +24,10 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.json_text import parse_json
 from mirage_eg.pipeline.run.cache import installed_version
 from mirage_eg.pipeline.run.code_hash import code_hash
+from mirage_eg.torch_compile.gate_findings import write_kept
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, new_number
 from mirage_eg.torch_compile.segment_call import SegmentCall
-from mirage_eg.torch_compile.segment_store import SegmentStore, write_kept
+from mirage_eg.torch_compile.segment_store import SegmentStore
 from mirage_eg.torch_compile.settings import AUTO, AUTOTUNED, EAGER, Settings
 
 Compiled = Callable[..., Any]

@@ -102,7 +102,7 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found(monkeypatc
     graph = new_kernel_graph()
     x = graph.new_input((64, 64), name="x")
     graph.mark_output(graph.div(graph.exp(x), graph.sum(graph.exp(x), 1)))
-    settings, store = Settings(budget=7, search="always"), segment_store.SegmentStore(None)
+    settings, store = Settings(budget=7, tune=9, search="always"), segment_store.SegmentStore(None)
     options, _, key, searched = segment_keys.request_for(graph.graph(), settings, NEVER)
     name, workers = segment_keys.hash_of(key), cast(Any, FakeWorkers(6))
     found = optimize_wanted(name, searched, options, Wanted())

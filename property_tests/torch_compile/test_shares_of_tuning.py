@@ -1,0 +1,111 @@
+"""The segments of a call share its seconds of tuning, which are at most as many as those of the budget."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.deadline import NEVER
+from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline.optimize import optimize_wanted
+from mirage_eg.pipeline.run.cache import ResultCache
+from mirage_eg.pipeline.run.result import Wanted
+from mirage_eg.torch_compile import compile_graph, segment_keys, segment_store
+from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.begun_searches import FoundAhead
+from mirage_eg.torch_compile.first_call import FirstCall
+from mirage_eg.torch_compile.segment_store import SegmentStore
+from mirage_eg.torch_compile.settings import Settings
+from property_tests.support.slow_stages import Clock
+
+
+def parts_of(us: list[float], budget: float, most: float) -> list[float]:
+    """The seconds of segments that come one after the other, each of which takes all that it may."""
+    call, found = FirstCall(budget), []
+    for place, own in enumerate(us):
+        found.append(call.part_of_tuning(own, us[place + 1 :], most))
+        call.tuning -= found[-1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("us", "parts"),
+    [
+        ([1.0] * 4, [15.0] * 4),  # all fit
+        ([2.0, 7.0], [15.0, 15.0]),
+        ([1.0] * 10, [6.0] * 10),
+        ([1.0] * 30, [3.0] * 20 + [0.0] * 10),  # in fewer seconds nothing is tuned
+        ([1.0, 100.0, 20.0, 20.0, 20.0, 20.0, 20.0], [0.0, 15.0] + [9.0] * 5),  # what takes most comes first
+        ([0.0, 0.0], [15.0, 15.0]),
+    ],
+)
+def test_segments_share_the_seconds_by_what_they_take(us: list[float], parts: list[float]) -> None:
+    assert parts_of(us, 60.0, 15.0) == pytest.approx(parts)
+
+
+def test_a_segment_that_takes_fewer_seconds_leaves_them_to_others() -> None:
+    call = FirstCall(60.0)
+    assert call.part_of_tuning(1.0, [1.0] * 9, 15.0) == pytest.approx(6.0)
+    assert call.part_of_tuning(1.0, [1.0] * 8, 15.0) == pytest.approx(60 / 9)
+
+
+def test_few_seconds_in_all_are_one_segments() -> None:
+    assert parts_of([1.0, 2.0], 5.0, 2.0) == [2.0, 2.0] and parts_of([2.0, 1.0], 5.0, 4.0) == pytest.approx([10 / 3, 0.0])
+
+
+def layers(x: Any) -> Any:
+    for width in (16, 32, 48, 64, 80):
+        weight = torch.ones(x.shape[1], width)
+        x = torch.sort(torch.tanh(torch.relu(x @ weight) * 2 + 1)).values
+    return x
+
+
+def test_tuning_of_many_segments_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, seconds = Clock(), list[float]()
+    begun = clock.begin(monkeypatch)
+
+    def tuned(*arguments: Any) -> Any:
+        seconds.append(arguments[-1])
+        clock.now += seconds[-1]
+        raise OverdueError
+
+    monkeypatch.setattr(SegmentStore, "find", tuned)
+    monkeypatch.setattr(compile_graph, "gpu_available", lambda: True)
+    monkeypatch.setattr(compile_graph, "can_time", lambda device: True)
+    monkeypatch.setattr(compile_graph, "gpus_of_first_kind", list)
+    monkeypatch.setattr(compile_graph, "time", SimpleNamespace(monotonic=clock))
+    options = {"rest": "eager", "gate": "cost", "cache": "off", "executed_by_torch": ["sort"], "budget": 20.0, "tune": 15.0}
+    x = torch.randn(8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(layers, backend=backend, options=options)(x), layers(x))
+    assert len(seconds) == 5 and sum(seconds) == pytest.approx(clock.now - begun) and sum(seconds) <= 20.0
+    assert min(seconds) >= 3.0
+
+
+def softmax() -> Graph:
+    graph = new_kernel_graph()
+    x = graph.new_input((64, 64), name="x")
+    graph.mark_output(graph.div(graph.exp(x), graph.sum(graph.exp(x), 1)))
+    return graph.graph()
+
+
+def test_a_segment_without_seconds_is_kept_as_one_that_was_not_tuned(tmp_path: Path) -> None:
+    program, settings = softmax(), Settings(tune=9.0)
+    options, _, key, searched = segment_keys.request_for(program, settings, NEVER)
+    ahead = FoundAhead((), optimize_wanted("p", searched, options, Wanted()))
+    begun: Any = SimpleNamespace(result=lambda *_: None, ahead=lambda *_: ahead)
+
+    def found(tune: float) -> Any:
+        store = SegmentStore(ResultCache(tmp_path))
+        store.begun = begun
+        return store.find(program, settings, lambda *_: None, tune=tune)
+
+    first, again, tuned = found(0.0), found(0.0), found(9.0)
+    assert first.note.startswith("not tuned") and first.data == {**key, "tune": 0.0}
+    assert again.from_cache and again.key == first.key
+    assert not tuned.from_cache and tuned.data == key  # with seconds it is not taken for tuned
+    assert segment_store.SegmentStore(ResultCache(tmp_path)).by_key(first.key).candidate == first.candidate
