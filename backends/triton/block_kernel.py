@@ -270,9 +270,10 @@ def _write_load(
     graph = writer.graph
     dtype, stored = graph.types[value].dtype, pointer.dtype
     before_loop = graph.phases[value] is Phase.PROLOGUE
-    early = ready and before_loop and writer.schedule.dependent_launch
+    movable = before_loop and pointer.rows is None  # chosen rows wait for their indices
+    early = movable and ready and writer.schedule.dependent_launch
     late = not early and not moved and pointer.rows is None and value in late_loads(graph)
-    hoisted = not (early or late) and before_loop and writer.schedule.hoist_loads and pointer.rows is None
+    hoisted = not (early or late) and movable and writer.schedule.hoist_loads
     name = writer.new_name(pointer.tensor)
     zero = frozenset(range(len(pointer.shape))) if dtype.has_zero else frozenset[int]()
     tile = writer.new_tile(value, name, dtype, zero, finite=True)

@@ -13,6 +13,7 @@ from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
 
@@ -116,6 +117,14 @@ def test_chosen_rows_are_right(run_program: RunProgram, body: Body, kind: str) -
     [expected] = evaluate(graph, arrays, FloatAlgebra())
     [result] = run_program(emit(graph), arrays)
     assert np.allclose(result, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("body", [a_row_a_block, of_what_a_kernel_makes, by_what_the_library_finds])
+def test_rows_are_chosen_in_dependent_kernels(run_program: RunProgram, body: Body) -> None:
+    graph = program(body)
+    arrays = [np.random.default_rng(1).normal(size=(EXPERTS, WIDTH, COLUMNS)), CHOSEN]
+    [result] = run_program(emit(graph, schedule=Schedule(dependent_launch=True)), arrays)
+    assert np.allclose(result, evaluate(graph, arrays, FloatAlgebra())[0], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("body", VIEWS)
