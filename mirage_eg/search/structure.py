@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirage_eg.egraph.expression import Constant, Split
+from mirage_eg.ir.op.elementwise import DIFFERENCES, FACTORS
 from mirage_eg.ir.ops import OPS, Kind
 
 
@@ -102,6 +103,19 @@ def reduced_in_order(structure: Structure) -> Structure:
         for i, step in zip(chain, ordered, strict=True):
             steps[i] = replace(steps[i], constants=step.constants, reduced=step.reduced)
     return replace(structure, steps=tuple(steps))
+
+
+def expands_products(structure: AnyStructure) -> bool:
+    """Whether it subtracts products of the same factor: those are rounded before they cancel, which (a - b) c is not."""
+    if isinstance(structure, SplitReduction):
+        return expands_products(structure.first) or expands_products(structure.last)
+    before = len(structure.loads)
+    for step in structure.steps:
+        made = [structure.steps[i - before] for i in step.operands if i >= before]
+        products = [set(it.operands) for it in made if it.op in FACTORS]
+        if step.op in DIFFERENCES and len(products) == 2 and set.intersection(*products):
+            return True
+    return False
 
 
 def in_loop(structure: Structure) -> list[bool]:

@@ -35,7 +35,7 @@ from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, 
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.partition.kernel_plan import SegmentKernels
 from mirage_eg.search.partition.segments import barriers, op_count
-from mirage_eg.search.structure import AnyStructure, Load, Structure
+from mirage_eg.search.structure import AnyStructure, Load, Structure, expands_products
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
 from mirage_eg.transforms.merged_planes import MergedPlanes, merged_planes
@@ -298,12 +298,17 @@ def trace_structures(tracer: Tracer, found: SearchResult, instantiated: Sequence
 
 
 def first_alike(found: SearchResult, most: int | None) -> Iterator[list[AnyStructure]]:
-    """The first structures of each split and set of loads: of one kernel, then of two."""
+    """The first structures of each split and set of loads: of one kernel, then of two.
+
+    None follows that expands a product which one before it has as a product of a difference.
+    """
     for structures in (found.structures, found.split_reductions):
         seen: Counter[tuple[Split, frozenset[Load]]] = Counter()
         first: list[AnyStructure] = []
         for structure in structures:
             kind = structure.split, frozenset((structure if isinstance(structure, Structure) else structure.first).loads)
+            if kind in seen and expands_products(structure):
+                continue
             seen[kind] += 1
             if most is None or seen[kind] <= most:
                 first.append(structure)

@@ -26,11 +26,11 @@ from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.kernel_finder import KernelFinder
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
 from mirage_eg.search.partition.plan_graph import PartitionLimits
-from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels
+from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels, first_alike
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition
-from mirage_eg.search.structure import Structure
-from mirage_eg.search.structure_search import SearchLimits
+from mirage_eg.search.structure import Structure, expands_products
+from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import Reference
@@ -188,6 +188,18 @@ def test_structures_for_other_sizes_pass_the_field_check() -> None:
     check = FieldCheck(primitive, infer_axes(primitive), replace(task_with(), seed=1))
     assert len(found.tried) > 2 and {check.stage_of(it) for it in found.tried} == {None}
     assert all(map(check.is_equal, found.tried))
+
+
+@pytest.mark.parametrize("op", ["mul", "div"])
+def test_products_that_cancel_are_not_rounded_before(op: str) -> None:
+    """Where the mean of x is 128 times its deviation, x r - m r is 128 times less exact than (x - m) r."""
+    program = KernelGraph()
+    x, m, r = program.new_input((64, 256)), program.new_input((64, 1)), program.new_input((64, 1))
+    program.mark_output(program.op(op, x - m, r))
+    graph = program.graph()
+    result = search(graph, infer_axes(graph), load_rules("indexed"))
+    kept = [it for structures in first_alike(result, None) for it in structures]
+    assert kept and not any(map(expands_products, kept)) and any(map(expands_products, result.structures))
 
 
 def test_fields_check_what_no_law_of_the_package_proves(tmp_path: Path) -> None:
