@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirage_eg.ir.arguments import Number, dtype_of, exact, whole
+from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import without_values
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
-from mirage_eg.ir.sizes import as_numbers, dims_text
+from mirage_eg.ir.sizes import as_numbers, dims_text, names_in
 from mirage_eg.ir.tensor import Builder, Tensor
 
 PerDim = int | Sequence[int]  # a number for all dims of a window, or one for each
@@ -252,12 +253,24 @@ class KernelGraph(Builder):
         return self._append(node("block", *self._positions("customized", inputs), graph=graph))
 
     def graph(self) -> Graph:
-        """The program, frozen."""
+        """The program, frozen. Raises UnsupportedError: it has a size that no input has."""
         used = {operand for item in self.nodes for operand in item.operands}
         sinks: dict[int, str | None] = dict.fromkeys(i for i in range(len(self.checker.types)) if i not in used | self.averaged)
         outputs = [node("output", position, name=name) for position, name in (self._outputs or sinks).items()]
         nodes = [Node(item.op, item.operands, as_numbers(item.attributes)) for item in (*self.nodes, *outputs)]
-        return without_values(Graph(tuple(nodes)), self.averaged - used - self._outputs.keys())
+        program = without_values(Graph(tuple(nodes)), self.averaged - used - self._outputs.keys())
+        self.check_sizes(program)
+        return program
+
+    def check_sizes(self, program: Graph) -> None:
+        """Hold the sizes of this program against the inputs that are left in `program`: a call knows no others.
+
+        Raises UnsupportedError: none of them has such a dim.
+        """
+        values = (value for item in self.nodes for _, value in item.attributes)
+        extents = (extent for value in values for extent in (value if isinstance(value, tuple) else (value,)))
+        for name in sorted(names_in(extents) - dims_of(program).keys()):
+            raise UnsupportedError(f"got the size {name}, which is a dim of no input; wanted an input that has it")
 
     def __str__(self) -> str:
         return str(self.graph())

@@ -123,6 +123,12 @@ def value_of(extent: int, sizes: Mapping[str, Any]) -> Any:
     return value(ast.parse(extent.text, mode="eval").body)
 
 
+def names_in(extents: Iterable[object]) -> set[str]:
+    """The names of the sizes on which some of the extents depend."""
+    trees = (ast.walk(ast.parse(extent.text, mode="eval")) for extent in extents if isinstance(extent, SizeExpression))
+    return {part.id for tree in trees for part in tree if isinstance(part, ast.Name)}
+
+
 def parts_of(extent: int, part: int) -> int:
     """The number of parts of `part` elements, the last one perhaps with fewer."""
     count = -(-int(extent) // part)

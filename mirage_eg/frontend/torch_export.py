@@ -232,7 +232,7 @@ def segment_of(
 ) -> tuple[ImportedSegment, dict[str, AddedInput]]:
     """The program of a group of nodes with these outputs, and the constants that import itself adds.
 
-    Its parameters and constants are weights.
+    Its parameters and constants are weights. Raises UnsupportedError: it has a size that none of its inputs has.
     """
     it = Translation(found.same, known)
     for node in group:
@@ -241,6 +241,7 @@ def segment_of(
         it.graph.mark_output(it.values[node])
     program = without_decided_choices(without_dead_code(it.graph.graph()), _ranges_of_numbers(it))
     program = with_repeated_rows(with_all_experts(with_rows_in_order(program))).keeping_undefined()
+    it.graph.check_sizes(program)
     kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}
     of_input = {node.name: kinds.get(found.place[node], InputKind.ACTIVATION) for node in it.inputs}
     kind = tuple(of_input.get(name, InputKind.CONSTANT) for name in program.input_names)

@@ -131,6 +131,8 @@ def _named(primitive: Graph, segment: Segment, options: Options) -> tuple[Rename
 
     Raises UnsupportedError: no block graph within the limits of `options` may hold it.
     """
+    if not segment.nodes:
+        raise UnsupportedError("its outputs are its inputs")
     if len(segment.outputs) > options.max_outputs:
         raise UnsupportedError(f"{len(segment.outputs)} outputs are more than the {options.max_outputs} of a block graph")
     program = segment_program(primitive, segment)

@@ -43,7 +43,8 @@ class Pair:
 def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
     """The pairs whose composition are program and µGraph; one pair where no value between is known to both."""
     primitive = expand(program)
-    same = _same_values(primitive, candidate, seed) if _ends_are_apart(primitive, candidate) else {}
+    is_cut = primitive.ops and candidate.ops and _ends_are_apart(primitive, candidate)
+    same = _same_values(primitive, candidate, seed) if is_cut else {}
     parts = _Parts(cache(partial(part_of, primitive)), cache(partial(part_of, candidate)))
     while same:
         found = _cut(primitive, candidate, same, parts)

@@ -92,6 +92,14 @@ def test_a_dim_that_stands_for_nothing_is_refused(arguments: tuple[str, int, int
     assert str(error.value) == message
 
 
+def test_a_size_that_no_input_has_is_refused() -> None:
+    program = new_kernel_graph()
+    x, one = program.new_input((Dim("n"), 4), name="x"), program.new_input((1,), name="one")
+    program.mark_output(program.add(x, program.reduction(program.broadcast(one, (Dim("m"), 4)), 0)))
+    with pytest.raises(UnsupportedError, match="got the size m, which is a dim of no input"):
+        program.graph()
+
+
 def test_what_is_tied_to_the_present_size_is_refused() -> None:
     graph, n = new_kernel_graph(), Dim("n", max=100)
     x = graph.new_input((n, 4))

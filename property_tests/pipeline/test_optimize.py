@@ -261,6 +261,16 @@ def test_a_call_with_wrong_arguments_names_them(call: Callable[[mi.MuGraph], obj
         call(mugraph)
 
 
+@pytest.mark.parametrize(
+    "compute", [lambda program, x: x, lambda program, x: program.scale(x, 1), lambda program, x: program.reduction(x, 1)]
+)
+def test_a_program_that_computes_nothing_is_its_input(compute: Callable[[Any, Any], Any]) -> None:
+    program = mi.new_kernel_graph()
+    program.mark_output(compute(program, program.new_input((7, 1), name="x")))
+    [best, *_] = run(program.graph()).candidates
+    assert not best.graph.ops and best.verdict.equal and best.float_check.ok
+
+
 def test_griddims_restrict_the_mugraphs_of_superoptimize() -> None:
     mugraphs = mi.superoptimize(attention(), griddims=[(2, 2, 1)], top=4, jobs=1, device="cpu")
     fused = [mugraph.graph for mugraph in mugraphs if mugraph.candidate.fused]

@@ -61,6 +61,22 @@ def test_tensors_of_one_number_and_a_symbolic_size_are_inside() -> None:
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: y.exp() + torch.zeros_like(x).add(1).sum(0),
+        lambda x, y: torch.expm1(torch.zeros_like(x) + 1),
+        lambda x, y: y.exp() + torch.ones_like(x.relu()).sum(0),
+    ],
+)
+def test_a_size_of_constants_alone_is_no_number(function: Callable[[Any, Any], Any]) -> None:
+    fast = compiled(function, gate="off", min_ops=1, cache="off")
+    with torch.no_grad():
+        for rows in (6, 9):
+            x, y = marked(rows), torch.randn(WIDTH)
+            torch.testing.assert_close(fast(x, y), function(x, y))
+
+
+@pytest.mark.parametrize(
     ("function", "rest"),
     [
         (projected, "eager"),

@@ -32,7 +32,9 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
-    pieces = list(graph.segments(cuts))
+    pieces = tuple(graph.segments(cuts))
+    if not cuts:
+        return pieces
     programs = [segment_program(program, piece) for piece in pieces]
     ops = {each: _op_count(expand(each)) for each in dict.fromkeys(programs)}
     kept: list[Cut] = []
