@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirage_eg.ir.arguments import Number, dtype_of, exact, whole
-from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import without_values
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
-from mirage_eg.ir.sizes import as_numbers, dims_text, names_in
+from mirage_eg.ir.sizes import as_numbers, dims_text, names_in, read_dims
 from mirage_eg.ir.tensor import Builder, Tensor
 
 PerDim = int | Sequence[int]  # a number for all dims of a window, or one for each
@@ -269,7 +268,8 @@ class KernelGraph(Builder):
         """
         values = (value for item in self.nodes for _, value in item.attributes)
         extents = (extent for value in values for extent in (value if isinstance(value, tuple) else (value,)))
-        for name in sorted(names_in(extents) - dims_of(program).keys()):
+        known = names_in(dim for item in program.inputs for dim in read_dims(item.get("dims"), len(item["shape"])))
+        for name in sorted(names_in(extents) - known):
             raise UnsupportedError(f"got the size {name}, which is a dim of no input; wanted an input that has it")
 
     def __str__(self) -> str:
