@@ -122,13 +122,18 @@ class BlockReference:
 
     def _checked(self, candidate: Graph) -> Timed:
         whole = Pair(self.program, candidate)
-        timed = list[Timed]()
+        timed, in_field = list[Timed](), list[Timed]()
         for pair in self._cut(candidate):
             if pair.by_definition:
                 continue
             timed.append(self._verdict(pair))
-            if not timed[-1][0].equal:
+            verdict, _ = timed[-1]
+            if verdict.verdict is Equality.UNDECIDED and verdict.difference is not None and self._count(whole) > FEW:
+                in_field.append(timed[-1])  # all values of the program would take longer than all else, and decide no more
+            elif not verdict.equal:
                 return self._verdict(whole)
+        if in_field:
+            return in_field[0]
         if len(timed) == 1 and timed == [self._verdicts.get(whole)]:
             return timed[0]
         return _composed([verdict for verdict, _ in timed], self._trials, self._seed), sum(seconds for _, seconds in timed)

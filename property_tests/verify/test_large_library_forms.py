@@ -9,10 +9,10 @@ import mirage_eg as mi
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.verify import block_reference
-from mirage_eg.verify.block_reference import BlockReference
+from mirage_eg.verify.block_reference import BlockReference, Timed
 from mirage_eg.verify.cuts import pairs_of
 from mirage_eg.verify.reference import Reference
-from mirage_eg.verify.verdict import FloatCheck
+from mirage_eg.verify.verdict import Equality, FloatCheck
 
 
 def test_no_numbers_are_drawn_for_the_ops_of_a_large_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,3 +84,28 @@ def test_a_part_that_floats_refuse_decides_about_a_large_program(
     reference = BlockReference(product(lambda p, x: x + x))
     [check] = reference.float_checks([product(lambda p, x: p.scale(x, 2))])
     assert not check.ok and len(checked) == checks
+
+
+@pytest.mark.parametrize(("few", "checks"), [(1 << 20, 2), (1, 1)])
+def test_a_part_that_the_field_alone_refuses_is_not_checked_in_a_large_program(
+    few: int, checks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The maxima of a field do not commute with additions."""
+
+    def largest(adds_first: bool, scale: int = 1) -> Graph:
+        p = mi.new_kernel_graph()
+        product, bias = p.new_input((4, 64)) @ p.new_input((64, 128)), p.new_input((4, 1))
+        p.mark_output(p.max(product + bias, 1) if adds_first else p.scale(p.max(product, 1), scale) + bias)
+        return p.graph()
+
+    checked, check_all = list[Graph](), Reference.check_all
+
+    def counted(own: Reference, candidates: Sequence[Graph]) -> list[Timed]:
+        checked.append(own.program)
+        return check_all(own, candidates)
+
+    monkeypatch.setattr(Reference, "check_all", counted)
+    monkeypatch.setattr(block_reference, "FEW", few)
+    reference = BlockReference(largest(True))
+    assert reference.check(largest(False)).verdict is Equality.UNDECIDED and len(checked) == checks
+    assert reference.check(largest(False, scale=2)).verdict is Equality.NOT_EQUAL
