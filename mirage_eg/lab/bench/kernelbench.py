@@ -15,6 +15,7 @@ from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -178,12 +179,16 @@ def _in_float64(model: Any, inputs: list[Any]) -> list[Any]:
 
 
 def float64_copy(model: Any) -> Any:
-    """A copy of a model in float64, with the tensors that it has as plain attributes."""
-    copied = copy.deepcopy(model).double()
+    """A copy of a model in float64, with the tensors and closures over modules that it has as plain attributes."""
+    memo: dict[int, Any] = {}
+    copied = copy.deepcopy(model, memo).double()
     for module in copied.modules():
         for name, value in vars(module).items():
             if is_float(value):
                 setattr(module, name, value.double())
+            elif isinstance(value, FunctionType) and value.__closure__:  # a copy has the same cells
+                cells = tuple(CellType(memo.get(id(it.cell_contents), it.cell_contents)) for it in value.__closure__)
+                setattr(module, name, FunctionType(value.__code__, value.__globals__, name, value.__defaults__, cells))
     return copied
 
 

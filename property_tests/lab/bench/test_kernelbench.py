@@ -82,6 +82,25 @@ def test_a_problem_that_cannot_be_compared_says_why(tmp_path: Path, body: str, r
     assert row.result is result and reason in row.reason and "\n" not in row.reason
 
 
+def test_a_float64_copy_has_its_own_tensors_and_closures() -> None:
+    import torch
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            inner = self.inner = torch.nn.Linear(4, 4)
+            self.shift = torch.ones(4)
+            self.apply_inner = lambda x: inner(x) + self.shift
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.apply_inner(x)
+
+    model, x = Model(), torch.randn(2, 4)
+    result = kernelbench.float64_copy(model)(x.double())
+    assert result.dtype is torch.float64 and torch.allclose(result.float(), model(x), atol=1e-6)
+    assert model.inner.weight.dtype is model.shift.dtype is torch.float32
+
+
 def test_a_wrong_import_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
