@@ -1,4 +1,4 @@
-"""What the gate finds of a segment's kernels, kept beside the entries of the result cache: no second process times again."""
+"""What the gate finds of a segment's kernels, kept with the entries of the result cache: no second process times again."""
 
 import json
 import logging
