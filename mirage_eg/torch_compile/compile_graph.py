@@ -151,8 +151,8 @@ def gated_records(
                     share = _share(until, region.ops / max(1, ops), settings, apart and not (tunes and tune))
                     record = partial(_record, found, weights, region, settings, share, until, other_sizes, tune)
                     by_program[same] = record_or_why(record, region, settings)
-                    spent = _tuning_since(begun, tune, same[1])
-                    until, call.tuning = until.later(spent), call.tuning - spent
+                    until = until.later(_tuning_since(begun, tune, same[1]))
+                    call.take_tuning(tune, _tuning_since(begun, inf, same[1]))
     store.begun = None
     records = [by_program[region.program, _device(region)] for region in found.regions]
     pairs = zip(found.regions, records, strict=True)

@@ -9,6 +9,7 @@ from typing import Any
 from mirage_eg.torch_compile.settings import Settings
 
 _LEAST = 3.0  # seconds of tuning: in fewer hardly more than one kernel is timed
+_BESIDES = 3.0  # seconds that the timer and the verification of a tuned segment took on an H200, at most
 
 
 @dataclass(slots=True)
@@ -36,6 +37,10 @@ class FirstCall:
             seconds = seconds if seconds <= left else 0.0
             left, rest = left - seconds, rest - each
         return seconds
+
+    def take_tuning(self, most: float, seconds: float) -> None:
+        """Take what a segment had that was tuned in `most` of its `seconds`, verification among them."""
+        self.tuning -= min(seconds, most + _BESIDES) if most else 0.0
 
     def noting(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The function of a compiled graph, whose second call ends the first call."""

@@ -28,7 +28,7 @@ def parts_of(us: list[float], budget: float, most: float) -> list[float]:
     call, found = FirstCall(budget), []
     for place, own in enumerate(us):
         found.append(call.part_of_tuning(own, us[place + 1 :], most))
-        call.tuning -= found[-1]
+        call.take_tuning(found[-1], found[-1])
     return found
 
 
@@ -50,7 +50,18 @@ def test_segments_share_the_seconds_by_what_they_take(us: list[float], parts: li
 def test_a_segment_that_takes_fewer_seconds_leaves_them_to_others() -> None:
     call = FirstCall(60.0)
     assert call.part_of_tuning(1.0, [1.0] * 9, 15.0) == pytest.approx(6.0)
-    assert call.part_of_tuning(1.0, [1.0] * 8, 15.0) == pytest.approx(60 / 9)
+    call.take_tuning(6.0, 0.5)
+    assert call.part_of_tuning(1.0, [1.0] * 8, 15.0) == pytest.approx(59.5 / 9)
+
+
+def test_what_a_tuned_segment_takes_besides_is_tuning_but_no_wait() -> None:
+    call = FirstCall(60.0)
+    call.take_tuning(5.0, 7.0)
+    assert call.tuning == 53.0
+    call.take_tuning(5.0, 40.0)  # it waited for its search
+    assert call.tuning == 45.0
+    call.take_tuning(0.0, 40.0)
+    assert call.tuning == 45.0
 
 
 def test_few_seconds_in_all_are_one_segments() -> None:
