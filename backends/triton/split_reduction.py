@@ -110,7 +110,8 @@ def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int
     kept = {dim: source for dim, source in origin.items() if source in safe.kept}
     lead = item["omap"].count(NEW_DIM)
     tile = [extent if dim in kept else 1 for dim, extent in enumerate(graph.types[value].shape)]
-    shape, omap = list(tile), list(item["omap"])
+    shape = [stored.shape[lead + dim] if dim in kept else 1 for dim in range(len(tile))]
+    omap = list(item["omap"])
     for grid_dim, target in enumerate(item["omap"]):
         if target < 0 or graph.grid[grid_dim] == 1:
             continue
@@ -118,10 +119,10 @@ def _export(graph: Graph, exponential: int, safe: SafeExponential, position: int
             return None
         if grid_dim in varies and target not in kept and graph.types[value].shape[target] > 1:
             return None
-        if grid_dim in varies:
-            shape[target] = stored.shape[lead + target] if target in kept else shape[target] * graph.grid[grid_dim]
-        else:
+        if grid_dim not in varies:
             omap[grid_dim] = REPLICATED
+        elif target not in kept:
+            shape[target] *= graph.grid[grid_dim]
     new = [graph.grid[grid_dim] for grid_dim, target in enumerate(item["omap"]) if target == NEW_DIM]
     whole, dims = (*new, *shape), tuple(sorted(kept.items()))
     return ExportedMaximum(
