@@ -26,7 +26,7 @@ from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.elementwise import EXPONENTIALS
+from mirage_eg.ir.op.elementwise import EXPONENTIALS, TERMS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.elementwise_chains import elementwise_structure, uncounted_ops
@@ -44,6 +44,7 @@ from mirage_eg.transforms.pointwise_convolutions import with_convolutions
 from mirage_eg.transforms.softmax_shift import with_shifts
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
+from mirage_eg.verify.verdict import Verdict
 
 TracedSearch = tuple[SearchResult, tuple[Traced, ...]]
 
@@ -218,7 +219,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
     instantiated = [
         entry
         for structures in first_alike(found, task.limits.max_alike)
-        for entry in instantiate(task, named, axes, structures, check)
+        for entry in instantiate(task, named, axes, check.decided(structures), check)
     ]
     tracer = Tracer(task.trace)
     if task.trace:
@@ -442,9 +443,24 @@ class FieldCheck:
         with ending(self._until):
             return self._is_equal(structure)
 
-    def _is_equal(self, structure: AnyStructure) -> bool:
+    def decided(self, structures: Sequence[AnyStructure]) -> Sequence[AnyStructure]:
+        """Those that the fields call equal; all where they call none so, or know all laws of the program.
+
+        Laws move a term out of a maximum, which the order of a field is not: then only a proof at full size could decide.
+        """
+        ops = {item.op for item in self._program.nodes}
+        if "max" not in ops or ops.isdisjoint(TERMS):
+            return structures
+        with suppress(OverdueError), ending(self._until):
+            return [it for it in structures if self._tested(it).equal] or structures
+        return structures
+
+    def _tested(self, structure: AnyStructure) -> Verdict:
         reference, candidate = self._instance(structure)
-        return reference.check(candidate).worth_full_size(structure.proved)
+        return reference.check(candidate)
+
+    def _is_equal(self, structure: AnyStructure) -> bool:
+        return self._tested(structure).worth_full_size(structure.proved)
 
     def _instance(self, structure: AnyStructure) -> tuple[Reference, Graph]:
         program, candidate = small_instance(structure, self._program, self._axes)

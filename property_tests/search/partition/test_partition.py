@@ -202,6 +202,20 @@ def test_products_that_cancel_are_not_rounded_before(op: str) -> None:
     assert kept and not any(map(expands_products, kept)) and any(map(expands_products, result.structures))
 
 
+def test_a_maximum_keeps_its_terms_where_a_structure_has_them() -> None:
+    """max(x + b) = max(x) + b is a law, and no order of a field has it: tests leave such a kernel undecided."""
+    program = KernelGraph()
+    x, b = program.new_input((64, 256)), program.new_input((64, 1))
+    program.mark_output(program.max(x + b, 1))
+    graph = program.graph()
+    check = FieldCheck(graph, infer_axes(graph), task_with())
+    result = search(graph, infer_axes(graph), load_rules("indexed"))
+    steps = [[step.op for step in it.steps if step.op in ("max", "add")] for it in check.decided(result.structures)]
+    assert result.structures[0].proved and steps and all(ops[0] == "add" for ops in steps)
+    moved = [it for it in result.structures if it.steps[0].op == "max"]
+    assert moved and check.decided(moved) == moved
+
+
 def test_fields_check_what_no_law_of_the_package_proves(tmp_path: Path) -> None:
     product, total = KernelGraph(), KernelGraph()
     for program, op in ((product, product.mul), (total, total.add)):
