@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from mirage_eg.torch_compile import compile_graph, segment_keys, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.begun_searches import FoundAhead
 from mirage_eg.torch_compile.first_call import FirstCall
-from mirage_eg.torch_compile.segment_store import SegmentStore
+from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.slow_stages import Clock
 
@@ -120,3 +120,12 @@ def test_a_segment_without_seconds_is_kept_as_one_that_was_not_tuned(tmp_path: P
     assert again.from_cache and again.key == first.key
     assert not tuned.from_cache and tuned.data == key  # with seconds it is not taken for tuned
     assert segment_store.SegmentStore(ResultCache(tmp_path)).by_key(first.key).candidate == first.candidate
+
+
+@pytest.mark.parametrize(("tune", "seconds"), [(0.0, 0.0), (4.0, 4.0), (30.0, 9.0)])
+def test_a_bucket_is_tuned_in_these_seconds(tune: float, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, nothing = list[float](), cast(Any, None)
+    found = FoundSegment("", {"tune": 9.0}, softmax(), nothing, None, nothing, False)
+    monkeypatch.setattr(SegmentStore, "_instantiated", lambda self, found, ranges, settings, until: given.append(settings.tune))
+    bucket = SegmentStore(None).bucket(found, {}, Settings(tune=9.0), tune=tune)
+    assert given == [seconds] and bucket.data["tune"] == (9.0 if tune else 0.0)
