@@ -88,11 +88,9 @@ def gated(call: SegmentCall, contest: Contest, settings: Settings, store: Segmen
     if times is None or kept.mode != mode:
         times = _measured(call, contest, settings)
         store.keep_findings(found.key, replace(kept, times=times, mode=mode))
-    close = HEURISTICS.close_measured
-    faster = times.ours_us * close < times.inductor_us and times.ours_cold_us <= times.inductor_cold_us * close
     return replace(
         base,
-        decision=Decision.USED if faster else Decision.SLOWER,
+        decision=Decision.USED if times.are_faster(HEURISTICS.close_measured) else Decision.SLOWER,
         reason=f"against Inductor; cold {times.ours_cold_us:.1f}, {times.inductor_cold_us:.1f} µs",
         ours_us=times.ours_us,
         other_us=times.inductor_us,

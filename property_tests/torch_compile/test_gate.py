@@ -13,6 +13,7 @@ from mirage_eg.ir.deadline import after
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile import gate, segment_store
 from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.gate_findings import GateTimes
 from mirage_eg.torch_compile.records import Decision, SegmentRecord, graph_records
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.library_segments import library_segments
@@ -96,6 +97,16 @@ def test_a_mode_beside_options_is_measured_of_its_own(clock: list[float], monkey
         found = [decided(mode=mode, cache="off", rest="eager").decision for mode in ("default", "max-autotune")]
     assert found == [Decision.USED] * 2 and clock == []  # the second mode is timed again
     assert configs == [{}, {"max_autotune": True, "coordinate_descent_tuning": True}]
+
+
+@pytest.mark.parametrize(
+    ("warm", "other_warm", "cold", "other_cold", "faster"),
+    [(11, 26, 51, 50, True), (11, 26, 66, 50, False), (10, 10.1, 20, 30, False), (10, 11, 20, 20, True)],
+)
+def test_kernels_may_lose_cold_what_they_gain_warm(
+    warm: float, other_warm: float, cold: float, other_cold: float, faster: bool
+) -> None:
+    assert GateTimes(warm, other_warm, cold, other_cold).are_faster(1.02) is faster
 
 
 def test_an_unknown_mode_is_refused() -> None:
