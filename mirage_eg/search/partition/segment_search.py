@@ -427,11 +427,11 @@ class FieldCheck:
 
         Raises OverdueError: the time of the search is over.
         """
+        if not (self._laws_decide and structure.proved) and not self.is_equal(structure):
+            return "field check"
+        if not self._has_exponentials:
+            return None
         with ending(self._until):
-            if not (self._laws_decide and structure.proved) and not self._is_equal(structure):
-                return "field check"
-            if not self._has_exponentials:
-                return None
             reference, candidate = self._instance(structure)
             return "overflow" if float_checks(reference, [candidate])[0].overflows else None
 
@@ -440,8 +440,7 @@ class FieldCheck:
 
         Raises OverdueError: the time of the search is over.
         """
-        with ending(self._until):
-            return self._is_equal(structure)
+        return self._tested(structure).worth_full_size(structure.proved)
 
     def decided(self, structures: Sequence[AnyStructure]) -> Sequence[AnyStructure]:
         """Those that the fields call equal; all where they call none so, or know all laws of the program.
@@ -451,16 +450,14 @@ class FieldCheck:
         ops = {item.op for item in self._program.nodes}
         if "max" not in ops or ops.isdisjoint(TERMS):
             return structures
-        with suppress(OverdueError), ending(self._until):
+        with suppress(OverdueError):
             return [it for it in structures if self._tested(it).equal] or structures
         return structures
 
     def _tested(self, structure: AnyStructure) -> Verdict:
-        reference, candidate = self._instance(structure)
-        return reference.check(candidate)
-
-    def _is_equal(self, structure: AnyStructure) -> bool:
-        return self._tested(structure).worth_full_size(structure.proved)
+        with ending(self._until):
+            reference, candidate = self._instance(structure)
+            return reference.check(candidate)
 
     def _instance(self, structure: AnyStructure) -> tuple[Reference, Graph]:
         program, candidate = small_instance(structure, self._program, self._axes)
