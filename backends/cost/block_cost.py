@@ -151,7 +151,7 @@ def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device) -> fl
     own = max(1.0, blocks / device.multiprocessors)
     chains = work.once**2 / 2 + (loop * work.live * work.steps if loop > 1 else 0.0)
     together = max(1.0, min(work.resident, own))
-    return own / together**HIDING * chains * device.step_us
+    return own / float(together**HIDING) * chains * device.step_us
 
 
 HIDING = 1.75  # the power of the blocks that hide a wait (fitted)
