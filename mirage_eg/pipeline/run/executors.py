@@ -169,9 +169,9 @@ class Workers:
         executor it is as `run` until calls have taken so long that processes are worth starting.
         """
         if self._executor is None and (self.count == 1 or self._seconds < WORTH_STARTING):
-            start = perf_counter()
+            start = _seconds_of_work()
             yield from self.run(stage, function, common, items)
-            self._seconds += perf_counter() - start
+            self._seconds += _seconds_of_work() - start
             return
         if self._job is None or not self._job.is_of(function, common):
             self._leave_ahead()
@@ -240,13 +240,12 @@ class Workers:
 
     def _run_here(self, function: Function, common: Any, items: Sequence[Any]) -> Generator[tuple[int, Any], None, list[int]]:
         """Run items until the rest is worth sending away; returns the positions of the rest."""
-        seconds = _seconds_of_work if in_background() else perf_counter
-        start = seconds()
+        start = _seconds_of_work()
         done = 0
         for result in function(common, items):
             yield done, result
             done += 1
-            expected = (seconds() - start) / done * (len(items) - done)
+            expected = (_seconds_of_work() - start) / done * (len(items) - done)
             worth = WORTH_SENDING if self._executor is not None else WORTH_STARTING
             worth *= 2 if in_background() else 1  # then another core works already
             if self.count > 1 and len(items) - done > 1 and expected > worth:

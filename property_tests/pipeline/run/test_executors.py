@@ -46,6 +46,12 @@ def ahead(workers: Workers, function: Any, common: Any, items: Sequence[int], li
     return [result for _, result in sorted(found)]
 
 
+def late_pid(common: None, items: Sequence[int]) -> Iterator[int]:
+    for item in items:
+        time.sleep(0.02)
+        yield from pid(common, [item])
+
+
 def is_alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
@@ -128,6 +134,13 @@ def test_a_dead_process_takes_nothing_of_the_work_ahead_along(eager: None, tmp_p
 def test_tiny_work_starts_no_process() -> None:
     with Workers(jobs=2) as workers:
         assert set(results(workers, pid, None, 50)) == {os.getpid()}
+
+
+def test_time_that_others_take_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "WORTH_STARTING", 0.1)
+    with Workers(jobs=2) as workers:
+        assert set(results(workers, late_pid, None, 20)) == {os.getpid()}
+        assert {*ahead(workers, late_pid, None, range(20), []), *ahead(workers, pid, None, range(2), [])} == {os.getpid()}
 
 
 def test_one_job_never_starts_a_process(eager: None) -> None:
