@@ -299,7 +299,9 @@ def work_of_tiles(
                 moved = prod(shape) * item.size * times
                 loaded += 0 if item.is_stored else moved
                 wasted += moved * wasted_share(shape, item.tensor, item.size, item.is_stored)
-                odd += REGISTER * padded_elements(shape) if item.looped and _has_odd_rows(item) else 0
+                if item.looped and _has_odd_rows(item):
+                    odd += REGISTER * padded_elements(shape)
+                    staged += moved
             case Kind.MATMUL:
                 left, right = (shapes[i] for i in item.operands)
                 (*batch, m, n), k = matmul_shape([left, right], {}), left[-1]
@@ -331,7 +333,7 @@ def work_of_tiles(
     counts = loaded, wasted, flops, arithmetic, functions
     alone = _products_of_a_warp(block, shapes) if ahead else 0.0
     live_bytes = 0 if ahead else live_tiles(block).nbytes(shapes, block.cluster if loop == 1 else 1)
-    scaled = ahead and any(it.scaled for item in _tile_ops(block) for it in item.staged)
+    scaled = ahead and (odd > 0 or any(it.scaled for item in _tile_ops(block) for it in item.staged))
     resident = resident_blocks(live_bytes, threads, loops=loop > 1)
     return BlockWork(
         *counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled
@@ -378,7 +380,8 @@ def _products_of_a_warp(block: Graph, shapes: Sequence[Shape]) -> float:
 
 def _has_odd_rows(item: "_TileOp") -> bool:
     """Whether rows of an input begin at no multiple of four bytes: its elements are loaded one by one, through registers."""
-    return not item.is_stored and len(item.tensor) > 1 and item.tensor[-1] * item.size % REGISTER != 0
+    rows = [extent for extent in item.tensor if extent > 1]
+    return not item.is_stored and len(rows) > 1 and rows[-1] * item.size % REGISTER != 0
 
 
 REGISTER = 4  # bytes; the least that a copy into shared memory moves
@@ -414,16 +417,23 @@ def _staged(block: Graph, value: int, product: DType, computed: bool) -> _Staged
     size = min(block.types[value].dtype.itemsize, product.itemsize)
     share = OF_FIELDS if _is_of_fields(block, value) else OF_BYTES if _is_of_bytes(block, value) else 1.0
     looped = block.phases[value] is Phase.LOOP
-    return _Staged(value, size, looped, computed, share, share == 1 and _is_scaled(block, value))
+    return _Staged(value, size, looped, computed, share, share == 1 and _is_computed(block, value))
 
 
-def _is_scaled(block: Graph, value: int) -> bool:
-    """Whether an operand is loads of the loop times, plus or minus other tiles, and no result of a product."""
+def _is_computed(block: Graph, value: int) -> bool:
+    """Whether an operand is computed in the loop, but for casts and moves, and of no product."""
     item = block.node_of[value]
     if item.kind is Kind.MATMUL or block.phases[value] is not Phase.LOOP:
         return False
-    own = item.kind is Kind.ELEMENTWISE and len(item.operands) > 1
-    return own or any(_is_scaled(block, operand) for operand in item.operands)
+    if item.kind is Kind.ELEMENTWISE and item.op not in CASTS:
+        return not _reaches_product(block, value)
+    return any(_is_computed(block, operand) for operand in item.operands)
+
+
+def _reaches_product(block: Graph, value: int) -> bool:
+    """Whether a value is computed of a product."""
+    item = block.node_of[value]
+    return item.kind is Kind.MATMUL or any(_reaches_product(block, operand) for operand in item.operands)
 
 
 def _is_of_bytes(block: Graph, value: int) -> bool:

@@ -1,6 +1,6 @@
-"""How long elementwise kernels, norms and softmaxes of the library take, besides their traffic."""
+"""How long elementwise kernels, norms and softmaxes of the library take, besides their traffic, and its thread blocks."""
 
-from math import prod
+from math import ceil, prod
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -27,10 +27,28 @@ def waits_of(graph: Graph, item: Node, value: int) -> float:
     return 1.0
 
 
-def thread_blocks(item: Node, shape: Shape) -> int:
+def rows_of(item: Node, shape: Shape) -> int:
     """The rows of a norm or softmax, each of which one thread block of the library computes.
 
     On an H200 torch's LayerNorm of 16 rows of 4,194,304 floats took 8,366 µs, 60 times as long as a copy.
     """
     dims = {item["dim"]} if item.op in SOFTMAXES else range(len(shape))[-item["dims"] :] if item.op in ROW_NORMS else ()
     return prod(extent for dim, extent in enumerate(shape) if dim not in dims) if dims else 0
+
+
+_TILE, _TERMS, _LEAST_TILES = 64, 4096, 8
+
+
+def tiles_of(graph: Graph, item: Node, value: int) -> int:
+    """The thread blocks of a product: its tiles, times the parts of its terms; 0 of other ops.
+
+    On an H200 one row in float16 took 4.3 µs for 1,536 terms and 256 columns, 6.2 for 1,536 and 1,536, 12.8 for 2,560 and 1,024,
+    7.9 for 2,560 and 4,096, 12.4 for 4,096 and 4,096, and 17.1 for 10,240 and 2,560.
+    """
+    if item.kind is not Kind.MATMUL:
+        return 0
+    *batch, rows, columns = graph.types[value].shape
+    if len(graph.types[item.operands[1]].shape) == 2:
+        batch, rows = [], prod((*batch, rows))
+    parts = ceil(graph.types[item.operands[0]].shape[-1] / _TERMS)
+    return max(_LEAST_TILES, prod(batch) * ceil(rows / _TILE) * ceil(columns / _TILE) * parts)

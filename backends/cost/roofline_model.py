@@ -23,7 +23,7 @@ from mirage_eg.backends.cost.library_products import (
     repeated_bytes,
     window_bytes,
 )
-from mirage_eg.backends.cost.library_traffic import thread_blocks, waits_of
+from mirage_eg.backends.cost.library_traffic import rows_of, tiles_of, waits_of
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
 from mirage_eg.backends.cost.user_cost import PricedDevice
@@ -54,9 +54,8 @@ class KernelWork:
     `op` is "copy" for several concatenations in one launch, "pool", "convolution", "scan" and "top-k" for generated ones.
     `steps`: of the loop of a library convolution, of a thread of one of each channel, and the elements that a top-k finds.
     `functions`: exponentials of a library kernel, half of which overlap with products. `copied`: bytes that copies of a library
-    kernel's result or operands move. `loads`: elements that a pooling or a convolution loads. `rows`: of a norm or softmax of
-    the library, each of one thread block; 0 of other kernels. `waits`: the time of other library kernels in times of their
-    traffic.
+    kernel's result or operands move. `loads`: elements that a pooling or a convolution loads. `tiles`: thread blocks of a library
+    product, norm or softmax; 0 of other kernels. `waits`: the time of other library kernels in times of their traffic.
     """
 
     op: str
@@ -71,7 +70,7 @@ class KernelWork:
     copied: int = 0
     loads: int = 0
     waits: float = 1.0
-    rows: int = 0
+    tiles: int = 0
 
 
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
@@ -115,8 +114,8 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
         dram += 2 * graph.types[result].nbytes
     each = functions_of(item.op, item.mapping, by_torch=True) if item.kind is Kind.ELEMENTWISE else 0
     functions = int(each * prod(graph.types[result].shape))
-    rows = thread_blocks(item, graph.types[result].shape)
-    return KernelWork(item.op, dram, rows=rows, waits=waits_of(graph, item, result), functions=functions)
+    tiles = rows_of(item, graph.types[result].shape)
+    return KernelWork(item.op, dram, tiles=tiles, waits=waits_of(graph, item, result), functions=functions)
 
 
 def _window_work(op: WindowOp, dram: int) -> KernelWork:
@@ -179,7 +178,7 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
         copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)
     elif unaligned is not None:
         slower *= ODD if unaligned.is_odd else UNALIGNED
-    return KernelWork(item.op, dram, operations, slower, steps=steps, copied=copied)
+    return KernelWork(item.op, dram, operations, slower, steps=steps, copied=copied, tiles=tiles_of(graph, item, value))
 
 
 def _filter_bytes(graph: Graph, item: Node) -> int:
@@ -199,7 +198,7 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
     """The cost of one kernel."""
     if kernel.work is not None:
         return block_cost(kernel.work, kernel.blocks, kernel.loop, kernel.dram, device)
-    drawn = min(1.0, device.bandwidth_share * kernel.rows / device.multiprocessors) if kernel.rows else 1.0
+    drawn = min(1.0, device.bandwidth_share * kernel.tiles / device.multiprocessors) if kernel.tiles else 1.0
     times = {"memory": kernel.waits * kernel.dram / (device.memory_bandwidth * drawn)}
     if kernel.op in (*PRODUCTS, "attention"):
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown

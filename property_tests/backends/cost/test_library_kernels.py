@@ -98,3 +98,22 @@ def test_predicted_times_are_near_measured_ones(name: str) -> None:
 def test_a_small_cast_of_torch_takes_longer_than_a_generated_kernel(device: str, us: float) -> None:
     cast = program(lambda p: p.cast(p.new_input((1, 4096), "float16", "x"), "float32"))
     assert predict_us(cast, DEVICES[device]) == pytest.approx(us, rel=0.15)
+
+
+FEW_ROWS = {  # rows, terms, columns: µs of a product in float16 in a profile, 2026-11-28
+    (1, 1536, 256): 4.3,
+    (1, 1536, 1536): 6.2,
+    (1, 2560, 1024): 12.8,
+    (1, 2560, 4096): 7.9,
+    (1, 4096, 4096): 12.4,
+    (1, 10240, 2560): 17.1,
+    (1, 14336, 4096): 30.9,
+    (8, 14336, 4096): 35.0,
+    (128, 4096, 1024): 8.0,
+    (2, 1280, 320): 4.5,
+}
+
+
+@pytest.mark.parametrize("sizes", FEW_ROWS)
+def test_products_of_few_tiles_draw_what_their_thread_blocks_can(sizes: tuple[int, int, int]) -> None:
+    assert 0.7 < predict_us(product(*sizes), DEVICES["H200"]) / FEW_ROWS[sizes] < 1.4

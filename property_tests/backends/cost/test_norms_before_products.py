@@ -54,3 +54,16 @@ def test_a_norm_of_several_rows_is_better_a_kernel_of_its_own() -> None:
     fused, alone = (predict_us(norm_and_product(8, *tile, normed), H200) for normed in (True, False))
     assert alone == pytest.approx(WITHOUT_NORM_US, rel=0.1)
     assert OF_EIGHT_ROWS[tile] - WITHOUT_NORM_US > fused - alone > 5  # a kernel of its own takes 2 to 3 µs
+
+
+def test_an_operand_that_a_loop_computes_of_one_load_waits_like_a_scaled_one() -> None:
+    def predicted(activation: str) -> float:
+        g, block = new_kernel_graph(), new_threadblock_graph((108,), forloop_range=9)
+        x, w = g.new_input((2, 1152), "float16"), g.new_input((6912, 1152), "float16")
+        piece, weight = block.new_input(x, (REPLICATED,), 1), block.new_input(w, (0,), 1)
+        piece = block.op(activation, piece) if activation else piece
+        block.new_output(block.forloop_accum(block.matmul(piece, block.transpose(weight, (1, 0)))), (1,))
+        g.customized([x, w], block)
+        return predict_us(g.graph(), H200)
+
+    assert predicted("silu") > predicted("relu") > 1.5 * predicted("")  # 23.8 µs with a silu; cuBLAS takes 5.3
