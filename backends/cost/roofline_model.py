@@ -54,8 +54,8 @@ class KernelWork:
     `op` is "copy" for several concatenations in one launch, "pool", "convolution", "scan" and "top-k" for generated ones.
     `steps`: of the loop of a library convolution, of a thread of one of each channel, and the elements that a top-k finds.
     `functions`: exponentials of a library kernel, half of which overlap with products. `copied`: bytes that copies of a library
-    kernel's result or operands move. `loads`: elements that a pooling or a convolution loads. `tiles`: thread blocks of a library
-    product, norm or softmax; 0 of other kernels. `waits`: the time of other library kernels in times of their traffic.
+    kernel's result or operands move. `loads`: elements that a pooling or a convolution loads. `tiles`: thread blocks of a
+    library product, norm or softmax; 0 of other kernels. `waits`: the time of other library kernels in times of their traffic.
     """
 
     op: str

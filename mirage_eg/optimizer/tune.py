@@ -24,6 +24,7 @@ from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.all_sizes import Ranges
 from mirage_eg.backends.triton.bounded_ptxas import SECONDS
 from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.backends.triton.stages import usual_schedules
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.serialize import to_json
@@ -160,6 +161,7 @@ def tune(
     begun = perf_counter()
     run = _Run(program, families, device, timer, compiler, tuning, begun, begun + effort.seconds)
     members = list(islice(_members(families, effort.choices), effort.structures))
+    untuned = _untuned(run, members)
     _try(run, "structures", _worth_timing(run, list(_first_jobs(run, members))))
     _try(run, "extents", list(_other_choices(run)))
     _try_together(run, "extents", {})
@@ -171,7 +173,8 @@ def tune(
         _try_near(run, "details", effort.detailed_graphs, details)
     leading = [tuned.variant for tuned in _best_graphs(run, effort.best_graphs)]
     _try(run, "dependent launches", [job for variant in leading for job in launched_dependently(variant, device.target)])
-    finalists = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported)]
+    run.right += untuned
+    finalists = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported), *untuned]
     return _final(run, list({tuned.variant.source: tuned for tuned in finalists}.values()))
 
 
@@ -182,6 +185,17 @@ def _members(families: Sequence[Family], most: int) -> Iterator[tuple[int, Seque
         for number, sampled in enumerate(samples):
             if any(place < len(choices) for choices in sampled):
                 yield number, [choices[place] if place < len(choices) else choices[0] for choices in sampled]
+
+
+def _untuned(run: _Run, members: Sequence[tuple[int, Sequence[PartChoice]]]) -> list[Tuned]:
+    """The first member as it is without tuning, if its kernels overlap: timed apart, as their times say nothing of others."""
+    for number, parts in members[:1]:
+        graph = run.composed(number, parts)
+        schedule = usual_schedules(graph, run.device.target)
+        if any(it.dependent_launch for it in schedule):
+            _try(run, "untuned", [Job(graph, number, schedule)])
+    untuned, run.right = run.right, []
+    return untuned
 
 
 def _first_jobs(run: _Run, members: Sequence[tuple[int, Sequence[PartChoice]]]) -> Iterator[Job]:
@@ -304,6 +318,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     """Compile, check and time the jobs, until the stage has had its share of the seconds."""
     effort = run.tuning.effort
     ends = {
+        "untuned": effort.until_extents,
         "structures": effort.until_extents,
         "extents": effort.until_schedules,
         "neighbours": effort.until_schedules,

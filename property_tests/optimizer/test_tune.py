@@ -383,3 +383,21 @@ def test_the_record_of_tuning_counts_each_candidate_once() -> None:
     plain = Measurement("extents", 0, (), (), (), "", Outcome(3.0, 0.0, None), "")
     failed = replace(plain, outcome=Outcome(None, None, "too large"))
     assert tuning_summary([plain, failed, replace(plain, stage="final")]) == TuningSummary(tried=2, timed=1, failed=1)
+
+
+class OverlapClock(Clock):
+    """A timer for which kernels that overlap are the fastest."""
+
+    def quick(self, source: str) -> Outcome:
+        self.seen[source] = us = 1.0 if "gdc_wait" in source else 2.0
+        return Outcome(us, 1e-4, None)
+
+
+def test_the_untuned_program_of_kernels_that_overlap_is_timed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_everything(monkeypatch)
+    split, lines = split_attention("float16", 2, 32, 16, 64, 16, 4, 1, 8), list[Measurement]()
+    effort = replace(SMALL, until_final=0.0)  # no time for the round of dependent launches
+    families = [Family.of([split.mugraph])]
+    tuned = tune(split.program, families, DEVICES["H100"], OverlapClock(), Tuning(effort, record=lines.append))
+    assert lines[0].stage == "untuned" and all(it.dependent_launch for it in lines[0].schedule)
+    assert tuned[0].us == 1.0 and "dependent launches" not in {line.stage for line in lines}
