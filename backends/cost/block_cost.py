@@ -16,6 +16,7 @@ from mirage_eg.backends.cost.registers import (
     spill_traffic,
     splitting_bytes,
 )
+from mirage_eg.backends.cost.staged_operands import Staged, is_of_bytes, staged_operand
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
@@ -23,7 +24,7 @@ from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
-from mirage_eg.ir.op.elementwise import CASTS, EXPONENTIALS, SHIFTS_BY_PLACES, record_of
+from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
@@ -65,6 +66,9 @@ def wasted_share(tile: Shape, tensor: Shape, size: int, is_stored: bool) -> floa
         return 0.0
     share = max(0.0, SECTOR / row - 1)
     return share if is_stored else share + SHORT_ROW * min(1.0, SECTOR / row) ** 2
+
+
+Orders = tuple[Shape | None, ...]  # of each output the dims as they lie in memory, () if row-major, None if not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +163,7 @@ RESIDENT_PRODUCTS = 2  # blocks of a multiprocessor whose products have computed
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
 SHARED_MEMORY = 227 << 10  # bytes of a block
-OF_BYTES = 0.5  # numbers of 8 bits: 28,672 columns of 4,096 times 8 rows took 36 µs on an H200, of which their loads are 27
 OF_A_BYTE = 7  # operations of such a conversion outside of products: the same columns times one row took 40 to 47 µs
-OF_FIELDS = 0.25  # weights of four bits times 16 rows, in registers: 22 µs on an H100, and 45 through shared memory
 NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 weights times 16 rows on an H200
 TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
 LARGE_TILES = 1.3  # the cache's rate for them over that for others
@@ -234,13 +236,13 @@ class BlockWork(NamedTuple):
     scaled: bool = False
 
 
-def block_work(block: Graph, live: float = 1.0, stores: bool = False) -> BlockWork:
+def block_work(block: Graph, live: float = 1.0, orders: Orders = ()) -> BlockWork:
     """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run.
 
-    With `stores` the rows that it stores count, too: those of a row-major result. An intermediate may lie in another order.
+    The rows that it stores count where `orders` says how the output lies in memory; an intermediate may lie in any order.
     """
     block = expanded(block)
-    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads, stores)
+    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads, orders)
     work = shared(work, busy_blocks(block)) if block.loop == 1 else work
     return work._replace(combining_us=_combining_us(block)) if block.cluster > 1 else work
 
@@ -283,22 +285,22 @@ def work_of_tiles(
     loop: int,
     live: float = 1.0,
     threads: int = MOST_THREADS,
-    stores: bool = False,
+    orders: Orders = (),
 ) -> BlockWork:
     """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
-    loaded = wasted = flops = arithmetic = functions = staged = 0.0
-    ahead = waited = False
+    loaded = flops = arithmetic = functions = staged = 0.0
+    wasted, ahead, waited = _wasted_by_stores(block, shapes, orders), False, False
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in _tile_ops(block):
-        if item.is_stored and not stores:
-            continue
         shape, times = shapes[item.value], iterations if item.looped else 1
         match item.kind:
+            case _ if item.is_stored:
+                continue
             case Kind.BOUNDARY:
                 moved = prod(shape) * item.size * times
-                loaded += 0 if item.is_stored else moved
-                wasted += moved * wasted_share(shape, item.tensor, item.size, item.is_stored)
+                loaded += moved
+                wasted += moved * wasted_share(shape, item.tensor, item.size, False)
                 if item.looped and _has_odd_rows(item):
                     odd += REGISTER * padded_elements(shape)
                     staged += moved
@@ -328,16 +330,26 @@ def work_of_tiles(
                 arithmetic += max(elements, operand) * times * item.operations
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     once, steps = _sequential_reductions(block, shapes)
-    held, waits = results + besides + (odd if ahead else 0), (max(1, steps), once)
+    held = results + besides + (odd if ahead else 0)
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
-    counts = loaded, wasted, flops, arithmetic, functions
+    counts = loaded, wasted, flops, arithmetic, functions, max(1, steps), once
     alone = _products_of_a_warp(block, shapes) if ahead else 0.0
     live_bytes = 0 if ahead else live_tiles(block).nbytes(shapes, block.cluster if loop == 1 else 1)
     scaled = ahead and (odd > 0 or any(it.scaled for item in _tile_ops(block) for it in item.staged))
     resident = resident_blocks(live_bytes, threads, loops=loop > 1)
-    return BlockWork(
-        *counts, *waits, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled
-    )
+    return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)
+
+
+def _wasted_by_stores(block: Graph, shapes: Sequence[Shape], orders: Orders) -> float:
+    """The bytes that are moved besides those of stored tiles, of outputs whose order in memory is known."""
+    wasted, stored = 0.0, [item for item in _tile_ops(block) if item.is_stored]
+    for item, dims in zip(stored, orders, strict=False):
+        if dims is not None:
+            tile, tensor = (1,) * (len(item.tensor) - len(shapes[item.value])) + shapes[item.value], item.tensor
+            if dims:
+                tile, tensor = (tuple(extents[dim] for dim in dims) for extents in (tile, tensor))
+            wasted += prod(tile) * item.size * wasted_share(tile, tensor, item.size, True)
+    return wasted
 
 
 def _sequential_reductions(block: Graph, shapes: Sequence[Shape]) -> tuple[int, int]:
@@ -401,58 +413,6 @@ def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
     return Ending(moved, int(functions), BUFFERS * buffered > SHARED_MEMORY)
 
 
-class _Staged(NamedTuple):
-    """An operand of a product: bytes of an element in registers, whether the loop moves it, whether it is computed, and the
-    share of the time of a computed one that it takes."""
-
-    value: int
-    size: int
-    looped: bool
-    computed: bool
-    share: float
-    scaled: bool = False
-
-
-def _staged(block: Graph, value: int, product: DType, computed: bool) -> _Staged:
-    size = min(block.types[value].dtype.itemsize, product.itemsize)
-    share = OF_FIELDS if _is_of_fields(block, value) else OF_BYTES if _is_of_bytes(block, value) else 1.0
-    looped = block.phases[value] is Phase.LOOP
-    return _Staged(value, size, looped, computed, share, share == 1 and _is_computed(block, value))
-
-
-def _is_computed(block: Graph, value: int) -> bool:
-    """Whether an operand is computed in the loop, but for casts and moves, and of no product."""
-    item = block.node_of[value]
-    if item.kind is Kind.MATMUL or block.phases[value] is not Phase.LOOP:
-        return False
-    if item.kind is Kind.ELEMENTWISE and item.op not in CASTS:
-        return not _reaches_product(block, value)
-    return any(_is_computed(block, operand) for operand in item.operands)
-
-
-def _reaches_product(block: Graph, value: int) -> bool:
-    """Whether a value is computed of a product."""
-    item = block.node_of[value]
-    return item.kind is Kind.MATMUL or any(_reaches_product(block, operand) for operand in item.operands)
-
-
-def _is_of_bytes(block: Graph, value: int) -> bool:
-    """Whether an operand is loaded numbers of 8 bits in another type."""
-    item = block.node_of[value]
-    if item.op in CASTS:
-        return block.types[item.operands[0]].dtype.itemsize == 1
-    return item.kind is Kind.REARRANGEMENT and _is_of_bytes(block, item.operands[0])
-
-
-def _is_of_fields(block: Graph, value: int) -> bool:
-    """Whether an operand is computed from fields of bytes, which stay in registers."""
-    item = block.node_of[value]
-    if item.op in SHIFTS_BY_PLACES:
-        return block.types[value].dtype is DType.uint8
-    moves = item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)
-    return moves and any(_is_of_fields(block, operand) for operand in item.operands)
-
-
 class _TileOp(NamedTuple):
     """What an op of a block graph does at any tile shapes; `looped` where its operands are in the loop."""
 
@@ -467,7 +427,7 @@ class _TileOp(NamedTuple):
     is_stored: bool = False
     product: DType = DType.float32  # the type in which a product is computed
     is_of_scores: bool = False  # whether exponentials of a product of the loop are part of an operand of a product
-    staged: Sequence[_Staged] = ()
+    staged: Sequence[Staged] = ()
     operations: int = 1  # of an element
 
 
@@ -494,11 +454,11 @@ def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
             tile_op = tile_op._replace(tensor=tuple(item["shape"]))
         elif kind is Kind.MATMUL:
             product = product_dtype(block, item, dtype)
-            staged = [_staged(block, operand, product, operand not in loaded) for operand in item.operands]
+            staged = [staged_operand(block, operand, product, operand not in loaded) for operand in item.operands]
             tile_op = tile_op._replace(product=product, staged=staged, is_of_scores=not powers.isdisjoint(item.operands))
         elif kind is Kind.ELEMENTWISE:
             tile_op = tile_op._replace(functions=functions_of(item.op, item.mapping), is_exponential=item.op in EXPONENTIALS)
-            if _is_of_bytes(block, value):
+            if is_of_bytes(block, value):
                 tile_op = tile_op._replace(operations=OF_A_BYTE)
         if looped and (kind is Kind.MATMUL or not scores.isdisjoint(item.operands)):
             scores.update(values)

@@ -5,10 +5,20 @@ A library kernel moves its operands and result once, and costs as many launches 
 The model is crude on purpose: it ranks candidates before they are timed, and replaces timing without a GPU.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, hypot, prod
 
-from mirage_eg.backends.cost.block_cost import BlockWork, Cost, block_cost, block_work, busy_blocks, cost_of_times, functions_of
+from mirage_eg.backends.cost.block_cost import (
+    BlockWork,
+    Cost,
+    Orders,
+    block_cost,
+    block_work,
+    busy_blocks,
+    cost_of_times,
+    functions_of,
+)
 from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.library_products import (
@@ -42,6 +52,7 @@ from mirage_eg.ir.op.elementwise import to_a_type
 from mirage_eg.ir.op.library import ORDERS
 from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights, prepared_values
 
 LONG_ROW = 48 << 10  # bytes: a longer row is read three times by the library's softmax, which has it in shared memory else
@@ -75,12 +86,12 @@ class KernelWork:
 
 def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
     """The kernels of a kernel graph that are launched, in order."""
-    works: dict[tuple[Graph, float, bool], BlockWork] = {}  # of each different block graph
+    works: dict[tuple[Graph, float, Orders], BlockWork] = {}  # of each different block graph
     kernels = [(launch, _kernel_work(graph, launch, works)) for launch in launches_of(graph).kernels]
     return tuple(replace(it, copied=it.copied + reordered_bytes(graph, launch)) for launch, it in kernels)
 
 
-def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, bool], BlockWork]) -> KernelWork:
+def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, Orders], BlockWork]) -> KernelWork:
     item, result = graph.nodes[launch.nodes[0]], launch.results[-1]
     dram = sum(graph.types[value].nbytes for value in (*launch.operands, *launch.results))
     match launch:
@@ -99,7 +110,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
             return KernelWork("top-k", dram, steps=count)
         case Launch(kind=LaunchKind.BLOCK):
             block: Graph = item["graph"]
-            key = block, live_share(graph, item), not row_major_results(graph).isdisjoint(launch.results)
+            key = block, live_share(graph, item), stored_orders(graph, launch.results)
             if key not in works:
                 works[key] = block_work(*key)
             return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid) * busy_blocks(block), loop=block.loop)
@@ -116,6 +127,18 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, b
     functions = int(each * prod(graph.types[result].shape))
     tiles = rows_of(item, graph.types[result].shape)
     return KernelWork(item.op, dram, tiles=tiles, waits=waits_of(graph, item, result), functions=functions)
+
+
+def stored_orders(graph: Graph, results: Iterable[int]) -> Orders:
+    """How a kernel's results lie in memory; a row-major intermediate may be laid out by a later pass."""
+
+    def order(result: int) -> Shape | None:
+        strides, shape = placement_of(graph).strides[result], graph.types[result].shape
+        if strides == row_major(shape):
+            return () if result in row_major_results(graph) else None
+        return tuple(sorted(range(len(shape)), key=lambda dim: -strides[dim]))
+
+    return tuple(map(order, results))
 
 
 def _window_work(op: WindowOp, dram: int) -> KernelWork:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.cost.block_cost import (
-    OF_FIELDS,
     BlockWork,
     Ending,
     block_cost,
@@ -23,10 +22,11 @@ from mirage_eg.backends.cost.block_cost import (
 )
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import causal_share
+from mirage_eg.backends.cost.staged_operands import OF_FIELDS
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.axes import Dims
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.op.elementwise import EXPONENTIALS
+from mirage_eg.ir.op.elementwise import CASTS, EXPONENTIALS
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
@@ -48,7 +48,7 @@ class _Product:
     n: Tile
     loops: bool
     computed: tuple[Tile, ...]  # operands that the loop computes
-    is_scaled: bool  # whether one of them is a load times another tile
+    is_scaled: bool  # whether one of them is computed of loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +130,18 @@ class CostBound:
 
     def _count(self, structure: Structure, shapes: Sequence[TileAxes], varies: Sequence[bool]) -> None:
         """Products and arithmetic of the steps."""
-        scaled = set[int]()  # the places of loads of the loop times other tiles
+        scaled, products = (
+            set[int](),
+            set[int](),
+        )  # places of what the loop computes of loads, and of products
         for place, step in enumerate(structure.steps, len(structure.loads)):
             operands = [shapes[i] for i in step.operands]
             loops, cut_up = any(varies[i] for i in step.operands), any(shape.piece for shape in operands)
-            is_scaled = (step.kind is Kind.ELEMENTWISE and len(operands) > 1) or not scaled.isdisjoint(step.operands)
-            if is_scaled and step.kind is not Kind.MATMUL and varies[place] and self._coarse is not DType.uint8:
-                scaled.add(place)
+            is_scaled = not scaled.isdisjoint(step.operands)
+            if step.kind is Kind.MATMUL or not products.isdisjoint(step.operands):
+                products.add(place)
+            elif varies[place] and self._coarse is not DType.uint8:
+                scaled |= {place} if is_scaled or (step.kind is Kind.ELEMENTWISE and step.op not in CASTS) else set()
             match step.kind:
                 case Kind.MATMUL:
                     left, right = operands

@@ -11,13 +11,12 @@ from math import inf, prod
 from operator import le
 from typing import NamedTuple
 
-from mirage_eg.backends.cost.block_cost import work_of_tiles
+from mirage_eg.backends.cost.block_cost import Orders, work_of_tiles
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import skipping_masks
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles, multiplies_tiles
 from mirage_eg.backends.cost.registers import MOST_THREADS
-from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.backends.launches.aligned_rows import row_major_results
+from mirage_eg.backends.cost.roofline_model import predict_us, stored_orders
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
@@ -143,14 +142,14 @@ def best_first(
 
 
 class _KnownKernel(NamedTuple):
-    """A kernel of a form that was built; masks may skip its iterations, its ops may all be primitive, and it may store results
-    of the program."""
+    """A kernel of a form that was built; masks may skip its iterations, its ops may all be primitive, and `orders` are those of
+    its results."""
 
     outline: Outline
     live: LiveTiles
     is_masked: bool
     is_primitive: bool
-    stores: bool
+    orders: Orders
 
     def threads(self, shapes: Sequence[Sequence[int]]) -> int:
         """The threads of a block with tiles of these shapes; the most where it has a tl.dot."""
@@ -245,7 +244,7 @@ class Instantiation:
             if (key := (id(it), id(tiling))) not in self._us:  # many pairs have the same first or last tiling
                 live = bound.live(tiling) if it.is_masked else 1.0
                 shapes = it.outline.shapes(tiling)
-                work = work_of_tiles(it.outline.block, shapes, tiling.loop, live, it.threads(shapes), it.stores)
+                work = work_of_tiles(it.outline.block, shapes, tiling.loop, live, it.threads(shapes), it.orders)
                 self._us[key] = bound.us_of(work, tiling, tiling.cluster)
             us += self._us[key]
         return us
@@ -262,17 +261,16 @@ class Instantiation:
         if not self._has_too_large_tiles(choice):
             graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.tilings)
             if (form := self._form(choice)) not in self._outlines:
-                results = row_major_results(graph)
-                blocks = [(item, not results.isdisjoint(values)) for item, values in graph.numbered() if item.op == "block"]
+                blocks = [(item, stored_orders(graph, values)) for item, values in graph.numbered() if item.op == "block"]
                 self._outlines[form] = tuple(
                     _KnownKernel(
                         outline,
                         live_tiles(outline.block),
                         bool(skipping_masks(graph, item)),
                         expanded(outline.block) is outline.block,
-                        stores,
+                        orders,
                     )
-                    for outline, (item, stores) in zip(outlines, blocks, strict=True)
+                    for outline, (item, orders) in zip(outlines, blocks, strict=True)
                 )
         if graph is None or not self.fits(graph):
             if graph is None or not any(has_unfit_shape(block, self.limits) for block in graph.blocks):

@@ -1,6 +1,8 @@
 """Bytes that memory moves besides those of tiles of short rows."""
 
-from mirage_eg.backends.cost.block_cost import wasted_share
+from mirage_eg.backends.cost.block_cost import block_work, wasted_share
+from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
 
 def test_a_row_goes_on_where_the_tile_has_the_dims_behind_whole() -> None:
@@ -13,3 +15,10 @@ def test_a_row_goes_on_where_the_tile_has_the_dims_behind_whole() -> None:
 def test_a_store_wastes_less_than_a_load() -> None:
     assert 0 < wasted_share((1, 4), (8, 64), 4, True) < wasted_share((1, 4), (8, 64), 4, False)
     assert wasted_share((1, 16), (8, 64), 4, True) == 0 < wasted_share((1, 16), (8, 64), 4, False)
+
+
+def test_a_store_into_an_image_channels_last_moves_whole_sectors() -> None:
+    g, block = new_kernel_graph(), new_threadblock_graph((32, 5, 4))
+    block.new_output(block.relu(block.new_input(g.new_input((2, 32, 10, 4096), "float16"), (1, 2, 3))), (1, 2, 3))
+    image, rows = (block_work(block.graph(), orders=(order,)).wasted for order in ((0, 3, 1, 2), ()))
+    assert image > 2 * 1024 * 2 * 2 * 14 and rows == block_work(block.graph()).wasted  # two channels are 4 bytes of a sector
