@@ -239,7 +239,7 @@ class BlockWork(NamedTuple):
 def block_work(block: Graph, live: float = 1.0, orders: Orders = ()) -> BlockWork:
     """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run.
 
-    The rows that it stores count where `orders` says how the output lies in memory; an intermediate may lie in any order.
+    The rows that it stores count where `orders` has the order of the output; an intermediate may be stored in any.
     """
     block = expanded(block)
     work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads, orders)
