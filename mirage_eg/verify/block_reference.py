@@ -6,7 +6,7 @@ a pair is not equal, the cut may be wrong, or the part is undefined on inputs th
 is checked as a whole. Pairs that several µGraphs have are checked once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -107,7 +107,7 @@ class BlockReference:
     @property
     def computed_on(self) -> str:
         """The devices that evaluated anything."""
-        modules = {reference.xp for part in self._parts.values() for reference in part.references}
+        modules = {reference.xp for part in self._parts.values() for reference in part.references.values()}
         return ", ".join(sorted(map(evaluator_device, modules)))
 
     def forget(self) -> None:
@@ -183,7 +183,7 @@ class _Part:
         self._program, self._trials, self._seed = program, trials, seed
         self._primitive = expand(program)
         self._restricted: dict[tuple[Graph, bool], Restricted | None] = {}
-        self._references: dict[Graph, Reference] = {}
+        self.references: dict[Graph, Reference] = {}
 
     def restricted(self, kernels: Graph, sums: bool) -> Restricted | None:
         """The part and its kernels at few indices, or None; with `sums` also of linear sums."""
@@ -194,23 +194,18 @@ class _Part:
     def reference(self, small: Restricted | None) -> Reference:
         """The reference at few indices, or at the program's own size."""
         program = self._program if small is None else small.program
-        if program not in self._references:
-            self._references[program] = Reference(program, self._trials, self._seed, array_module(program))
-        return self._references[program]
-
-    @property
-    def references(self) -> Iterable[Reference]:
-        """The references so far."""
-        return self._references.values()
+        if program not in self.references:
+            self.references[program] = Reference(program, self._trials, self._seed, array_module(program))
+        return self.references[program]
 
     def forget(self) -> None:
         """Drop all random inputs."""
-        for reference in self._references.values():
+        for reference in self.references.values():
             reference.inputs.forget()
 
     def forget_large(self) -> None:
         """Drop random inputs that take much memory."""
-        for reference in self._references.values():
+        for reference in self.references.values():
             if sum(prod(kind.shape) for kind in reference.program.input_types) > _KEPT:
                 reference.inputs.forget()
 

@@ -166,16 +166,12 @@ def _reference(source: str, path: str, shrinking: str | None, most: int) -> tupl
             raise _TooLargeError(f"its inputs have {elements:,} elements, more than {most:,}")
     inputs = list(module.get_inputs())
     normal = [torch.randn_like(x) if is_float(x) else x for x in inputs]
-    trials = [(drawn, _in_float64(model, drawn)) for drawn in (inputs, normal)]
+    with torch.no_grad():
+        trials = [(drawn, tensors_of(float64_copy(model)(*map(in_float64, drawn)))) for drawn in (inputs, normal)]
     usable = [trial for trial in trials if all(bool(torch.isfinite(x).all()) for x in trial[1])]
     if not usable:
         raise _UnusableError("its result is not finite")
     return model, usable
-
-
-def _in_float64(model: Any, inputs: list[Any]) -> list[Any]:
-    with torch.no_grad():
-        return tensors_of(float64_copy(model)(*[x.double() if is_float(x) else x for x in inputs]))
 
 
 def float64_copy(model: Any) -> Any:
@@ -190,6 +186,11 @@ def float64_copy(model: Any) -> Any:
                 cells = tuple(CellType(memo.get(id(it.cell_contents), it.cell_contents)) for it in value.__closure__)
                 setattr(module, name, FunctionType(value.__code__, value.__globals__, name, value.__defaults__, cells))
     return copied
+
+
+def in_float64(value: Any) -> Any:
+    """An input of a copy in float64."""
+    return value.double() if is_float(value) else value
 
 
 def is_float(value: Any) -> bool:
