@@ -163,14 +163,11 @@ class _Resizing:
         if item.op in BROADCASTS:
             operand, rank = self._dims[item.operands[0]], len(item["shape"])
             own = [operand[dim - rank] if rank - dim <= len(operand) else () for dim in range(rank)]
-            attributes["shape"] = tuple(
-                _new(factors) if _old(factors) == extent else self._extent(extent)
-                for factors, extent in zip(own, item["shape"], strict=True)
-            )
+            attributes["shape"] = self._shape(item["shape"], own)
         elif item.op == "full":
-            attributes["shape"] = tuple(self._extent(extent) for extent in item["shape"])
+            attributes["shape"] = self._shape(item["shape"], [()] * len(item["shape"]))
         elif item.get("extent") is not None:
-            attributes["extent"] = self._extent(item["extent"])
+            attributes["extent"] = self._extent(item["extent"], [])
         elif item.op in VIEWS_OF_A_PART and not _is_fixed(cut := self._dims[item.operands[0]][item["dim"]]):
             if item.op == "slice" and (item["start"], item["stop"], item["step"]) == (0, _old(cut), 1):
                 attributes["stop"] = _new(cut)
@@ -193,10 +190,20 @@ class _Resizing:
             bounds[name] = item[name] + new - _old(cut) if counted else item[name]
         return bounds
 
-    def _extent(self, extent: int) -> int:
-        for name, present in self._present.items():
+    def _shape(self, shape: Shape, own: Sequence[Factors]) -> Shape:
+        """A shape at the new sizes; of two sizes that agree at present each is taken once, in their order."""
+        free = [*self._present]
+        return tuple(
+            _new(factors) if _old(factors) == extent else self._extent(extent, free)
+            for factors, extent in zip(own, shape, strict=True)
+        )
+
+    def _extent(self, extent: int, free: list[str]) -> int:
+        for name in (*free, *self._present):
+            present = self._present[name]
             if extent == present > 1 or (present >= self._least and extent % present == 0):
-                return self._extent(extent // present) * self._sizes[name]
+                free[:] = (other for other in free if other != name)
+                return self._extent(extent // present, free) * self._sizes[name]
         return extent
 
 

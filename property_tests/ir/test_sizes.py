@@ -92,6 +92,15 @@ def test_a_dim_that_stands_for_nothing_is_refused(arguments: tuple[str, int, int
     assert str(error.value) == message
 
 
+def test_extents_of_a_constant_are_sizes_in_order_where_they_agree_now() -> None:
+    program = new_kernel_graph()
+    n, m = Dim("n"), Dim("m")
+    x, one = program.new_input((n, m), name="x"), program.new_input((1,), name="one")
+    program.mark_output(program.add(x, program.exp(program.broadcast(one, (n, m)))))
+    there = at_sizes(at_sizes(program.graph(), {"n": 16, "m": 16}), {"n": 5, "m": 7})
+    assert [kind.shape for kind in there.output_types] == [(5, 7)]
+
+
 def test_a_size_that_no_input_has_is_refused() -> None:
     program = new_kernel_graph()
     x, one = program.new_input((Dim("n"), 4), name="x"), program.new_input((1,), name="one")
