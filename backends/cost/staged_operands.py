@@ -7,14 +7,15 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 from mirage_eg.ir.op.elementwise import CASTS, SHIFTS_BY_PLACES
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.remembered import once_per_graph
 
 OF_BYTES = 0.5  # numbers of 8 bits: 28,672 columns of 4,096 times 8 rows took 36 µs on an H200, of which their loads are 27
 OF_FIELDS = 0.25  # weights of four bits times 16 rows, in registers: 22 µs on an H100, and 45 through shared memory
 
 
 class Staged(NamedTuple):
-    """An operand of a product: bytes of an element in registers, whether the loop moves it, whether it is computed, and the
-    share of the time of a computed one that it takes."""
+    """An operand of a product: bytes of an element in registers, whether the loop moves it, whether it is computed, the share
+    of the time of a computed one that it takes, and whether the loop computes it of loads, not by casts and moves alone."""
 
     value: int
     size: int
@@ -24,41 +25,45 @@ class Staged(NamedTuple):
     scaled: bool = False
 
 
+class _Origins(NamedTuple):
+    """Values of a block graph: those of products, those that the loop computes of loads, loaded numbers of 8 bits in another
+    type, and those of fields of bytes, which stay in registers."""
+
+    products: set[int]
+    scaled: set[int]
+    of_bytes: set[int]
+    of_fields: set[int]
+
+
+@once_per_graph
+def _origins(block: Graph) -> _Origins:
+    """Where the values of a block graph come from, in one pass: paths to a value may be as many as 2 to the number of ops."""
+    found = products, scaled, of_bytes, of_fields = _Origins(set(), set(), set(), set())
+    for item, values in block.numbered():
+        of_product, of_scaled, of_byte, of_field = (not it.isdisjoint(item.operands) for it in found)
+        if item.kind is Kind.MATMUL or of_product:
+            products.update(values)
+        elif of_scaled or (item.kind is Kind.ELEMENTWISE and item.op not in CASTS):
+            scaled.update(value for value in values if block.phases[value] is Phase.LOOP)
+        if item.op in CASTS:
+            of_byte = block.types[item.operands[0]].dtype.itemsize == 1
+            of_bytes.update(values if of_byte else ())
+        elif item.kind is Kind.REARRANGEMENT and of_byte:
+            of_bytes.update(values)
+        if item.op in SHIFTS_BY_PLACES:
+            of_fields.update(value for value in values if block.types[value].dtype is DType.uint8)
+        elif item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) and of_field:
+            of_fields.update(values)
+    return found
+
+
 def staged_operand(block: Graph, value: int, product: DType, computed: bool) -> Staged:
-    size = min(block.types[value].dtype.itemsize, product.itemsize)
-    share = OF_FIELDS if _is_of_fields(block, value) else OF_BYTES if is_of_bytes(block, value) else 1.0
-    looped = block.phases[value] is Phase.LOOP
-    return Staged(value, size, looped, computed, share, share == 1 and _is_computed(block, value))
-
-
-def _is_computed(block: Graph, value: int) -> bool:
-    """Whether an operand is computed in the loop, but for casts and moves, and of no product."""
-    item = block.node_of[value]
-    if item.kind is Kind.MATMUL or block.phases[value] is not Phase.LOOP:
-        return False
-    if item.kind is Kind.ELEMENTWISE and item.op not in CASTS:
-        return not _reaches_product(block, value)
-    return any(_is_computed(block, operand) for operand in item.operands)
-
-
-def _reaches_product(block: Graph, value: int) -> bool:
-    """Whether a value is computed of a product."""
-    item = block.node_of[value]
-    return item.kind is Kind.MATMUL or any(_reaches_product(block, operand) for operand in item.operands)
+    """An operand of a product in this type; `computed` if it is no load."""
+    size, origins = min(block.types[value].dtype.itemsize, product.itemsize), _origins(block)
+    share = OF_FIELDS if value in origins.of_fields else OF_BYTES if is_of_bytes(block, value) else 1.0
+    return Staged(value, size, block.phases[value] is Phase.LOOP, computed, share, share == 1 and value in origins.scaled)
 
 
 def is_of_bytes(block: Graph, value: int) -> bool:
-    """Whether an operand is loaded numbers of 8 bits in another type."""
-    item = block.node_of[value]
-    if item.op in CASTS:
-        return block.types[item.operands[0]].dtype.itemsize == 1
-    return item.kind is Kind.REARRANGEMENT and is_of_bytes(block, item.operands[0])
-
-
-def _is_of_fields(block: Graph, value: int) -> bool:
-    """Whether an operand is computed from fields of bytes, which stay in registers."""
-    item = block.node_of[value]
-    if item.op in SHIFTS_BY_PLACES:
-        return block.types[value].dtype is DType.uint8
-    moves = item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)
-    return moves and any(_is_of_fields(block, operand) for operand in item.operands)
+    """Whether a value is loaded numbers of 8 bits in another type."""
+    return value in _origins(block).of_bytes

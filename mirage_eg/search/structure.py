@@ -112,7 +112,7 @@ def expands_products(structure: AnyStructure) -> bool:
     before = len(structure.loads)
     for step in structure.steps:
         made = [structure.steps[i - before] for i in step.operands if i >= before]
-        products = [set(it.operands) for it in made if it.op in FACTORS]
+        products = [{*zip(it.operands, FACTORS[it.op], strict=True)} for it in made if it.op in FACTORS]
         if step.op in DIFFERENCES and len(products) == 2 and set.intersection(*products):
             return True
     return False

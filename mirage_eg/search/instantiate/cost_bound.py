@@ -130,10 +130,7 @@ class CostBound:
 
     def _count(self, structure: Structure, shapes: Sequence[TileAxes], varies: Sequence[bool]) -> None:
         """Products and arithmetic of the steps."""
-        scaled, products = (
-            set[int](),
-            set[int](),
-        )  # places of what the loop computes of loads, and of products
+        scaled, products = set[int](), set[int]()  # places of what the loop computes of loads, and of products
         for place, step in enumerate(structure.steps, len(structure.loads)):
             operands = [shapes[i] for i in step.operands]
             loops, cut_up = any(varies[i] for i in step.operands), any(shape.piece for shape in operands)

@@ -301,7 +301,7 @@ def trace_structures(tracer: Tracer, found: SearchResult, instantiated: Sequence
 def first_alike(found: SearchResult, most: int | None) -> Iterator[list[AnyStructure]]:
     """The first structures of each split and set of loads: of one kernel, then of two.
 
-    None follows that expands a product which one before it has as a product of a difference.
+    Behind the first none subtracts products of the same factor.
     """
     for structures in (found.structures, found.split_reductions):
         seen: Counter[tuple[Split, frozenset[Load]]] = Counter()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mirage_eg.backends.cost.block_cost import block_work
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.ir.builder import new_kernel_graph
@@ -67,3 +68,13 @@ def test_an_operand_that_a_loop_computes_of_one_load_waits_like_a_scaled_one() -
         return predict_us(g.graph(), H200)
 
     assert predicted("silu") > predicted("relu") > 1.5 * predicted("")  # 23.8 µs with a silu; cuBLAS takes 5.3
+
+
+def test_operands_of_many_paths_to_their_loads_are_priced_in_one_pass() -> None:
+    g, block = new_kernel_graph(), new_threadblock_graph((1,), forloop_range=4)
+    x, w = g.new_input((64, 256), "float16"), g.new_input((256, 64), "float16")
+    piece, weight = block.new_input(x, (REPLICATED,), 1), block.new_input(w, (REPLICATED,), 0)
+    for _ in range(64):  # 2 ** 64 paths
+        piece = block.add(block.relu(piece), piece)
+    block.new_output(block.forloop_accum(block.matmul(piece, weight)), (REPLICATED,))
+    assert block_work(block.graph()).scaled

@@ -202,6 +202,15 @@ def test_products_that_cancel_are_not_rounded_before(op: str) -> None:
     assert kept and not any(map(expands_products, kept)) and any(map(expands_products, result.structures))
 
 
+def test_quotients_of_and_by_a_number_have_no_common_factor() -> None:
+    program = KernelGraph()
+    x, y, c = program.new_input((64, 256)), program.new_input((64, 256)), program.new_input((64, 1))
+    program.mark_output(program.sub(program.div(x, c), program.div(c, y)))
+    graph = program.graph()
+    result = search(graph, infer_axes(graph), load_rules("indexed"))
+    assert result.structures and not expands_products(result.structures[0])
+
+
 def test_a_maximum_keeps_its_terms_where_a_structure_has_them() -> None:
     """max(x + b) = max(x) + b is a law, and no order of a field has it: tests leave such a kernel undecided."""
     program = KernelGraph()
