@@ -3,7 +3,7 @@
 Equal graphs are equal tuples, and hashing is linear.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -206,14 +206,10 @@ class Graph(NestedGraph):
         return "\n".join(_lines(self, ""))
 
 
-def _map_text(targets: Sequence[int]) -> str:
-    return "(" + ", ".join({REPLICATED: "-", NEW_DIM: "new"}.get(target, str(target)) for target in targets) + ")"
-
-
 def _attribute_text(name: str, value: Any) -> str:
     match name:
         case "imap" | "omap":
-            return f"{name}={_map_text(value)}"
+            return f"{name}=({', '.join({REPLICATED: '-', NEW_DIM: 'new'}.get(target, str(target)) for target in value)})"
         case "fmap":
             return f"fmap={'-' if value == REPLICATED else value}"
         case _ if isinstance(value, Ratio):

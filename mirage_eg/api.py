@@ -311,7 +311,8 @@ class SizedMuGraph:
             shape = getattr(arrays[place], "shape", None)
             if shape is None or len(shape) != len(self.program.inputs[place]["shape"]):
                 wanted = len(self.program.inputs[place]["shape"])
-                raise GraphError(f"argument {names[place]}: got {_shape_text(shape)}, wanted an array of {wanted} dims")
+                got = "no array" if shape is None else f"shape {tuple(shape)}"
+                raise GraphError(f"argument {names[place]}: got {got}, wanted an array of {wanted} dims")
             sizes[dim] = int(shape[position])
         return self.at(**{name: sizes[name] for name in self._result.dims})(*arrays, out=out)
 
@@ -326,10 +327,6 @@ class SizedMuGraph:
         lines = [f"SizedMuGraph for {', '.join(dim.declaration for dim in self._result.dims.values())}"]
         lines += [f"  {bucket.line}" for bucket in self.buckets]
         return "\n".join(lines)
-
-
-def _shape_text(shape: Sequence[int] | None) -> str:
-    return "no array" if shape is None else f"shape {tuple(shape)}"
 
 
 @overload

@@ -1,6 +1,6 @@
 """The work of a block graph, and the time that a kernel of so many blocks takes with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2, prod
@@ -23,7 +23,7 @@ from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, p
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Phase
+from mirage_eg.ir.node import Phase, TensorType
 from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
@@ -213,7 +213,7 @@ class BlockWork(NamedTuple):
     outside the loop, where it leaves no capacity for another that would work meanwhile. `waited`: products of the loop wait for
     functions in it, other than the exponentials of an attention: a product of 69 GFLOP with a gelu before it took 234 µs on an
     H200, and 87 without. `alone`: products of an iteration that each warp computes, in an attention of few rows. `resident`:
-    blocks that a multiprocessor holds. `scaled`: an operand of a product of the loop is a load of it times what a norm found.
+    blocks that a multiprocessor holds. `scaled`: the loop computes an operand of its products of loads, or has odd rows.
     """
 
     loaded: int
@@ -295,8 +295,6 @@ def work_of_tiles(
     for item in _tile_ops(block):
         shape, times = shapes[item.value], iterations if item.looped else 1
         match item.kind:
-            case _ if item.is_stored:
-                continue
             case Kind.BOUNDARY:
                 moved = prod(shape) * item.size * times
                 loaded += moved
@@ -340,15 +338,21 @@ def work_of_tiles(
     return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)
 
 
+def _stores(block: Graph) -> Iterable[tuple[int, TensorType]]:
+    """The values that a block stores, with the types of their tensors."""
+    return zip((item.operands[0] for item in block.outputs), block.output_types, strict=True)
+
+
 def _wasted_by_stores(block: Graph, shapes: Sequence[Shape], orders: Orders) -> float:
     """The bytes that are moved besides those of stored tiles, of outputs whose order in memory is known."""
-    wasted, stored = 0.0, [item for item in _tile_ops(block) if item.is_stored]
-    for item, dims in zip(stored, orders, strict=False):
+    wasted = 0.0
+    for (value, stored), dims in zip(_stores(block), orders, strict=False):
         if dims is not None:
-            tile, tensor = (1,) * (len(item.tensor) - len(shapes[item.value])) + shapes[item.value], item.tensor
+            tensor, size = stored.shape, stored.dtype.itemsize
+            tile = (1,) * (len(tensor) - len(shapes[value])) + shapes[value]
             if dims:
                 tile, tensor = (tuple(extents[dim] for dim in dims) for extents in (tile, tensor))
-            wasted += prod(tile) * item.size * wasted_share(tile, tensor, item.size, True)
+            wasted += prod(tile) * size * wasted_share(tile, tensor, size, True)
     return wasted
 
 
@@ -356,8 +360,6 @@ def _sequential_reductions(block: Graph, shapes: Sequence[Shape]) -> tuple[int, 
     """The most reductions that follow each other: outside the loop, and in an iteration. A product with a vector is one."""
     before: tuple[dict[int, int], dict[int, int]] = ({}, {})  # each value
     for item in _tile_ops(block):
-        if item.is_stored:
-            continue
         tiles = [shapes[i] for i in item.operands]
         if item.kind is Kind.MATMUL:
             reduces = tiles[0][-1] > 1 and matmul_form(*tiles) is not MatmulForm.DOT
@@ -393,7 +395,7 @@ def _products_of_a_warp(block: Graph, shapes: Sequence[Shape]) -> float:
 def _has_odd_rows(item: "_TileOp") -> bool:
     """Whether rows of an input begin at no multiple of four bytes: its elements are loaded one by one, through registers."""
     rows = [extent for extent in item.tensor if extent > 1]
-    return not item.is_stored and len(rows) > 1 and rows[-1] * item.size % REGISTER != 0
+    return len(rows) > 1 and rows[-1] * item.size % REGISTER != 0
 
 
 REGISTER = 4  # bytes; the least that a copy into shared memory moves
@@ -401,7 +403,8 @@ REGISTER = 4  # bytes; the least that a copy into shared memory moves
 
 def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
     """What a block of products does outside its loop; None if registers and shared memory hold two."""
-    moved, functions, buffered = 0, 0.0, 0  # the last: bytes that an iteration loads
+    moved = sum(prod(shapes[value]) * stored.dtype.itemsize for value, stored in _stores(block))
+    functions, buffered = 0.0, 0  # the last: bytes that an iteration loads
     for item in _tile_ops(block):
         if item.kind is Kind.BOUNDARY:
             buffered += item.looped * prod(shapes[item.value]) * item.size
@@ -423,8 +426,7 @@ class _TileOp(NamedTuple):
     operands: Sequence[int]
     functions: float = 0
     is_exponential: bool = False
-    tensor: Shape = ()  # of an input or output
-    is_stored: bool = False
+    tensor: Shape = ()  # of an input
     product: DType = DType.float32  # the type in which a product is computed
     is_of_scores: bool = False  # whether exponentials of a product of the loop are part of an operand of a product
     staged: Sequence[Staged] = ()
@@ -433,16 +435,12 @@ class _TileOp(NamedTuple):
 
 @lru_cache(maxsize=1 << 12)
 def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
-    """The ops of a block graph of primitive ops; a search asks for the work of few, at many tile shapes."""
+    """The ops of a block graph of primitive ops but for its stores; a search asks for the work of few, at many tile shapes."""
     loaded = set[int]()  # values that are loads, or views of them
     scores, powers = set[int](), set[int]()  # values behind products of a loop, and behind exponentials of these
-    found, stores = [], iter(block.output_types)
+    found = []
     for item, values in block.numbered():
         if item.op == "output":
-            [value], stored = item.operands, next(stores)
-            found.append(
-                _TileOp(item.kind, value, stored.dtype.itemsize, looped=False, operands=(), tensor=stored.shape, is_stored=True)
-            )
             continue
         kind, value = item.kind, values[0]
         dtype = block.types[value].dtype

@@ -115,7 +115,8 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, O
                 works[key] = block_work(*key)
             return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid) * busy_blocks(block), loop=block.loop)
     if item.op in PRODUCTS:
-        work = product_work(graph, item, result, dram, unaligned_products(graph).get(_product_of(launch)))
+        product = launch.results[0] if launch.call is None else launch.call.values[0]
+        work = product_work(graph, item, result, dram, unaligned_products(graph).get(product))
         activation = launch.call.activation if isinstance(launch.call, BiasedProduct) else ""
         functions = int(functions_of(activation, {}) * prod(graph.types[result].shape)) if activation else 0
         return replace(work, functions=functions)
@@ -185,10 +186,6 @@ _MASKED = 1.5
 mask and 74 without one, 83 and 48 for 67 million, and 227 for 201 million."""
 
 
-def _product_of(launch: Launch) -> int:
-    return launch.results[0] if launch.call is None else launch.call.values[0]
-
-
 def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: UnalignedProduct | None = None) -> KernelWork:
     steps = 0 if item.kind is Kind.MATMUL else convolution_steps(graph.types[item.operands[1]].shape)
     operations, slower = library_work(graph, item, value)
@@ -197,7 +194,8 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
     written, repeated = repeated_bytes(graph, item)
     dram, copied = dram + read + written - repeated, copied + converted_bytes(graph, item) + written + repeated
     if unaligned is not None and unaligned.is_padded:
-        moved = MOVED_BY_ELEMENTS if len(unaligned.copied) > 1 else _moved_for(graph, item.operands[1])
+        is_transposed = graph.node_of[item.operands[1]].op in TRANSPOSES  # unaligned columns are whole rows of its memory
+        moved = MOVED_BY_ELEMENTS if len(unaligned.copied) > 1 else MOVED if is_transposed else MOVED_ROWS
         copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)
     elif unaligned is not None:
         slower *= ODD if unaligned.is_odd else UNALIGNED
@@ -210,11 +208,6 @@ def _filter_bytes(graph: Graph, item: Node) -> int:
         return 0
     kind, strides = graph.types[item.operands[1]], placement_of(graph).strides[item.operands[1]]
     return 0 if has_channels_last(kind.shape, strides) else 2 * kind.nbytes
-
-
-def _moved_for(graph: Graph, weight: int) -> int:
-    """The traffic of the copy of a weight with unaligned columns: those of a transposed one are whole rows of its memory."""
-    return MOVED if graph.node_of[weight].op in TRANSPOSES else MOVED_ROWS
 
 
 def cost_of(kernel: KernelWork, device: Device) -> Cost:

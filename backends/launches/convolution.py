@@ -12,7 +12,6 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import PACKAGED, SUMS
-from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import prepared_values
 from mirage_eg.ir.windows import CONV2D
 
@@ -75,8 +74,9 @@ def _fused(graph: Graph, numbered: list[tuple[Node, range]], position: int) -> F
         others = [operand for operand in op.operands if operand != before]
         if op.op not in SUMS or len(others) != 1 or graph.types[others[0]].dtype is not kind.dtype:
             return None
-        role = "added" if graph.types[others[0]].shape == kind.shape else "bias"
-        if role in terms or (role == "bias" and not _is_per_channel(graph.types[others[0]].shape, kind.shape[1])):
+        shape, channels = graph.types[others[0]].shape, kind.shape[1]
+        role = "added" if shape == kind.shape else "bias"
+        if role in terms or (role == "bias" and shape not in ((channels, 1, 1), (1, channels, 1, 1))):
             return None
         terms[role] = others[0]
     return None
@@ -89,7 +89,3 @@ def _only_readers(graph: Graph, numbered: list[tuple[Node, range]], value: int) 
             return
         yield reader
         [value] = numbered[reader][1]
-
-
-def _is_per_channel(shape: Shape, channels: int) -> bool:
-    return shape in ((channels, 1, 1), (1, channels, 1, 1))

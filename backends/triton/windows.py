@@ -213,7 +213,8 @@ def _sums(op: WindowOp, steps: Mapping[str, int]) -> Iterator[str]:
             parts = []
             for column, count in _runs(op):
                 part = _load(op, steps, (*planes, needed, column * op.dilations[-1]), count)
-                parts.append(part if count == 1 else _of_neighbours(op, part))
+                reduced = f"tl.reduce({part}, 1, {NAN_MAX})" if op.is_max else f"tl.sum({part}, 1)"
+                parts.append(part if count == 1 else reduced)
             yield f"line = {parts[0]}"
             yield from (f"line = {_joined(op, 'line', part)}" for part in parts[1:])
             for row, _ in _users(op, -2, needed):
@@ -252,10 +253,6 @@ def _bounds(op: WindowOp, name: str, more: int) -> Iterator[str]:
 
 def _joined(op: WindowOp, one: str, other: str) -> str:
     return f"{NAN_MAX}({one}, {other})" if op.is_max else f"{one} + {other}"
-
-
-def _of_neighbours(op: WindowOp, part: str) -> str:
-    return f"tl.reduce({part}, 1, {NAN_MAX})" if op.is_max else f"tl.sum({part}, 1)"
 
 
 def _result(op: WindowOp, name: str, row: int) -> str:

@@ -73,7 +73,8 @@ def _kernel_tables(file: ProgramFile) -> list[str]:
             lines.append(f'    "{kernel.name}": ({listed}{"," if len(signature) == 1 else ""}),')
         lines += ["}", "OPTIONS = {"]
         for kernel, options in zip(file.kernels, file.options, strict=True):
-            lines.append(f'    "{kernel.name}": {_dict_text(options)},')
+            listed = ", ".join(f'"{name}": {value}' for name, value in options.items())
+            lines.append(f'    "{kernel.name}": {{{listed}}},')
         lines.append("}")
     return lines
 
@@ -81,7 +82,3 @@ def _kernel_tables(file: ProgramFile) -> list[str]:
 def _layout_line(file: ProgramFile, name: str, value: int) -> str:
     type_ = file.types[value]
     return f'    "{name}": ({type_.shape}, "{type_.dtype}", {file.strides[value]}),'
-
-
-def _dict_text(options: Mapping[str, int]) -> str:
-    return "{" + ", ".join(f'"{name}": {value}' for name, value in options.items()) + "}"

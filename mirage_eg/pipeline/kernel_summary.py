@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import nodes_between
-from mirage_eg.ir.node import NEW_DIM, Node, Phase
+from mirage_eg.ir.node import NEW_DIM, Phase
 from mirage_eg.ir.op.elementwise import DIVISIONS, EXPONENTIALS
 from mirage_eg.ir.ops import Kind
 
@@ -46,7 +46,8 @@ def _block_summary(block: Graph) -> str:
             if item.op in ops and (where := _where(values[0] in after, values[0] in before, block.phases[values[0]])):
                 words.append(f"{verb} {where}")
     words = list(dict.fromkeys(words))
-    if block.loop > 1 and any(_is_statistic(block, item, values) for item, values in block.numbered()):
+    reductions = (values[0] for item, values in block.numbered() if item.kind is Kind.REDUCTION)
+    if block.loop > 1 and any(block.phases[value] is Phase.PROLOGUE for value in reductions):
         words.append("statistics first")
     if len(products) > 1:
         words.insert(0, f"{_COUNTS.get(len(products), len(products))} products")
@@ -68,10 +69,6 @@ def _where(is_after: bool, is_before: bool, phase: Phase) -> str:
             return "before the product"
         case _:
             return ""
-
-
-def _is_statistic(block: Graph, item: Node, values: range) -> bool:
-    return item.kind is Kind.REDUCTION and block.phases[values[0]] is Phase.PROLOGUE
 
 
 def _pace(block: Graph) -> str:

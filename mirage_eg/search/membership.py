@@ -135,7 +135,8 @@ class _Walk:
         if structure.ops > self.most:
             option = "--max-block-ops" if self.space.role is not Role.LAST else "max_combining_ops"
             return self._left("too many ops", f"{structure.ops} ops, and at most {self.most} are searched ({option})")
-        whole = [load for load in structure.loads if not load.looped and self._has_loop(load)]
+        loads = dict(self.space.loads)
+        whole = [load for load in structure.loads if not load.looped and loads[load][1] & self.space.looped]
         if len(whole) > limits.max_whole:
             names = ", ".join(self.input_name(load) for load in whole)
             return self._left("loads", f"{names} are loaded whole, and at most {limits.max_whole} such input is searched")
@@ -145,9 +146,6 @@ class _Walk:
         if self.space.looped and not any(step.op.startswith("accum_") for step in structure.steps):
             return self._left("no loop", "its loop accumulates nothing")
         return None
-
-    def _has_loop(self, load: Load) -> bool:
-        return bool(dict(self.space.loads)[load][1] & self.space.looped)
 
     def input_name(self, load: Load) -> str:
         names = self.names
