@@ -29,7 +29,7 @@ def bench_models(
     ] = None,
     shrink: Annotated[bool, typer.Option("--shrink", help="Small models, for accuracy alone.")] = False,
     budget: Annotated[float, typer.Option(help="Seconds of a first call, shared by the segments of a model.")] = 60.0,
-    tune: Annotated[float, typer.Option(help="Seconds of tuning for each distinct segment.")] = 0.0,
+    tune: Annotated[float, typer.Option(help="Most seconds of tuning for a distinct segment.")] = 0.0,
     seconds: Annotated[float, typer.Option(help="Seconds after which a model is given up.")] = 900.0,
     once: Annotated[
         bool, typer.Option("--once", help="Compile with empty caches alone, not a second time with full ones.")

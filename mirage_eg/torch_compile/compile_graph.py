@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -19,7 +19,7 @@ from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, Outside
 from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, is_row_major, name_dims, number_at
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
-from mirage_eg.ir.deadline import Deadline, after
+from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
@@ -28,7 +28,7 @@ from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, shared_timing_proc
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
 from mirage_eg.pipeline.run.result import Behind, Result
-from mirage_eg.torch_compile.begun_searches import BegunSearches, may_begin, searches_of, start
+from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, may_begin, searches_of, start
 from mirage_eg.torch_compile.calls import KernelCall, add_call
 from mirage_eg.torch_compile.first_call import FirstCall
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions, is_host_number
@@ -38,7 +38,7 @@ from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, Segme
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
 from mirage_eg.torch_compile.segment_call import SegmentCall
-from mirage_eg.torch_compile.segment_keys import is_timed, options_of
+from mirage_eg.torch_compile.segment_keys import is_timed, request_for
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
 from mirage_eg.torch_compile.settings import Settings, budget_spent
 from mirage_eg.torch_compile.sized_call import SizedCall
@@ -125,8 +125,7 @@ def gated_records(
         regions = [region for (_, device), region in in_order if _left_to_torch(region, settings, device) is None]
         asked = [(region.program, _weights(found, region)) for region in regions]
         searches, names = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
-        device = options_of(settings)[0].device_record
-        us = {it: times[it] * compiled_us(searches[name][1], device) for it, name in names.items()}
+        us = {it.program: times[it.program] * _compiled_us(it.program, searches, names, settings) for it in regions}
         gain = partial(_predicted_gain, us, times)
         tunes = settings.tune > 0 and gpu_available()
         gpus = _timing_gpus(settings) if searches else ()
@@ -279,6 +278,15 @@ def _why_not_timed(measurements: Sequence[Measurement]) -> str:
 def _tuning_since(begun: float, most: float, device: Any) -> float:
     """The seconds of a segment's tuning, which are not those of the budget, at most."""
     return min(most, time.monotonic() - begun) if can_time(device) else 0.0
+
+
+def _compiled_us(program: Graph, searches: Mapping[str, Search], names: Mapping[Graph, str], settings: Settings) -> float:
+    """The predicted time of library kernels with all else fused, at the sizes of its search; 0 where nothing asks for it."""
+    with suppress(MirageError):  # which the search will say
+        if program in names or settings.tune:
+            options, _, _, searched = request_for(program, settings, NEVER)
+            return compiled_us(searches[names[program]][1] if program in names else searched, options.device_record)
+    return 0.0
 
 
 def _predicted_gain(us: Mapping[Graph, float], times: Mapping[Graph, int], program: Graph, found: Result) -> float:

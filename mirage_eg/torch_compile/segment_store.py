@@ -131,7 +131,7 @@ class WantedSegment:
         if self.sized:
             with ending(self.until):
                 return sizes.structures(loops=loops)
-        if self.on_gpu and tuning is not None and self.settings.search != "offline":
+        if self.on_gpu and tuning is not None:
             return sizes.tuned(title_of(self.name), self.observer, tuning, wanted_by(self.settings))
         with ending(self.until):
             return sizes.tiled(proved=self.settings.verify == "proved", loops=loops)
@@ -168,16 +168,12 @@ class SegmentStore:
         Raises OverdueError: it is not there at `until`.
         """
         options, on_gpu, key, searched = request_for(program, settings, until)
-        for each in () if settings.search == "always" else (key,) if tune else (key, _untuned(key)):
-            name = hash_of(each)
-            if name in self._found:
-                return self._found[name]
-            if (entry := self._entry(each, searched)) is not None:
-                self._found[name] = _found(each, program, entry.result, options.device_record, from_cache=True)
-                return self._found[name]
+        own = _tuned_in(settings, tune)
+        for each in () if settings.search == "always" else _keys(key, own):
+            if (known := self._known(each, program, searched, options.device_record)) is not None:
+                return known
         name, form = hash_of(key), form_of_key(key, program, weights)
-        settings = replace(settings, tune=min(tune, settings.tune))
-        wanted = WantedSegment(name, form, searched, bool(dims_of(program)), settings, options, until, on_gpu, observer)
+        wanted = WantedSegment(name, form, searched, bool(dims_of(program)), own, options, until, on_gpu, observer)
         result, note = None, ""
         if settings.search != "always":
             result, note = self._from_other_sizes(wanted)
@@ -194,7 +190,7 @@ class SegmentStore:
             if found.key in self._found:
                 self._found[found.key] = found
             return found
-        return self._kept(key if settings.tune else _untuned(key), program, result, options)
+        return self._kept(_keys(key, own)[-1], program, result, options)
 
     def may_have(self, key: Key, form: str) -> bool:
         """Whether there may be kernels of this key or form, without a search; entries are not read."""
@@ -206,9 +202,9 @@ class SegmentStore:
         """The segment of a search at the sizes of `searched`, which later programs of the form use."""
         settings, options = wanted.settings, wanted.options
         with nullcontext() if self.cache is None else self.cache.alone(key, wanted.until):
-            entry = None if settings.search == "always" else self._entry(key, searched)
-            if entry is not None:  # of another process, meanwhile
-                found = _found(key, program, entry.result, options.device_record, from_cache=True)
+            known = None if settings.search == "always" else self._known(key, program, searched, options.device_record)
+            if known is not None:  # of another process, meanwhile
+                found = known
             else:
                 found = self._searched(wanted, key, program, searched)
                 self.searches += 1
@@ -235,8 +231,7 @@ class SegmentStore:
                 result = search_segment(
                     name, searched, replace(wanted, options=options), () if ahead is None else ahead.regions
                 )
-        if not wanted.settings.tune:
-            key = untuned
+        key = _keys(key, wanted.settings)[-1]
         found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
         if ahead is not None and (found is None or (found.candidate is None and not found.refused)):
             found = _found(untuned, program, ahead.untuned, wanted.options.device_record, from_cache=False)
@@ -244,6 +239,12 @@ class SegmentStore:
         if found is None:
             raise OverdueError
         return found
+
+    def _known(self, key: Key, program: Graph, searched: Graph, device: Device) -> FoundSegment | None:
+        name = hash_of(key)
+        if name not in self._found and (entry := self._entry(key, searched)) is not None:
+            self._found[name] = _found(key, program, entry.result, device, from_cache=True)
+        return self._found.get(name)
 
     def _entry(self, key: Key, searched: Graph) -> CacheEntry | None:
         return None if self.cache is None else self.cache.find(key, searched, used=is_good(key))
@@ -337,23 +338,22 @@ class SegmentStore:
             OverdueError: it is not there at `until`.
         """
         spans = {name: [it.least, it.largest, it.multiple_of] for name, it in ranges.items()}
-        key = {**(found.data if tune else _untuned(found.data)), "bucket": spans}
-        name = hash_of(key)
-        if name in self._found:
-            return self._found[name]
-        entry = None if self.cache is None else self.cache.find(key, found.program, ranges)
-        if entry is not None and entry.result.candidates:
-            [candidate], from_cache = entry.result.candidates, True
+        settings = _tuned_in(settings, tune)
+        for key in _keys({**found.data, "bucket": spans}, settings):
+            if (name := hash_of(key)) in self._found:
+                return self._found[name]
+            entry = None if self.cache is None else self.cache.find(key, found.program, ranges)
+            if known := () if entry is None else entry.result.candidates:
+                break
+        if known:
+            [candidate] = known
         else:
             with ending(until):
-                candidate, from_cache = (
-                    self._instantiated(found, ranges, replace(settings, tune=min(tune, settings.tune)), until),
-                    False,
-                )
+                candidate = self._instantiated(found, ranges, settings, until)
             if self.cache is not None:
                 self.cache.keep(key, Result((candidate,), found.result.report), now())
         self._found[name] = replace(
-            found, key=name, data=key, candidate=candidate, from_cache=from_cache, ranges=ranges, note=""
+            found, key=name, data=key, candidate=candidate, from_cache=bool(known), ranges=ranges, note=""
         )
         return self._found[name]
 
@@ -367,7 +367,7 @@ class SegmentStore:
             sizes = searched_sizes(dims_of(found.program), found.largest)
             searched = found.result.searched or at_sizes(found.program, sizes)
             self._sizes[found.key] = OtherSizes(found.result, searched, found.program, options, sizes)
-        tuning = _tuning(settings) if on_gpu and settings.search != "offline" else None
+        tuning = _tuning(settings) if on_gpu else None
         made = self._sizes[found.key].bucket(ranges, tuning, until)
         if settings.verify == "proved" and not made.verdict.proof.proved:
             raise UnsupportedError(f"sizes {made.name}: tested, not proved: {made.verdict.proof.reason}")
@@ -419,9 +419,19 @@ def forget() -> None:
     _STORES.clear()
 
 
+def _tuned_in(settings: Settings, seconds: float) -> Settings:
+    """The settings of a segment that is tuned in so many seconds at most; with those of no search it is not."""
+    return replace(settings, tune=0.0 if settings.search == "offline" else min(seconds, settings.tune))
+
+
 def _untuned(key: Key) -> Key:
     """The key of a segment that was not tuned, where the key says that it was."""
     return {**key, "tune": 0.0} if key["tune"] else key
+
+
+def _keys(key: Key, settings: Settings) -> Sequence[Key]:
+    """The keys of entries that serve a segment; the last one is that of its own, if it is tuned as these settings say."""
+    return (key, _untuned(key)) if key["tune"] and not settings.tune else (key,)
 
 
 def _as_searched(found: FoundSegment) -> Graph:

@@ -47,7 +47,7 @@ class Settings:
 
     search: Annotated[str, Option("When to search for kernels.", choices=SEARCHES)] = "once"
     budget: Annotated[float, Option("Seconds of a first call, shared by its segments.", least=0, above=True)] = 60.0
-    tune: Annotated[float, Option("Seconds of tuning for each distinct segment.", least=0)] = 0.0
+    tune: Annotated[float, Option("Most seconds of tuning for a distinct segment.", least=0)] = 0.0
     min_ops: Annotated[int, Option("Fewest ops of a segment.", least=1)] = 3
     executed_by_torch: Collection[str] = ()
     rest: Annotated[str, Option("What compiles everything outside segments.", choices=RESTS)] = "inductor"

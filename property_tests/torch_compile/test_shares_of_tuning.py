@@ -1,5 +1,6 @@
 """The segments of a call share its seconds of tuning, which are at most as many as those of the budget."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -75,7 +76,18 @@ def layers(x: Any) -> Any:
     return x
 
 
-def test_tuning_of_many_segments_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_a_break(x: Any) -> Any:
+    y = layers(x)
+    torch._dynamo.graph_break()
+    return layers(y)
+
+
+@pytest.mark.parametrize(("model", "segments"), [(layers, 5), (with_a_break, 10)])
+@pytest.mark.parametrize("known", [False, True])
+def test_tuning_of_many_segments_ends_with_the_budget(
+    model: Any, segments: int, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Structures of `known` forms need no search, but tuning; the graph behind a break has what is left."""
     clock, seconds = Clock(), list[float]()
     begun = clock.begin(monkeypatch)
 
@@ -85,6 +97,7 @@ def test_tuning_of_many_segments_ends_with_the_budget(monkeypatch: pytest.Monkey
         raise OverdueError
 
     monkeypatch.setattr(SegmentStore, "find", tuned)
+    monkeypatch.setattr(SegmentStore, "may_have", lambda *_: known)
     monkeypatch.setattr(compile_graph, "gpu_available", lambda: True)
     monkeypatch.setattr(compile_graph, "can_time", lambda device: True)
     monkeypatch.setattr(compile_graph, "gpus_of_first_kind", list)
@@ -92,15 +105,15 @@ def test_tuning_of_many_segments_ends_with_the_budget(monkeypatch: pytest.Monkey
     options = {"rest": "eager", "gate": "cost", "cache": "off", "executed_by_torch": ["sort"], "budget": 20.0, "tune": 15.0}
     x = torch.randn(8, 8)
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(layers, backend=backend, options=options)(x), layers(x))
-    assert len(seconds) == 5 and sum(seconds) == pytest.approx(clock.now - begun) and sum(seconds) <= 20.0
-    assert min(seconds) >= 3.0
+        torch.testing.assert_close(torch.compile(model, backend=backend, options=options)(x), model(x))
+    assert len(seconds) == segments and sum(seconds) == pytest.approx(clock.now - begun) and sum(seconds) <= 20.0
+    assert min(seconds[:5]) >= 3.0
 
 
-def softmax() -> Graph:
+def softmax(rows: int = 64, dim: int = 1) -> Graph:
     graph = new_kernel_graph()
-    x = graph.new_input((64, 64), name="x")
-    graph.mark_output(graph.div(graph.exp(x), graph.sum(graph.exp(x), 1)))
+    x = graph.new_input((rows, 64), name="x")
+    graph.mark_output(graph.div(graph.exp(x), graph.sum(graph.exp(x), dim)))
     return graph.graph()
 
 
@@ -122,6 +135,20 @@ def test_a_segment_without_seconds_is_kept_as_one_that_was_not_tuned(tmp_path: P
     assert segment_store.SegmentStore(ResultCache(tmp_path)).by_key(first.key).candidate == first.candidate
 
 
+def test_a_search_without_seconds_is_that_which_workers_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that does not tune has longer columns."""
+    asked, settings, program = list[str](), Settings(tune=9.0), softmax(8, 0)
+    begun: Any = SimpleNamespace(result=lambda name, until: asked.append(name), ahead=lambda name: None)
+    monkeypatch.setattr(segment_store, "search_segment", lambda *_: (_ for _ in ()).throw(OverdueError))
+    assert segment_keys.longer_of(program, replace(settings, tune=0.0), ()) is not None
+    store = SegmentStore(None)
+    store.begun = begun
+    with pytest.raises(OverdueError):
+        store.find(program, settings, lambda *_: None, other_sizes=True, tune=0.0)
+    key = segment_keys.request_for(program, settings, NEVER)[2]
+    assert asked == [segment_keys.hash_of(key)]
+
+
 @pytest.mark.parametrize(("tune", "seconds"), [(0.0, 0.0), (4.0, 4.0), (30.0, 9.0)])
 def test_a_bucket_is_tuned_in_these_seconds(tune: float, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     given, nothing = list[float](), cast(Any, None)
@@ -129,3 +156,13 @@ def test_a_bucket_is_tuned_in_these_seconds(tune: float, seconds: float, monkeyp
     monkeypatch.setattr(SegmentStore, "_instantiated", lambda self, found, ranges, settings, until: given.append(settings.tune))
     bucket = SegmentStore(None).bucket(found, {}, Settings(tune=9.0), tune=tune)
     assert given == [seconds] and bucket.data["tune"] == (9.0 if tune else 0.0)
+
+
+def test_a_tuned_bucket_serves_where_no_seconds_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, nothing = SegmentStore(None), cast(Any, None)
+    found = FoundSegment("", {"tune": 9.0}, softmax(), nothing, None, nothing, False)
+    monkeypatch.setattr(SegmentStore, "_instantiated", lambda *_: None)
+    tuned = store.bucket(found, {}, Settings(tune=9.0), tune=4.0)
+    assert store.bucket(found, {}, Settings(tune=9.0), tune=0.0) is tuned
+    offline = SegmentStore(None).bucket(found, {}, Settings(tune=9.0, search="offline"))
+    assert offline.data["tune"] == 0.0  # nothing is tuned

@@ -47,7 +47,7 @@ class KernelBenchOptions:
         "float32"
     )
     budget: Annotated[float, Option("Seconds of our first call on a GPU.", least=0, above=True)] = 40.0
-    tune: Annotated[float, Option("Seconds of tuning for each distinct segment on a GPU.", least=0)] = 0.0
+    tune: Annotated[float, Option("Most seconds of tuning for a distinct segment on a GPU.", least=0)] = 0.0
     min_ops: Annotated[int, Option("Fewest ops of a segment on a GPU.", least=1)] = 1
     baselines: Annotated[
         str, Option("Which baselines to time on a GPU: all, or quick (no max-autotune).", choices=("all", "quick"))
