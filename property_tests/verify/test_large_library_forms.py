@@ -87,7 +87,7 @@ def test_a_part_that_floats_refuse_decides_about_a_large_program(
 
 
 @pytest.mark.parametrize(("few", "checks"), [(1 << 20, 2), (1, 1)])
-def test_a_part_that_the_field_alone_refuses_is_not_checked_in_a_large_program(
+def test_what_the_field_alone_refuses_is_not_checked_again_where_it_is_large(
     few: int, checks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The maxima of a field do not commute with additions."""
