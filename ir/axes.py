@@ -360,6 +360,16 @@ def _name(axis: int) -> str:
     return _LETTERS[axis] if axis < len(_LETTERS) else f"a{axis}"
 
 
+def sizes_of_shapes(axes: Axes, shapes: Mapping[int, Shape]) -> tuple[int, ...] | None:
+    """The sizes of the axes at which these values have these shapes; None if there are none."""
+    sizes = [*axes.sizes]
+    pairs = [pair for value, shape in shapes.items() for pair in zip(axes.dims[value], shape, strict=True)]
+    for dim, extent in pairs:
+        if len(dim) == 1:
+            sizes[dim[0]] = extent
+    return tuple(sizes) if all(prod(sizes[axis] for axis in dim) == extent for dim, extent in pairs) else None
+
+
 def resize(graph: Graph, axes: Axes, sizes: Sequence[int]) -> Graph:
     """The same program with other sizes of its axes.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from mirage_eg.ir import write
@@ -55,6 +56,18 @@ class GraphCopy:
     def graph(self) -> Graph:
         """The new graph."""
         return replace(self._graph, nodes=tuple(self._nodes), keeps_undefined=False)
+
+
+def with_attributes(
+    graph: Graph, inputs: Iterable[dict[str, Any]] = repeat({}), outputs: Iterable[dict[str, Any]] = repeat({})
+) -> Graph:
+    """The graph with these attributes of its inputs and outputs, in order; others stay, and None leaves one out."""
+    given = {"input": iter(inputs), "output": iter(outputs)}
+    nodes = tuple(
+        node(item.op, *item.operands, **item.mapping | next(given[item.op])) if item.op in given else item
+        for item in graph.nodes
+    )
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
 
 
 def nodes_between(graph: Graph, reads: Collection[int], makes: Iterable[int]) -> list[tuple[Node, range]]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
+from itertools import repeat
 
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.remembered import once_per_graph
 
 
@@ -47,28 +48,13 @@ def prepared_values(graph: Graph) -> frozenset[int]:
 
 def with_weights(graph: Graph, places: Collection[int]) -> Graph:
     """The program with the inputs at these places marked as weights, too."""
-    values = {graph.input_values[place] for place in places}
-    if not values:
-        return graph
-    marked = Graph(
-        tuple(
-            node("input", **item.mapping | {"weight": True}) if not values.isdisjoint(made) else item
-            for item, made in graph.numbered()
-        )
-    )
-    return marked.keeping_undefined() if graph.keeps_undefined else marked
+    marked = {*places}
+    return with_attributes(graph, ({"weight": True} if place in marked else {} for place in range(len(graph.inputs))))
 
 
 def without_weights(graph: Graph) -> Graph:
     """The program with no input marked as a weight."""
-    if not marked_weights(graph):
-        return graph
-    return Graph(
-        tuple(
-            node("input", **{name: it for name, it in item.mapping.items() if name != "weight"}) if item.op == "input" else item
-            for item in graph.nodes
-        )
-    )
+    return with_attributes(graph, repeat({"weight": None}))
 
 
 def matching_inputs(graph: Graph, patterns: Sequence[str]) -> frozenset[int]:

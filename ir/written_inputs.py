@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.op.library import ROW_WRITES
 from mirage_eg.ir.remembered import once_per_graph
 
@@ -17,13 +17,7 @@ _MARKS = ("into", "strides")
 
 def with_output_marks(graph: Graph, marks: Sequence[dict[str, Any]]) -> Graph:
     """The graph with these marks at its outputs; marks that are not named stay."""
-    given = iter(marks)
-    nodes = tuple(
-        node("output", *item.operands, **item.mapping | next(given)) if item.op == "output" else item for item in graph.nodes
-    )
-    if nodes == graph.nodes:
-        return graph
-    return Graph(nodes).keeping_undefined() if graph.keeps_undefined else Graph(nodes)
+    return with_attributes(graph, outputs=marks)
 
 
 def with_marks_of(graph: Graph, program: Graph) -> Graph:

@@ -10,7 +10,7 @@ from mirage_eg.ir import serialize
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.sizes import SizeRange, dims_text, read_dim, read_dims
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
@@ -31,13 +31,9 @@ def declared(program: Graph, declarations: Sequence[str]) -> Graph:
     if unknown := set(wanted) - set(dims):
         hint = f"one of {', '.join(dims)}" if dims else "a program with named dims: new_input((Dim('n', max=8192), 4096))"
         raise OptionError(f"--dim: got unknown name {min(unknown)!r}, wanted {hint}")
-    nodes = []
-    for item in program.nodes:
-        if item.op == "input" and item.get("dims") is not None:
-            own = [dim and wanted.get(dim.name, dim) for dim in read_dims(item["dims"], len(item["shape"]))]
-            item = node("input", **(item.mapping | {"dims": dims_text([dim or 0 for dim in own])}))
-        nodes.append(item)
-    again = Graph(tuple(nodes))
+    declared_now = (read_dims(item.get("dims"), len(item["shape"])) for item in program.inputs)
+    own = ([wanted.get(dim.name, dim) if dim else 0 for dim in dims] for dims in declared_now)
+    again = with_attributes(program, ({"dims": dims_text(dims)} for dims in own))
     return at_sizes(again, {name: dim.hint for name, dim in dims_of(again).items()})
 
 

@@ -1,11 +1,12 @@
 """Programs of one family that differ in a size alone: in one extent of an input, or in a named dim of a whole program."""
 
 from dataclasses import dataclass
+from itertools import repeat
 
 from mirage_eg.ir.at_sizes import at_sizes, dims_of, sizes_of
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.sizes import Dim
 from mirage_eg.partial_equivalence.parts import linear_parts
 
@@ -60,22 +61,14 @@ class NamedExtent:
 
 def at_extent(program: Graph, place: int, dim: int, extent: int) -> Graph:
     """The program with another extent of one dim of its input at `place`. Raises GraphError: it does not fit the ops."""
-    number = program.input_values[place]
-    given = program.inputs[place].mapping
-    shape = (*given["shape"][:dim], extent, *given["shape"][dim + 1 :])
-    nodes = list(program.nodes)
-    at = next(at for at, (_, values) in enumerate(program.numbered()) if number in values)
-    nodes[at] = node("input", **given | {"shape": shape, "strides": None})
-    return Graph(tuple(nodes))
+    given = program.inputs[place]["shape"]
+    changed = {"shape": (*given[:dim], extent, *given[dim + 1 :]), "strides": None}
+    return with_attributes(program, (changed if at == place else {} for at in range(len(program.inputs))))
 
 
 def with_fixed_sizes(program: Graph) -> Graph:
     """The program at its sizes, without declarations of named dims."""
-    nodes = [
-        node("input", **item.mapping | {"dims": None}) if item.op == "input" and item.get("dims") else item
-        for item in program.nodes
-    ]
-    return Graph(tuple(nodes))
+    return with_attributes(program, repeat({"dims": None}))
 
 
 def at_tried_sizes(program: Graph) -> Graph:

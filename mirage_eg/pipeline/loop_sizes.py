@@ -12,7 +12,7 @@ from mirage_eg.ir.axes import Axes, Dims, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.sizes import Dim, dims_text, read_dims
 from mirage_eg.pipeline.bucket_ranges import SEARCHED
@@ -75,11 +75,5 @@ def _chosen_later(program: Graph, inputs: Sequence[Dims]) -> set[int]:
 
 def _declared(program: Graph, inputs: Sequence[Dims], named: Mapping[int, Dim]) -> Graph:
     """The program whose inputs, of these dims, declare the named dims of axes, and no others."""
-    dims, nodes = iter(inputs), []
-    for item in program.nodes:
-        if item.op == "input":
-            attributes = {key: value for key, value in item.attributes if key != "dims"}
-            text = dims_text([named.get(dim[0], 0) if len(dim) == 1 else 0 for dim in next(dims)])
-            item = node("input", **attributes, **({} if text is None else {"dims": text}))
-        nodes.append(item)
-    return Graph(tuple(nodes))
+    own = ([named.get(dim[0], 0) if len(dim) == 1 else 0 for dim in dims] for dims in inputs)
+    return with_attributes(program, ({"dims": dims_text(dims)} for dims in own))

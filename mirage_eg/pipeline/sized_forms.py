@@ -4,15 +4,13 @@ Structures name axes, not extents: those of one size above 1 are those of all. A
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from math import prod
 
 from mirage_eg.ir.at_sizes import dense_strides
-from mirage_eg.ir.axes import Axes, infer_axes, resize
+from mirage_eg.ir.axes import Axes, infer_axes, resize, sizes_of_shapes
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.pipeline.program_form import is_alike, outline
 from mirage_eg.search.heuristics import SEARCH
@@ -49,7 +47,8 @@ class SizedForms:
             return None
         if resized is None or resized.output_types != program.output_types:
             return None
-        return _with_inputs(resized, program.inputs)
+        inputs = iter(program.inputs)
+        return Graph(tuple(next(inputs) if item.op == "input" else item for item in resized.nodes))
 
     def has(self, parts: Sequence[PlanPart]) -> bool:
         """Whether the segments of a plan are those of this form: a plan of a program by graph substitutions has others."""
@@ -83,26 +82,20 @@ class SizedForms:
 
 def _laid_out(resized: Graph, given: Graph) -> Graph:
     """The resized program with the dims of its inputs in memory as those given; with none where these have gaps."""
-    inputs = []
+    strides: list[Shape | None] = []
     for item, like in zip(resized.inputs, given.inputs, strict=True):
-        with suppress(TiedToSizeError):
-            strides = like.get("strides") and dense_strides(like["shape"], like["strides"], item["shape"])
-            item = node("input", **item.mapping | {"strides": strides})
-        inputs.append(item)
-    return _with_inputs(resized, inputs)
-
-
-def _with_inputs(graph: Graph, inputs: Sequence[Node]) -> Graph:
-    left = iter(inputs)
-    return Graph(tuple(next(left) if item.op == "input" else item for item in graph.nodes))
+        try:
+            strides.append(like.get("strides") and dense_strides(like["shape"], like["strides"], item["shape"]))
+        except TiedToSizeError:
+            strides.append(None)
+    return with_attributes(resized, ({"strides": own} for own in strides))
 
 
 def _sizes_between(searched: Graph, program: Graph) -> tuple[Axes, tuple[int, ...]] | None:
     """The axes of `searched`, and their sizes in `program`, if that is the same one at other sizes; both of primitive ops."""
     shapes = {value: kind.shape for value, kind in enumerate(program.types)}
-    if len(searched.nodes) != len(program.nodes) or [len(kind.shape) for kind in searched.types] != [
-        *map(len, shapes.values())
-    ]:
+    ranks = [len(kind.shape) for kind in searched.types]
+    if len(searched.nodes) != len(program.nodes) or ranks != [*map(len, shapes.values())]:
         return None
     if not all(
         is_alike(one, other, shapes[one.operands[0]] if one.operands else ())
@@ -118,10 +111,5 @@ def _sizes_of(searched: Graph, shapes: Mapping[int, Shape]) -> tuple[Axes, tuple
         axes = infer_axes(searched, repeats=True, barriers=True, slices=True)
     except UnsupportedError:
         return None
-    sizes = [*axes.sizes]
-    pairs = [pair for value, shape in shapes.items() for pair in zip(axes.dims[value], shape, strict=True)]
-    for dim, extent in pairs:
-        if len(dim) == 1:
-            sizes[dim[0]] = extent
-    agree = all(prod(sizes[axis] for axis in dim) == extent for dim, extent in pairs)
-    return (axes, tuple(sizes)) if agree else None
+    sizes = sizes_of_shapes(axes, shapes)
+    return None if sizes is None else (axes, sizes)

@@ -13,10 +13,9 @@ from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
 from mirage_eg.frontend.imported import AddedInput
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import channels_last
-from mirage_eg.ir.written_inputs import with_output_marks
 
 Ends = tuple[Sequence[Fx | AddedInput], Sequence[Fx], Graph]
 """The inputs, the outputs and the program of a region."""
@@ -40,13 +39,9 @@ def with_strides(regions: Sequence[Ends], readers: Mapping[Fx, Iterable[Fx]], in
 
     programs = []
     for inputs, outputs, program in regions:
-        given, results = iter(inputs), zip(outputs, program.output_types, strict=True)
-        nodes = tuple(
-            node("input", **item.mapping | {"strides": wanted(next(given), item["shape"])}) if item.op == "input" else item
-            for item in program.nodes
-        )
-        marked = with_output_marks(Graph(nodes), [{"strides": wanted(each, kind.shape)} for each, kind in results])
-        programs.append(marked.keeping_undefined() if program.keeps_undefined else marked)
+        ends = (zip(inputs, program.input_types, strict=True), zip(outputs, program.output_types, strict=True))
+        of_inputs, of_outputs = ([{"strides": wanted(each, kind.shape)} for each, kind in pairs] for pairs in ends)
+        programs.append(with_attributes(program, of_inputs, of_outputs))
     return programs
 
 

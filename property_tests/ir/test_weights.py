@@ -5,6 +5,7 @@ import pytest
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.node import node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.serialize import from_json, to_json
@@ -55,3 +56,15 @@ def test_a_block_graph_has_no_weights() -> None:
     tile = node("input", shape=(4,), dtype="float16", imap=(0,), fmap=-1, weight=True)
     with pytest.raises(GraphError, match="got weight in a block graph"):
         Graph((tile, node("output", 0, omap=(0,))), Level.BLOCK, (4,))
+
+
+def test_attributes_of_inputs_and_outputs_change_alone() -> None:
+    p = new_kernel_graph()
+    x, y = p.new_input((8, 4), "float32", "x"), p.new_input((8, 4), "float32", "y")
+    p.mark_output(p.add(p.exp(x), y), "sum")
+    program = p.graph().keeping_undefined()
+    changed = with_attributes(program, [{}, {"weight": True, "name": "z"}], [{"name": None}])
+    assert changed.keeps_undefined and changed.input_names == ("x", "z") and changed.ops == program.ops
+    assert [item.get("weight") for item in changed.inputs] == [None, True] and changed.outputs[0].get("name") is None
+    assert with_attributes(changed, [{}, {"weight": None, "name": "y"}], [{"name": "sum"}]) == program
+    assert with_attributes(program) is program

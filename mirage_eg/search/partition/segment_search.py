@@ -22,7 +22,7 @@ from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import Limits, oracle_builder
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.shared_saturation import share_renamed
-from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize
+from mirage_eg.ir.axes import Axes, infer_axes, is_vector_product, resize, sizes_of_shapes
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -382,14 +382,10 @@ def _named_at(program: Graph, large: Graph) -> tuple[Renamed, Axes]:
         return named, axes
     if named.core is not None:
         raise UnsupportedError("slices of inputs have no sizes of their own")
-    sizes, shapes = [*axes.sizes], [program.types[given].shape for given in named.origin]
-    pairs = [pair for dims, shape in zip(axes.dims, shapes, strict=True) for pair in zip(dims, shape, strict=True)]
-    for dim, extent in pairs:
-        if len(dim) == 1:
-            sizes[dim[0]] = extent
-    if any(prod(sizes[axis] for axis in dim) != extent for dim, extent in pairs):
+    sizes = sizes_of_shapes(axes, {value: program.types[given].shape for value, given in enumerate(named.origin)})
+    if sizes is None:
         raise UnsupportedError("no sizes of its axes give these shapes")
-    axes = replace(axes, sizes=tuple(sizes))
+    axes = replace(axes, sizes=sizes)
     return replace(named, program=resize(named.program, axes, sizes), given=program.inputs), axes
 
 
