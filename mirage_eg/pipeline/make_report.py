@@ -90,7 +90,7 @@ def make_report(
         ),
         verify=_verification(best.verdict, whole, finalists.verified),
         compile=section(CompileSummary, best.compile),
-        best=_best(best),
+        best=section(Best, best, **_launches(best.graph), float_error=best.float_check.error, source=None),
         mugraphs=tuple(map(_mugraph, candidates)),
         ranked_by="cost model" if best.measured_us is None else "measured time",
         notes=tuple(notes),
@@ -133,10 +133,6 @@ def _verification(verdict: Verdict, whole: OneKernelSearch, verified: Verified) 
         structures_rejected=whole.ended("field check"),
         structures_overflowing=whole.ended("overflow"),
     )
-
-
-def _best(best: Candidate) -> Best:
-    return section(Best, best, **_launches(best.graph), float_error=best.float_check.error, source=None)
 
 
 def _mugraph(candidate: Candidate) -> MuGraphSummary:

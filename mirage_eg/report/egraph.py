@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirage_eg.egraph.expression import Constant, Expression
+from mirage_eg.egraph.expression import Expression
 from mirage_eg.egraph.oracle import Key, Oracle, children_of, show_node
 from mirage_eg.egraph.saturation_history import SaturationHistory
 from mirage_eg.ir.errors import UnsupportedError
@@ -97,14 +97,12 @@ class EGraphView:
         roots = [f"c{class_}" for class_ in dict.fromkeys(self.oracle.outputs) if class_ in first]
         return json.dumps({"nodes": nodes, "root_eclasses": roots, "class_data": {f"c{it}": {"type": "E"} for it in first}})
 
-    def _constants(self, key: Key) -> tuple[Constant, ...]:
-        return tuple(it for it, sort in zip(key[1:], self.oracle.sorts[str(key[0])], strict=True) if sort != "E")
-
     def label(self, key: Key) -> str:
         """The op of an e-node with its constants, or the name of an input."""
         if key[0] == "Var" and self.names:
             return show_node(self.oracle, key, self.names).removeprefix("input ")
-        return " ".join(map(str, (key[0], *self._constants(key))))
+        constants = (it for it, sort in zip(key[1:], self.oracle.sorts[str(key[0])], strict=True) if sort != "E")
+        return " ".join(map(str, (key[0], *constants)))
 
     def _repr_html_(self) -> str:
         """The drawing in a frame that scrolls, then growth by iteration and matches by law as tables."""

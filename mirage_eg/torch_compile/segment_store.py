@@ -146,7 +146,7 @@ class SegmentStore:
         self._found: dict[str, FoundSegment] = {}
         self._forms: dict[str, dict[str, FoundSegment]] = {}  # those that were searched, by their keys
         self._unusable: set[str] = set()  # segments of forms that the cache has no usable entry of
-        self._sizes: dict[str, OtherSizes] = {}  # of segments with named dims
+        self._sizes: dict[tuple[str, bool], OtherSizes] = {}  # of segments with named dims, and whether buckets are tuned
         self.begun: BegunSearches | None = None
 
     def find(
@@ -308,7 +308,8 @@ class SegmentStore:
         Raises MirageError: the cache has no such entry, or one that cannot be used.
         """
         if name not in self._found:
-            missing = f"mirage_eg::segment: no kernel {name[:12]}… in {self._place()}"
+            place = "this process (the cache is off)" if self.cache is None else self.cache.folder
+            missing = f"mirage_eg::segment: no kernel {name[:12]}… in {place}"
             hint = "; try: mirage-eg cache import FILE, or compile the model again"
             if self.cache is None or not (path := self.cache.folder / f"{name}.jsonl").is_file():
                 raise MirageError(missing + hint)
@@ -363,12 +364,13 @@ class SegmentStore:
         from mirage_eg.pipeline.other_sizes import OtherSizes
 
         options, on_gpu = options_of(settings)
-        if found.key not in self._sizes:
+        name = found.key, settings.tune > 0
+        if name not in self._sizes:
             sizes = searched_sizes(dims_of(found.program), found.largest)
             searched = found.result.searched or at_sizes(found.program, sizes)
-            self._sizes[found.key] = OtherSizes(found.result, searched, found.program, options, sizes)
+            self._sizes[name] = OtherSizes(found.result, searched, found.program, options, sizes)
         tuning = _tuning(settings) if on_gpu else None
-        made = self._sizes[found.key].bucket(ranges, tuning, until)
+        made = self._sizes[name].bucket(ranges, tuning, until)
         if settings.verify == "proved" and not made.verdict.proof.proved:
             raise UnsupportedError(f"sizes {made.name}: tested, not proved: {made.verdict.proof.reason}")
         candidate: Candidate = made.candidate
@@ -382,9 +384,6 @@ class SegmentStore:
         """Keep what the gate found."""
         if self.cache is not None:
             keep_findings(self.cache.folder, name, findings)
-
-    def _place(self) -> str:
-        return "this process (the cache is off)" if self.cache is None else str(self.cache.folder)
 
 
 _STORES: dict[str, SegmentStore] = {}

@@ -12,9 +12,11 @@ from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.sizes import SizeRange
+from mirage_eg.pipeline import other_sizes
 from mirage_eg.pipeline.optimize import optimize_wanted
 from mirage_eg.pipeline.run.cache import ResultCache
-from mirage_eg.pipeline.run.result import Wanted
+from mirage_eg.pipeline.run.result import Result, Wanted
 from mirage_eg.torch_compile import compile_graph, segment_keys, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.begun_searches import FoundAhead
@@ -166,3 +168,24 @@ def test_a_tuned_bucket_serves_where_no_seconds_are_left(monkeypatch: pytest.Mon
     assert store.bucket(found, {}, Settings(tune=9.0), tune=0.0) is tuned
     offline = SegmentStore(None).bucket(found, {}, Settings(tune=9.0, search="offline"))
     assert offline.data["tune"] == 0.0  # nothing is tuned
+
+
+def test_a_bucket_with_seconds_is_tuned_behind_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SimpleNamespace(candidate=None)
+    monkeypatch.setattr(segment_store, "options_of", lambda settings: ("cuda" if settings.tune else "cpu", True))
+    monkeypatch.setattr(segment_store, "searched_sizes", lambda *_: {})
+    monkeypatch.setattr(other_sizes, "OtherSizes", lambda *arguments: buckets_by(arguments[3]))
+    asked = list[tuple[str, bool]]()
+
+    def buckets_by(place: str) -> Any:
+        def bucket(ranges: Any, tuning: Any, until: Any) -> Any:
+            asked.append((place, tuning is not None))
+            return made
+
+        return SimpleNamespace(bucket=bucket)
+
+    store, nothing = SegmentStore(None), cast(Any, None)
+    found = FoundSegment("", {"tune": 9.0}, softmax(), Result((), nothing), None, nothing, False)
+    for size, tune in ((16, 0.0), (32, 9.0)):
+        store.bucket(found, {"n": SizeRange(1, size, 1)}, Settings(tune=9.0), tune=tune)
+    assert asked == [("cpu", False), ("cuda", True)]
