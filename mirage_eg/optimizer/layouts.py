@@ -21,6 +21,7 @@ from mirage_eg.backends.launches.placement import declared_strides, placement_of
 from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.backends.triton.exact_solver import exact_solver
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.node import NEW_DIM, Node, Phase, node
 from mirage_eg.ir.op.moves import VIEWS
 from mirage_eg.ir.shapes import Shape, row_major
@@ -255,14 +256,7 @@ def with_strides(graph: Graph, strides: Mapping[int, Shape | None]) -> Graph:
     nodes: list[Node] = []
     for item, values in graph.numbered():
         if item.op == "block" and not strides.keys().isdisjoint(values):
-            block: Graph = item["graph"]
-            given = iter(values)
-            inner = [
-                node(step.op, *step.operands, **(step.mapping | {"strides": strides.get(next(given))}))
-                if step.op == "output"
-                else step
-                for step in block.nodes
-            ]
-            item = node(item.op, *item.operands, **(item.mapping | {"graph": replace(block, nodes=tuple(inner))}))
+            block = with_attributes(item["graph"], outputs=[{"strides": strides.get(value)} for value in values])
+            item = node(item.op, *item.operands, **(item.mapping | {"graph": block}))
         nodes.append(item)
     return replace(graph, nodes=tuple(nodes))

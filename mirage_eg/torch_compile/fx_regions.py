@@ -10,20 +10,21 @@ read the source or another view.
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from operator import getitem
 from typing import Any
 
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, escaping, segments, users_of, writes_argument
 from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import LITERALS, Fx, has_fixed_sizes, is_view, nbytes_of, shares_memory
-from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant, ImportedSegment
+from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import is_row_major
 from mirage_eg.frontend.torch_export import known_values, segment_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.weights import with_weights, without_weights
+from mirage_eg.ir.graph_copy import with_attributes
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.written_inputs import with_written_inputs
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.regions import regions
@@ -154,14 +155,11 @@ def _region(
     by_name = {each.name: each for one in part for each in found.operands(one)}
     inputs = tuple(lifted[name] if name in lifted else by_name[name] for name in segment.program.input_names)
     ops = sum(name not in segment.views for name in segment.nodes)
-    program = by_position(segment)
     device = outputs[0].meta["val"].device
-    weights = [
-        place
-        for place, (it, item) in enumerate(zip(inputs, program.inputs, strict=True))
-        if _is_weight(it, item, constant_weights, device)
-    ]
-    program = with_weights(without_weights(program), weights)
+    weights = (_is_weight(*pair, constant_weights, device) for pair in zip(inputs, segment.program.inputs, strict=True))
+    of_inputs = ({"name": f"x{place}", "weight": is_weight or None} for place, is_weight in enumerate(weights))
+    of_outputs = ({"name": f"out{place}"} for place in count())  # equal segments are equal graphs
+    program = with_attributes(segment.program, of_inputs, of_outputs)
     return FxRegion(tuple(part), inputs, tuple(outputs), tuple(views), program, ops)
 
 
@@ -183,23 +181,6 @@ def _stays(given: Fx, device: Any) -> bool:
 def is_host_number(value: Any, device: Any) -> bool:
     """Whether a value is a tensor of one number on the CPU, which torch's ops take with tensors of another device."""
     return not value.dim() and value.device.type == "cpu" != device.type
-
-
-def by_position(segment: ImportedSegment) -> Graph:
-    """The program with its inputs and outputs named by their positions, so that equal segments are equal graphs."""
-    inputs = outputs = 0
-    nodes: list[Node] = []
-    for item in segment.program.nodes:
-        match item.op:
-            case "input":
-                nodes.append(node("input", **item.mapping | {"name": f"x{inputs}"}))
-                inputs += 1
-            case "output":
-                nodes.append(node("output", *item.operands, **item.mapping | {"name": f"out{outputs}"}))
-                outputs += 1
-            case _:
-                nodes.append(item)
-    return Graph(tuple(nodes))
 
 
 def _parts(group: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> list[Part]:
