@@ -203,7 +203,7 @@ def _record(
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
     if segment.cut and segment.behind is None:
         return SegmentRecord("", region.ops, Decision.BUDGET, f"{budget_spent(settings)}{_longest_stages(segment)}")
-    until = until.later(_tuning_since(begun, tune, device))
+    until = until.later(_tuning_since(-inf if segment.largest else begun, tune, device))  # a bucket is tuned later
     if segment.behind is not None and is_timed(replace(settings, tune=tune)) and can_time(device):
         return _behind_record(segment, segment.behind, region, settings)
     if segment.candidate is None and not segment.result.plans:

@@ -106,7 +106,7 @@ class FoundSegment:
 class WantedSegment:
     """A segment that has no kernels yet: `searched` is its program at the sizes of its search; one with buckets is `sized`.
 
-    The `settings` have the seconds of tuning that are its own.
+    The `settings` have the seconds of tuning that are its own, or those of a bucket.
     """
 
     name: str
@@ -119,6 +119,11 @@ class WantedSegment:
     on_gpu: bool
     observer: Callable[..., None]
 
+    @property
+    def tuning(self) -> "Tuning | None":
+        """How its search is tuned; where it has buckets, these are tuned instead."""
+        return None if self.sized else _tuning(self.settings)
+
     def from_search(self, earlier: FoundSegment, loops: bool) -> Result | None:
         """The result of the search for `earlier` at these sizes, tuned if the settings say so.
 
@@ -127,12 +132,11 @@ class WantedSegment:
         from mirage_eg.pipeline.other_sizes import OtherSizes  # loads egglog and Triton
 
         sizes = OtherSizes(earlier.result, _as_searched(earlier), self.searched, self.options, until=self.until)
-        tuning = _tuning(self.settings)
         if self.sized:
             with ending(self.until):
                 return sizes.structures(loops=loops)
-        if self.on_gpu and tuning is not None:
-            return sizes.tuned(title_of(self.name), self.observer, tuning, wanted_by(self.settings))
+        if self.on_gpu and self.tuning is not None:
+            return sizes.tuned(title_of(self.name), self.observer, self.tuning, wanted_by(self.settings))
         with ending(self.until):
             return sizes.tiled(proved=self.settings.verify == "proved", loops=loops)
 
@@ -222,10 +226,10 @@ class SegmentStore:
 
         Raises OverdueError: there is nothing in time.
         """
-        name, untuned = hash_of(key), _untuned(key)
+        name = hash_of(key)
         result = None if self.begun is None else self.begun.result(name, wanted.until)
         ahead = None if self.begun is None else self.begun.ahead(name)
-        if result is None and not wanted.until.passed() and (ahead is None or wanted.settings.tune):
+        if result is None and not wanted.until.passed() and (ahead is None or wanted.tuning is not None):
             options = options_of(wanted.settings, wanted.until)[0]
             with nullcontext() if ahead is None else suppress(OverdueError):
                 result = search_segment(
@@ -234,8 +238,9 @@ class SegmentStore:
         key = _keys(key, wanted.settings)[-1]
         found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
         if ahead is not None and (found is None or (found.candidate is None and not found.refused)):
-            found = _found(untuned, program, ahead.untuned, wanted.options.device_record, from_cache=False)
-            return replace(found, note=f"not tuned: {budget_spent(wanted.settings)}")
+            key, note = (key, "") if wanted.sized else (_untuned(key), f"not tuned: {budget_spent(wanted.settings)}")
+            found = _found(key, program, ahead.untuned, wanted.options.device_record, from_cache=False)
+            return replace(found, note=note)
         if found is None:
             raise OverdueError
         return found
@@ -451,8 +456,8 @@ def search_segment(name: str, program: Graph, wanted: WantedSegment, ahead: "Seq
     from mirage_eg.pipeline.optimize import optimize_wanted
 
     shown = wanted_by(wanted.settings, wanted.sized or program != wanted.searched)  # other sizes may take another µGraph
-    tuning = _tuning(wanted.settings)
-    return optimize_wanted(title_of(name), program, wanted.options, shown, wanted.observer, tuning, ahead=ahead)
+    options = wanted.options if wanted.tuning else replace(wanted.options, device="cpu")
+    return optimize_wanted(title_of(name), program, options, shown, wanted.observer, wanted.tuning, ahead=ahead)
 
 
 def _found(key: Key, program: Graph, result: Result, device: Device, *, from_cache: bool) -> FoundSegment:

@@ -12,6 +12,7 @@ from mirage_eg.backends.triton import bounded_compile
 from mirage_eg.ir import deadline
 from mirage_eg.ir.errors import LimitError
 from mirage_eg.search.partition import segment_search
+from mirage_eg.search.trace import traced_search
 
 BUDGET = 10.0
 
@@ -42,7 +43,7 @@ class Clock:
 
 
 def slow_search(patch: pytest.MonkeyPatch, clock: Clock) -> None:
-    patch.setattr(segment_search, "traced_search", clock.slow(segment_search.traced_search, BUDGET / 12))
+    patch.setattr(segment_search, "traced_search", clock.slow(traced_search, BUDGET / 12))
 
 
 def slow_evaluator(patch: pytest.MonkeyPatch, clock: Clock) -> None:

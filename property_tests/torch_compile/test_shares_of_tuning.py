@@ -10,10 +10,10 @@ import torch
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
 from mirage_eg.ir.builder import new_kernel_graph
-from mirage_eg.ir.deadline import NEVER
+from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.sizes import SizeRange
-from mirage_eg.pipeline import other_sizes
+from mirage_eg.ir.sizes import Dim, SizeRange
+from mirage_eg.pipeline import optimize, other_sizes
 from mirage_eg.pipeline.optimize import optimize_wanted
 from mirage_eg.pipeline.run.cache import ResultCache
 from mirage_eg.pipeline.run.result import Result, Wanted
@@ -21,6 +21,7 @@ from mirage_eg.torch_compile import compile_graph, segment_keys, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.begun_searches import FoundAhead
 from mirage_eg.torch_compile.first_call import FirstCall
+from mirage_eg.torch_compile.records import Decision, SegmentRecord
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.slow_stages import Clock
@@ -112,7 +113,7 @@ def test_tuning_of_many_segments_ends_with_the_budget(
     assert min(seconds[:5]) >= 3.0
 
 
-def softmax(rows: int = 64, dim: int = 1) -> Graph:
+def softmax(rows: Any = 64, dim: int = 1) -> Graph:
     graph = new_kernel_graph()
     x = graph.new_input((rows, 64), name="x")
     graph.mark_output(graph.div(graph.exp(x), graph.sum(graph.exp(x), dim)))
@@ -189,3 +190,45 @@ def test_a_bucket_with_seconds_is_tuned_behind_one_without(monkeypatch: pytest.M
     for size, tune in ((16, 0.0), (32, 9.0)):
         store.bucket(found, {"n": SizeRange(1, size, 1)}, Settings(tune=9.0), tune=tune)
     assert asked == [("cpu", False), ("cuda", True)]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_buckets_are_tuned_and_no_search_for_them(is_begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, settings, store = softmax(Dim("n", max=64)), Settings(tune=9.0), SegmentStore(None)
+    _, _, key, searched = segment_keys.request_for(program, settings, NEVER)
+    untuned = optimize_wanted("p", searched, segment_keys.options_of(settings)[0], Wanted())
+    asked = list[tuple[str, Any]]()
+
+    def found(name: str, program: Graph, options: Any, wanted: Wanted, observer: Any, tuning: Any, ahead: Any) -> Result:
+        asked.append((options.device, tuning))
+        return untuned
+
+    monkeypatch.setattr(optimize, "optimize_wanted", found)
+    begun: Any = SimpleNamespace(result=lambda *_: None, ahead=lambda *_: FoundAhead((), untuned))
+    store.begun = begun if is_begun else None
+    segment = store.find(program, settings, lambda *_: None, tune=9.0)
+    assert segment is not None and segment.data == key and not segment.note
+    assert asked == ([] if is_begun else [("cpu", None)])
+
+
+def test_the_tuning_of_a_bucket_is_besides_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing, left = cast(Any, None), list[float]()
+    segment = FoundSegment("", {}, softmax(), nothing, cast(Any, "a kernel"), nothing, False, largest={"n": [64]})
+    monkeypatch.setattr(FoundSegment, "behind", None)
+
+    def decide(sizes: Any, until: Deadline, tune: float) -> SegmentRecord:
+        left.append(until.left())
+        return SegmentRecord("", 3, Decision.SLOWER, "")
+
+    replaced = {
+        "_device": lambda *_: SimpleNamespace(type="cuda"),
+        "store_of": lambda *_: SimpleNamespace(find=lambda *_: segment),
+        "_sized_call": lambda *_: SimpleNamespace(decide=decide),
+    }
+    others = ("_left_to_torch", "_check_sizes", "_progress", "_weights", "_example_sizes", "region_module", "Contest")
+    for name in (*replaced, *others):
+        monkeypatch.setattr(compile_graph, name, replaced.get(name, lambda *_: None))
+    region = cast(Any, SimpleNamespace(program=softmax(), ops=3))
+    found = cast(Any, SimpleNamespace(module=None, found=SimpleNamespace(same=None)))
+    compile_graph._record(found, nothing, region, Settings(tune=9.0), after(5.0), after(5.0), False, 9.0)
+    assert 13.0 < left[0] <= 14.0
