@@ -160,6 +160,8 @@ def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device) -> fl
 
 HIDING = 1.75  # the power of the blocks that hide a wait (fitted)
 RESIDENT_PRODUCTS = 2  # blocks of a multiprocessor whose products have computed operands, by their registers
+LANES = 32  # of a warp, which have the elements of a row in turns
+HALVING = 160  # operations while a warp adds one half of a row to the other: 32, and 32 shuffles at a quarter of their rate
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
 SHARED_MEMORY = 227 << 10  # bytes of a block
@@ -289,7 +291,7 @@ def work_of_tiles(
 ) -> BlockWork:
     """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
-    loaded = flops = arithmetic = functions = staged = 0.0
+    loaded = flops = arithmetic = functions = staged = halvings = 0.0
     wasted, ahead, waited = _wasted_by_stores(block, shapes, orders), False, False
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in _tile_ops(block):
@@ -326,6 +328,10 @@ def work_of_tiles(
             case _:
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
+                if item.kind is Kind.REDUCTION and shape[-1] < (columns := shapes[item.operands[0]][-1]):
+                    halvings += elements * log2(min(LANES, power_of_two(columns))) * times
+    if not ahead:  # the rows of a product are those of four lanes
+        arithmetic += HALVING * halvings
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     once, steps = _sequential_reductions(block, shapes)
     held = results + besides + (odd if ahead else 0)

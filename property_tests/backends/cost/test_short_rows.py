@@ -1,6 +1,8 @@
-"""Bytes that memory moves besides those of tiles of short rows."""
+"""Tiles of short rows: bytes that memory moves besides theirs, and reductions of many of them."""
 
-from mirage_eg.backends.cost.block_cost import block_work, wasted_share
+from mirage_eg.backends.cost.block_cost import HALVING, block_work, wasted_share
+from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
@@ -22,3 +24,24 @@ def test_a_store_into_an_image_channels_last_moves_whole_sectors() -> None:
     block.new_output(block.relu(block.new_input(g.new_input((2, 32, 10, 4096), "float16"), (1, 2, 3))), (1, 2, 3))
     image, rows = (block_work(block.graph(), orders=(order,)).wasted for order in ((0, 3, 1, 2), ()))
     assert image > 2 * 1024 * 2 * 2 * 14 and rows == block_work(block.graph()).wasted  # two channels are 4 bytes of a sector
+
+
+def test_rows_are_reduced_by_shuffles_and_columns_are_not() -> None:
+    def operations(dim: int) -> int:
+        g, block = new_kernel_graph(), new_threadblock_graph((4,))
+        block.new_output(block.reduction(block.new_input(g.new_input((4, 512, 64), "float16"), (0,)), dim), (0,))
+        return block_work(block.graph()).arithmetic
+
+    assert operations(2) == operations(1) + 512 * 5 * HALVING
+
+
+def test_a_kernel_of_many_short_rows_in_each_block_is_dear() -> None:
+    """The mean of each row of 49 in all of 42 blocks, and a product: 11.1 µs on an H200, where 1.4 µs suffice for the loads."""
+    g, block = new_kernel_graph(), new_threadblock_graph((42,))
+    x, w = g.new_input((1, 672, 49), "float16"), g.new_input((168, 672), "float16")
+    mean = block.reshape(block.reduction(block.new_input(x, (-1,)), 2), (672, 1))
+    block.new_output(block.matmul(block.new_input(w, (0,)), mean), (0,))
+    [result] = g.customized([x, w], block)
+    g.mark_output(result)
+    [cost] = predict(g.graph(), DEVICES["H200"])
+    assert cost.us > 5 and cost.limited_by == "arithmetic"
