@@ -58,11 +58,13 @@ class GraphCopy:
         return replace(self._graph, nodes=tuple(self._nodes), keeps_undefined=False)
 
 
-def with_attributes(
-    graph: Graph, inputs: Iterable[dict[str, Any]] = repeat({}), outputs: Iterable[dict[str, Any]] = repeat({})
-) -> Graph:
-    """The graph with these attributes of its inputs and outputs, in order; others stay, and None leaves one out."""
-    given = {"input": iter(inputs), "output": iter(outputs)}
+Changes = Iterable[dict[str, Any]]
+_NONE: Changes = repeat({})
+
+
+def with_attributes(graph: Graph, inputs: Changes = _NONE, outputs: Changes = _NONE, blocks: Changes = _NONE) -> Graph:
+    """The graph with these attributes of its inputs, outputs and kernels, in order; others stay, and None leaves one out."""
+    given = {"input": iter(inputs), "output": iter(outputs), "block": iter(blocks)}
     nodes = tuple(
         node(item.op, *item.operands, **item.mapping | next(given[item.op])) if item.op in given else item
         for item in graph.nodes

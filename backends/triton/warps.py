@@ -3,13 +3,12 @@
 A warp has 32 threads, as on NVIDIA's GPUs; on AMD's the compiler makes one of 64 of each.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import repeat
 
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.graph_copy import with_attributes
 
 WARP = 32
 MOST_WARPS = 32
@@ -36,13 +35,6 @@ def written_warps(block: Graph, where: str) -> int:
 
 def with_warps(graph: Graph, warps: int | Sequence[int | None]) -> Graph:
     """The kernel graph with so many warps in each block, or in the blocks in order; None leaves a block as it is."""
-    counts: Iterator[int | None] = iter(warps) if isinstance(warps, Sequence) else repeat(warps)
-
-    def changed(item: Node) -> Node:
-        if item.op != "block":
-            return item
-        block, count = item["graph"], next(counts)
-        threads = block.threads if count is None else WARP * count
-        return node(item.op, *item.operands, **(item.mapping | {"graph": block.in_threads(threads, block.cluster)}))
-
-    return replace(graph, nodes=tuple(map(changed, graph.nodes)))
+    pairs = zip(graph.blocks, warps if isinstance(warps, Sequence) else repeat(warps), strict=False)
+    threads = ((block, block.threads if count is None else WARP * count) for block, count in pairs)
+    return with_attributes(graph, blocks=({"graph": block.in_threads(count, block.cluster)} for block, count in threads))

@@ -5,11 +5,10 @@ graphs; the lowering expands them.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.graph_copy import GraphCopy, with_attributes
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Kind, Level
 
@@ -17,11 +16,7 @@ from mirage_eg.ir.ops import Kind, Level
 def form_threads(graph: Graph) -> Graph:
     """The kernel graph with thread graphs formed in all its block graphs."""
     formed = {block: with_threads(block) for block in dict.fromkeys(graph.blocks)}
-    nodes = (
-        node(item.op, *item.operands, **(item.mapping | {"graph": formed[item["graph"]]})) if item.op == "block" else item
-        for item in graph.nodes
-    )
-    return replace(graph, nodes=tuple(nodes))
+    return with_attributes(graph, blocks=({"graph": formed[block]} for block in graph.blocks))
 
 
 def thread_groups(block: Graph) -> list[list[int]]:
