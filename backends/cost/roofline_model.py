@@ -199,7 +199,7 @@ def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: Una
         copied = moved * sum(graph.types[operand].nbytes for operand in unaligned.copied)
     elif unaligned is not None:
         slower *= ODD if unaligned.is_odd else UNALIGNED
-    return KernelWork(item.op, dram, operations, slower, steps=steps, copied=copied, tiles=tiles_of(graph, item, value))
+    return KernelWork(item.op, dram, operations, slower, steps=steps, copied=copied, tiles=tiles_of(graph, item))
 
 
 def _filter_bytes(graph: Graph, item: Node) -> int:

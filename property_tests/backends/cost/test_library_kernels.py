@@ -1,11 +1,13 @@
 """Predicted times of library kernels of text models on an H200 are near those measured there (bfloat16, warm caches)."""
 
 from collections.abc import Callable
+from math import prod
 
 import pytest
 
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.cost.library_traffic import tiles_of
+from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.backends.launches.aligned_rows import with_gaps
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.graph import Graph
@@ -117,3 +119,15 @@ FEW_ROWS = {  # rows, terms, columns: µs of a product in float16 in a profile, 
 @pytest.mark.parametrize("sizes", FEW_ROWS)
 def test_products_of_few_tiles_draw_what_their_thread_blocks_can(sizes: tuple[int, int, int]) -> None:
     assert 0.7 < predict_us(product(*sizes), DEVICES["H200"]) / FEW_ROWS[sizes] < 1.4
+
+
+@pytest.mark.parametrize(("shape", "tiles"), [((1, 2560), 16), ((3, 2560), 16), ((3, 1, 2560), 16), ((3, 65, 2560), 64)])
+def test_tiles_of_a_product_do_not_depend_on_the_shape_of_what_is_written(shape: tuple[int, ...], tiles: int) -> None:
+    def body(p: KernelGraph) -> Tensor:
+        result = p.matmul(p.new_input(shape, "float16"), p.new_input((2560, 1024), "float16"))
+        return p.reshape(result, (prod(result.shape),))
+
+    graph = program(body)
+    assert tiles_of(graph, graph.nodes[2]) == tiles
+    [cost] = predict(graph, DEVICES["H200"])
+    assert cost.us > 0
