@@ -37,7 +37,7 @@ def rows_of(item: Node, shape: Shape) -> int:
     return prod(extent for dim, extent in enumerate(shape) if dim not in dims) if dims else 0
 
 
-_TILE, _TERMS, _LEAST_TILES = 64, 4096, 8
+_TILE, _TERMS, _LEAST_TILES = 64, 4096, 8  # rows and columns, terms of a part, and the least of a library product (fitted)
 
 
 def tiles_of(graph: Graph, item: Node) -> int:

@@ -26,8 +26,8 @@ class Staged(NamedTuple):
 
 
 class _Origins(NamedTuple):
-    """Values of a block graph: those of products, those that the loop computes of loads, loaded numbers of 8 bits in another
-    type, and those of fields of bytes, which stay in registers."""
+    """Sets of values of a block graph: results of products, values that the loop computes of loads, loaded numbers of 8 bits
+    after a cast, and values of fields of bytes, which stay in registers."""
 
     products: set[int]
     scaled: set[int]

@@ -41,7 +41,7 @@ Choice = Mapping[Graph, Candidate]  # of each region's program one candidate
 
 
 def divide(run: Run, ahead: Sequence[RegionSearch] = ()) -> tuple[Region, ...]:
-    """Cut the program of a run into regions, or into those that were searched `ahead`: a second cut may be another one."""
+    """Cut the program of a run into regions, or into those that were searched `ahead`, as the cut depends on the time left."""
     numbered = dict(part for it in ahead for part in it.parts.items())
     parts = [numbered[number] for number in sorted(numbered)] if ahead else _parts_of(run)
     if len(parts) <= 1:

@@ -107,7 +107,7 @@ def search_ahead(request: RunRequest) -> list[RegionSearch]:
 
 
 def _end_of(run: Run, regions: Sequence[Region]) -> Deadline:
-    """When the first of these regions of a run ends: they share what is left of the budget by their ops."""
+    """The deadline of the first of these regions: they share what is left of the budget by their ops."""
     return after(run.until.part(HEURISTICS.until_joined).left() * _part(regions)) if regions[0].name else run.until
 
 

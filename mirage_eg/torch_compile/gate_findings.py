@@ -32,7 +32,7 @@ class GateTimes:
 
 @dataclass(frozen=True, slots=True)
 class GateErrors:
-    """Largest differences from float64, of the largest element: of our kernels and of torch; and what is allowed.
+    """The largest error of our kernels and of torch against float64, over the largest element, and the largest one allowed.
 
     NaN is allowed where torch's own is too large to say anything of ours.
     """

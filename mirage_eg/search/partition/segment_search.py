@@ -415,6 +415,7 @@ class FieldCheck:
         self._program, self._axes, self._until, self._laws_decide = program, axes, task.until, task.rulebook.packaged
         self._has_exponentials = any(item.op in EXPONENTIALS for item in program.nodes)
         self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=task.trials, seed=task.seed))
+        self._verdicts: dict[AnyStructure, Verdict] = {}
 
     def stage_of(self, structure: AnyStructure) -> str | None:
         """The stage at which it ends; None if it is equal to the program, by laws or on the small instance, and stays finite.
@@ -451,9 +452,11 @@ class FieldCheck:
         return structures
 
     def _tested(self, structure: AnyStructure) -> Verdict:
-        with ending(self._until):
-            reference, candidate = self._instance(structure)
-            return reference.check(candidate)
+        if structure not in self._verdicts:
+            with ending(self._until):
+                reference, candidate = self._instance(structure)
+                self._verdicts[structure] = reference.check(candidate)
+        return self._verdicts[structure]
 
     def _instance(self, structure: AnyStructure) -> tuple[Reference, Graph]:
         program, candidate = small_instance(structure, self._program, self._axes)
