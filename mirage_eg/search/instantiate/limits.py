@@ -87,7 +87,7 @@ def fits(block: Graph, limits: TileLimits) -> bool:
 
 def has_unfit_shape(block: Graph, limits: TileLimits) -> bool:
     """Whether a product's tiles do not fit by their shape: larger ones may."""
-    return _overflows_registers(block) or (limits.target in _WGMMA_TARGETS and _is_misread(block))
+    return _overflows_registers(block, limits) or (limits.target in _WGMMA_TARGETS and _is_misread(block))
 
 
 def holds(live: LiveTiles, shapes: Sequence[Sequence[int]], limits: TileLimits) -> bool:
@@ -106,7 +106,7 @@ def _is_misread(block: Graph) -> bool:
     )
 
 
-def _overflows_registers(block: Graph) -> bool:
+def _overflows_registers(block: Graph, limits: TileLimits) -> bool:
     """Whether registers cannot hold the operands of a product: of 16 rows and columns each warp holds all of both.
 
     Other operands go through registers only outside a loop. Attention of one token in steps of 512 keys took 205 to 659 µs on
@@ -122,7 +122,7 @@ def _overflows_registers(block: Graph) -> bool:
             overflows = 2 * _ROW_OF_WARP * left.shape[-1] * size > register_bytes(WARP)
         else:
             held = padded_elements(left.shape) + padded_elements(right.shape)
-            overflows = block.loop == 1 and held * size > register_bytes(block.threads)
+            overflows = block.loop == 1 and held * size > limits.registers
         if overflows:
             return True
     return False
