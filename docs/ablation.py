@@ -25,8 +25,8 @@ KEPT: Mapping[str, str] = {  # laws that match and change nothing; the figures a
 def page() -> str:
     """The text of the page below its head."""
     rows = [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()]
-    tried = rows[0]["tried"]
     laws = {law.name: law for law in load_rules(rows[0]["domain"]).laws}
+    tried = [name for name in rows[0]["tried"] if name in laws]
     found = {name: [(row, law) for row in rows for law in row["laws"] if law["law"] == name] for name in tried}
     changing = [name for name in tried if any(law["lost"] or law["gained"] for _, law in found[name])]
     idle = [name for name in tried if found[name] and name not in changing]
@@ -58,9 +58,11 @@ Structures lost of all, structures gained, and the best predicted time in µs if
 
 ## Laws that match in no workload
 
-| law | why it is kept |
+They are for other programs: with ops that no workload has, or (–) with the same ops in another order.
+
+| first op that no workload has | laws |
 | --- | --- |
-{chr(10).join(f"| {name} | {_absent(laws.get(name), known)} |" for name in silent)}
+{_silent([(name, laws[name]) for name in silent], known)}
 """
 
 
@@ -100,11 +102,10 @@ def _programs(rows: Any) -> str:
     return ", ".join(names)
 
 
-def _absent(law: Law | None, known: Sequence[str] | set[str]) -> str:
-    """The ops of a law that no workload has; else that no workload has its left side."""
-    if law is None:
-        return "it is no longer loaded"
-    names = dict.fromkeys(it.name for pattern in patterns(law) for it in applications(pattern) if it.name[0].isupper())
-    if missing := [name for name in names if name not in known]:
-        return f"no workload has {', '.join(missing)}; it is for programs with {'it' if len(missing) == 1 else 'them'}"
-    return f"no workload has what it matches; it is for other programs with {', '.join(names)}"
+def _silent(laws: Sequence[tuple[str, Law]], known: set[str]) -> str:
+    """A row for each op that no workload has, with the laws whose first it is."""
+    rows: dict[str, list[str]] = {}
+    for name, law in laws:
+        ops = (it.name for pattern in patterns(law) for it in applications(pattern) if it.name[0].isupper())
+        rows.setdefault(next((it for it in ops if it not in known), "–"), []).append(name)
+    return "\n".join(f"| {op} | {'<br>'.join(names)} |" for op, names in rows.items())

@@ -10,7 +10,7 @@ funnel in figures/, from `mirage-eg optimize WORKLOAD --top 4`; a test fails whe
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +61,12 @@ def pages() -> dict[str, str]:
     return {
         "reference/command_line.md": command_line(),
         "measurements/results.md": results(found),
-        "reference/python.md": _framed(DOCS / "reference/python.md", public_names.reference(), _HOUSE),
+        "reference/python.md": _framed(DOCS / "reference/python.md", public_names.reference(), comment=_HOUSE),
         "reference/ops.md": op_table.ops_page(),
         "reference/rule_language.md": op_table.rule_language_page(),
         "measurements/verification.md": verification(),
-        "explanation/architecture.md": _framed(DOCS / "explanation/architecture.md", house.table() + "\n", _HOUSE),
-        "measurements/kernelbench.md": _framed(DOCS / "measurements/kernelbench.md", kernelbench.tables()),
+        "explanation/architecture.md": _framed(DOCS / "explanation/architecture.md", house.table() + "\n", comment=_HOUSE),
+        "measurements/kernelbench.md": _framed(DOCS / "measurements/kernelbench.md", *kernelbench.tables()),
         "measurements/models.md": _framed(DOCS / "measurements/models.md", models_table()),
         "measurements/torch_compile.md": _framed(DOCS / "measurements/torch_compile.md", model_tables(LAYERS)),
         "measurements/suites.md": _framed(DOCS / "measurements/suites.md", model_tables(SUITES)),
@@ -108,22 +108,53 @@ def recorded() -> dict[str, str]:
 
 
 def command_line() -> str:
-    """Every command with its arguments and options, from the texts of `--help`."""
-    parts = [GENERATED, "# Command line\n", CODES]
-    for path, command in commands(typer.main.get_command(app), ("mirage-eg",)):
-        words = [" ".join(path), *(f"`{_metavar(it)}`" for it in command.params if it.param_type_name == "argument")]
-        parts.append(f"## {words[0]}\n\n{_prose(command.help)}\n")
+    """Every command with its arguments and options, from the texts of `--help`; those of SHARED commands once."""
+    found = [*commands(typer.main.get_command(app), ("mirage-eg",))]
+    uses = Counter(_row(it) for _, command in found for it in command.params if _listed(it))
+    shared: dict[tuple[str, str], dict[str, None]] = {}
+    parts = []
+    for path, command in found:
         arguments = [it for it in command.params if it.param_type_name == "argument"]
-        rows = [f"| `{_metavar(it)}` | {_cell(it.help)} | |" for it in arguments]
-        for it in command.params:
-            if it.param_type_name == "option":
-                shown = ", ".join(f"`{name}`" for name in it.opts)
-                value = "" if it.is_flag else f" `{_metavar(it)}`"
-                default = "" if it.default is None or it.is_flag else f"`{it.default}`"
-                rows.append(f"| {shown}{value} | {_cell(it.help)} | {default} |")
-        if rows:
-            parts.append("| argument or option | meaning | default |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n")
-    return "\n".join(parts)
+        listed = [*arguments, *(it for it in command.params if it.param_type_name == "option")]
+        parts.append(f"## {' '.join(path)}\n\n{_prose(command.help)}\n")
+        own = [it for it in listed if uses[_row(it)] < SHARED]
+        if own:
+            parts.append(_table((_shown(it), _row(it)) for it in own))
+        if others := [it for it in listed if it not in own]:
+            parts.append(f"[Shared](#shared-arguments-and-options): {', '.join(map(_name, others))}.\n")
+        for it in others:
+            shared.setdefault(_row(it), {})[_shown(it)] = None
+    common = _table((", ".join(names), row) for row, names in shared.items())
+    return "\n".join([GENERATED, "# Command line\n", CODES, f"## Shared arguments and options\n\n{common}", *parts])
+
+
+SHARED = 4  # commands that have an option, from which on it is listed once
+
+
+def _listed(parameter: Any) -> bool:
+    return parameter.param_type_name in ("argument", "option")
+
+
+def _name(parameter: Any) -> str:
+    names = [_metavar(parameter)] if parameter.param_type_name == "argument" else parameter.opts
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _shown(parameter: Any) -> str:
+    """The name of an argument, or those of an option with its value."""
+    valueless = parameter.param_type_name == "argument" or parameter.is_flag
+    return _name(parameter) + ("" if valueless else f" `{_metavar(parameter)}`")
+
+
+def _row(parameter: Any) -> tuple[str, str]:
+    """Meaning and default."""
+    no_default = parameter.param_type_name == "argument" or parameter.default is None or parameter.is_flag
+    return _cell(parameter.help), "" if no_default else f"`{parameter.default}`"
+
+
+def _table(rows: Iterable[tuple[str, tuple[str, str]]]) -> str:
+    lines = (f"| {shown} | {meaning} | {default} |\n" for shown, (meaning, default) in rows)
+    return f"| argument or option | meaning | default |\n| --- | --- | --- |\n{''.join(lines)}"
 
 
 CODES = """Results are printed to stdout, progress to stderr: bars on a terminal, otherwise a plain line every five seconds
@@ -206,21 +237,29 @@ _END = "<!-- End of the generated part. -->\n"
 
 
 def models_table() -> str:
-    """The coverage of models, from measurements/models.jsonl."""
+    """The coverage of models, from measurements/models.jsonl; what is the same in each row is a sentence."""
     lines = [json.loads(line) for line in MODELS.read_text(encoding="utf-8").splitlines()]
-    rows = []
-    for line in lines:
-        counts: Counter[str] = Counter()
-        for it in line["outside"]:
-            counts[it["op"].split(".")[1]] += it["ops"]
-        outside = ", ".join(f"{count} {op}" for op, count in counts.items())
-        flops = f"{'' if line['flops_counted'] else '≤ '}{100 * line['flops']:.0f} %"
-        ops = " + ".join(map(str, line["segments"]))
-        name = f"**{line['model']}**" if line["designed"] else line["model"]
-        rows.append(f"| {name} | {ops} | {outside or '–'} | {flops} | {line['error']:.1e} |\n")
+    head = ("model", "ops of each segment", "ops outside", "flops", "error")
+    rows = [_coverage(line) for line in lines]
+    varying = [at for at in range(len(head)) if len({row[at] for row in rows}) > 1]
+    same = ", ".join(f"{name} {rows[0][at]}" for at, name in enumerate(head) if at not in varying)
     versions = ", ".join(f"{name} {version}" for name, version in lines[-1]["versions"].items())
-    head = "| model | ops of each segment | ops outside | flops | error |\n| --- | --- | --- | --- | --- |\n"
-    return f"{len(lines)} models, {versions}.\n\n{head}{''.join(rows)}"
+    table = (f"| {' | '.join(row[at] for at in varying)} |\n" for row in (head, ("---",) * len(head), *rows))
+    return f"{len(lines)} models, {versions}. The same in each: {same or 'nothing'}.\n\n{''.join(table)}"
+
+
+def _coverage(line: dict[str, Any]) -> tuple[str, ...]:
+    """The cells of a model."""
+    counts: Counter[str] = Counter()
+    for it in line["outside"]:
+        counts[it["op"].split(".")[1]] += it["ops"]
+    return (
+        f"**{line['model']}**" if line["designed"] else line["model"],
+        " + ".join(map(str, line["segments"])),
+        ", ".join(f"{count} {op}" for op, count in counts.items()) or "none",
+        f"{'' if line['flops_counted'] else '≤ '}{100 * line['flops']:.0f} %",
+        f"{line['error']:.1e}",
+    )
 
 
 def model_tables(lines: Path) -> str:
@@ -261,12 +300,13 @@ def verification() -> str:
     return _framed(DOCS / "measurements/verification.md", f"{devices}\n\n{table}\n\n{summary}\n")
 
 
-def _framed(path: Path, generated: str, comment: str = _MEASURED) -> str:
-    """The text of a page with its generated part replaced."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(comment)
-    _, end, after = rest.partition(_END)
-    assert end, f"{path.name}: got no generated part, wanted one between {comment!r} and {_END!r}"
-    return f"{before}{comment}\n{generated}\n{_END}{after}"
+def _framed(path: Path, *generated: str, comment: str = _MEASURED) -> str:
+    """The text of a page with its generated parts replaced."""
+    before, *parts = path.read_text(encoding="utf-8").split(comment)
+    assert len(parts) == len(generated), f"{path.name}: got {len(parts)} of {comment!r}, wanted {len(generated)}"
+    assert all(_END in part for part in parts), f"{path.name}: wanted {_END!r} after each {comment!r}"
+    texts = (f"{comment}\n{text}\n{_END}{part.partition(_END)[2]}" for text, part in zip(generated, parts, strict=True))
+    return before + "".join(texts)
 
 
 def expression_figure() -> str:

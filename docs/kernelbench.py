@@ -1,28 +1,34 @@
 """The tables of measurements/kernelbench.md: KernelBench's figures of each file of rows, and the rows."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mirage_eg.lab.bench.gpu_row_records import lines
+from mirage_eg.lab.bench.gpu_row_records import lines as gpu_lines
 from mirage_eg.lab.bench.kernelbench_gpu import FAST, OURS, GpuRow, Score, row_of, scores
 
 MEASURED = Path(__file__).parent / "measurements" / "kernelbench_h200.jsonl"
 
 
-def tables() -> str:
-    """The figures by type and level, and a row a problem."""
-    newest = {(line["problem"], line["dtype"]): row_of(line) for line in lines(MEASURED)}
-    found: list[str] = []
-    for dtype in sorted({dtype for _, dtype in newest}, reverse=True):
-        rows = sorted((row for (_, of), row in newest.items() if of == dtype), key=_place)
-        found += ["", f"## {dtype}", "", *_figures(rows), "", *_rows(rows)]
-    return "\n".join([*found, ""])
+def tables() -> tuple[str, str]:
+    """The figures by type and level, and a row a problem by type."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    for dtype, rows in _newest().items():
+        for part, lines in zip(parts, (_figures(rows), _rows(rows)), strict=True):
+            part += [f"### {dtype}", "", *lines, ""]
+    return "\n".join(parts[0]), "\n".join(parts[1])
 
 
 def results() -> str:
-    """The figures of all levels, for the page of results."""
-    newest = {(line["problem"], line["dtype"]): row_of(line) for line in lines(MEASURED)}
-    return "\n".join(_figures([row for (_, dtype), row in newest.items() if dtype == "float32"]))
+    """KernelBench's figures in float32, of calls as there, for the page of results."""
+    return "\n".join(_figures(_newest()["float32"], calls_alone=True))
+
+
+def _newest() -> dict[str, list[GpuRow]]:
+    """The newest row of each problem in its order, by type."""
+    newest = {(line["problem"], line["dtype"]): row_of(line) for line in gpu_lines(MEASURED)}
+    types = sorted({dtype for _, dtype in newest}, reverse=True)
+    return {dtype: sorted((row for (_, of), row in newest.items() if of == dtype), key=_place) for dtype in types}
 
 
 def _place(row: GpuRow) -> tuple[str, int]:
@@ -30,7 +36,7 @@ def _place(row: GpuRow) -> tuple[str, int]:
     return level, int(name.partition("_")[0])
 
 
-def _figures(rows: Sequence[GpuRow]) -> Iterator[str]:
+def _figures(rows: Sequence[GpuRow], *, calls_alone: bool = False) -> Iterator[str]:
     head = (
         "level",
         "against",
@@ -44,8 +50,7 @@ def _figures(rows: Sequence[GpuRow]) -> Iterator[str]:
     )
     yield _line(head)
     yield _line("---" for _ in head)
-    for score in scores(rows):
-        yield _line(_cells(score))
+    yield from (_line(_cells(score)) for score in scores(rows) if not (calls_alone and score.graphs))
 
 
 def _cells(score: Score) -> Iterator[str]:
@@ -56,25 +61,30 @@ def _cells(score: Score) -> Iterator[str]:
 
 def _rows(rows: Sequence[GpuRow]) -> Iterator[str]:
     names = ["eager", "compile", OURS]
-    head = ("problem", *names, "best / ours", "segments", "first call, s", "why not, or what stopped it")
+    head = ("problem", *names, "best / ours", "segments", "first call, s")
     yield _line(head)
     yield _line("---" for _ in head)
     for row in rows:
         times = (_times(row, name) for name in names)
         ratios = ["–" if it is None else f"{it:.2f}" for it in map(row.speedup, (False, True))]
-        tests = "" if row.right or not row.us else "KernelBench's test fails. " if row.ours_right else "Wrong by our test. "
-        why = row.reason[:90] or "; ".join(it for it in row.decisions if ": used" not in it)[:120]
         called = row.call_seconds.get(OURS)
         yield _line(
             (
-                row.problem.replace("_", " ").strip(),
+                row.problem.replace("level", "").replace("_", " ").strip(),
                 *times,
                 f"{ratios[0]} ({ratios[1]})",
-                f"{row.used} of {row.segments}",
+                _outcome(row),
                 "–" if called is None else f"{called:.0f}",
-                tests + why.replace("|", "/"),
             )
         )
+
+
+def _outcome(row: GpuRow) -> str:
+    """What became of the segments, and the tests that fail."""
+    failed = "" if row.right or not row.us else "test fails; " if row.ours_right else "wrong; "
+    found = [re.match(r"\d+ ops: ([^:]*)", it) for it in row.decisions if "memory" not in it]
+    kinds = dict.fromkeys(it[1] for it in found if it)
+    return failed + (", ".join(kinds) or ("memory" if row.decisions else row.reason or "–"))
 
 
 def _times(row: GpuRow, name: str) -> str:

@@ -84,7 +84,7 @@ def _cells(row: ModelRow, modes: Sequence[str], ours: Sequence[str]) -> tuple[st
         *(_pair(speedup(row, mode, graphs) for graphs in _BOTH) for mode in modes),
         *(_pair(over_inductor(row, mode, graphs) for graphs in _BOTH) for mode in ours),
         *(_number(memory_share(row, mode)) for mode in ours),
-        ", ".join(f"{_number(it.seconds, '.0f')} ({_number(it.warm_seconds, '.0f')})" for it in compiled),
+        ", ".join(_cold_warm(it.seconds, it.warm_seconds) for it in compiled),
         ", ".join(_number(memory_ratio(row, mode)) for mode in modes),
         ", ".join(f"{used} of {count}" for used, count in row.segments.values()) or _NONE,
         "; ".join(problems),
@@ -93,6 +93,10 @@ def _cells(row: ModelRow, modes: Sequence[str], ours: Sequence[str]) -> tuple[st
 
 def _number(value: float | None, form: str = ".2f") -> str:
     return _NONE if value is None else f"{value:{form}}"
+
+
+def _cold_warm(cold: float | None, warm: float | None) -> str:
+    return _number(cold, ".0f") + ("" if warm is None else f" ({warm:.0f})")
 
 
 def _pair(both: Iterable[float | None], form: str = ".2f") -> str:
@@ -133,7 +137,7 @@ def _summary(rows: Sequence[ModelRow], mode: str) -> tuple[str, ...]:
         mode,
         f"{len(passing)} of {len(rows)}",
         _pair(_of(geometric_mean, [max(1.0, it) for it in kind]) for kind in speedups),
-        f"{_number(_of(mean, cold), '.0f')} ({_number(_of(mean, warm), '.0f')})",
+        _cold_warm(_of(mean, cold), _of(mean, warm)),
         _number(_of(geometric_mean, memory)),
         str(flags),
         _pair(_of(geometric_mean, kind) for kind in ratios),
@@ -175,7 +179,8 @@ def page(rows: Iterable[ModelRow]) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A table in Markdown."""
+    """A table in Markdown, without the columns that are empty in each row."""
     head, rows = table
-    lines = [head, ("---",) * len(head), *rows]
+    kept = [at for at in range(len(head)) if any(any(map(str.isalnum, row[at])) for row in rows)]
+    lines = ([cells[at] for at in kept] for cells in (head, ("---",) * len(head), *rows))
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n" for cells in lines)

@@ -16,6 +16,7 @@ from mirage_eg.lab.bench.model_row import measured
 from mirage_eg.lab.bench.model_row_records import Contestant, ModelJob, ModelRow
 from mirage_eg.lab.bench.model_suites import SUITES
 from mirage_eg.lab.bench.models_page import (
+    markdown,
     memory_ratio,
     memory_share,
     model_table,
@@ -76,6 +77,7 @@ def test_a_table_has_each_model_and_its_problems() -> None:
     assert cells["segments used"] == "1 of 2" and cells["problem"] == "ours: unexpected errors: 1"
     assert other[-1] == "took over 9 s" and len(other) == len(head)
     assert len(tables([*rows, row("two", (1.0,) * 4)])) == 1 and page(rows).count("| one |") == 2
+    assert markdown((("a", "b"), [("1", "– / –"), ("–", "")])) == "| a |\n| --- |\n| 1 |\n| – |\n"
 
 
 def test_errors_are_relative_and_see_what_is_not_a_number() -> None:
