@@ -202,6 +202,10 @@ class _Resizing:
         for name in (*free, *self._present):
             present = self._present[name]
             if extent == present > 1 or (present >= self._least and extent % present == 0):
+                alike = [it.name for it in dims_of(self._old).values() if it.hint == self._present[it.name] == present]
+                if len(alike) > 1:  # as the program is written
+                    either = " or ".join(alike)
+                    raise TiedToSizeError(f"got the extent {extent} of a constant, which may be {either}; rename one of them")
                 free[:] = (other for other in free if other != name)
                 return self._extent(extent // present, free) * self._sizes[name]
         return extent

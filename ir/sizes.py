@@ -14,7 +14,10 @@ from typing import Any, NamedTuple, Self
 
 from mirage_eg.ir.errors import GraphError
 
-_HINTS = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127)  # primes: by accident no extent agrees with them
+_HINTS = (  # primes: by accident no extent agrees with them, and seldom two names
+    *(67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 149, 151),
+    *(157, 163, 173, 179, 181, 191, 199, 211, 223, 227, 229, 233, 239, 241, 251),
+)
 LEAST_HINT = min(_HINTS)  # of which a multiple is one of the dim, too
 _SMALL_HINTS = (61, 59, 53, 47, 43, 41, 37, 31, 29, 23, 19, 17, 13, 11)  # of dims below those: largest sizes are extents, too
 _LARGEST = 1 << 20  # of a dim without a `max`
@@ -163,9 +166,8 @@ class Dim(SizeExpression):
         low, high = -(-min // multiple_of), largest // multiple_of
         if low > high:
             raise GraphError(f"Dim {name}: got no multiple of {multiple_of} from {min} to {largest}; wanted one at least")
-        start = crc32(name.encode()) % len(_HINTS)
-        fitting = [hint for hint in (*_HINTS[start:], *_HINTS[:start], *_SMALL_HINTS) if low <= hint <= high]
-        hint = (fitting[0] if fitting else high) * multiple_of
+        fitting = next(filter(None, ([it for it in hints if low <= it <= high] for hints in (_HINTS, _SMALL_HINTS))), [high])
+        hint = fitting[crc32(name.encode()) % len(fitting)] * multiple_of
         dim = SizeExpression.__new__(cls, hint, name, largest, multiple_of)
         dim.name, dim.min, dim.max, dim.multiple_of = name, low * multiple_of, high * multiple_of, multiple_of
         return dim

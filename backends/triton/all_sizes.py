@@ -44,6 +44,8 @@ def emit_for_sizes(
             continue
         first = first or general
         whole = None if program is None else at_sizes(program, sizes)
+        if whole is not None and whole.output_types != general.output_types:
+            raise TiedToSizeError("an extent of a constant is another size than in the program")
         texts.append(emit(general, program=whole, schedule=schedule, sizes=arguments, example=program))
         if len(texts) == 2:
             break

@@ -101,6 +101,35 @@ def test_extents_of_a_constant_are_sizes_in_order_where_they_agree_now() -> None
     assert [kind.shape for kind in there.output_types] == [(5, 7)]
 
 
+def repeated_along(n: Dim, m: Dim) -> Graph:
+    """The input x [n, m], and a constant repeated along m."""
+    program = new_kernel_graph()
+    x, one = program.new_input((n, m), name="x"), program.new_input((1,), name="one")
+    program.mark_output(program.exp(x))
+    program.mark_output(program.exp(program.broadcast(one, (m,))))
+    return program.graph()
+
+
+def test_a_constant_along_one_of_two_sizes_is_no_other_or_refused() -> None:
+    dims = [Dim(f"m{number}") for number in range(40)]  # more than there are numbers to write them at
+    for m in dims[1:]:
+        program = repeated_along(dims[0], m)
+        if m.hint == dims[0].hint:
+            with pytest.raises(TiedToSizeError, match=f"which may be {dims[0].name} or {m.name}; rename one of them"):
+                at_sizes(program, {dims[0].name: 5, m.name: 7})
+        else:
+            there = at_sizes(program, {dims[0].name: 5, m.name: 7})
+            assert [kind.shape for kind in there.output_types] == [(5, 7), (7,)]
+    assert dims[0].hint in {m.hint for m in dims[1:]}
+
+
+def test_a_constant_that_took_another_size_has_no_text_for_all() -> None:
+    program, sizes = repeated_along(Dim("n"), Dim("m")), {name: SizeRange(2, 16) for name in ("n", "m")}
+    assert "def launch" in emit_for_sizes(program, sizes, program=program)
+    with pytest.raises(TiedToSizeError, match="another size than in the program"):
+        emit_for_sizes(at_sizes(program, {"n": 16, "m": 16}), sizes, program=program)
+
+
 def test_a_size_that_no_input_has_is_refused() -> None:
     program = new_kernel_graph()
     x, one = program.new_input((Dim("n"), 4), name="x"), program.new_input((1,), name="one")
