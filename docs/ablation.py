@@ -35,7 +35,7 @@ def page() -> str:
     return f"""# Ablation
 
 The tables are from `python benchmarks/ablation.py docs/measurements`: each law of the {rows[0]["domain"]} domain is left out
-of the search of each [workload](../how_to/adding_a_workload.md) at {rows[0]["max_block_ops"]} block ops, the others stay.
+of the search of each [workload](../how_to/workloads_and_devices.md) at {rows[0]["max_block_ops"]} block ops, the others stay.
 Larger workloads are searched in segments. Laws on axes and subexpressions are not tried: they belong to the
 declarations of ops. [Measure laws](../how_to/measuring_laws.md) shows the command for programs and laws of your own.
 

@@ -35,25 +35,26 @@ ELSEWHERE = {
         ". .venv/bin/activate": ".ci/run",
         "property_tests/published/rmsnorm.py mirage/benchmark/saved_mugraphs/": "property_tests/frontend/test_mirage_json.py",
     },
-    "docs/tutorials/getting_started.md": {"pip install -q .": ".ci/run", ". .venv/bin/activate": ".ci/run"},
+    "docs/tutorials/getting_started.md": dict.fromkeys(
+        ("pip install -q .", ". .venv/bin/activate", "python -m", "pip install dist/"), ".ci/run"
+    ),
     "docs/measurements/rewrites.md": {"mirage-eg bench laws": "property_tests/verify/test_pairs.py"},
     "docs/how_to/rules.md": {
         "mirage-eg bench laws": "property_tests/verify/test_pairs.py",
         "mirage-eg rules": "property_tests/repository/test_rules_docs.py",
         "mirage-eg optimize": "property_tests/repository/test_rules_docs.py",
     },
-    "docs/how_to/synthesis.md": {"mirage-eg rules": "property_tests/repository/test_synthesis_docs.py"},
-    "docs/how_to/partial_equivalence.md": {"mirage-eg mutants": "property_tests/cli/test_mutants.py"},
-    "docs/how_to/tensor_synthesis.md": {
-        "mirage-eg rules": "property_tests/lab/synthesis/tensor/test_synthesize_tensor_laws.py"
+    "docs/how_to/synthesis.md": {
+        "--domain tensor": "property_tests/lab/synthesis/tensor/test_synthesize_tensor_laws.py",
+        "mirage-eg rules": "property_tests/repository/test_synthesis_docs.py",
     },
+    "docs/how_to/partial_equivalence.md": {"mirage-eg mutants": "property_tests/cli/test_mutants.py"},
     "rules/README.md": {"mirage-eg": "property_tests/repository/test_rules_readme.py"},
     "docs/how_to/rewrite.md": {"mirage-eg": "property_tests/graph_optimizer/test_page.py"},
     "docs/how_to/onnx.md": {
         "mirage-eg rewrite": "property_tests/frontend/test_onnx_export.py",
         "mirage-eg optimize": "property_tests/frontend/test_onnx_export.py",
     },
-    "docs/how_to/release.md": dict.fromkeys(("python -m", "pip install", "mirage-eg optimize rmsnorm"), ".ci/run"),
     "docs/how_to/torch_compile.md": {"mirage-eg cache": "property_tests/cli/test_cache.py"},
     "CONTRIBUTING.md": {
         "python docs/build.py": "property_tests/repository/test_docs.py",
@@ -70,7 +71,7 @@ SLOW = (
     "docs/tutorials/egraph.md",
     "docs/how_to/dynamic_sizes.md",
 )
-HERE = ("README.md", "docs/how_to/adding_a_workload.md", *SLOW)
+HERE = ("README.md", "docs/how_to/workloads_and_devices.md", *SLOW)
 
 
 def commands(name: str) -> Iterator[str]:
@@ -108,7 +109,7 @@ def test_every_command_of_a_page_is_run_by_a_test_or_marked_as_needing_a_gpu(nam
 
 
 def test_a_page_with_commands_is_not_overlooked() -> None:
-    assert len(list(commands("docs/tutorials/getting_started.md"))) == 8
+    assert len(list(commands("docs/tutorials/getting_started.md"))) == 11
     assert len(list(commands("docs/how_to/rules.md"))) == 9
     assert all(disposed("docs/how_to/benchmark.md", command) == "gpu" for command in commands("docs/how_to/benchmark.md"))
     assert disposed("docs/how_to/faq.md", "mirage-eg optimize rmsnorm") == "nowhere"
@@ -164,8 +165,8 @@ def test_every_block_of_a_page_says_what_it_is_and_only_sh_has_commands(name: st
 SNIPPETS = {  # python blocks that are not files for the commands of their page: what runs them
     ("README.md", "graph = mi.new_kernel_graph()"): "test_the_example_of_the_readme_writes_what_it_says",
     ("CONTRIBUTING.md", "ElementwiseOp("): "property_tests/repository/test_contributing.py",
-    ("docs/how_to/adding_a_workload.md", "biased_gelu("): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
-    ("docs/how_to/adding_a_device.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
+    ("docs/how_to/workloads_and_devices.md", "biased_gelu("): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
+    ("docs/how_to/workloads_and_devices.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
     ("docs/tutorials/compiler.md", "mi.new_threadblock_graph("): "test_the_commands_of_a_page_end_well_in_its_order",
     ("docs/tutorials/egraph.md", "mi.egraph(graph)"): "test_the_commands_of_a_page_end_well_in_its_order",
     ("docs/how_to/rules.md", "from mirage_eg.egraph.explain import explain"): "property_tests/repository/test_rules_docs.py",
@@ -282,8 +283,8 @@ def test_what_is_said_to_run_runs(words: str, tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_added_as_the_page_says_ranks_and_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = read("docs/how_to/adding_a_device.md")
-    [record] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    page = read("docs/how_to/workloads_and_devices.md")
+    [record] = re.findall(r"```python\n(Device\(.*?)```", page, re.DOTALL)
     [line] = re.findall(r'`("sm_89": Target\(.*?\))`', page)
     device = eval(record, {"Device": Device})
     monkeypatch.setattr(devices, "DEVICES", DEVICES | {device.name: device})
@@ -297,7 +298,7 @@ def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (group test)")
-    _, workload, baseline = [text for language, text in blocks("docs/how_to/adding_a_workload.md") if language == "python"]
+    _, workload, baseline, _ = [text for language, text in blocks("docs/how_to/workloads_and_devices.md") if language == "python"]
     for code, module in ((workload, workloads), (baseline, baselines)):
         exec(code, vars(module))
     made, eager = (vars(module).pop(name) for module, name in ((workloads, "biased_gelu"), (baselines, "_biased_gelu")))
