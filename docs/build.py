@@ -198,8 +198,8 @@ def results(found: Sequence[Card]) -> str:
 Times are in microseconds: the median of CUDA-graph replays (warm), and of runs with the L2 cache flushed before each (cold).
 The best baseline is the fastest of eager PyTorch, torch.compile (default and max-autotune), the fused library calls, and the
 kernels of other projects (Helion, FlashInfer, FlashAttention in CuTe), as far as they were run.
-A baseline that the newest run of a row left out, or that failed in it, has the time of the run before. A ratio is the time of
-the best baseline over ours: above 1 our kernels are faster.
+A baseline that the newest run of a row left out, or that failed in it, has the time of the earlier run. A ratio is the time
+of the best baseline over ours: above 1 our kernels are faster.
 The lower bound is the time to read each input and write each output once, or to compute all products, at rates measured in the
 same run.
 [Measure on a GPU](../how_to/benchmark.md) describes the measurement.
@@ -213,21 +213,13 @@ same run.
 
 ## KernelBench
 
-float32, on an H200; [KernelBench](kernelbench.md) has the rows.
+Calls in float32 on an H200; [KernelBench](kernelbench.md) has float16, CUDA graphs and the rows.
 Others publish figures for this list on other cards. The benchmark's authors say that models match eager PyTorch in fewer than
 20 % of the problems ([2025](https://arxiv.org/abs/2502.10517)). METR has a mean speedup of 1.8 for the best agent, over
 four levels ([2025](https://metr.org/blog/2025-02-14-measuring-automated-kernel-engineering)).
 Both choose the best of several programs.
 
 {kernelbench.results()}
-
-## Search
-
-[Search](search.md) has the table of times, from `docs/measurements/search.jsonl`.
-
-## Verification
-
-[Verification](verification.md) has the table of times, from `docs/measurements/verify_h100.jsonl`.
 """
 
 

@@ -165,7 +165,7 @@ def test_every_block_of_a_page_says_what_it_is_and_only_sh_has_commands(name: st
 SNIPPETS = {  # python blocks that are not files for the commands of their page: what runs them
     ("README.md", "graph = mi.new_kernel_graph()"): "test_the_example_of_the_readme_writes_what_it_says",
     ("CONTRIBUTING.md", "ElementwiseOp("): "property_tests/repository/test_contributing.py",
-    ("docs/how_to/workloads_and_devices.md", "biased_gelu("): "test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer",
+    ("docs/how_to/workloads_and_devices.md", "biased_gelu("): "test_a_workload_built_in_as_the_page_says_is_found",
     ("docs/how_to/workloads_and_devices.md", "Device("): "test_a_device_that_is_added_as_the_page_says_ranks_and_compiles",
     ("docs/tutorials/compiler.md", "mi.new_threadblock_graph("): "test_the_commands_of_a_page_end_well_in_its_order",
     ("docs/tutorials/egraph.md", "mi.egraph(graph)"): "test_the_commands_of_a_page_end_well_in_its_order",
@@ -294,11 +294,12 @@ def test_a_device_that_is_added_as_the_page_says_ranks_and_compiles(monkeypatch:
     assert result.report.data()["target"] == "sm_89" and result.candidates[0].compile.ok
 
 
-def test_a_workload_built_in_as_the_page_says_is_found_and_has_its_peer(
+def test_a_workload_built_in_as_the_page_says_is_found(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (group test)")
-    _, workload, baseline, _ = [text for language, text in blocks("docs/how_to/workloads_and_devices.md") if language == "python"]
+    page = blocks("docs/how_to/workloads_and_devices.md")
+    _, workload, baseline, _ = [text for language, text in page if language == "python"]
     for code, module in ((workload, workloads), (baseline, baselines)):
         exec(code, vars(module))
     made, eager = (vars(module).pop(name) for module, name in ((workloads, "biased_gelu"), (baselines, "_biased_gelu")))
