@@ -41,8 +41,8 @@ def gains_of_choices() -> str:
     rows = "\n".join("| " + " | ".join(row) + " |" for row in table)
     return f"""Pairs of schedules among the tuner's measurements on an H100 for the paper's workloads. The two schedules of a
 pair belong to one µGraph and differ in one [choice](../explanation/kernels.md#lowering) of one kernel; of several pairs the
-table has the one with the fastest member. A cell is the warm time with the choice off over the time with it on, and (µs with it on).
-An empty cell was not tried.
+table has the one with the fastest member. A cell is the warm time with the choice off over the time with it on, and (µs with it
+on). An empty cell was not tried.
 
 {rows}
 
