@@ -110,6 +110,7 @@ class _Run:
     sources: set[str] = field(default_factory=set)  # of the candidates so far
     listed: set[str] = field(default_factory=set)  # µGraphs of which a measurement has the JSON
     right: list[Tuned] = field(default_factory=list)
+    overlapping: list[Tuned] = field(default_factory=list)  # right, too; times of their kernels say nothing of others
     kernels: KernelTimes = field(default_factory=KernelTimes)
     parts: dict[tuple[int, Graph], Sequence[PartChoice]] = field(default_factory=dict)  # of the µGraphs of a family so far
     predicted: dict[Graph, float] = field(default_factory=dict)  # microseconds of µGraphs
@@ -130,11 +131,14 @@ class _Run:
         """The parts that a variant was composed of."""
         return self.parts[variant.structure, variant.graph]
 
-    def learn(self, variant: Variant, outcome: Outcome) -> None:
-        """Keep the times of the kernels of a right candidate; kernels that overlap have none of their own."""
-        if outcome.us is None or any(schedule.dependent_launch for schedule in variant.schedule):
+    def keep(self, tuned: Tuned, kernels_us: Sequence[float]) -> None:
+        """Keep a right candidate with the times of its kernels; those that overlap have none of their own."""
+        variant = tuned.variant
+        if any(schedule.dependent_launch for schedule in variant.schedule):
+            self.overlapping.append(tuned)
             return
-        us = (outcome.us,) if len(variant.schedule) == 1 else outcome.kernels_us[: len(variant.schedule)]
+        self.right.append(tuned)
+        us = (tuned.us,) if len(variant.schedule) == 1 else kernels_us[: len(variant.schedule)]
         if len(us) == len(variant.schedule):
             self.kernels.learn(self.parts_of(variant), variant.schedule, us)
 
@@ -151,8 +155,9 @@ def tune(
 ) -> list[Tuned]:
     """The µGraphs that are right, fastest first; those of the final round come before all others.
 
-    `families` are the structures and plans with their µGraphs. Blocks have the warps of their graphs until schedules are tried;
-    `warps` restricts these. `parallel` maps in processes.
+    `families` are the structures and plans with their µGraphs. The first µGraph of the first one is timed as it is without
+    tuning before all others: where the seconds end before, nothing else is right. Blocks have the warps of their graphs until
+    schedules are tried; `warps` restricts these. `parallel` maps in processes.
     """
     tuning = tuning or Tuning()
     effort = tuning.effort
@@ -161,21 +166,20 @@ def tune(
     begun = perf_counter()
     run = _Run(program, families, device, timer, compiler, tuning, begun, begun + effort.seconds)
     members = list(islice(_members(families, effort.choices), effort.structures))
-    untuned = _untuned(run, members)
+    untuned = [(run.composed(number, parts), number) for number, parts in members[:1]]
+    _try(run, "untuned", [Job(graph, number, usual_schedules(graph, device.target)) for graph, number in untuned])
     _try(run, "structures", _worth_timing(run, list(_first_jobs(run, members))))
     _try(run, "extents", list(_other_choices(run)))
     _try_together(run, "extents", {})
     before = inf
-    while run.right and (best := _fastest(run)[0].us) * effort.close < before:  # as long as the rounds gain
+    while run.right and (best := _fastest(run.right)[0].us) * effort.close < before:  # as long as the rounds gain
         before = best
         _try(run, "neighbours", list(_neighbours(run)))
         _try_near(run, "schedules", effort.best_graphs, lambda variant: schedules(variant, warps))
         _try_near(run, "details", effort.detailed_graphs, details)
-    leading = [tuned.variant for tuned in _best_graphs(run, effort.best_graphs)]
+    leading = [tuned.variant for tuned in _best_graphs(run.right, effort.best_graphs)]
     _try(run, "dependent launches", [job for variant in leading for job in launched_dependently(variant, device.target)])
-    run.right += untuned
-    finalists = [*_fastest(run)[: effort.finalists], *_best_graphs(run, effort.reported), *untuned]
-    return _final(run, list({tuned.variant.source: tuned for tuned in finalists}.values()))
+    return _final(run, run.right + run.overlapping)
 
 
 def _members(families: Sequence[Family], most: int) -> Iterator[tuple[int, Sequence[PartChoice]]]:
@@ -185,17 +189,6 @@ def _members(families: Sequence[Family], most: int) -> Iterator[tuple[int, Seque
         for number, sampled in enumerate(samples):
             if any(place < len(choices) for choices in sampled):
                 yield number, [choices[place] if place < len(choices) else choices[0] for choices in sampled]
-
-
-def _untuned(run: _Run, members: Sequence[tuple[int, Sequence[PartChoice]]]) -> list[Tuned]:
-    """The first member as it is without tuning, if its kernels overlap: timed apart, as their times say nothing of others."""
-    for number, parts in members[:1]:
-        graph = run.composed(number, parts)
-        schedule = usual_schedules(graph, run.device.target)
-        if any(it.dependent_launch for it in schedule):
-            _try(run, "untuned", [Job(graph, number, schedule)])
-    untuned, run.right = run.right, []
-    return untuned
 
 
 def _first_jobs(run: _Run, members: Sequence[tuple[int, Sequence[PartChoice]]]) -> Iterator[Job]:
@@ -251,7 +244,7 @@ def _neighbours(run: _Run) -> Iterator[Job]:
 def _leading(run: _Run, most: int) -> list[tuple[int, Variant]]:
     """The fastest variant of each of the best families, by the numbers of these."""
     leading: dict[int, Variant] = {}
-    for tuned in _fastest(run):
+    for tuned in _fastest(run.right):
         leading.setdefault(tuned.variant.structure, tuned.variant)
     return [*leading.items()][:most]
 
@@ -268,7 +261,7 @@ def _try_near(run: _Run, stage: str, most: int, near: Callable[[Variant], Iterab
     jobs: list[Job] = []
     bases: dict[Kernel, Schedule] = {}
     tried = {(kernel, schedule) for kernel, times in run.kernels.times.items() for schedule in times}
-    for variant in [tuned.variant for tuned in _best_graphs(run, most)]:
+    for variant in [tuned.variant for tuned in _best_graphs(run.right, most)]:
         kernels = kernels_of(run.parts_of(variant))
         for kernel, schedule in zip(kernels, variant.schedule, strict=True):
             bases.setdefault(kernel, schedule)
@@ -287,7 +280,7 @@ def _try_together(run: _Run, stage: str, bases: Mapping[Kernel, Schedule]) -> No
     """Try the fastest choice for each part of a family, with the fastest schedule of each kernel; the best families first."""
     estimated: list[tuple[float, Job]] = []
     best: dict[int, Tuned] = {}
-    for tuned in _fastest(run):
+    for tuned in _fastest(run.right):
         best.setdefault(tuned.variant.structure, tuned)
     for number, tuned in best.items():
         own = run.parts_of(tuned.variant)
@@ -302,14 +295,14 @@ def _try_together(run: _Run, stage: str, bases: Mapping[Kernel, Schedule]) -> No
     _try(run, f"{stage} together", [job for _, job in estimated[: run.tuning.effort.best_graphs]])
 
 
-def _fastest(run: _Run) -> list[Tuned]:
-    return sorted(run.right, key=lambda tuned: tuned.us)
+def _fastest(right: Sequence[Tuned]) -> list[Tuned]:
+    return sorted(right, key=lambda tuned: tuned.us)
 
 
-def _best_graphs(run: _Run, most: int) -> list[Tuned]:
+def _best_graphs(right: Sequence[Tuned], most: int) -> list[Tuned]:
     """The fastest variant of each of the fastest µGraphs."""
     best: dict[Graph, Tuned] = {}
-    for tuned in _fastest(run):
+    for tuned in _fastest(right):
         best.setdefault(tuned.variant.graph, tuned)
     return list(best.values())[:most]
 
@@ -318,7 +311,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     """Compile, check and time the jobs, until the stage has had its share of the seconds."""
     effort = run.tuning.effort
     ends = {
-        "untuned": effort.until_extents,
+        "untuned": 1.0,
         "structures": effort.until_extents,
         "extents": effort.until_schedules,
         "neighbours": effort.until_schedules,
@@ -327,14 +320,14 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
     }
     until = ends.get(stage, effort.until_final)  # of the seconds
     reserved = (1.0 - until) * effort.seconds
-    if not jobs or perf_counter() > run.deadline - reserved:
-        return
     least = effort.first * effort.seconds
 
-    def compile_until() -> float:  # as long as nothing is right, compiling takes some of the seconds of later rounds
+    def end() -> float:  # as long as nothing is right, compiling takes some of the seconds of later rounds
         return run.deadline - (reserved if run.right else min(reserved, least))
 
-    compiled = run.compiler.variants([*dict.fromkeys(jobs)], compile_until)
+    if not jobs or perf_counter() > end():
+        return
+    compiled = run.compiler.variants([*dict.fromkeys(jobs)], end)
     gpus = run.timer.gpus if isinstance(run.timer, MultiGpuTimer) else 1
     kernels = max(1, *(len(job.schedule) for job in jobs))  # which take long to compile, if there are many
     together = max(gpus, effort.together // kernels)
@@ -357,8 +350,7 @@ def _try(run: _Run, stage: str, jobs: Sequence[Job]) -> None:
                     continue
                 run.tuning.record(_measurement(run, stage, variant, outcome))
                 if outcome.us is not None and outcome.error is not None:
-                    run.right.append(Tuned(variant, outcome.us, outcome.error))
-                    run.learn(variant, outcome)
+                    run.keep(Tuned(variant, outcome.us, outcome.error), outcome.kernels_us)
         if perf_counter() > run.deadline - reserved:
             break
 
@@ -376,7 +368,7 @@ def _outcomes(run: _Run, sources: Sequence[str], reserved: float) -> Iterator[Ou
     """
 
     def until() -> float:
-        return run.deadline - reserved if run.right else inf
+        return run.deadline - reserved if run.right or run.overlapping else inf
 
     known = {source: outcome for source in sources if (outcome := run.tuning.find(source)) is not None}
     new = [source for source in sources if source not in known]
@@ -389,13 +381,15 @@ def _outcomes(run: _Run, sources: Sequence[str], reserved: float) -> Iterator[Ou
         yield known[source] if source in known else next(measured)
 
 
-def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
-    """The chosen variants timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
-    timed: list[tuple[Timing, Tuned]] = []
+def _final(run: _Run, right: Sequence[Tuned]) -> list[Tuned]:
+    """The best of these timed warm and cold; of those within 2% of the best warm time the best cold one is first."""
+    effort = run.tuning.effort
+    chosen = [*_fastest(right)[: effort.finalists], *_best_graphs(right, effort.reported)]
+    timed, wrong = list[tuple[Timing, Tuned]](), set[str]()
     asked = perf_counter()
     with gpu_turn():
         _excuse_waiting(run, asked)
-        for tuned in chosen:
+        for tuned in {tuned.variant.source: tuned for tuned in chosen}.values():
             if timed and perf_counter() > run.deadline:
                 break
             outcome, timing = run.timer.full(tuned.variant.source)
@@ -404,13 +398,13 @@ def _final(run: _Run, chosen: Sequence[Tuned]) -> list[Tuned]:
                 timed.append((timing, Tuned(tuned.variant, timing.warm_us, outcome.error, timing)))
             else:
                 _LOGGER.warning("a candidate of %.1f µs is wrong after all: %s", tuned.us, outcome.problem)
-                run.right.remove(tuned)
+                wrong.add(tuned.variant.source)
     best = min((timing.warm_us for timing, _ in timed), default=0.0)
-    close = run.tuning.effort.close * best
+    close = effort.close * best
     timed.sort(key=lambda pair: (pair[0].warm_us > close, pair[0].cold_us if pair[0].warm_us <= close else pair[1].us))
     careful = [tuned for _, tuned in timed]
-    sources = {tuned.variant.source for tuned in careful}
-    return careful + [tuned for tuned in _fastest(run) if tuned.variant.source not in sources]
+    sources = wrong | {tuned.variant.source for tuned in careful}
+    return careful + [tuned for tuned in _fastest(right) if tuned.variant.source not in sources]
 
 
 def _measurement(run: _Run, stage: str, variant: Variant, outcome: Outcome, timing: Timing | None = None) -> Measurement:

@@ -63,14 +63,14 @@ def find_finalists(
     chosen: Sequence[Lowered] = ()
     seconds = 0.0
     if run.on_gpu:
-        groups = [[library], *diverse_by_kind(candidates)]
+        groups = _untuned_first(run, library, diverse_by_kind(candidates))
         begun = perf_counter()
         chosen, measurements = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
         seconds = perf_counter() - begun
         if started.own_seconds:
             run = replace(run, until=run.until.later(seconds))
     compiler = Compiler(run)
-    if not any(entry.fused for entry in chosen) and not any(measurement.grid for measurement in measurements):
+    if not any(entry.fused for entry in chosen) and not any(it.grid and it.outcome.tried for it in measurements):
         if run.on_gpu and candidates:
             notes.append("the seconds of tuning ended before a fused kernel was timed: those of lowest predicted time")
         chosen = choose(candidates, library, run, most)
@@ -102,6 +102,15 @@ def find_finalists(
     if isinstance(search.one_kernel.axes, Axes) and not candidates:
         notes.append(_no_kernel_note(search.one_kernel))
     return Finalists(search, candidates, tuple(chosen), verified, measurements, tuple(notes), seconds)
+
+
+def _untuned_first(run: Run, library: Found, groups: Groups) -> Groups:
+    """The library form and the groups, the µGraph first that is the first choice without tuning."""
+    chosen = with_library(choose(groups, library, run, run.options.top), library)
+    likely = [candidate_of(entry, UNWRITTEN, EQUAL_TO_ITSELF, NO_ERROR) for entry in chosen]
+    [first] = _lowered(chosen, ordered(likely, run.options)[:1])
+    ordered_each = (sorted(entries, key=lambda it: it is not first.found) for entries in [[library], *groups])
+    return sorted(ordered_each, key=lambda entries: entries[0] is not first.found)
 
 
 def _library(run: Run) -> Found:

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
-from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.devices import DEVICES, Device
+from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.cli.optimize import verification_text
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.kernel_times import Family, PartChoice
+from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.passes import optimize_mugraph
-from mirage_eg.optimizer.tune import Tuned, Variant
+from mirage_eg.optimizer.tune import Timer, Tuned, Tuning, Variant
 from mirage_eg.optimizer.tuning_space import first
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.ranking import ordered
@@ -106,8 +108,20 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tune: Callable[..., list[Tuned]]) 
 
 
 def test_too_few_seconds_of_tuning_lose_no_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_gpu(monkeypatch, lambda *_, **__: [])
+    given: list[Family] = []
+
+    def nothing_in_time(
+        program: Graph, families: Sequence[Family], device: Device, timer: Timer, tuning: Tuning, **_: Any
+    ) -> list[Tuned]:
+        given.extend(families)
+        not_compiled = Outcome(None, None, "ptxas took too long", tried=False)
+        tuning.record(Measurement("structures", 1, ((4,),), (1,), (), "", not_compiled, ""))
+        return []
+
+    fake_gpu(monkeypatch, nothing_in_time)
     result = optimize("program", PROGRAMS["product"](), Options(device="cuda", jobs=1, top=3))
+    untuned = optimize_mugraph(given[0].compose([choices[0] for choices in given[0].choices]), DEVICES["H100"]).graph
+    assert untuned == searched(PROGRAMS["product"]()).candidates[0].graph  # which the tuner times first
     assert [candidate.fused for candidate in result.candidates].count(True) > 1
     assert any("the seconds of tuning ended" in note for note in result.report.notes)
 
