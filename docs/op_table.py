@@ -1,7 +1,7 @@
 """The pages that are generated from the op table and the rule files: ops.md and rule_language.md, written by docs/build.py."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mirage_eg.backends.evaluator.sandbox import ADDRESS_SPACE
 from mirage_eg.egraph.expression import constructor, op_of
@@ -114,6 +114,8 @@ def rule_language_page() -> str:
     """The rule language: declarations, primitives, rulesets and theories of both domains, and limits."""
     books = {domain: load_rules(domain, _off(domain)) for domain in DOMAINS}
     limits = Limits()
+    indexed, abstract = (list(_of_ops(book)) for book in books.values())
+    common = [it for it in indexed if it in abstract]
     return f"""{GENERATED}
 # Rule language
 
@@ -139,7 +141,10 @@ A rule file holds sorts, constructors, relations, functions, rulesets and laws o
 Sorts: `E` is an expression, `BigRat` a rational, `i64` a whole number, `String` a name of a part of an axis, `Parts` a set of
 parts.
 
-{chr(10).join(_domain(domain, book) for domain, book in books.items())}
+Both domains have these constructors; [Ops](ops.md) says what they compute:
+{", ".join(f"`{it}`" for it in common)}.
+
+{chr(10).join(_domain(domain, book, common) for domain, book in books.items())}
 ## Primitives
 
 Conditions and arguments may compute with numbers, strings and sets by these functions of egglog:
@@ -163,10 +168,18 @@ def _default(text: str) -> str:
     return f"`undefined: {undefined}`" if undefined else header(text, "default") or "on"
 
 
-def _domain(domain: str, book: Rulebook) -> str:
+def _of_ops(book: Rulebook) -> Iterator[str]:
+    """The constructors of ops other than reductions."""
+    for name, signature in book.signatures.items():
+        if (op := op_of(name)) is not None and OPS[op].kind is not Kind.REDUCTION:
+            yield _declared(name, signature)
+
+
+def _domain(domain: str, book: Rulebook, common: Sequence[str]) -> str:
     kinds: dict[str, list[tuple[str, ...]]] = {"constructor": [], "relation": [], "function": []}
     for name, signature in book.signatures.items():
-        kinds[signature.kind].append((f"`{_declared(name, signature)}`", _meaning(name)))
+        if (declared := _declared(name, signature)) not in common:
+            kinds[signature.kind].append((f"`{declared}`", _meaning(name)))
     theories = [
         (f"`{theory.name}`", _sentence(theory.text), str(len(theory.laws)), _default(theory.text)) for theory in book.theories
     ]
@@ -201,9 +214,7 @@ def _meaning(name: str) -> str:
     if name in _MEANINGS:
         return _MEANINGS[name]
     op = op_of(name)
-    if op is not None and OPS[op].kind is Kind.REDUCTION:
-        return f"{op} over a part, which its name (indexed) or its size (abstract) gives"
-    return "see the comments of its theory" if op is None else meaning_of(op)
+    return "see the comments of its theory" if op is None else f"{op} over a part: its name (indexed) or its size (abstract)"
 
 
 def _sentence(text: str) -> str:
