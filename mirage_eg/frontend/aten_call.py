@@ -4,7 +4,7 @@ A handler takes every argument that it honours by name. `finish` refuses the cal
 its default, so that an unknown attribute leaves the node outside.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -217,12 +217,12 @@ def of_scalars(handler: Handler) -> Handler:
 
         def vector(node: Any) -> Tensor:
             x = call.tensor_of(node)
-            return x if x.shape else x.builder.reshape(x, (1,))
+            return x if x.shape else reshaped(x, (1,))
 
         types = {name: _vector(kind) for name, kind in call.types.items()}
         handled = handler(replace(call, types=types, results=list(map(_vector, call.results)), tensor_of=vector))
         if isinstance(handled, Tensor):
-            return _in_shape(handled, call.result.shape)
+            return reshaped(handled, call.result.shape)
         return [
             one if isinstance(one, str) else partial(_lazily_in_shape, one, kind.shape)
             for one, kind in zip(handled, [*call.results, *[call.result] * len(handled)], strict=False)
@@ -242,12 +242,41 @@ def behind(node: Any, targets: Collection[str]) -> Any:
     return node
 
 
-def _in_shape(x: Tensor, shape: Shape) -> Tensor:
-    return x if x.shape == shape else x.builder.reshape(x, shape)
-
-
 def _lazily_in_shape(compute: Lazy, shape: Shape) -> Tensor:
-    return _in_shape(compute(), shape)
+    return reshaped(compute(), shape)
+
+
+def first_of(handler: Handler, *others: str) -> Handler:
+    """A handler of several results, of which `handler` gives the first; `others`: why the further ones are not supported."""
+
+    def handle(call: Call) -> list[Lazy | str]:
+        x = handler(call)
+        assert isinstance(x, Tensor)
+        return [lambda: x, *others]
+
+    return handle
+
+
+def cast(x: Tensor, dtype: str) -> Tensor:
+    """x in an element type; x itself if it has that type."""
+    return x if x.dtype == dtype else x.builder.cast(x, dtype)
+
+
+def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """x under another shape; x itself if it has that shape."""
+    return x if x.shape == tuple(shape) else x.builder.reshape(x, tuple(shape))
+
+
+def expanded(x: Tensor, shape: Shape) -> Tensor:
+    """x broadcast to a shape; x itself if it has that shape."""
+    return x if x.shape == shape else x.builder.broadcast(x, shape)
+
+
+def over(op: str, x: Tensor, dims: Iterable[int]) -> Tensor:
+    """A reduction of x over some dims, one after the other."""
+    for dim in dims:
+        x = x.builder.op(op, x, dim=dim)
+    return x
 
 
 def spelled(value: float) -> str:

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from mirage_eg.frontend.aten_call import Call, Handler
-from mirage_eg.frontend.aten_rearrangements import reshaped
+from mirage_eg.frontend.aten_call import Call, Handler, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 

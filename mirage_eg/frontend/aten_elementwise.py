@@ -2,20 +2,21 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from math import log, prod
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lazy, named
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy, cast, named, over, reshaped
 from mirage_eg.frontend.aten_indicators import truth
 from mirage_eg.frontend.aten_library import place_of_extreme
-from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
+from mirage_eg.frontend.aten_rearrangements import cut
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.sizes import SizeExpression
 
 
-def _unary(op: str) -> Handler:
-    return lambda call: call.graph.op(op, call.tensor("self"))
+def _applied(op: str, call: Call, x: Tensor) -> Tensor:
+    return call.graph.op(op, x)
 
 
 def _composed(function: Callable[[Call, Tensor], Tensor]) -> Handler:
@@ -31,11 +32,6 @@ def _sum(x: Tensor | Fraction, y: Tensor | Fraction, factor: Fraction) -> Tensor
         return x - y
     scaled = y if factor == 1 else y * factor
     return x + scaled if isinstance(x, Tensor) else scaled + x
-
-
-def _rsub(call: Call) -> Tensor:
-    """other − alpha · self."""
-    return _sum(call.operand("other"), call.operand("self"), -call.number("alpha"))
 
 
 def _mul(call: Call) -> Tensor:
@@ -58,10 +54,6 @@ def _div(call: Call) -> Tensor:
 def _pow(call: Call) -> Tensor:
     x, exponent = call.tensor("self"), call.number("exponent")
     return x if exponent == 1 else x**exponent
-
-
-def _binary(op: str) -> Handler:
-    return lambda call: call.graph.op(op, call.tensor("self"), call.tensor("other"))
 
 
 def _extreme(op: Callable[[KernelGraph, Tensor, Tensor | Fraction], Tensor]) -> Handler:
@@ -91,14 +83,10 @@ def _added_of_two(combine: Callable[[Tensor, Tensor], Tensor]) -> Handler:
 
 
 def _gelu(call: Call) -> Tensor:
-    x, form, g = call.tensor("self"), call.take("approximate") or "none", call.graph
-    match form:
-        case "none":
-            return g.gelu(x)
-        case "tanh":
-            return g.gelu_tanh(x)
-        case _:
-            raise UnsupportedError(f"approximate = {form!r} is not supported")
+    x, form = call.tensor("self"), call.take("approximate") or "none"
+    if form not in ("none", "tanh"):
+        raise UnsupportedError(f"approximate = {form!r} is not supported")
+    return call.graph.gelu(x) if form == "none" else call.graph.gelu_tanh(x)
 
 
 _LN_2 = Fraction(log(2))  # float64's value
@@ -158,24 +146,17 @@ def _of_result_type(call: Call) -> Tensor:
     return cast(call.tensor("self"), call.result.dtype)
 
 
-def _over(op: str, x: Tensor, dims: list[int]) -> Tensor:
-    for dim in dims:
-        x = x.builder.op(op, x, dim=dim)
-    return x
-
-
 def _kept(call: Call, x: Tensor, place: int = 0) -> Tensor:
     """x with the dims of torch's result, which are those of x without the reduced ones unless `keepdim`."""
     call.ignore("keepdim")  # read off the type of the result
-    shape = call.results[place].shape
-    return x if x.shape == shape else call.graph.reshape(x, shape)
+    return reshaped(x, call.results[place].shape)
 
 
 def _reduction(op: str, sign: int = 1) -> Handler:
     def reduce(call: Call) -> Tensor:
         x = _of_result_type(call)
         dims = call.dims("dim", len(x.shape))
-        reduced = _over(op, x if sign == 1 else -x, dims)
+        reduced = over(op, x if sign == 1 else -x, dims)
         return _kept(call, reduced if sign == 1 else -reduced)
 
     return reduce
@@ -183,12 +164,12 @@ def _reduction(op: str, sign: int = 1) -> Handler:
 
 def _any(call: Call) -> Tensor:
     x = truth(call, "self")
-    return _kept(call, _over("max", x, call.dims("dim", len(x.shape))))
+    return _kept(call, over("max", x, call.dims("dim", len(x.shape))))
 
 
 def _all(call: Call) -> Tensor:
     x = 1 - truth(call, "self")
-    return _kept(call, 1 - _over("max", x, call.dims("dim", len(x.shape))))
+    return _kept(call, 1 - over("max", x, call.dims("dim", len(x.shape))))
 
 
 def _product(call: Call) -> Tensor:
@@ -213,7 +194,7 @@ def _extreme_along(sign: int) -> Handler:
         dim = call.dim("dim", len(x.shape))
         call.ignore("keepdim")
         return [
-            lambda: _kept(call, _over("max", x, [dim]) if sign == 1 else -_over("max", -x, [dim])),
+            lambda: _kept(call, over("max", x, [dim]) if sign == 1 else -over("max", -x, [dim])),
             lambda: _kept(call, place_of_extreme(call.graph, x, dim, sign == 1), 1),
         ]
 
@@ -228,11 +209,11 @@ def _variance(call: Call) -> tuple[Tensor, Tensor]:
     correction = 1 if call.take("correction") is None else call.number("correction")
     if (correction and isinstance(count, SizeExpression)) or count <= correction:
         raise UnsupportedError(f"correction = {correction} of {count} elements")
-    mean = _over("mean", x, dims)
+    mean = over("mean", x, dims)
     squares = (x - mean) ** 2
     if isinstance(count, SizeExpression):  # a mean has no number of elements
-        return _over("mean", squares, dims), mean
-    return _over("sum", squares, dims) / (count - correction), mean
+        return over("mean", squares, dims), mean
+    return over("sum", squares, dims) / (count - correction), mean
 
 
 def _var_mean(call: Call) -> list[Lazy | str]:
@@ -247,8 +228,8 @@ def _vector_norm(call: Call) -> Tensor:
     if order <= 0:
         raise UnsupportedError(f"ord = {order}, wanted a positive number")
     if order == 2:
-        return _kept(call, g.sqrt(_over("sum", x**2, dims)))
-    return _kept(call, _over("sum", g.abs(x), dims) if order == 1 else _over("sum", g.abs(x) ** order, dims) ** (1 / order))
+        return _kept(call, g.sqrt(over("sum", x**2, dims)))
+    return _kept(call, over("sum", g.abs(x), dims) if order == 1 else over("sum", g.abs(x) ** order, dims) ** (1 / order))
 
 
 def _distances(call: Call) -> Tensor:
@@ -262,10 +243,10 @@ def _distances(call: Call) -> Tensor:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **{f"aten.{name}.default": _unary(op.name) for op in PACKAGED.values() for name in op.aten},
+    **{f"aten.{name}.default": _composed(partial(_applied, op.name)) for op in PACKAGED.values() for name in op.aten},
     **named("add.Tensor add.Scalar", lambda call: _sum(call.operand("self"), call.operand("other"), call.number("alpha"))),
     **named("sub.Tensor sub.Scalar", lambda call: _sum(call.operand("self"), call.operand("other"), -call.number("alpha"))),
-    **named("rsub.Tensor rsub.Scalar", _rsub),
+    **named("rsub.Tensor rsub.Scalar", lambda call: _sum(call.operand("other"), call.operand("self"), -call.number("alpha"))),
     **named("mul.Tensor mul.Scalar", _mul),
     **named("div.Tensor true_divide.Tensor div.Scalar div.Tensor_mode", _div),
     "aten.addcmul.default": _added_of_two(lambda x, y: x * y),

@@ -3,17 +3,12 @@
 from collections.abc import Mapping
 from math import inf
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy, first_of, reshaped
 from mirage_eg.frontend.aten_indicators import truth
 from mirage_eg.frontend.aten_layers import product, scale_of_heads
-from mirage_eg.frontend.aten_rearrangements import cut, permuted, reshaped, swapped
+from mirage_eg.frontend.aten_rearrangements import cut, permuted, swapped, without
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
-
-
-def _without(x: Tensor, dim: int) -> Tensor:
-    """x without a dim of extent 1."""
-    return reshaped(x, (*x.shape[:dim], *x.shape[dim + 1 :]))
 
 
 def _linear(call: Call, x: Tensor, weight: str, bias: str) -> Tensor:
@@ -52,7 +47,7 @@ def _attention(call: Call) -> list[Lazy | str]:
     z, probabilities = _self_attention(call, x, call.whole("num_head"))
     averaged = call.take("average_attn_weights")
     call.ignore("need_weights")  # then nothing reads the second result
-    return [lambda: z, lambda: _without(call.graph.mean(probabilities, 1), 1) if averaged else probabilities]
+    return [lambda: z, lambda: without(call.graph.mean(probabilities, 1), 1) if averaged else probabilities]
 
 
 def _encoder_layer(call: Call) -> Tensor:
@@ -78,7 +73,7 @@ def _encoder_layer(call: Call) -> Tensor:
 _MODES = ("sum", "mean", "max")
 
 
-def _embedding_bag(call: Call) -> list[Lazy | str]:
+def _embedding_bag(call: Call) -> Tensor:
     """Bags of one size, as of a matrix of indices: a gather, and a reduction of each bag."""
     call.ignore("scale_grad_by_freq", "sparse")  # of the backward pass
     call.require("padding_idx", None, -1)
@@ -93,13 +88,14 @@ def _embedding_bag(call: Call) -> list[Lazy | str]:
     rows = call.graph.gather(weight, indices)
     if call.take("per_sample_weights") is not None:
         rows = rows * reshaped(call.tensor("per_sample_weights"), (total, 1))
-    z = _without(call.graph.op(mode, reshaped(rows, (count, size, weight.shape[1])), dim=1), 1)
-    return [lambda: z, *["the sizes and places of bags serve the backward pass"] * 3]
+    return without(call.graph.op(mode, reshaped(rows, (count, size, weight.shape[1])), dim=1), 1)
 
+
+_BAGS = ("_embedding_bag.default", "_embedding_bag_forward_only.default", "embedding_bag.default", "embedding_bag.padding_idx")
+_OTHERS = ("the sizes and places of bags serve the backward pass",) * 3
 
 HANDLERS: Mapping[str, Handler] = {
     "aten._native_multi_head_attention.default": _attention,
     "aten._transformer_encoder_layer_fwd.default": _encoder_layer,
-    **{f"aten.{name}": _embedding_bag for name in ("_embedding_bag.default", "_embedding_bag_forward_only.default")},
-    **{f"aten.{name}": _embedding_bag for name in ("embedding_bag.default", "embedding_bag.padding_idx")},
+    **{f"aten.{name}": first_of(_embedding_bag, *_OTHERS) for name in _BAGS},
 }

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOATING, SAME_ELEMENTS, Call, Handler, behind, named
+from mirage_eg.frontend.aten_call import FLOATING, SAME_ELEMENTS, Call, Handler, behind, cast, named, reshaped
 from mirage_eg.frontend.aten_integers import INTEGERS
-from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.all_experts import MOST_CHOSEN, MOST_TOKENS
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mirage_eg.frontend.aten_call import Call
+from mirage_eg.frontend.aten_call import Call, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.dtypes import DType
-from mirage_eg.ir.node import Node, result_count
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.op.moves import RESHAPES
 
@@ -38,23 +38,22 @@ def joined_fields(call: Call, pieces: Sequence[Tensor], dim: int) -> Tensor | No
 
 def fields_of(call: Call, word: Tensor, dim: int, bits: int, shifts: Sequence[int]) -> Tensor:
     """The `bits` of words above each of some shifts, along a dim of extent 1."""
-    g, behind = call.graph, [1] * (len(word.shape) - 1 - dim)
+    behind = [1] * (len(word.shape) - 1 - dim)
     name = f"shifts_{word.dtype}_{'_'.join(map(str, shifts))}"
     places = call.lift(name, (len(shifts),), word.dtype, lambda: np.array(shifts))
-    column = g.reshape(places, (len(shifts), *behind)) if behind else places
-    return g.low_bits(word >> column, bits)
+    return call.graph.low_bits(word >> reshaped(places, (len(shifts), *behind)), bits)
 
 
 def _field(call: Call, x: Tensor) -> _Field | None:
-    item = _node(call, x.position)
+    item = call.graph.maker(x)
     while item.op in RESHAPES:
-        item = _node(call, item.operands[0])
+        item = call.graph.maker(Tensor(call.graph, item.operands[0]))
     if (taken := _taken_bits(item)) is None:
         return None
     shift, bits = taken
     if not bits:  # all above, among them the signs of numbers below 0
         return _Field(item.operands[0], 8 - shift, shift) if x.dtype is DType.uint8 else None
-    inner = _node(call, item.operands[0])
+    inner = call.graph.maker(Tensor(call.graph, item.operands[0]))
     if (behind := _taken_bits(inner)) is not None and not behind[1]:
         return _Field(inner.operands[0], bits, behind[0])
     return _Field(item.operands[0], bits, 0)
@@ -63,13 +62,3 @@ def _field(call: Call, x: Tensor) -> _Field | None:
 def _taken_bits(item: Node) -> tuple[int, int] | None:
     record = PACKAGED.get(item.op)
     return None if record is None or record.taken_bits is None else record.taken_bits(**item.mapping)
-
-
-def _node(call: Call, position: int) -> Node:
-    """The node of the graph that has the value at a position."""
-    first = 0
-    for item in call.graph.checker.nodes:
-        first += result_count(item)
-        if position < first:
-            return item
-    raise AssertionError(f"no value {position}")

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from mirage_eg.frontend.aten_call import Call, Handler, named
-from mirage_eg.frontend.aten_rearrangements import cast
+from mirage_eg.frontend.aten_call import Call, Handler, cast, named
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import Dim, SizeExpression

@@ -5,8 +5,7 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, named
-from mirage_eg.frontend.aten_rearrangements import cast
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, cast, expanded, named
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -75,8 +74,7 @@ def _selected(call: Call, name: str) -> Tensor:
 
 def _where(call: Call) -> Tensor:
     x, y = _selected(call, "self"), _selected(call, "other")
-    chosen = call.graph.where(call.indicator("condition"), x, y)
-    return chosen if chosen.shape == call.result.shape else call.graph.broadcast(chosen, call.result.shape)
+    return expanded(call.graph.where(call.indicator("condition"), x, y), call.result.shape)
 
 
 def _masked_fill(call: Call) -> Tensor:

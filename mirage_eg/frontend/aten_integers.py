@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, named
-from mirage_eg.frontend.aten_rearrangements import cast, reshaped
+from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, cast, expanded, named, over, reshaped
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
@@ -69,10 +68,9 @@ def _compared(
         common = _common(call)
         operands = [_tensor(call, "self", common), _tensor(call, "other", common)]
         result = indicator(call.graph, *(reversed(operands) if is_swapped else operands))
-        result = result if result.shape == call.result.shape else call.graph.broadcast(result, call.result.shape)
-        if common in INTEGERS:
-            return cast(1 - result if is_denied else result, "bool")
-        return 1 - result if is_denied else result
+        result = expanded(result, call.result.shape)
+        result = 1 - result if is_denied else result
+        return cast(result, "bool") if common in INTEGERS else result
 
     return compare
 
@@ -110,9 +108,8 @@ def _clamped(call: Call) -> Tensor:
 
 def _chosen(condition: str, yes: str, no: str) -> Handler:
     def choose(call: Call) -> Tensor:
-        dtype, g = call.result.dtype, call.graph
-        x = g.where(call.indicator(condition), _tensor(call, yes, dtype), _tensor(call, no, dtype))
-        return x if x.shape == call.result.shape else g.broadcast(x, call.result.shape)
+        operands = (_tensor(call, name, call.result.dtype) for name in (yes, no))
+        return expanded(call.graph.where(call.indicator(condition), *operands), call.result.shape)
 
     return choose
 
@@ -128,9 +125,7 @@ def _cast(call: Call) -> Tensor:
 def _sum(call: Call) -> Tensor:
     call.ignore("dtype", "keepdim")
     x = _tensor(call, "self", call.result.dtype)
-    for dim in call.dims("dim", len(x.shape)):
-        x = call.graph.op("sum", x, dim=dim)
-    return reshaped(x, call.result.shape)
+    return reshaped(over("sum", x, call.dims("dim", len(x.shape))), call.result.shape)
 
 
 def _extreme(largest: bool) -> Handler:
@@ -139,9 +134,7 @@ def _extreme(largest: bool) -> Handler:
     def extreme(call: Call) -> Tensor:
         call.ignore("keepdim")  # read off the type of the result
         x = call.any_tensor("self")
-        x = x if largest else x * -1 - 1
-        for dim in call.dims("dim", len(x.shape)):
-            x = call.graph.op("max", x, dim=dim)
+        x = over("max", x if largest else x * -1 - 1, call.dims("dim", len(x.shape)))
         return reshaped(x if largest else x * -1 - 1, call.result.shape)
 
     return extreme
@@ -163,9 +156,8 @@ def _known(call: Call, name: str) -> int:
 
 def _shifted_right(call: Call) -> Tensor:
     if "other" in call.types and not _is_one_number(call.known_array("other")):
-        common = call.result.dtype
-        x = _tensor(call, "self", common) >> _tensor(call, "other", common)
-        return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
+        x, places = (_tensor(call, name, call.result.dtype) for name in ("self", "other"))
+        return expanded(x >> places, call.result.shape)
     bits, x = _known(call, "other"), _tensor(call, "self", call.result.dtype)
     if not 0 <= bits < 8 * DType(x.dtype).itemsize:
         raise UnsupportedError(f"other = {bits}, wanted fewer bits than {x.dtype} has")

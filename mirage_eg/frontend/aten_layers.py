@@ -6,8 +6,8 @@ from fractions import Fraction
 from math import inf, isnan, prod, sqrt
 from typing import Any
 
-from mirage_eg.frontend.aten_call import SAME_ELEMENTS, Call, Handler, Lazy, behind, named
-from mirage_eg.frontend.aten_rearrangements import cast, reshaped, swapped
+from mirage_eg.frontend.aten_call import SAME_ELEMENTS, Call, Handler, Lazy, behind, cast, first_of, named, over, reshaped
+from mirage_eg.frontend.aten_rearrangements import swapped
 from mirage_eg.frontend.known_masks import known_mask
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
@@ -42,14 +42,17 @@ def _linear(call: Call) -> Tensor:
 
 def _added_product(left: str, right: str) -> Handler:
     """beta · self + alpha · left @ right."""
+    return lambda call: _added(call, _scaled(product(call.tensor(left), call.tensor(right)), call.number("alpha")))
 
-    def added(call: Call) -> Tensor:
-        z, alpha, beta = product(call.tensor(left), call.tensor(right)), call.number("alpha"), call.number("beta")
-        z = z if alpha == 1 else z * alpha
-        x = call.tensor("self")
-        return z if beta == 0 else z + (x if beta == 1 else x * beta)
 
-    return added
+def _scaled(x: Tensor, factor: Fraction) -> Tensor:
+    return x if factor == 1 else x * factor
+
+
+def _added(call: Call, z: Tensor) -> Tensor:
+    """beta · self + z."""
+    x, beta = call.tensor("self"), call.number("beta")
+    return z if beta == 0 else z + _scaled(x, beta)
 
 
 def _outer(x: Tensor, y: Tensor) -> Tensor:
@@ -58,9 +61,8 @@ def _outer(x: Tensor, y: Tensor) -> Tensor:
 
 def _added_outer(call: Call) -> Tensor:
     """beta · self + (alpha · vec1) ⊗ vec2, in this order, as torch."""
-    x, y, alpha, beta = call.tensor("vec1"), call.tensor("vec2"), call.number("alpha"), call.number("beta")
-    z, added = _outer(x if alpha == 1 else x * alpha, y), call.tensor("self")
-    return z if beta == 0 else z + (added if beta == 1 else added * beta)
+    x, y = call.tensor("vec1"), call.tensor("vec2")
+    return _added(call, _outer(_scaled(x, call.number("alpha")), y))
 
 
 def _trailing(call: Call, x: Tensor) -> tuple[int, ...]:
@@ -80,11 +82,6 @@ def _layer_norm(call: Call) -> Tensor:
 _NO_STATISTICS = "the statistics of a normalization are no output of the IR's op"
 
 
-def _native_layer_norm(call: Call) -> list[Lazy | str]:
-    z = _layer_norm(call)
-    return [lambda: z, _NO_STATISTICS, _NO_STATISTICS]
-
-
 def _rms_norm(call: Call) -> Tensor:
     x, weight = call.tensor("input"), call.optional("weight")
     if call.take("eps") is None:  # torch: the distance from 1 to the next number of the type that it computes in
@@ -96,11 +93,6 @@ def _rms_norm(call: Call) -> Tensor:
     else:
         eps = call.number("eps")
     return call.graph.rms_norm(x, _trailing(call, x), weight, eps=eps)
-
-
-def _fused_rms_norm(call: Call) -> list[Lazy | str]:
-    z = _rms_norm(call)
-    return [lambda: z, _NO_STATISTICS]
 
 
 def _over_channels(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -119,14 +111,8 @@ def _grouped(call: Call, x: Tensor, groups: int) -> Tensor:
 
 
 def _group_norm(call: Call) -> Tensor:
-    call.ignore("cudnn_enabled")
-    return _grouped(call, call.tensor("input"), call.whole("num_groups"))
-
-
-def _native_group_norm(call: Call) -> list[Lazy | str]:
-    call.ignore("N", "C", "HxW")  # the extents of the operand
-    z = _grouped(call, call.tensor("input"), call.whole("group"))
-    return [lambda: z, _NO_STATISTICS, _NO_STATISTICS]
+    call.ignore("cudnn_enabled", "N", "C", "HxW")  # the extents of the operand
+    return _grouped(call, call.tensor("input"), call.whole("group" if "group" in call.arguments else "num_groups"))
 
 
 def _instance_norm(call: Call) -> Tensor:
@@ -159,13 +145,10 @@ def _batch_norm(call: Call) -> Tensor:
 def _normalized_by_batch(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """The normalized input, and the mean and the variance of the batch: first over positions, which follow each other."""
     x, g = call.tensor("input"), call.graph
-    mean = x
-    for dim in (*range(2, len(x.shape)), 0):
-        mean = g.mean(mean, dim)
+    dims = (*range(2, len(x.shape)), 0)
+    mean = over("mean", x, dims)
     centred = x - mean
-    variance = g.square(centred)
-    for dim in (*range(2, len(x.shape)), 0):
-        variance = g.mean(variance, dim)
+    variance = over("mean", g.square(centred), dims)
     normal = centred / g.sqrt(variance + call.number("eps"))
     return _over_channels(normal, call.optional("weight"), call.optional("bias")), mean, variance
 
@@ -187,30 +170,16 @@ def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
     return [lambda: z, *[_NO_STATISTICS] * 2, moved("running_mean", mean), moved("running_var", unbiased)]
 
 
-def _native_batch_norm(call: Call) -> list[Lazy | str]:
-    z = _normalized_by_running(call)
-    return [lambda: z, _NO_STATISTICS, _NO_STATISTICS]
-
-
-def _softmax(*type_names: str) -> Handler:
+def _softmax(call: Call) -> Tensor:
     """In the element type of the result, to which the operand is cast first."""
-
-    def softmax(call: Call) -> Tensor:
-        call.ignore(*type_names)
-        return _softmax_of(call)
-
-    return softmax
-
-
-def _softmax_of(call: Call) -> Tensor:
+    call.ignore("dtype", "half_to_float")
     x = cast(call.tensor("self"), call.result.dtype)
     return call.graph.softmax(x, call.dim("dim", len(x.shape)))
 
 
 def _safe_softmax(call: Call) -> Tensor:
     """Softmax, with zeros in rows of −∞: products of queries and keys have none, nor their sums with masks that show a key."""
-    call.ignore("dtype")
-    scores, result = behind(call.take("self"), SAME_ELEMENTS), _softmax_of(call)
+    scores, result = behind(call.take("self"), SAME_ELEMENTS), _softmax(call)
     x, g = call.tensor("self"), call.graph
     dim = call.dim("dim", len(x.shape))
     added = scores.args if str(scores.target) == "aten.add.Tensor" and not scores.kwargs else (scores,)
@@ -268,24 +237,17 @@ def _least(call: Call, given: Any) -> float:
     return -inf
 
 
-def _log_softmax(*type_names: str) -> Handler:
+def _log_softmax(call: Call) -> Tensor:
     """x − log Σ exp(x)."""
-
-    def log_softmax(call: Call) -> Tensor:
-        call.ignore(*type_names)
-        x, g = cast(call.tensor("self"), call.result.dtype), call.graph
-        return x - g.log(g.sum(g.exp(x), call.dim("dim", len(x.shape))))
-
-    return log_softmax
+    call.ignore("dtype", "half_to_float")
+    x, g = cast(call.tensor("self"), call.result.dtype), call.graph
+    return x - g.log(g.sum(g.exp(x), call.dim("dim", len(x.shape))))
 
 
 def _logsumexp(call: Call) -> Tensor:
     x, g = call.tensor("self"), call.graph
     call.ignore("keepdim")
-    total = g.exp(x)
-    for dim in call.dims("dim", len(x.shape)):
-        total = g.sum(total, dim)
-    return reshaped(g.log(total), call.result.shape)
+    return reshaped(g.log(over("sum", g.exp(x), call.dims("dim", len(x.shape)))), call.result.shape)
 
 
 def _grouped_heads(x: Tensor, heads: int, groups: int) -> Tensor:
@@ -308,7 +270,8 @@ class _Mask:
     shown: bool
 
 
-def _mask(call: Call, name: str, rows: int, columns: int) -> _Mask | None:
+def _mask(call: Call, rows: int, columns: int) -> _Mask | None:
+    name = "attn_bias" if "attn_bias" in call.arguments else "attn_mask"
     given, causal = call.take(name), bool(call.take("is_causal"))
     if causal and given is not None:
         raise UnsupportedError(f"{name} together with is_causal = True")
@@ -367,14 +330,14 @@ def _before_repeat(call: Call, name: str, x: Tensor) -> Tensor | None:
     return reshaped(source, (*batch, heads, n, d)) if is_repeat else None
 
 
-def _attention(call: Call, mask_name: str) -> Tensor:
+def _attention(call: Call) -> Tensor:
     """softmax(scale · Q Kᵀ + mask) V."""
     call.ignore("return_debug_mask", "compute_log_sumexp", "enable_gqa")  # the kernels have no flag for groups of heads
     call.require("dropout_p", 0.0)
     q, k, v = call.tensor("query"), call.tensor("key"), call.tensor("value")
     k, v = _before_repeats(call, q, k, v)
     scale = call.number("scale") if call.take("scale") is not None else scale_of_heads(q.shape[-1])
-    mask = _mask(call, mask_name, q.shape[-2], k.shape[-2])
+    mask = _mask(call, q.shape[-2], k.shape[-2])
     shape = (*q.shape[:-1], v.shape[-1])
     if len(q.shape) > 2 and q.shape[-3] > k.shape[-3] > 1:
         heads, groups = k.shape[-3], q.shape[-3] // k.shape[-3]
@@ -387,15 +350,8 @@ def _attention(call: Call, mask_name: str) -> Tensor:
     return reshaped(_attended(call, scores, mask, v), shape)
 
 
-def _sdpa_kernel(mask_name: str) -> Handler:
-    """One of the kernels of attention, whose further results serve the backward pass."""
-
-    def attention(call: Call) -> list[Lazy | str]:
-        z = _attention(call, mask_name)
-        return [lambda: z, *["only the first result of an attention kernel is supported"] * 8]
-
-    return attention
-
+_KERNELS = "flash_attention flash_attention_for_cpu efficient_attention cudnn_attention fused_attention_overrideable"
+_OTHERS = ("only the first result of an attention kernel is supported",) * 8  # they serve the backward pass
 
 HANDLERS: Mapping[str, Handler] = {
     "aten.linear.default": _linear,
@@ -409,25 +365,19 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.outer.default": lambda call: _outer(call.tensor("self"), call.tensor("vec2")),
     "aten.baddbmm.default": _added_product("batch1", "batch2"),
     "aten.layer_norm.default": _layer_norm,
-    "aten.native_layer_norm.default": _native_layer_norm,
+    "aten.native_layer_norm.default": first_of(_layer_norm, *[_NO_STATISTICS] * 2),
     "aten.rms_norm.default": _rms_norm,
-    "aten._fused_rms_norm.default": _fused_rms_norm,
+    "aten._fused_rms_norm.default": first_of(_rms_norm, _NO_STATISTICS),
     "aten.group_norm.default": _group_norm,
-    "aten.native_group_norm.default": _native_group_norm,
+    "aten.native_group_norm.default": first_of(_group_norm, *[_NO_STATISTICS] * 2),
     "aten.instance_norm.default": _instance_norm,
     "aten.batch_norm.default": _batch_norm,
-    "aten._native_batch_norm_legit_no_training.default": _native_batch_norm,
+    "aten._native_batch_norm_legit_no_training.default": first_of(_normalized_by_running, *[_NO_STATISTICS] * 2),
     "aten._native_batch_norm_legit_functional.default": _batch_norm_in_training,
-    "aten.softmax.int": _softmax("dtype"),
-    "aten._softmax.default": _softmax("half_to_float"),
+    **named("softmax.int _softmax.default", _softmax),
     "aten._safe_softmax.default": _safe_softmax,
-    "aten.log_softmax.int": _log_softmax("dtype"),
-    "aten._log_softmax.default": _log_softmax("half_to_float"),
+    **named("log_softmax.int _log_softmax.default", _log_softmax),
     "aten.logsumexp.default": _logsumexp,
-    "aten.scaled_dot_product_attention.default": lambda call: _attention(call, "attn_mask"),
-    "aten._scaled_dot_product_flash_attention.default": _sdpa_kernel("attn_mask"),
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _sdpa_kernel("attn_mask"),
-    "aten._scaled_dot_product_efficient_attention.default": _sdpa_kernel("attn_bias"),
-    "aten._scaled_dot_product_cudnn_attention.default": _sdpa_kernel("attn_bias"),
-    "aten._scaled_dot_product_fused_attention_overrideable.default": _sdpa_kernel("attn_bias"),
+    "aten.scaled_dot_product_attention.default": _attention,
+    **{f"aten._scaled_dot_product_{kernel}.default": first_of(_attention, *_OTHERS) for kernel in _KERNELS.split()},
 }

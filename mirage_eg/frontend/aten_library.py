@@ -6,9 +6,9 @@ from math import prod
 
 import numpy as np
 
-from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, named
+from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, cast, named, reshaped
 from mirage_eg.frontend.aten_experts import running_count
-from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
+from mirage_eg.frontend.aten_rearrangements import cut
 from mirage_eg.ir.builder import Builder, KernelGraph, Tensor
 
 

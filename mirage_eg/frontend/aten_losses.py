@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from mirage_eg.frontend.aten_call import Call, Handler
-from mirage_eg.frontend.aten_rearrangements import cast, reshaped
+from mirage_eg.frontend.aten_call import Call, Handler, cast, named, over, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -11,9 +10,7 @@ _NONE, _MEAN = 0, 1  # torch's reductions; 2 is the sum
 
 
 def _summed(x: Tensor) -> Tensor:
-    for dim in range(len(x.shape)):
-        x = x.builder.op("sum", x, dim=dim)
-    return reshaped(x, ())
+    return reshaped(over("sum", x, range(len(x.shape))), ())
 
 
 def _nll_loss(call: Call) -> Tensor:
@@ -49,9 +46,7 @@ def _pairwise_distance(call: Call) -> Tensor:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "aten.nll_loss_nd.default": _nll_loss,
-    "aten.nll_loss.default": _nll_loss,
-    "aten.nll_loss2d.default": _nll_loss,
+    **named("nll_loss_nd.default nll_loss.default nll_loss2d.default", _nll_loss),
     "aten.xlogy.Tensor": _xlogy,
     "aten.pairwise_distance.default": _pairwise_distance,
 }

@@ -23,23 +23,20 @@ from mirage_eg.frontend import (
 )
 from mirage_eg.frontend.aten_call import Call, Handled, Handler
 
-_HANDLERS: dict[str, Handler] = {
-    **aten_convolution.HANDLERS,
-    **aten_elementwise.HANDLERS,
-    **aten_experts.HANDLERS,
-    **aten_fills.HANDLERS,
-    **aten_rearrangements.HANDLERS,
-    **aten_repeats.HANDLERS,
-    **aten_strided.HANDLERS,
-    **aten_writes.HANDLERS,
-    **aten_indicators.HANDLERS,
-    **aten_encoder.HANDLERS,
-    **aten_layers.HANDLERS,
-    **aten_library.HANDLERS,
-    **aten_losses.HANDLERS,
-    **aten_pooling.HANDLERS,
-    **aten_quantized.HANDLERS,
-}
+_TABLES = (
+    *(
+        aten_convolution,
+        aten_elementwise,
+        aten_experts,
+        aten_fills,
+        aten_rearrangements,
+        aten_repeats,
+        aten_strided,
+        aten_writes,
+    ),
+    *(aten_indicators, aten_encoder, aten_layers, aten_library, aten_losses, aten_pooling, aten_quantized),
+)
+_HANDLERS: dict[str, Handler] = {name: handler for table in _TABLES for name, handler in table.HANDLERS.items()}
 
 _TYPED: Mapping[str, Handler] = _HANDLERS | {
     name: aten_integers.by_type(_HANDLERS.get(name, of_integers), of_integers)

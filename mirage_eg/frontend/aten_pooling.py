@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lazy
+from mirage_eg.frontend.aten_call import Call, Handler, first_of, reshaped
 from mirage_eg.frontend.aten_convolution import per_dim, spread
-from mirage_eg.frontend.aten_rearrangements import cut, reshaped
+from mirage_eg.frontend.aten_rearrangements import cut
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -87,15 +87,6 @@ def _max_pool(dims: int) -> Handler:
     return pool
 
 
-def _with_places(pool: Handler) -> Handler:
-    def both(call: Call) -> list[Lazy | str]:
-        z = pool(call)
-        assert isinstance(z, Tensor)
-        return [lambda: z, "the places of the maxima of a pooling are no output of the IR's op"]
-
-    return both
-
-
 def _avg_pool(dims: int) -> Handler:
     """Padding that torch counts is a pad of its own where a window reaches beyond it: that part is not counted."""
 
@@ -157,11 +148,13 @@ def _adaptive_along(x: Tensor, op: str, dim: int, count: int) -> Tensor:
     return g.concat([reshaped(g.op(op, cut(x, dim, *window), dim=dim), kept) for window in ends], dim)
 
 
+_PLACES = "the places of the maxima of a pooling are no output of the IR's op"
+
 HANDLERS: Mapping[str, Handler] = {
     **{f"aten.avg_pool{dims}d.default": _avg_pool(dims) for dims in (1, 2, 3)},
     **{f"aten.max_pool{dims}d.default": _max_pool(dims) for dims in (1, 2, 3)},
-    **{f"aten.max_pool{dims}d_with_indices.default": _with_places(_max_pool(dims)) for dims in (2, 3)},
+    **{f"aten.max_pool{dims}d_with_indices.default": first_of(_max_pool(dims), _PLACES) for dims in (2, 3)},
     **{f"aten.adaptive_avg_pool{dims}d.default": _adaptive("mean", dims) for dims in (1, 2, 3)},
     **{f"aten._adaptive_avg_pool{dims}d.default": _adaptive("mean", dims) for dims in (2, 3)},
-    **{f"aten.adaptive_max_pool{dims}d.default": _with_places(_adaptive("max", dims)) for dims in (1, 2, 3)},
+    **{f"aten.adaptive_max_pool{dims}d.default": first_of(_adaptive("max", dims), _PLACES) for dims in (1, 2, 3)},
 }

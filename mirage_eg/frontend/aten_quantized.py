@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage_eg.frontend.aten_call import Call, Handler, named
+from mirage_eg.frontend.aten_call import Call, Handler, cast, named, reshaped
 from mirage_eg.frontend.aten_fields import fields_of
-from mirage_eg.frontend.aten_rearrangements import cast, reshaped
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 

@@ -1,6 +1,6 @@
 """ATen's views, copies, slices and concatenations as rearrangements of a kernel graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from hashlib import sha256
@@ -9,7 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, Lazy, named, spelled
+from mirage_eg.frontend.aten_call import (
+    FLOAT8,
+    FLOATING,
+    Call,
+    Handler,
+    Lazy,
+    cast,
+    expanded,
+    first_of,
+    named,
+    reshaped,
+    spelled,
+)
 from mirage_eg.frontend.aten_fields import joined_fields
 from mirage_eg.frontend.aten_two_indices import at_rows_and_columns
 from mirage_eg.ir.builder import Tensor
@@ -36,11 +48,6 @@ def _dropout(call: Call) -> Tensor:
     return x
 
 
-def _native_dropout(call: Call) -> list[Lazy | str]:
-    x = _dropout(call)
-    return [lambda: x, "the mask of dropout is random"]
-
-
 def _cast(call: Call) -> Tensor:
     """The operand in torch's element type of the result; as bool, the indicator of other numbers than 0."""
     call.ignore("dtype", "layout", "device", "pin_memory", "non_blocking", "copy", "memory_format", "other")
@@ -56,31 +63,15 @@ def _cast(call: Call) -> Tensor:
     return cast(x, target)
 
 
-def cast(x: Tensor, dtype: str) -> Tensor:
-    """x in an element type; x itself if it has that type."""
-    return x if x.dtype == dtype else x.builder.cast(x, dtype)
-
-
-def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """x under another shape; x itself if it has that shape."""
-    return x if x.shape == tuple(shape) else x.builder.reshape(x, tuple(shape))
-
-
 def _reshape(call: Call) -> Tensor:
     """Every view that keeps the order of elements: its shape is read off the type of the result."""
     call.ignore("size", "shape", "other", "dim", "start_dim", "end_dim", "sizes")
     return reshaped(call.any_tensor("self"), call.result.shape)
 
 
-def _squeeze(call: Call) -> Tensor:
-    call.ignore("dim")
-    return reshaped(call.any_tensor("self"), call.result.shape)
-
-
 def _expand(call: Call) -> Tensor:
     call.ignore("size", "implicit", "other")
-    x = call.any_tensor("self")
-    return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
+    return expanded(call.any_tensor("self"), call.result.shape)
 
 
 def permuted(x: Tensor, permutation: Sequence[int]) -> Tensor:
@@ -113,19 +104,14 @@ def _swap(first: str, second: str) -> Handler:
     return swap
 
 
-def _t(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    return x if len(x.shape) < 2 else swapped(x, 0, 1)
+def _with_order(order: Callable[[list[int]], list[int]]) -> Handler:
+    """The operand with its dims in the order that a function gives 0, 1, …"""
 
+    def ordered(call: Call) -> Tensor:
+        x = call.any_tensor("self")
+        return permuted(x, order([*range(len(x.shape))]))
 
-def _reversed(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    return permuted(x, list(reversed(range(len(x.shape)))))
-
-
-def _last_swapped(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    return swapped(x, len(x.shape) - 2, len(x.shape) - 1)
+    return ordered
 
 
 def _move(call: Call) -> Tensor:
@@ -180,8 +166,7 @@ def _slice(call: Call) -> Tensor:
 def _copy(call: Call) -> Tensor:
     """`src` in the shape and element type of `self`: what a functional graph has for an assignment."""
     call.ignore("self", "non_blocking")
-    x = cast(call.any_tensor("src"), call.result.dtype)
-    return x if x.shape == call.result.shape else call.graph.broadcast(x, call.result.shape)
+    return expanded(cast(call.any_tensor("src"), call.result.dtype), call.result.shape)
 
 
 def _fill(call: Call) -> Tensor:
@@ -233,11 +218,20 @@ def _narrow(call: Call) -> Tensor:
     return cut(x, dim, start, start + call.whole("length"))
 
 
+def picked(x: Tensor, dim: int, index: int) -> Tensor:
+    """x at an index of a dim, without the dim."""
+    return without(cut(x, dim, index, index + 1), dim)
+
+
+def without(x: Tensor, dim: int) -> Tensor:
+    """x without a dim of extent 1."""
+    return reshaped(x, (*x.shape[:dim], *x.shape[dim + 1 :]))
+
+
 def _select(call: Call) -> Tensor:
     x = call.any_tensor("self")
     dim, index = call.dim("dim", len(x.shape)), call.whole("index")
-    index = index + x.shape[dim] if index < 0 else index
-    return reshaped(cut(x, dim, index, index + 1), call.result.shape)
+    return picked(x, dim, index + x.shape[dim] if index < 0 else index)
 
 
 def _pieces(x: Tensor, dim: int, sizes: Sequence[int]) -> list[Lazy | str]:
@@ -245,38 +239,26 @@ def _pieces(x: Tensor, dim: int, sizes: Sequence[int]) -> list[Lazy | str]:
     return [partial(cut, x, dim, start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
-def _split(call: Call) -> list[Lazy | str]:
-    x, size = call.any_tensor("self"), call.whole("split_size")
-    dim = call.dim("dim", len(x.shape))
-    extent = x.shape[dim]
-    return _pieces(x, dim, [min(size, extent - start) for start in range(0, extent, size)])
+def _parts(sizes: Callable[[Call, int], Sequence[int]]) -> Handler:
+    """Parts along a dim of the sizes that a function gives for the call and the extent of the dim."""
 
-
-def _split_by(name: str) -> Handler:
     def split(call: Call) -> list[Lazy | str]:
         x = call.any_tensor("self")
-        return _pieces(x, call.dim("dim", len(x.shape)), list(call.take(name)))
+        dim = call.dim("dim", len(x.shape))
+        return _pieces(x, dim, sizes(call, x.shape[dim]))
 
     return split
 
 
-def _chunk(call: Call) -> list[Lazy | str]:
-    x, count = call.any_tensor("self"), call.whole("chunks")
-    dim = call.dim("dim", len(x.shape))
-    extent = x.shape[dim]
-    size = -(-extent // count)
-    return _pieces(x, dim, [min(size, extent - start) for start in range(0, extent, size)])
+def _equal(size: int, extent: int) -> list[int]:
+    """Parts of a size; the last one has the rest."""
+    return [min(size, extent - start) for start in range(0, extent, size)]
 
 
 def _unbind(call: Call) -> list[Lazy | str]:
     x = call.any_tensor("self")
     dim = call.dim("dim", len(x.shape))
-    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
-    return [partial(_reshaped_cut, x, dim, index, shape) for index in range(x.shape[dim])]
-
-
-def _reshaped_cut(x: Tensor, dim: int, index: int, shape: Sequence[int]) -> Tensor:
-    return reshaped(cut(x, dim, index, index + 1), shape)
+    return [partial(picked, x, dim, index) for index in range(x.shape[dim])]
 
 
 def _cat(call: Call) -> Tensor:
@@ -360,9 +342,12 @@ def at_places(call: Call, x: Tensor, arrays: Sequence[Any], dim: int) -> Tensor:
     flat = reshaped(x, (*x.shape[:dim], prod(extents), *x.shape[dim + len(arrays) :]))
     if (slices := _in_runs(call, flat, places, dim)) is not None:
         return slices
-    digest = sha256(places.tobytes()).hexdigest()[:16]
-    index = call.lift(f"places_{digest}", places.shape, "int64", lambda: places)
-    return reshaped(call.graph.gather(flat, index, dim), call.result.shape)
+    return reshaped(call.graph.gather(flat, lifted_places(call, places), dim), call.result.shape)
+
+
+def lifted_places(call: Call, places: Any) -> Tensor:
+    """Constant places as an input, named by their numbers."""
+    return call.lift(f"places_{sha256(places.tobytes()).hexdigest()[:16]}", places.shape, "int64", lambda: places)
 
 
 def _index_select(call: Call) -> Tensor:
@@ -373,6 +358,8 @@ def _index_select(call: Call) -> Tensor:
 
 def _pad(call: Call) -> Tensor:
     """Constants around, or slices where a width is negative; widths are in pairs from the last dim."""
+    if "mode" in call.arguments:
+        call.require("mode", "constant")
     x, widths = call.any_tensor("self"), list(call.take("pad"))
     value = call.take("value")
     is_finite = not isinstance(value, float) or isfinite(value)
@@ -398,11 +385,6 @@ def _inside(call: Call, shape: Shape, pairs: Sequence[tuple[int, int]]) -> Tenso
     return call.lift(name, whole, "bool", lambda: np.pad(np.ones(own, bool), pairs))
 
 
-def _pad_mode(call: Call) -> Tensor:
-    call.require("mode", "constant")
-    return _pad(call)
-
-
 def _roll(call: Call) -> Tensor:
     x = call.any_tensor("self")
     shifts, dims = list(call.take("shifts")), list(call.take("dims"))
@@ -415,24 +397,20 @@ def _roll(call: Call) -> Tensor:
     return reshaped(x, call.result.shape)
 
 
-_LAYOUTS = ("memory_format",)
-
 HANDLERS: Mapping[str, Handler] = {
-    **named("contiguous.default clone.default", _same(*_LAYOUTS)),
+    **named("contiguous.default clone.default", _same("memory_format")),
     **named("alias.default detach.default detach_.default lift_fresh_copy.default positive.default", _same()),
     **named("dropout.default feature_dropout.default", _dropout),
-    "aten.native_dropout.default": _native_dropout,
+    "aten.native_dropout.default": first_of(_dropout, "the mask of dropout is random"),
     **named("to.dtype to.dtype_layout to.device to.other _to_copy.default type_as.default", _cast),
     **named("view.default view_as.default _unsafe_view.default reshape.default reshape_as.default", _reshape),
-    **named("flatten.using_ints unflatten.int unsqueeze.default", _reshape),
-    **named("squeeze.default squeeze.dim squeeze.dims", _squeeze),
+    **named("flatten.using_ints unflatten.int unsqueeze.default squeeze.default squeeze.dim squeeze.dims", _reshape),
     **named("expand.default expand_as.default broadcast_to.default", _expand),
     "aten.permute.default": _permute,
     **named("transpose.int swapdims.default", _swap("dim0", "dim1")),
     "aten.swapaxes.default": _swap("axis0", "axis1"),
-    "aten.t.default": _t,
-    "aten.numpy_T.default": _reversed,
-    "aten.mT.default": _last_swapped,
+    **named("t.default numpy_T.default", _with_order(lambda dims: dims[::-1])),
+    "aten.mT.default": _with_order(lambda dims: [*dims[:-2], *dims[:-3:-1]]),
     **named("movedim.intlist movedim.int", _move),
     "aten.diagonal.default": _diagonal,
     "aten.trace.default": lambda call: reshaped(call.graph.sum(diagonal(call.tensor("self"), 0, 1), 0), ()),
@@ -443,16 +421,15 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
     "aten.select.int": _select,
-    **named("split.Tensor unsafe_split.Tensor", _split),
-    "aten.split_with_sizes.default": _split_by("split_sizes"),
-    "aten.split.sizes": _split_by("split_size"),
-    "aten.chunk.default": _chunk,
+    **named("split.Tensor unsafe_split.Tensor", _parts(lambda call, extent: _equal(call.whole("split_size"), extent))),
+    "aten.split_with_sizes.default": _parts(lambda call, extent: call.take("split_sizes")),
+    "aten.split.sizes": _parts(lambda call, extent: call.take("split_size")),
+    "aten.chunk.default": _parts(lambda call, extent: _equal(-(-extent // call.whole("chunks")), extent)),
     "aten.unbind.int": _unbind,
     **named("cat.default concat.default", _cat),
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
     **named("index.Tensor _unsafe_index.Tensor", _index),
     "aten.index_select.default": _index_select,
-    "aten.constant_pad_nd.default": _pad,
-    "aten.pad.default": _pad_mode,
+    **named("constant_pad_nd.default pad.default", _pad),
 }

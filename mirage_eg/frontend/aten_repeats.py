@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mirage_eg.frontend.aten_call import Call, Handler
-from mirage_eg.frontend.aten_rearrangements import at_places, reshaped
+from mirage_eg.frontend.aten_call import Call, Handler, reshaped
+from mirage_eg.frontend.aten_rearrangements import at_places
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from mirage_eg.frontend.aten_call import Call, Handler, named
-from mirage_eg.frontend.aten_rearrangements import cut, permuted, reshaped
+from mirage_eg.frontend.aten_call import Call, Handler, expanded, named, reshaped
+from mirage_eg.frontend.aten_rearrangements import cut, permuted
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -43,7 +43,7 @@ def _as_strided(call: Call) -> Tensor:
     z = _apart(reshaped(flat, (prod(x.shape),)), offset, steps)
     z = permuted(z, [wanted.index(dim) for dim in sorted(wanted)])
     z = reshaped(z, [extent if dim in wanted else 1 for dim, extent in enumerate(extents)])
-    return z if z.shape == tuple(extents) else call.graph.broadcast(z, tuple(extents))
+    return expanded(z, tuple(extents))
 
 
 def _reach(steps: Sequence[Step]) -> int:

@@ -6,7 +6,7 @@ shape. Where columns vary with the rows, each pair is one index of both dims.
 
 from math import prod
 
-from mirage_eg.frontend.aten_call import SAME_ELEMENTS, Call, behind
+from mirage_eg.frontend.aten_call import SAME_ELEMENTS, Call, behind, expanded, reshaped
 from mirage_eg.frontend.symbolic_sizes import NAMED
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.shapes import Shape
@@ -23,38 +23,26 @@ def at_rows_and_columns(call: Call, x: Tensor, dim: int) -> Tensor:
     in_step = any(extent != 1 for extent in of_columns[:split])
     every_row = _is_range(call, names[0], x.shape[dim]) and prod(before) == x.shape[dim]
     if in_step and not every_row:
-        rows, columns = (
-            _from_the_front(_broadcast(call, name, shape, common), extent)
-            for name, shape, extent in zip(names, (of_rows, of_columns), x.shape[dim : dim + 2], strict=True)
-        )
-        flat = call.graph.reshape(x, (*lead, x.shape[dim] * x.shape[dim + 1], *rest))
-        return call.graph.reshape(call.graph.gather(flat, rows * x.shape[dim + 1] + columns, dim), call.result.shape)
+        given = (_broadcast(call, name, shape, common) for name, shape in zip(names, (of_rows, of_columns), strict=True))
+        extents = x.shape[dim : dim + 2]
+        rows, columns = (it - it // extent * extent for it, extent in zip(given, extents, strict=True))  # −1 is the last
+        flat = reshaped(x, (*lead, prod(extents), *rest))
+        return reshaped(call.graph.gather(flat, rows * extents[1] + columns, dim), call.result.shape)
     if not every_row:
         x = call.graph.gather(x, _broadcast(call, names[0], of_rows[:split], before), dim)
     if in_step:
-        columns = call.graph.reshape(
-            _broadcast(call, names[1], of_columns, common), (1,) * dim + (prod(before), prod(after)) + (1,) * len(rest)
-        )
-        wanted = (*lead, prod(before), prod(after), *rest)
-        columns = columns if columns.shape == wanted else call.graph.broadcast(columns, wanted)
-        x = call.graph.take_along_dim(x, columns, dim + 1)
+        pairs = (prod(before), prod(after))
+        columns = reshaped(_broadcast(call, names[1], of_columns, common), (*[1] * dim, *pairs, *[1] * len(rest)))
+        x = call.graph.take_along_dim(x, expanded(columns, (*lead, *pairs, *rest)), dim + 1)
     elif not _is_range(call, names[1], x.shape[dim + 1]):
         x = call.graph.gather(x, _broadcast(call, names[1], of_columns[split:], after), dim + 1)
-    return x if x.shape == call.result.shape else call.graph.reshape(x, call.result.shape)
+    return reshaped(x, call.result.shape)
 
 
 def _broadcast(call: Call, name: str, shape: Shape, wanted: Shape) -> Tensor:
     """Indices of one dim: those of an argument under a shape, broadcast to another."""
     indices = call.integers(name)
-    if shape != wanted:
-        indices = indices if indices.shape == shape else call.graph.reshape(indices, shape)
-        indices = call.graph.broadcast(indices, wanted)
-    return indices if len(indices.shape) == 1 else call.graph.reshape(indices, (prod(wanted),))
-
-
-def _from_the_front(indices: Tensor, extent: int) -> Tensor:
-    """The indices, of which those below 0 count from the end."""
-    return indices - indices // extent * extent
+    return reshaped(indices if shape == wanted else expanded(reshaped(indices, shape), wanted), (prod(wanted),))
 
 
 def _is_range(call: Call, name: str, extent: int) -> bool:

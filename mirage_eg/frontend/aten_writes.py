@@ -6,14 +6,13 @@ which Inductor reads in one kernel; here each would be a kernel.
 """
 
 from collections.abc import Mapping
-from hashlib import sha256
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lift, named
-from mirage_eg.frontend.aten_rearrangements import cast, cut, reshaped
+from mirage_eg.frontend.aten_call import Call, Handler, cast, expanded, named, reshaped
+from mirage_eg.frontend.aten_rearrangements import cut, lifted_places
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.shapes import broadcast
@@ -32,8 +31,7 @@ def _index_put(call: Call) -> Tensor:
     array = call.known_array("values")
     if array is not None and x.dtype == "int64" and array.shape == shape == x.shape and array.tolist() == [*range(array.size)]:
         values = call.graph.iota(array.size)  # written at places that are an order: the inverse of it
-    values = values if values.shape == shape else call.graph.broadcast(values, shape)
-    values = reshaped(values, (*x.shape[:dim], prod(common), *x.shape[behind:]))
+    values = reshaped(expanded(values, shape), (*x.shape[:dim], prod(common), *x.shape[behind:]))
     flat = reshaped(x, (*x.shape[:dim], prod(x.shape[dim:behind]), *x.shape[behind:]))
     known = [call.known_array(f"indices.{one}") for one in given]
     places = None if any(array is None for array in known) else _places(known, x.shape[dim:behind], common)
@@ -41,10 +39,8 @@ def _index_put(call: Call) -> Tensor:
         if places is None:
             raise UnsupportedError(_ATOMIC)
         return reshaped(_added(call, flat, values, places, dim), x.shape)
-    if places is not None and len(given) > 1:
-        index = _lifted(call.lift, places)
-    else:
-        index = _joint(call, given, x.shape, common)
+    is_joint = places is not None and len(given) > 1
+    index = lifted_places(call, places) if is_joint else _joint(call, given, x.shape, common)
     return reshaped(call.graph.index_write(flat, index, values, dim), x.shape)
 
 
@@ -52,10 +48,6 @@ def _places(arrays: list[Any], extents: tuple[int, ...], common: tuple[int, ...]
     """Constant indices of several dims as those of their product."""
     wrapped = [np.broadcast_to(array % extent, common) for array, extent in zip(arrays, extents, strict=True)]
     return np.ravel_multi_index(wrapped, extents).reshape(-1)
-
-
-def _lifted(lift: Lift, places: Any) -> Tensor:
-    return lift(f"places_{sha256(places.tobytes()).hexdigest()[:16]}", places.shape, "int64", lambda: places)
 
 
 def _joint(call: Call, given: list[int], extents: tuple[int, ...], common: tuple[int, ...]) -> Tensor:
@@ -67,7 +59,7 @@ def _joint(call: Call, given: list[int], extents: tuple[int, ...], common: tuple
             index = cast(index, "int64")
             before = cast(g.op("less", index, index * 0), "bool")
             index = g.where(before, index + extents[dim], index)
-        index = index if index.shape == common else g.broadcast(index, common)
+        index = expanded(index, common)
         joint = index if joint is None else joint * extents[dim] + index
     assert joint is not None
     return reshaped(joint, (count,))
@@ -85,7 +77,7 @@ def _added(call: Call, x: Tensor, values: Tensor, places: Any, dim: int) -> Tens
     for rank in range(count):
         sources = np.full(x.shape[dim], len(places))
         sources[places[order][ranks == rank]] = order[ranks == rank]
-        x = x + call.graph.gather(values, _lifted(call.lift, sources), dim)
+        x = x + call.graph.gather(values, lifted_places(call, sources), dim)
     return x
 
 

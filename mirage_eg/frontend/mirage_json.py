@@ -8,6 +8,7 @@ and no other; a file that contradicts itself is refused as a whole. (Spellings s
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from mirage_eg.ir.checker import Checker
@@ -153,9 +154,7 @@ def _kernel_operator(operator: Mapping[str, Any], reading: _Reading) -> None:
 def _block_graph(data: Mapping[str, Any], dtypes: Mapping[int, DType]) -> tuple[Graph, list[int], list[int]]:
     """The block graph, and the guids of the tensors that it loads and stores, in order."""
     grid, loop = _xyz(data, "grid_dim"), _get(data, "forloop_range", int)
-    threads = 1
-    for extent in _xyz(data, "block_dim") if "block_dim" in data else (128,):
-        threads *= extent
+    threads = prod(_xyz(data, "block_dim")) if "block_dim" in data else 128
     reading = _Reading(Checker(Level.BLOCK, grid, loop), dtypes)
     loaded: list[int] = []
     stored: list[int] = []

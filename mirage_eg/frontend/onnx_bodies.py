@@ -148,22 +148,18 @@ def _binary(op: str) -> Writer:
     return lambda body, operands, attributes, result: body.append(op, *_names(_alike(body, operands)))
 
 
-def _where(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    condition, *values = operands
-    return body.append("Where", body.cast(condition.name, DType.bool), *_names(_alike(body, values)))
-
-
 def _cast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     [x] = operands
     held = body.held(result.dtype)
     if result.dtype in _NARROW or (result.dtype is DType.float32 and held is DType.float64):
         return body.cast(body.cast(x.name, result.dtype), held)
+    return _converted(body, x, result)
+
+
+def _converted(body: OnnxBody, x: OnnxValue, result: TensorType) -> str:
+    """A value in the form that those of the result have."""
+    held = body.held(result.dtype)
     return x.name if body.held(x.type.dtype) is held else body.cast(x.name, held)
-
-
-def _to_bytes(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    """ONNX's cast of a float beyond the range is undefined, that of an integer takes its low byte."""
-    return body.cast(body.cast(operands[0].name, DType.int32), result.dtype)
 
 
 def _unary(write: Callable[..., str]) -> Writer:
@@ -194,10 +190,6 @@ def _softmax(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attribut
     return body.append("Softmax", body.append("Where", kept, x.name, least), axis=attributes["dim"])
 
 
-def _matmul(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    return body.append("MatMul", *(_rounded(body, operand) for operand in operands))
-
-
 def _rounded(body: OnnxBody, operand: OnnxValue) -> str:
     """An operand of a matrix unit, which holds it in its own type."""
     dtype = operand.type.dtype
@@ -216,11 +208,6 @@ def _reduction(op: str) -> Writer:
     return write
 
 
-def _largest(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    """ONNX does not say what a maximum with not-a-number is, and ONNX Runtime gives another element."""
-    return _with_not_a_number(body, operands[0], result, lambda x: body.append("ReduceMax", x, body.numbers(attributes["dim"])))
-
-
 def _with_not_a_number(body: OnnxBody, x: OnnxValue, result: TensorType, largest: Callable[[str], str]) -> str:
     """The largest elements of some sets; not-a-number where one of the set is."""
     if x.type.dtype.is_integer or x.type.dtype is DType.bool:
@@ -231,14 +218,6 @@ def _with_not_a_number(body: OnnxBody, x: OnnxValue, result: TensorType, largest
 
 def _shaped(operator: str) -> Writer:
     return lambda body, operands, attributes, result: body.append(operator, operands[0].name, body.numbers(*result.shape))
-
-
-def _transpose(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    return body.append("Transpose", operands[0].name, perm=list(attributes["permutation"]))
-
-
-def _concat(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    return body.append("Concat", *_names(_alike(body, operands)), axis=attributes["dim"])
 
 
 def _slice(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -295,12 +274,6 @@ def _index_write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attr
     return body.append("ScatterElements", x.name, spread, values.name, axis=dim)
 
 
-def _cumsum(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    [x] = operands
-    name = x.name if body.held(x.type.dtype) is body.held(result.dtype) else body.cast(x.name, body.held(result.dtype))
-    return body.append("CumSum", name, body.constant(np.array(attributes["dim"], np.int64)))
-
-
 def _argsort(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     """TopK names the lower of the places of equal elements first."""
     dim, places = attributes["dim"], body.name()
@@ -308,16 +281,6 @@ def _argsort(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attribut
     count = body.numbers(result.shape[dim])
     body.append("TopK", operands[0].name, count, results=[body.name(), places], axis=dim, largest=largest, sorted=1)
     return places
-
-
-def _iota(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    bounds = (body.constant(np.array(number, np.int64)) for number in (0, attributes["extent"], 1))
-    return body.append("Range", *bounds)
-
-
-def _eye(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-    zeros = body.append("Expand", body.number(0, result.dtype), body.numbers(*result.shape))
-    return body.append("EyeLike", zeros, dtype=onnx_type(body.held(result.dtype)))
 
 
 def _pad(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -389,22 +352,27 @@ def by_index_map(op: MoveOp) -> Writer:
 WRITERS: Mapping[str, Writer] = {
     **{op.name: by_index_map(op) for op in MOVES.values() if "value" not in op.attributes},
     **{op.name: _by_record(op) for op in PACKAGED.values() if op.onnx is not None},
-    "where": _where,
-    "cast": _cast,
-    "to_int8": _to_bytes,
-    "to_uint8": _to_bytes,
-    "to_int32": _cast,
-    "to_int64": _cast,
+    "where": lambda body, x, given, result: body.append(
+        "Where", body.cast(x[0].name, DType.bool), *_names(_alike(body, x[1:]))
+    ),
+    **dict.fromkeys(("cast", "to_int32", "to_int64"), _cast),
+    # ONNX's cast of a float beyond the range is undefined, that of an integer takes its low byte.
+    **dict.fromkeys(
+        ("to_int8", "to_uint8"), lambda body, x, given, result: body.cast(body.cast(x[0].name, DType.int32), result.dtype)
+    ),
     "scale": _scale,
     "fill": _fill,
     "softmax": _softmax,
-    "matmul": _matmul,
+    "matmul": lambda body, x, given, result: body.append("MatMul", *(_rounded(body, it) for it in x)),
     "sum": _reduction("ReduceSum"),
     "mean": _reduction("ReduceMean"),
-    "max": _largest,
+    # ONNX does not say what a maximum with not-a-number is, and ONNX Runtime gives another element.
+    "max": lambda body, x, given, result: _with_not_a_number(
+        body, x[0], result, lambda name: body.append("ReduceMax", name, body.numbers(given["dim"]))
+    ),
     "reshape": _shaped("Reshape"),
-    "transpose": _transpose,
-    "concat": _concat,
+    "transpose": lambda body, x, given, result: body.append("Transpose", x[0].name, perm=list(given["permutation"])),
+    "concat": lambda body, x, given, result: body.append("Concat", *_names(_alike(body, x)), axis=given["dim"]),
     "slice": _slice,
     "split": _split,
     "broadcast": _shaped("Expand"),
@@ -414,11 +382,18 @@ WRITERS: Mapping[str, Writer] = {
     "take_along_dim": _by_indices("GatherElements"),
     "scatter": _by_indices("ScatterElements"),
     "index_write": _index_write,
-    "cumsum": _cumsum,
+    "cumsum": lambda body, x, given, result: body.append(
+        "CumSum", _converted(body, x[0], result), body.constant(np.array(given["dim"], np.int64))
+    ),
     "argsort": _argsort,
-    "iota": _iota,
+    "iota": lambda body, x, given, result: body.append(
+        "Range", *(body.constant(np.array(it, np.int64)) for it in (0, given["extent"], 1))
+    ),
     "full": _fill,
-    "eye": _eye,
+    "eye": lambda body, x, given, result: body.append(
+        *("EyeLike", body.append("Expand", body.number(0, result.dtype), body.numbers(*result.shape))),
+        dtype=onnx_type(body.held(result.dtype)),
+    ),
     "pad": _pad,
     "flip": _flip,
     **dict.fromkeys(CONVOLUTIONS, _convolution("Conv")),

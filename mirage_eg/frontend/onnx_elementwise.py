@@ -1,7 +1,7 @@
 """ONNX's elementwise operators and reductions as functions of torch."""
 
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,9 @@ import torch
 from mirage_eg.frontend.onnx_values import Operator, Tensor, Value, known, of_tensors, operand, tensor
 
 
-def _torch(name: str) -> Operator:
-    """The function of torch with one operand and this name."""
-
-    def unary(x: Value) -> Any:
-        return getattr(torch, name)(tensor(x))
-
-    return unary
-
-
-def _functional(name: str) -> Operator:
-    def unary(x: Value) -> Any:
-        return getattr(torch.nn.functional, name)(tensor(x))
-
-    return unary
+def _unary(module: Any, name: str) -> Operator:
+    """The function of a module of torch with one operand and this name."""
+    return of_tensors(lambda x: getattr(module, name)(x))
 
 
 def _binary(name: str) -> Operator:
@@ -58,16 +47,6 @@ def _clip(x: Tensor, low: Value = None, high: Value = None) -> Any:
 
 def _hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
     return (x * alpha + beta).clamp(0, 1)
-
-
-def _hard_swish(x: Tensor) -> Any:
-    """As ONNX defines it: torch multiplies by 6 too much first, which overflows."""
-    return x * _hard_sigmoid(x, alpha=1 / 6)
-
-
-def _sign(x: Tensor) -> Any:
-    """Of not-a-number it is that, in torch 0."""
-    return torch.where(x != x, x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)
 
 
 def _p_relu(x: Tensor, slope: Value) -> Any:
@@ -121,11 +100,13 @@ def _one_named(names: str, make: Callable[[str], Operator]) -> dict[str, Operato
 
 
 OPERATORS: Mapping[str, Operator] = {
-    **_one_named("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal", _torch),
-    **_one_named("Round Sigmoid Sin Sinh Sqrt Tan Tanh Relu", _torch),
-    **_one_named("Softplus Mish Selu Softsign", _functional),
+    **_one_named(
+        "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal", partial(_unary, torch)
+    ),
+    **_one_named("Log Neg Reciprocal Round Sigmoid Sin Sinh Sqrt Tan Tanh Relu", partial(_unary, torch)),
+    **_one_named("Softplus Mish Selu Softsign", partial(_unary, torch.nn.functional)),
     **_one_named("Add Sub Mul", _binary),
-    "Not": _torch("logical_not"),
+    "Not": _unary(torch, "logical_not"),
     "Div": _divide,
     "Mod": lambda x, y, *, fmod=0: _binary("fmod" if fmod else "remainder")(x, y),
     "Pow": lambda x, y: torch.pow(tensor(x, y), operand(y, x)).to(tensor(x, y).dtype),
@@ -133,7 +114,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Or": _binary("logical_or"),
     "Xor": _binary("logical_xor"),
     **{f"Bitwise{name}": _binary(f"bitwise_{name.lower()}") for name in ("And", "Or", "Xor")},
-    "BitwiseNot": _torch("bitwise_not"),
+    "BitwiseNot": _unary(torch, "bitwise_not"),
     "BitShift": lambda x, y, *, direction: _binary(f"bitwise_{direction.lower()}_shift")(x, y),
     "Equal": _binary("eq"),
     "Less": _binary("lt"),
@@ -149,8 +130,8 @@ OPERATORS: Mapping[str, Operator] = {
     "LeakyRelu": of_tensors(lambda x, *, alpha=0.01: torch.nn.functional.leaky_relu(x, alpha)),
     "Elu": of_tensors(lambda x, *, alpha=1.0: torch.nn.functional.elu(x, alpha)),
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
-    "Sign": _sign,
+    "HardSwish": of_tensors(lambda x: x * _hard_sigmoid(x, alpha=1 / 6)),  # torch multiplies by 6 too much first: it overflows
+    "Sign": of_tensors(lambda x: torch.where(x != x, x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)),
     "Swish": of_tensors(lambda x, *, alpha=1.0: torch.nn.functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)),
     "PRelu": _p_relu,
     "ReduceSum": _reduction(lambda x, dims, keep: x.sum(dims, keep)),

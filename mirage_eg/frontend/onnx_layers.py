@@ -39,14 +39,6 @@ def _group_norm(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsi
     return torch.nn.functional.group_norm(x, num_groups, scale, bias, epsilon)
 
 
-def _instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5) -> Any:
-    return torch.nn.functional.instance_norm(x, weight=scale, bias=bias, eps=epsilon)
-
-
-def _batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float = 1e-5) -> Any:
-    return torch.nn.functional.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
-
-
 def _lp_norm(x: Tensor, *, axis: int = -1, p: int = 2) -> Any:
     """0 where the norm is 0."""
     norm = x.norm(p=p, dim=axis, keepdim=True)
@@ -110,8 +102,14 @@ OPERATORS: Mapping[str, Operator] = {
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,
     "GroupNormalization": _group_norm,
-    "InstanceNormalization": _instance_norm,
-    "BatchNormalization": _batch_norm,
+    "InstanceNormalization": of_tensors(
+        lambda x, scale, bias, *, epsilon=1e-5: torch.nn.functional.instance_norm(x, weight=scale, bias=bias, eps=epsilon)
+    ),
+    "BatchNormalization": of_tensors(
+        lambda x, scale, bias, mean, variance, *, epsilon=1e-5: torch.nn.functional.batch_norm(
+            x, mean, variance, scale, bias, eps=epsilon
+        )
+    ),
     "LpNormalization": _lp_norm,
     "Attention": _attention,
     "GlobalAveragePool": of_tensors(lambda x: x.mean(tuple(range(2, x.ndim)), keepdim=True)),

@@ -16,13 +16,7 @@ from mirage_eg.frontend.onnx_types import ModelTypes, text_of
 from mirage_eg.frontend.onnx_values import MisfitError, Operator, Tensor, Value, array, carried, is_ordinary, tensor
 from mirage_eg.ir.errors import UnsupportedError
 
-_TORCHS = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    IndexError,
-    ZeroDivisionError,
-)  # what torch raises for operands it does not take
+_TORCHS = (RuntimeError, ValueError, TypeError, IndexError, ZeroDivisionError)  # raised for operands that torch does not take
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,8 @@ class OnnxNode:
         function = self.function(types)
         on_host = self.op not in CONSTANTS and all(it is None or isinstance(it, np.ndarray) for it in operands)
         if not all(is_ordinary(it) for it in operands if not isinstance(it, np.ndarray)):
-            raise UnsupportedError(f"torch does not compute {self.op} of {', '.join(map(text_of, filter(_given, operands)))}")
+            shown = ", ".join(text_of(it) for it in operands if it is not None)
+            raise UnsupportedError(f"torch does not compute {self.op} of {shown}")
         given, attributes = with_inputs(self.op, [carried(it) for it in operands], self.attributes)
         bound = self._bound(function, [tensor(it) for it in given] if on_host else given, attributes, types)
         try:
@@ -123,10 +118,6 @@ def _misfit(signature: inspect.Signature, inputs: int, attributes: Mapping[str, 
         return f"got {twice[0]} as an input and as an attribute"
     missing = [it.name for it in signature.parameters.values() if it.default is inspect.Parameter.empty]
     return f"got {inputs} inputs and the attributes {', '.join(sorted(attributes)) or 'none'}, wanted {', '.join(missing)}"
-
-
-def _given(value: Value) -> bool:
-    return value is not None
 
 
 def _defaults(schema: Any) -> dict[str, Any]:

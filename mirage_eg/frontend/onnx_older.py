@@ -70,28 +70,12 @@ def _batch_norm(
     return onnx_layers.OPERATORS["BatchNormalization"](x, scale, bias, mean, variance, epsilon=epsilon)
 
 
-def _gemm(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    broadcast: int = 0,
-) -> Any:
-    """Whether the third operand is broadcast is seen in its shape."""
-    return onnx_layers.OPERATORS["Gemm"](a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
-
-
 _OF_TWO = ("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater", "Pow")
 OPERATORS: Mapping[str, tuple[int, Operator]] = {
     **{name: (7, _along_axis(onnx_elementwise.OPERATORS[name])) for name in _OF_TWO},
     **{name: (13, _of_rows(onnx_layers.OPERATORS[name])) for name in ("Softmax", "LogSoftmax")},
     "Hardmax": (13, _of_rows(onnx_elementwise.OPERATORS["Hardmax"])),
     "BatchNormalization": (7, _batch_norm),
-    "Gemm": (7, _gemm),
     "PRelu": (7, _p_relu),
 }
 """Operators that once had another meaning, with the opset before which they have it."""

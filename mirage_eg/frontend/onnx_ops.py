@@ -30,5 +30,5 @@ OLDER: Mapping[str, tuple[int, Operator]] = {**onnx_older.OPERATORS, **onnx_resi
 """Operators that once had another meaning, with the opset before which they have it."""
 RANDOM = frozenset(onnx_random.OPERATORS)
 """Operators whose results differ from call to call."""
-WITHOUT_INFLUENCE = frozenset({"consumed_inputs", "momentum", "seed", "storage_order"})
+WITHOUT_INFLUENCE = frozenset({"broadcast", "consumed_inputs", "momentum", "seed", "storage_order"})
 """Attributes that change no result that a function here computes."""

@@ -1,5 +1,6 @@
 """Runs an imported ONNX model as a whole: its programs and calls of torch, then the nodes that run last."""
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,17 +22,14 @@ def late_model(plan: Plan, graph: Any, given: Mapping[str, Any], weights: Mappin
         return None
     made = {name for it in plan.late for name in it.source.output}
     names = [name for name in dict.fromkeys(name for it in plan.late for name in reads(it.source)) if name not in made]
-    known = {name: weights[name] if name in weights else plan.values[name] for name in names if _is_known(plan, weights, name)}
+    values = ChainMap({**weights}, plan.values)
+    known = {name: values[name] for name in names if isinstance(values.get(name), np.ndarray)}
     inputs = [
         given[name] if name in given else helper.make_value_info(name, type_of(plan.values[name]))
         for name in names
         if name not in known
     ]
     return model_of([it.source for it in plan.late], inputs, [it for it in graph.output if it.name in made], known, plan.types)
-
-
-def _is_known(plan: Plan, weights: Mapping[str, Any], name: str) -> bool:
-    return name in weights or isinstance(plan.values.get(name), np.ndarray)
 
 
 @dataclass(frozen=True, slots=True)
