@@ -61,6 +61,22 @@ def choose_all(rows: int, experts: int, elements: int) -> bool:
     return rows > experts > 1 or (1 < experts <= rows and elements > MOST_CHOSEN)
 
 
+def works_on_rows(program: Graph, item: Node, value: int) -> bool:
+    """Whether an op computes a row of its result of that row of its operands."""
+    shape = program.types[value].shape
+    match item.kind, item.op:
+        case Kind.ELEMENTWISE, _:
+            return True
+        case Kind.MATMUL, _:
+            return len(shape) > 2
+        case _, op if op in RESHAPES:
+            return program.types[item.operands[0]].shape[:1] == shape[:1]
+        case _, op if op in TRANSPOSES:
+            return bool(item["permutation"][0] == 0)
+        case kind, op:
+            return (kind is Kind.REDUCTION or op == "slice") and bool(item["dim"] != 0)
+
+
 def _found(program: Graph, copy: GraphCopy) -> "list[_OnAll]":
     products = {} if dims_of(program) else _products(program)  # places in D count its tokens
     chosen = {item.operands[1]: item.operands[0] for item in program.nodes if item.op in ROW_READS and item["dim"] == 0}
@@ -150,13 +166,13 @@ class _OnAll:
             left, right = item.operands
             own = self.lead(left) or ((1, tokens) if self.tokens is None and self._has_rows(left) else None)
             return self.extents if len(shape) == 3 and shape[1] == 1 and own and self.lead(right) == (experts, 1) else None
-        if not self._works_on_rows(item, value):
+        if not works_on_rows(self.program, item, value):
             return None
         leads = [self.lead(operand) for operand in self._row_operands(item, len(shape))]
         known = [lead for lead in leads if lead is not None]
-        return (
-            None if not known or len(known) < len(leads) else (max(lead[0] for lead in known), max(lead[1] for lead in known))
-        )
+        if not known or len(known) < len(leads):
+            return None
+        return max(lead[0] for lead in known), max(lead[1] for lead in known)
 
     def _has_rows(self, value: int) -> bool:
         return self.program.types[value].shape[:1] == self.program.types[self.own].shape
@@ -165,16 +181,6 @@ class _OnAll:
         """The operands that are no constants for all rows."""
         aligned = [it for it in item.operands if item.kind is not Kind.ELEMENTWISE or len(self.program.types[it].shape) == rank]
         return [it for it in aligned if self._has_rows(it)]
-
-    def _works_on_rows(self, item: Node, value: int) -> bool:
-        """Whether an op computes a row of its result of that row of its operands."""
-        if item.op in RESHAPES:
-            return self._has_rows(item.operands[0])
-        if item.op in TRANSPOSES:
-            return bool(item["permutation"][0] == 0)
-        if item.kind is Kind.REDUCTION or item.op == "slice":
-            return bool(item["dim"] != 0)
-        return item.kind is Kind.ELEMENTWISE
 
     def on_all(self, value: int) -> int:
         """The position of D."""

@@ -296,9 +296,6 @@ class _BlockResizing:
         if fixed & self._counts.keys():
             raise TiedToSizeError("one grid dim splits a dim that is chosen later together with a fixed one")
 
-    def _count(self, place: int) -> int:
-        return self._old.loop if place == LOOP else self._old.grid[place]
-
     def _split(self, places: Sequence[int], part: int, extent: int) -> None:
         if not places:
             if most(extent) > part:
@@ -306,7 +303,8 @@ class _BlockResizing:
             return
         slowest, *others = places
         self._uneven |= LOOP in others
-        count = parts_of(extent, part * prod(map(self._count, others)))
+        counts = (self._old.loop if place == LOOP else self._old.grid[place] for place in others)
+        count = parts_of(extent, part * prod(counts))
         if self._counts.setdefault(slowest, count) != count:
             raise TiedToSizeError("one grid dim splits dims of different sizes")
 

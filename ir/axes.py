@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 from math import prod
 
@@ -342,14 +341,14 @@ class _Inference:
         for own, extent in self.reach:
             reach.update({number[atom]: extent for atom in self.leaves([own])})
         names, sizes = tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order)
-        final = partial(self.final, number)
+
+        def final(dim: Dim) -> Dim:
+            return tuple(number[atom] for atom in self.leaves(dim))
+
         slides = tuple((final(image), final(windows), stride) for image, windows, stride in self.slides)
         numberings = tuple((final(whole), final(parts)) for whole, parts in self.numberings)
         joins = tuple((final(joined), tuple(map(final, parts))) for joined, parts in self.joins)
         return Axes(names, sizes, renamed, reduced, indexed, reach, slides, numberings, joins)
-
-    def final(self, number: Mapping[int, int], dim: Dim) -> Dim:
-        return tuple(number[atom] for atom in self.leaves(dim))
 
 
 _WINDOWS = {"P": "H", "Q": "V", "R": "W"}  # what slides over which dim of an image

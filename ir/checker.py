@@ -134,7 +134,7 @@ def _result_types(checker: Checker, item: Node, operands: Sequence[TensorType]) 
 
 
 def _call_types(item: Node, operands: Sequence[TensorType]) -> list[TensorType]:
-    inner: NestedGraph = item["graph"]
+    inner = item["graph"]
     if str(inner.level) != item.op:
         raise GraphError(f"got a {inner.level} graph inside, wanted a {item.op} graph")
     wanted = inner.input_types

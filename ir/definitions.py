@@ -12,6 +12,7 @@ from mirage_eg.ir.node import node
 from mirage_eg.ir.op.elementwise import CASTS, record_of
 from mirage_eg.ir.op.record import ElementwiseOp
 from mirage_eg.ir.ops import Level
+from mirage_eg.ir.reached import reached
 
 V = TypeVar("V")
 
@@ -36,7 +37,7 @@ def traced(op: ElementwiseOp, attributes: tuple[tuple[str, Fraction], ...]) -> G
         raise GraphError(f"got the result {result!r}, wanted a value of the builder b")
     if any(item.op in CASTS for item in builder.nodes):
         raise GraphError("got a cast, wanted ops on numbers of one type")
-    used = _ancestors(builder, result.position)
+    used = {*reached([result.position], lambda value: builder.nodes[value].operands)}
     for place, name in enumerate(op.operands):
         if place not in used:
             raise GraphError(f"the operand {name} is not used")
@@ -44,15 +45,6 @@ def traced(op: ElementwiseOp, attributes: tuple[tuple[str, Fraction], ...]) -> G
     nodes = [builder.nodes[old] for old in number]  # every node of a thread graph has one value
     kept = [node(item.op, *(number[i] for i in item.operands), **item.mapping) for item in nodes]
     return Graph((*kept, node("output", number[result.position])), Level.THREAD)
-
-
-def _ancestors(builder: Builder, value: int) -> set[int]:
-    found, left = set[int](), [value]
-    while left:
-        if (item := left.pop()) not in found:
-            found.add(item)
-            left += builder.nodes[item].operands
-    return found
 
 
 def by_definition(definition: Graph, operands: Sequence[V], apply: Callable[..., V]) -> V:

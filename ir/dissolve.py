@@ -94,14 +94,11 @@ def dissolve(
         if len(graph.nodes) > _MOST * len(program.nodes):
             return Dissolution(program, {})
         several = {value: [*boxes] for value, boxes in writer.read.items() if value not in kept and len(boxes) > 1}
-        twice = [value for value, boxes in several.items() if value in undivided | writer.joining or _overlap(boxes)]
+        overlapping = {it for it, boxes in several.items() if not all(are_disjoint(*pair) for pair in combinations(boxes, 2))}
+        twice = [value for value in several if value in undivided | writer.joining | overlapping]
         if not twice:
             return Dissolution(graph, writer.parts)
         kept |= {max(twice)}
-
-
-def _overlap(boxes: Sequence[Box]) -> bool:
-    return any(not are_disjoint(one, two) for one, two in combinations(boxes, 2))
 
 
 def take(flat: Flat, x: int, box: Box) -> int:

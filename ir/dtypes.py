@@ -49,12 +49,12 @@ class DType(StrEnum):
     @property
     def itemsize(self) -> int:
         """Size of one element in bytes."""
-        return _ITEMSIZE[self]
+        return _FIGURES[self][0]
 
     @property
     def unit_roundoff(self) -> float:
         """Largest relative error of one rounding."""
-        return _UNIT_ROUNDOFF[self]
+        return _FIGURES[self][1]
 
     @property
     def lowest_exponent(self) -> int:
@@ -64,25 +64,10 @@ class DType(StrEnum):
     @property
     def largest(self) -> float:
         """The largest finite number."""
-        return _LARGEST[self]
+        return _FIGURES[self][2]
 
 
 _INTEGERS = (DType.int8, DType.uint8, DType.int16, DType.int32, DType.int64)
-_ITEMSIZE = {
-    DType.float16: 2,
-    DType.bfloat16: 2,
-    DType.float32: 4,
-    DType.float64: 8,
-    DType.bool: 1,
-    DType.int8: 1,
-    DType.uint8: 1,
-    DType.int16: 2,
-    DType.int32: 4,
-    DType.int64: 8,
-    DType.float8_e4m3fn: 1,
-    DType.float8_e5m2: 1,
-    DType.float8_e8m0fnu: 1,
-}
 _FLOAT8 = (DType.float8_e4m3fn, DType.float8_e5m2, DType.float8_e8m0fnu)
 _WITH_DIGITS = _FLOAT8[:2]
 _BYTES = (DType.bool, DType.int8, DType.uint8)
@@ -93,30 +78,20 @@ _KEPT = {
     DType.float32: (*_BYTES, *_FLOAT8, DType.int16, DType.float16, DType.bfloat16),
     DType.float64: (*_BYTES, *_FLOAT8, DType.int16, DType.float16, DType.bfloat16, DType.float32, DType.int32),
 }
-_UNIT_ROUNDOFF = {
-    DType.float16: 2.0**-11,
-    DType.bfloat16: 2.0**-8,
-    DType.float32: 2.0**-24,
-    DType.float64: 2.0**-53,
-    DType.float8_e4m3fn: 2.0**-4,
-    DType.float8_e5m2: 2.0**-3,
-    DType.float8_e8m0fnu: 1 / 3,
-    **dict.fromkeys((DType.bool, *_INTEGERS), 0.0),
-}
-_LARGEST = {
-    DType.float16: 65504.0,
-    DType.bfloat16: (2 - 2.0**-7) * 2.0**127,
-    DType.float32: (2 - 2.0**-23) * 2.0**127,
-    DType.float64: (2 - 2.0**-52) * 2.0**1023,
-    DType.bool: 1.0,
-    DType.int8: 2.0**7 - 1,
-    DType.uint8: 2.0**8 - 1,
-    DType.int16: 2.0**15 - 1,
-    DType.int32: 2.0**31 - 1,
-    DType.int64: 2.0**63,
-    DType.float8_e4m3fn: 448.0,
-    DType.float8_e5m2: 57344.0,
-    DType.float8_e8m0fnu: 2.0**127,
+_FIGURES = {  # size in bytes, unit roundoff, largest number
+    DType.float16: (2, 2.0**-11, 65504.0),
+    DType.bfloat16: (2, 2.0**-8, (2 - 2.0**-7) * 2.0**127),
+    DType.float32: (4, 2.0**-24, (2 - 2.0**-23) * 2.0**127),
+    DType.float64: (8, 2.0**-53, (2 - 2.0**-52) * 2.0**1023),
+    DType.bool: (1, 0.0, 1.0),
+    DType.int8: (1, 0.0, 2.0**7 - 1),
+    DType.uint8: (1, 0.0, 2.0**8 - 1),
+    DType.int16: (2, 0.0, 2.0**15 - 1),
+    DType.int32: (4, 0.0, 2.0**31 - 1),
+    DType.int64: (8, 0.0, 2.0**63),
+    DType.float8_e4m3fn: (1, 2.0**-4, 448.0),
+    DType.float8_e5m2: (1, 2.0**-3, 57344.0),
+    DType.float8_e8m0fnu: (1, 1 / 3, 2.0**127),
 }
 
 

@@ -19,7 +19,8 @@ def without_far_logarithms(graph: Graph) -> Graph:
     """
     has_exponential: dict[int, bool] = {}
     for value, item in enumerate(graph.node_of):
-        passes = item.op in FACTORS or item.op in ROOTS - DIVISIONS or _is_view(item)
+        is_view = item.kind is Kind.REARRANGEMENT and len(item.operands) == 1
+        passes = item.op in FACTORS or item.op in ROOTS - DIVISIONS or is_view
         has_exponential[value] = item.op == "exp" or (passes and any(has_exponential[operand] for operand in item.operands))
     if not any(item.op == "log" and has_exponential[item.operands[0]] for item in graph.nodes):
         return graph
@@ -43,7 +44,3 @@ def without_far_logarithms(graph: Graph) -> Graph:
         else:
             copy.copy(item, values)
     return copy.graph()
-
-
-def _is_view(item: Node) -> bool:
-    return item.kind is Kind.REARRANGEMENT and len(item.operands) == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
-from mirage_eg.ir.ops import KINDS, OPS, Kind, Level
+from mirage_eg.ir.ops import KINDS, OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
 
 REPLICATED = -1  # in imap, fmap, omap: this grid dim (or the loop) maps to no data dim
@@ -95,24 +95,7 @@ class Phase(IntEnum):
 
 
 class NestedGraph:
-    """The part of `Graph` that the rules of nodes with a graph inside read."""
-
-    level: Level
-
-    @property
-    def outputs(self) -> tuple[Node, ...]:
-        """The output nodes."""
-        raise NotImplementedError
-
-    @property
-    def input_types(self) -> tuple[TensorType, ...]:
-        """The types of the inputs."""
-        raise NotImplementedError
-
-    @property
-    def output_types(self) -> tuple[TensorType, ...]:
-        """The types of the outputs."""
-        raise NotImplementedError
+    """What a node holds as its graph: a `Graph`, whose file imports this one."""
 
 
 def is_op(item: Node) -> bool:

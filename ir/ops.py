@@ -151,10 +151,6 @@ def _move(op: MoveOp) -> Op:
     return _row(op, kind, op.in_blocks, op.arity, rearrange=op.numpy or op.on_arrays, move=op)
 
 
-def _of_library(op: LibraryOp) -> Op:
-    return _row(op, Kind.LIBRARY, False, (op.arity, op.arity), rearrange=op.move, indices=op.indices, dtype=op.dtype)
-
-
 def _accumulator(name: str, reduction: str, **given: Any) -> Op:
     rest: dict[str, Any] = {"shape": shapes.accumulate, "attributes": {"dim": "int?"}} | given
     return Op(name=name, kind=Kind.ACCUMULATOR, arity=(1, 1), levels=BLOCK, reduction=reduction, **rest)
@@ -209,7 +205,10 @@ _ROWS = (
     _reduction("mean", "add", "torch.mean", "mean"),
     _reduction("max", "maximum", "torch.amax", "peak"),
     *map(_move, MOVES.values()),
-    *(_of_library(op) for op in library.OPS),
+    *(
+        _row(op, Kind.LIBRARY, False, (op.arity, op.arity), rearrange=op.move, indices=op.indices, dtype=op.dtype)
+        for op in library.OPS
+    ),
     # Accumulators over the loop of a block graph; with `dim` they reduce that dim of the tile too.
     _accumulator("accum_sum", "sum", noun="acc"),
     _accumulator("accum_mean", "mean", noun="acc_mean"),

@@ -9,7 +9,7 @@ of a rank, another one for one number. Its functions write a program at such num
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from mirage_eg.ir.builder import KernelGraph
@@ -63,20 +63,8 @@ class PairNumbers:
 Write = Callable[..., Any]  # of a graph that is being written, the numbers, and the inputs by name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fields:
-    sizes: str
-    inputs: Callable[[PairNumbers], Mapping[str, Sequence[int]]]
-    program: Write
-    candidate: Write
-    twin: Write | None = None
-    ranks: tuple[int, ...] = RANKS
-    expected: str = EQUAL
-    note: str = ""
-
-
 @dataclass(frozen=True, slots=True)
-class LawPair(_Fields):
+class LawPair:
     """A program and a candidate, which are `expected` to be equal or not; `twin` is a candidate that is wrong.
 
     `sizes` has the names of the numbers, with a least one where it is not 1; `inputs` the shapes of the inputs, of float32.
@@ -86,6 +74,15 @@ class LawPair(_Fields):
     """
 
     name: str
+    _: KW_ONLY
+    sizes: str
+    inputs: Callable[[PairNumbers], Mapping[str, Sequence[int]]]
+    program: Write
+    candidate: Write
+    twin: Write | None = None
+    ranks: tuple[int, ...] = RANKS
+    expected: str = EQUAL
+    note: str = ""
 
     def __post_init__(self) -> None:
         if self.expected not in (EQUAL, NOT_EQUAL):

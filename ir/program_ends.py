@@ -8,6 +8,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, VIEWS_ONCE
+from mirage_eg.ir.reached import reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,7 @@ def _joined(nodes: Sequence[Node]) -> list[int]:
 
 def _needed(nodes: Sequence[Node], values: Iterable[int], is_leaf: Callable[[int], bool]) -> list[int]:
     """The values from which others are computed, and these, in order; leaves are not computed."""
-    needed, stack = set[int](), [*values]
-    while stack:
-        value = stack.pop()
-        if value not in needed:
-            needed.add(value)
-            stack += () if is_leaf(value) else nodes[value].operands
-    return sorted(needed)
+    return sorted(reached(values, lambda value: () if is_leaf(value) else nodes[value].operands))
 
 
 def _as_input(program: Graph, nodes: Sequence[Node], value: int, place: int) -> Node:

@@ -15,6 +15,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.program_ends import Core, core_of
+from mirage_eg.ir.reached import reached
 
 _MOST = 3  # times the nodes of the given program; a larger program is partitioned
 
@@ -173,14 +174,7 @@ def _without_copy(draft: _Draft, copy: int, other: int) -> _Draft:
 
 def _cone(draft: _Draft, roots: list[int]) -> set[int]:
     """`roots` and all values from which they are computed."""
-    cone: set[int] = set()
-    stack = [*roots]
-    while stack:
-        value = stack.pop()
-        if value not in cone:
-            cone.add(value)
-            stack += draft.nodes[value].operands
-    return cone
+    return {*reached(roots, lambda value: draft.nodes[value].operands)}
 
 
 def _named(item: Node, name: str) -> Node:

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_eg.ir import write
-from mirage_eg.ir.all_experts import rows_of_all
+from mirage_eg.ir.all_experts import rows_of_all, works_on_rows
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.library import CHOICES, COUNTS, ORDERS, ROW_READS, ROW_WRITES
-from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 
@@ -111,14 +110,11 @@ class _Rows:
             return None
         if item.op in CHOICES:
             return self._chosen(item, count)
-        if not self._works_on_rows(item, value):
+        if not item.operands or not works_on_rows(program, item, value):
             return None
         operands = [self._operand(item, operand, len(shape)) for operand in item.operands]
-        return (
-            None
-            if None in operands
-            else self.copy.append(replace(item, operands=tuple(it for it in operands if it is not None)))
-        )
+        known = tuple(it for it in operands if it is not None)
+        return self.copy.append(replace(item, operands=known)) if len(known) == len(operands) else None
 
     def _chosen(self, item: Node, count: int) -> int | None:
         """Rows of another tensor: by the order itself, or by what has its places in order."""
@@ -130,22 +126,6 @@ class _Rows:
             return self.copy.position[source]
         own = self.in_order(index)
         return None if own is None else self.copy.append(replace(item, operands=(self.copy.position[source], own)))
-
-    def _works_on_rows(self, item: Node, value: int) -> bool:
-        """Whether an op computes a row of its result of that row of its operands."""
-        before, after = (self.program.types[each].shape for each in (item.operands[0] if item.operands else value, value))
-        match item.kind:
-            case Kind.ELEMENTWISE:
-                return bool(item.operands)
-            case Kind.REDUCTION:
-                return bool(item["dim"] != 0)
-            case Kind.MATMUL:
-                return len(after) > 2
-        if item.op in RESHAPES:
-            return before[:1] == after[:1]
-        if item.op in TRANSPOSES:
-            return bool(item["permutation"][0] == 0)
-        return item.op == "slice" and bool(item["dim"] != 0)
 
     def _operand(self, item: Node, operand: int, rank: int) -> int | None:
         """An operand with its rows in order; as it is, where it is broadcast to all rows."""

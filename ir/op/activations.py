@@ -115,10 +115,6 @@ def _gelu_tanh_in_onnx(append: Append, number: Constant, x: str) -> str:
     return append("Mul", x, append("Sigmoid", append("Mul", inner, number(2 * math.sqrt(2 / math.pi)))))
 
 
-def _leaky_relu_in_onnx(append: Append, number: Constant, x: str, slope: Any) -> str:
-    return append("Where", append("Greater", x, number(0)), x, append("Mul", x, number(slope)))
-
-
 def _elu_in_onnx(append: Append, number: Constant, x: str, alpha: Any) -> str:
     below = append("Sub", append("Exp", append("Min", x, number(0))), number(1))
     return append("Where", append("Greater", x, number(0)), x, append("Mul", below, number(alpha)))
@@ -261,7 +257,9 @@ OPS = (
         torch="torch.nn.functional.leaky_relu({x}, {slope})",
         keeps_zero=True,
         bounded=True,
-        onnx=_leaky_relu_in_onnx,
+        onnx=lambda append, number, x, slope: append(
+            "Where", append("Greater", x, number(0)), x, append("Mul", x, number(slope))
+        ),
     ),
     ElementwiseOp(
         name="elu",

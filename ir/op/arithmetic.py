@@ -1,5 +1,7 @@
 """Sums, products and quotients, roots and powers, and the constants in them."""
 
+import operator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -55,83 +57,78 @@ def _scale_text(x: str, factor: Fraction) -> str:
     return " * ".join([x, *factors(factor)])
 
 
-OPS = (
-    ElementwiseOp(
-        name="add",
-        words="x + y",
+def _of_two(name: str, symbol: str, function: Callable[[Any, Any], Any], **given: Any) -> ElementwiseOp:
+    """An operator of Python, whose results are those of numbers, in kernels and in torch."""
+    return ElementwiseOp(
+        name=name,
         arity=2,
-        commutative=True,
-        numbers=lambda xp, x, y: x + y,
-        exactly=lambda mp, x, y: x + y,
+        numbers=lambda xp, x, y: function(x, y),
+        exactly=lambda mp, x, y: function(x, y),
         rational=True,
+        triton=f"{{x}} {symbol} {{y}}",
+        torch=f"{{x}} {symbol} {{y}}",
+        onnx=name.capitalize(),
+        **given,
+    )
+
+
+OPS = (
+    _of_two(
+        "add",
+        "+",
+        operator.add,
+        words="x + y",
+        commutative=True,
         field=FieldMeaning(lambda f, x, y: f.add(x, y)),
         degree=lambda x, y: x.plus(y),
         whole=True,
-        triton="{x} + {y}",
-        torch="{x} + {y}",
         noun="total",
         keeps_zero=True,
         bounded=True,
-        onnx="Add",
         signs=(1, 1),
         sign=lambda x, y: max(x, y) if min(x, y) else Sign.ANY,
         range=lambda x, y: (x[0] + y[0], x[1] + y[1]),
     ),
-    ElementwiseOp(
-        name="sub",
+    _of_two(
+        "sub",
+        "-",
+        operator.sub,
         words="x − y",
-        arity=2,
-        numbers=lambda xp, x, y: x - y,
-        exactly=lambda mp, x, y: x - y,
-        rational=True,
         field=FieldMeaning(lambda f, x, y: f.subtract(x, y)),
         degree=lambda x, y: x.plus(y),
         whole=True,
-        triton="{x} - {y}",
-        torch="{x} - {y}",
         noun="difference",
         keeps_zero=True,
         bounded=True,
-        onnx="Sub",
         signs=(1, -1),
         range=lambda x, y: (x[0] - y[1], x[1] - y[0]),
     ),
-    ElementwiseOp(
-        name="mul",
+    _of_two(
+        "mul",
+        "*",
+        operator.mul,
         words="x · y, element by element",
-        arity=2,
         commutative=True,
-        numbers=lambda xp, x, y: x * y,
-        exactly=lambda mp, x, y: x * y,
-        rational=True,
         field=FieldMeaning(lambda f, x, y: f.multiply(x, y)),
         degree=lambda x, y: x.times(y),
         whole=True,
-        triton="{x} * {y}",
-        torch="{x} * {y}",
         noun="scaled",
         keeps_zero=True,
         bounded=True,
-        onnx="Mul",
         powers=(1, 1),
         sign=min,
         range=of_products,
     ),
-    ElementwiseOp(
-        name="div",
+    _of_two(
+        "div",
+        "/",
+        operator.truediv,
         words="x / y, element by element",
-        arity=2,
-        numbers=lambda xp, x, y: x / y,
-        exactly=lambda mp, x, y: x / y,
-        rational=True,
         field=FieldMeaning(lambda f, x, y: f.divide(x, y), "exact; undefined where the divisor is 0"),
         degree=lambda x, y: x.times(y.inverse()),
-        triton="{x} / {y}",
-        torch="{x} / {y}",
         noun="quotient",
         functions=1,
         pole=True,
-        onnx="Div",
         powers=(1, -1),
         sign=min,
     ),

@@ -116,10 +116,6 @@ def _norm_text(name: str) -> Callable[[Sequence[str], Attributes, Sequence[Shape
     return text
 
 
-def _batch_norm_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
-    return f"torch.nn.functional.batch_norm({x[0]}, {x[1]}, {x[2]}{_affine(x[3:])}, eps={_eps(attributes)})"
-
-
 def _affine(x: Sequence[str]) -> str:
     return "".join(f", {role}={operand}" for role, operand in zip(("weight", "bias"), x, strict=False))
 
@@ -184,7 +180,7 @@ OPS = (
         shape=windows.batch_norm_shape,
         attributes={"eps": "rational?"},
         expand=_batch_norm,
-        call=_batch_norm_text,
+        call=lambda x, a, _: f"torch.nn.functional.batch_norm({x[0]}, {x[1]}, {x[2]}{_affine(x[3:])}, eps={_eps(a)})",
         noun="normalized",
         keeps_order=True,
         parts_in_laws=True,

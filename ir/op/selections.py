@@ -4,6 +4,7 @@ An indicator is 1 where a comparison holds and 0 elsewhere; a condition is an in
 """
 
 from collections.abc import Callable
+from operator import eq, le, lt
 from typing import Any
 
 from mirage_eg.ir.op.record import FIRST, IDEMPOTENT, ElementwiseOp, FieldMeaning, Helper, Range, hull, larger, like, smaller
@@ -43,7 +44,7 @@ def _where(xp: Any, condition: Any, x: Any, y: Any) -> Any:
 
 
 def _comparison(
-    name: str, sign: str, onnx: str, compared: Any, field: Any, range: Callable[..., Range], commutative: bool = False
+    name: str, sign: str, onnx: str, compared: Callable[[Any, Any], Any], range: Callable[..., Range], commutative: bool = False
 ) -> ElementwiseOp:
     """No comparison with not-a-number holds."""
     return ElementwiseOp(
@@ -54,7 +55,12 @@ def _comparison(
         exactly=lambda mp, x, y: type(x)(int(compared(x, y))),
         rational=True,
         whole=True,
-        field=FieldMeaning(field, "a random indicator of the difference", ((0, FIRST), (1, FIRST)), unfaithful=True),
+        field=FieldMeaning(
+            lambda f, x, y: getattr(f, name)(x, y),
+            "a random indicator of the difference",
+            ((0, FIRST), (1, FIRST)),
+            unfaithful=True,
+        ),
         triton=f"tl.where({{x}} {sign} {{y}}, 1.0, 0.0)",
         torch=f"({{x}} {sign} {{y}}).to({{x}}.dtype)",
         bounded=True,
@@ -64,69 +70,40 @@ def _comparison(
     )
 
 
+def _extreme(noun: str, helper: Helper, chosen: Callable[..., Any], exactly: Callable[..., Any]) -> ElementwiseOp:
+    """The larger or the smaller of two, which Python's max or min gives of ordered numbers."""
+    word = chosen.__name__
+    return ElementwiseOp(
+        name=f"{word}imum",
+        arity=2,
+        commutative=True,
+        numbers=lambda xp, x, y: getattr(xp, f"{word}imum")(x, y),
+        exactly=exactly,
+        rational=True,
+        field=FieldMeaning(
+            lambda f, x, y: getattr(f, noun)(x, y), f"the {noun} in a random order of the field", unfaithful=True
+        ),
+        whole=True,
+        triton=f"{helper[0]}({{x}}, {{y}})",
+        torch=f"torch.{word}imum({{x}}, {{y}})",
+        helpers=(helper,),
+        noun=noun,
+        keeps_zero=True,
+        bounded=True,
+        onnx=word.capitalize(),
+        extreme=1 if chosen is max else -1,
+        sign=chosen,
+        range=lambda x, y: (chosen(x[0], y[0]), chosen(x[1], y[1])),
+    )
+
+
 OPS = (
-    ElementwiseOp(
-        name="maximum",
-        arity=2,
-        commutative=True,
-        numbers=lambda xp, x, y: xp.maximum(x, y),
-        exactly=larger,
-        rational=True,
-        field=FieldMeaning(lambda f, x, y: f.larger(x, y), "the larger in a random order of the field", unfaithful=True),
-        whole=True,
-        triton="nan_max({x}, {y})",
-        torch="torch.maximum({x}, {y})",
-        helpers=(NAN_MAX,),
-        noun="larger",
-        keeps_zero=True,
-        bounded=True,
-        onnx="Max",
-        extreme=1,
-        sign=max,
-        range=lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
-    ),
-    ElementwiseOp(
-        name="minimum",
-        arity=2,
-        commutative=True,
-        numbers=lambda xp, x, y: xp.minimum(x, y),
-        exactly=smaller,
-        rational=True,
-        field=FieldMeaning(lambda f, x, y: f.smaller(x, y), "the smaller in a random order of the field", unfaithful=True),
-        whole=True,
-        triton="nan_min({x}, {y})",
-        torch="torch.minimum({x}, {y})",
-        helpers=(_NAN_MIN,),
-        noun="smaller",
-        keeps_zero=True,
-        bounded=True,
-        onnx="Min",
-        extreme=-1,
-        sign=min,
-        range=lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
-    ),
+    _extreme("larger", NAN_MAX, max, larger),
+    _extreme("smaller", _NAN_MIN, min, smaller),
+    _comparison("less", "<", "Less", lt, range=lambda x, y: (int(x[1] < y[0]), int(x[0] < y[1]))),
+    _comparison("less_equal", "<=", "LessOrEqual", le, range=lambda x, y: (int(x[1] <= y[0]), int(x[0] <= y[1]))),
     _comparison(
-        "less",
-        "<",
-        "Less",
-        lambda x, y: x < y,
-        lambda f, x, y: f.less(x, y),
-        range=lambda x, y: (int(x[1] < y[0]), int(x[0] < y[1])),
-    ),
-    _comparison(
-        "less_equal",
-        "<=",
-        "LessOrEqual",
-        lambda x, y: x <= y,
-        lambda f, x, y: f.less_equal(x, y),
-        range=lambda x, y: (int(x[1] <= y[0]), int(x[0] <= y[1])),
-    ),
-    _comparison(
-        "equal",
-        "==",
-        "Equal",
-        lambda x, y: x == y,
-        lambda f, x, y: f.equal(x, y),
+        *("equal", "==", "Equal", eq),
         range=lambda x, y: (int(x[0] == x[1] == y[0] == y[1]), int(x[0] <= y[1] and y[0] <= x[1])),
         commutative=True,
     ),

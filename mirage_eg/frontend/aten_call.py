@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 from mirage_eg.ir.arguments import Number, exact
@@ -179,6 +179,11 @@ class Call:
         value = self.take(name)
         given = [value] if isinstance(value, int) else value
         return [_dim(name, one, rank) for one in given] if given else list(range(rank))
+
+    def along(self) -> tuple[Tensor, int]:
+        """The operand `self`, of any type, and its dim `dim`; without one all its elements as one dim."""
+        x = self.any_tensor("self")
+        return (reshaped(x, (prod(x.shape),)), 0) if self.take("dim") is None else (x, self.dim("dim", len(x.shape)))
 
     def require(self, name: str, *wanted: Any) -> None:
         """Refuse every value of an argument but these."""

@@ -77,10 +77,6 @@ def _where(call: Call) -> Tensor:
     return expanded(call.graph.where(call.indicator("condition"), x, y), call.result.shape)
 
 
-def _masked_fill(call: Call) -> Tensor:
-    return call.graph.where(call.indicator("mask"), _selected(call, "value"), call.tensor("self"))
-
-
 HANDLERS: Mapping[str, Handler] = {
     **named("lt.Tensor lt.Scalar", _comparison(KernelGraph.less)),
     **named("le.Tensor le.Scalar", _comparison(KernelGraph.less_equal)),
@@ -95,5 +91,8 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.isinf.default": _is_infinite,
     "aten.isnan.default": lambda call: 1 - call.graph.equal(call.tensor("self"), call.tensor("self")),
     **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _where),
-    **named("masked_fill.Scalar masked_fill.Tensor", _masked_fill),
+    **named(
+        "masked_fill.Scalar masked_fill.Tensor",
+        lambda call: call.graph.where(call.indicator("mask"), _selected(call, "value"), call.tensor("self")),
+    ),
 }

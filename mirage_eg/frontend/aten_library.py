@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import prod
 
 import numpy as np
 
@@ -41,8 +40,8 @@ def _scatter(call: Call) -> Tensor:
 
 
 def _index_copy(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    return call.graph.index_write(x, call.integers("index"), call.any_tensor("source"), call.dim("dim", len(x.shape)))
+    x, dim = call.along()
+    return call.graph.index_write(x, call.integers("index"), call.any_tensor("source"), dim)
 
 
 def _flip(call: Call) -> Tensor:
@@ -88,8 +87,7 @@ def _running_extreme(op: Callable[[Builder, Tensor, Tensor], Tensor]) -> Handler
     """`cummax` and `cummin`: values and places."""
 
     def extreme(call: Call) -> list[Lazy | str]:
-        x = call.any_tensor("self")
-        dim = call.dim("dim", len(x.shape))
+        x, dim = call.along()
         return [
             lambda: _running(partial(op, x.builder), x, dim),
             "the places of running extremes are no output of the IR's ops",
@@ -100,12 +98,8 @@ def _running_extreme(op: Callable[[Builder, Tensor, Tensor], Tensor]) -> Handler
 
 def _argmax(largest: bool) -> Handler:
     def argmax(call: Call) -> Tensor:
-        x = call.any_tensor("self")
+        x, dim = call.along()
         call.ignore("keepdim")  # read off the type of the result
-        if call.arguments.get("dim") is None:
-            x, dim = reshaped(x, (prod(x.shape),)), 0
-        else:
-            dim = call.dim("dim", len(x.shape))
         return reshaped(place_of_extreme(call.graph, x, dim, largest), call.result.shape)
 
     return argmax
@@ -120,19 +114,18 @@ def place_of_extreme(g: KernelGraph, x: Tensor, dim: int, largest: bool) -> Tens
 
 def _argsort(call: Call) -> Tensor:
     call.ignore("stable")  # ours is
-    x = call.any_tensor("self")
-    return call.graph.argsort(x, call.dim("dim", len(x.shape)), bool(call.take("descending")))
+    x, dim = call.along()
+    return call.graph.argsort(x, dim, bool(call.take("descending")))
 
 
 def _sort(call: Call) -> list[Lazy | str]:
-    x, places = call.any_tensor("self"), _argsort(call)
-    return [lambda: call.graph.take_along_dim(x, places, call.dim("dim", len(x.shape))), lambda: places]
+    (x, dim), places = call.along(), _argsort(call)
+    return [lambda: call.graph.take_along_dim(x, places, dim), lambda: places]
 
 
 def _topk(call: Call) -> list[Lazy | str]:
     call.ignore("sorted")  # ours are
-    x = call.any_tensor("self")
-    dim = call.dim("dim", len(x.shape))
+    x, dim = call.along()
     places = call.graph.places_of_first(x, dim, call.whole("k"), bool(call.take("largest")))
     return [lambda: call.graph.take_along_dim(x, places, dim), lambda: places]
 

@@ -154,9 +154,8 @@ def _clipped(value: int | None, extent: int, absent: int) -> int:
 
 
 def _slice(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    dim, step = call.dim("dim", len(x.shape)), call.whole("step")
-    extent = x.shape[dim]
+    x, dim = call.along()
+    step, extent = call.whole("step"), x.shape[dim]
     whole = isinstance(extent, SizeExpression) and str(call.take("end")) == str(extent)
     start = None if call.take("start") is None else call.whole("start")
     stop = None if whole or call.take("end") is None else call.whole("end")
@@ -192,9 +191,8 @@ def _written(call: Call, x: Tensor, part: Tensor, dim: int, start: int) -> Tenso
 
 
 def _slice_scatter(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    part = cast(call.any_tensor("src"), str(x.dtype))
-    dim, step = call.dim("dim", len(x.shape)), call.whole("step")
+    x, dim = call.along()
+    part, step = cast(call.any_tensor("src"), str(x.dtype)), call.whole("step")
     start = _clipped(None if call.take("start") is None else call.whole("start"), x.shape[dim], 0)
     call.ignore("end")  # the extent of the part
     if step == 1:
@@ -205,16 +203,14 @@ def _slice_scatter(call: Call) -> Tensor:
 
 
 def _select_scatter(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    part = cast(call.any_tensor("src"), str(x.dtype))
-    dim, index = call.dim("dim", len(x.shape)), call.whole("index")
+    x, dim = call.along()
+    part, index = cast(call.any_tensor("src"), str(x.dtype)), call.whole("index")
     return _written(call, x, reshaped(part, (*x.shape[:dim], 1, *x.shape[dim + 1 :])), dim, index % x.shape[dim])
 
 
 def _narrow(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    dim, start = call.dim("dim", len(x.shape)), call.whole("start")
-    start = _clipped(start, x.shape[dim], 0)
+    x, dim = call.along()
+    start = _clipped(call.whole("start"), x.shape[dim], 0)
     return cut(x, dim, start, start + call.whole("length"))
 
 
@@ -229,8 +225,7 @@ def without(x: Tensor, dim: int) -> Tensor:
 
 
 def _select(call: Call) -> Tensor:
-    x = call.any_tensor("self")
-    dim, index = call.dim("dim", len(x.shape)), call.whole("index")
+    (x, dim), index = call.along(), call.whole("index")
     return picked(x, dim, index + x.shape[dim] if index < 0 else index)
 
 
@@ -243,8 +238,7 @@ def _parts(sizes: Callable[[Call, int], Sequence[int]]) -> Handler:
     """Parts along a dim of the sizes that a function gives for the call and the extent of the dim."""
 
     def split(call: Call) -> list[Lazy | str]:
-        x = call.any_tensor("self")
-        dim = call.dim("dim", len(x.shape))
+        x, dim = call.along()
         return _pieces(x, dim, sizes(call, x.shape[dim]))
 
     return split
@@ -256,8 +250,7 @@ def _equal(size: int, extent: int) -> list[int]:
 
 
 def _unbind(call: Call) -> list[Lazy | str]:
-    x = call.any_tensor("self")
-    dim = call.dim("dim", len(x.shape))
+    x, dim = call.along()
     return [partial(picked, x, dim, index) for index in range(x.shape[dim])]
 
 
@@ -351,9 +344,9 @@ def lifted_places(call: Call, places: Any) -> Tensor:
 
 
 def _index_select(call: Call) -> Tensor:
-    x = call.any_tensor("self")
+    x, dim = call.along()
     call.ignore("index")
-    return _taken(call, x, "index", "index", call.dim("dim", len(x.shape)))
+    return _taken(call, x, "index", "index", dim)
 
 
 def _pad(call: Call) -> Tensor:

@@ -91,8 +91,7 @@ def _known_index(call: Call, extent: int) -> Any:
 
 
 def _index_add(call: Call) -> Tensor:
-    x, source, factor = call.any_tensor("self"), call.any_tensor("source"), call.take("alpha")
-    dim = call.dim("dim", len(x.shape))
+    (x, dim), source, factor = call.along(), call.any_tensor("source"), call.take("alpha")
     source = source if factor in (None, 1) else source * call.number("alpha")
     return _added(call, x, source, _known_index(call, x.shape[dim]).reshape(-1), dim)
 
@@ -102,8 +101,7 @@ def _scatter_add(call: Call) -> Tensor:
     if "reduce" in call.arguments:
         call.require("reduce", "sum")
         call.require("include_self", True)
-    x, source = call.any_tensor("self"), call.any_tensor("src")
-    dim = call.dim("dim", len(x.shape))
+    (x, dim), source = call.along(), call.any_tensor("src")
     array = _known_index(call, x.shape[dim])
     places = np.indices(array.shape)
     places[dim] = array

@@ -291,7 +291,8 @@ def _call(path: Path, function: Any, batch: int) -> Callable[[], Any]:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
         raise ProgramError(f"{path}: program is a built-in; wanted a function program() that returns a kernel graph") from None
-    required = [parameter.name for parameter in parameters if parameter.default is parameter.empty and _is_named(parameter)]
+    named = (it for it in parameters if it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD))
+    required = [it.name for it in named if it.default is it.empty]
     if any(parameter.name == "batch" for parameter in parameters):
         required = [name for name in required if name != "batch"]
         call = lambda: function(batch=batch)  # noqa: E731
@@ -302,10 +303,6 @@ def _call(path: Path, function: Any, batch: int) -> Callable[[], Any]:
     if required:
         raise ProgramError(f"{path}: program() needs {', '.join(required)}; wanted no parameters, or `batch` alone")
     return call
-
-
-def _is_named(parameter: inspect.Parameter) -> bool:
-    return parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
 
 
 def _as_graph(path: Path, result: Any) -> Graph:

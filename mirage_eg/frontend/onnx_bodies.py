@@ -144,10 +144,6 @@ def _alike(body: OnnxBody, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
     return [OnnxValue(body.cast(operand.name, wider), operand.type) for operand in operands]
 
 
-def _binary(op: str) -> Writer:
-    return lambda body, operands, attributes, result: body.append(op, *_names(_alike(body, operands)))
-
-
 def _cast(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
     [x] = operands
     held = body.held(result.dtype)
@@ -332,7 +328,9 @@ def _by_record(op: ElementwiseOp) -> Writer:
         return _unary(name)
     if op.arity == 1:
         return lambda body, operands, attributes, result: body.append(name, operands[0].name)
-    return _comparison(name) if op.indicator else _binary(name)
+    if op.indicator:
+        return _comparison(name)
+    return lambda body, operands, attributes, result: body.append(name, *_names(_alike(body, operands)))
 
 
 def by_index_map(op: MoveOp) -> Writer:

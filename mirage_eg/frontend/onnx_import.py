@@ -52,7 +52,11 @@ def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) 
     if unknown := sorted(set(dims) - set(symbols(list(given.values())))):
         wanted = ", ".join(symbols(list(given.values()))) or "none"
         raise ProgramError(f"ONNX: got the dim {unknown[0]!r}, wanted one of {wanted}")
-    inputs = {name: _example(it, dims) for name, it in given.items() if _is_torchs(it.type)}
+    torchs = {name: it for name, it in given.items() if _is_torchs(it.type)}
+    inputs = {  # examples
+        name: torch.zeros(shape_of_input(it, dims), dtype=torch_type(it.type.tensor_type.elem_type))
+        for name, it in torchs.items()
+    }
     known, weights = _initializers(graph)
     on_meta = {name: tensor(it).to("meta") for name, it in (weights | inputs).items()}
     plan = Plan(
@@ -220,11 +224,6 @@ def _dense(given: Any) -> Any:
     else:
         made[tuple(indices.T)] = values
     return made
-
-
-def _example(value: Any, dims: Mapping[str, int]) -> Any:
-    """Zeros of the shape and type of a model's input."""
-    return torch.zeros(shape_of_input(value, dims), dtype=torch_type(value.type.tensor_type.elem_type))
 
 
 _TAKEN = frozenset(

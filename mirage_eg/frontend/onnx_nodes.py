@@ -84,11 +84,9 @@ class OnnxNode:
         signature = inspect.signature(function)
         parameters = signature.parameters
         defaults = _defaults(types.schema(self.source))
-        attributes = {
-            name: it
-            for name, it in attributes.items()
-            if name in parameters or not (name in WITHOUT_INFLUENCE or _same(it, defaults.get(name)))
-        }
+        idle = {name for name, it in attributes.items() if type(it) is type(defaults.get(name)) and it == defaults.get(name)}
+        idle = (idle | WITHOUT_INFLUENCE) - parameters.keys()
+        attributes = {name: it for name, it in attributes.items() if name not in idle}
         if "results" in parameters:
             attributes["results"] = len(self.outputs)
         if unknown := sorted(attributes.keys() - parameters.keys()):
@@ -126,10 +124,6 @@ def _defaults(schema: Any) -> dict[str, Any]:
         for name, attribute in (schema.attributes.items() if schema is not None else ())
         if attribute.default_value.type != AttributeProto.UNDEFINED
     }
-
-
-def _same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and bool(value == default)
 
 
 def _shown(value: Any) -> str:

@@ -108,9 +108,10 @@ class Plan:
         found = ModelStep(node).run(self.values, self.types)
         for name, value in found.items():
             if name in kinds:
-                wanted = kinds[name].tensor_type.elem_type, shape_of(kinds[name])
-                if wanted != (element_type(value), tuple(value.shape)):
-                    raise UnsupportedError(f"torch gives {text_of(value)}, ONNX infers {_text(kinds[name])}")
+                number, shape = kinds[name].tensor_type.elem_type, shape_of(kinds[name])
+                if (number, shape) != (element_type(value), tuple(value.shape)):
+                    wanted = f"{TensorProto.DataType.Name(number)}{list(shape)}"
+                    raise UnsupportedError(f"torch gives {text_of(value)}, ONNX infers {wanted}")
         self._keep(ModelStep(node), found)
 
     def _keep(self, step: ModelStep, found: Mapping[str, Value]) -> None:
@@ -172,7 +173,3 @@ class Plan:
 def _shown(name: str, value: Value) -> str:
     is_short = isinstance(value, np.ndarray) and value.dtype.kind in "iub" and value.size <= _SHOWN
     return f"{name} = {value.tolist()}" if is_short else f"{name} of {text_of(value)}"
-
-
-def _text(kind: Any) -> str:
-    return f"{TensorProto.DataType.Name(kind.tensor_type.elem_type)}{list(shape_of(kind))}"

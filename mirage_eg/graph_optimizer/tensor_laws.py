@@ -16,7 +16,6 @@ from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import (
     Apply,
-    Condition,
     Law,
     Literal,
     Pattern,
@@ -304,7 +303,8 @@ def _rule(
     for it in tensors:
         rule.facts += [f"(= shape_{it} (shape {it}))", f"(= type (dtype {it}))"]
         rule.shapes[it] = f"shape_{it}"
-    rule.facts += filter(None, (_condition(it, scalars) for it in law.conditions))
+    # none about a scalar, which is a constant and has rank 0
+    rule.facts += [str(it) for it in law.conditions if scalars.isdisjoint(variables_of(it))]
     rule.actions.append(f"(union {root} {rule.built(right)})")
     if rule.dense:
         rule.facts.append("(dense window)")
@@ -313,8 +313,3 @@ def _rule(
 
 def _name(law: Law, weights: frozenset[str]) -> str:
     return f"tensor: {law.name}" + (f", weights {' '.join(sorted(weights))}" if weights else "")
-
-
-def _condition(condition: Condition, scalars: frozenset[str]) -> str:
-    """The condition as text; none about a scalar, which is a constant and has rank 0."""
-    return "" if any(name in scalars for name in variables_of(condition)) else str(condition)

@@ -221,14 +221,6 @@ def _total(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return [term for place, sign in signed for term in scaled(reader.operand(item, place, index, shape), Fraction(sign))]
 
 
-def _mul(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return multiply(reader.operand(item, 0, index, shape), reader.operand(item, 1, index, shape))
-
-
-def _square(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return multiply(reader.read(item.operands[0], index), reader.read(item.operands[0], index))
-
-
 def _fill(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     return number_of(item["value"])
 
@@ -252,10 +244,6 @@ def _matmul(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
 def _sum(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     dim, extent = item["dim"], reader.shapes[item.operands[0]][item["dim"]]
     return reader.summed([extent], lambda r: reader.read(item.operands[0], (*index[:dim], r, *index[dim + 1 :])))
-
-
-def _mean(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
-    return scaled(_sum(reader, item, index, shape), reciprocal(reader.shapes[item.operands[0]][item["dim"]]))
 
 
 def _convolution(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
@@ -372,15 +360,17 @@ ReadOp = Callable[[Reader, Node, Index, Shape], Sum]
 
 READERS: Mapping[str, ReadOp] = {
     **dict.fromkeys(TERMS, _total),
-    "mul": _mul,
-    "square": _square,
+    "mul": lambda reader, item, index, shape: multiply(*(reader.operand(item, place, index, shape) for place in (0, 1))),
+    "square": lambda reader, item, index, shape: multiply(*(reader.read(item.operands[0], index) for _ in range(2))),
     "scale": lambda reader, item, index, shape: multiply(reader.read(item.operands[0], index), number_of(item["factor"])),
     "shift": lambda reader, item, index, shape: [*reader.read(item.operands[0], index), *number_of(item["offset"])],
     "fill": _fill,
     "cast": lambda reader, item, index, shape: reader.read(item.operands[0], index),
     "matmul": _matmul,
     "sum": _sum,
-    "mean": _mean,
+    "mean": lambda reader, item, index, shape: scaled(
+        _sum(reader, item, index, shape), reciprocal(reader.shapes[item.operands[0]][item["dim"]])
+    ),
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(AVG_POOLS, _avg_pool),
     "full": _fill,
