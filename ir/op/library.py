@@ -109,14 +109,12 @@ def _full_text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shap
     return f"torch.full({tuple(attributes['shape'])}, {filling}, dtype=torch.{dtype}, device={x[0]}.device)"
 
 
+def _by_groups(of_one: str, of_several: str) -> Callable[[Sequence[Shape], Attributes], str]:
+    return lambda operands, given: of_one if given["groups"] == 1 else of_several
+
+
 def _convolution(dims: int) -> LibraryOp:
     image, windows_, taps = "HVW"[-dims:], "PQR"[-dims:], "IJK"[-dims:]
-
-    def axes(operands: Sequence[Shape], given: Attributes) -> str:
-        if given["groups"] == 1:
-            return f"nc{image},oc{taps}->no{windows_}"
-        return f"nC{image},OE{taps}->nF{windows_}"
-
     return LibraryOp(
         name=f"conv{dims}d",
         arity=2,
@@ -125,7 +123,7 @@ def _convolution(dims: int) -> LibraryOp:
         of_integers=False,
         compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
         terms=lambda operands, given: prod(operands[1][1:]),
-        axes=axes,
+        axes=_by_groups(f"nc{image},oc{taps}->no{windows_}", f"nC{image},OE{taps}->nF{windows_}"),
         call=window_calls.convolution,
         noun="images",
     )
@@ -166,10 +164,6 @@ def _written_transposed(apply: Apply, operands: Sequence[Any], shapes: Sequence[
 
 def _transposed(dims: int) -> LibraryOp:
     image, result, taps = "HVW"[-dims:], "XYZ"[-dims:], "IJK"[-dims:]
-
-    def axes(operands: Sequence[Shape], given: Attributes) -> str:
-        return f"nc{image},co{taps}->no{result}" if given["groups"] == 1 else f"nC{image},CE{taps}->nF{result}"
-
     return LibraryOp(
         name=f"conv_transpose{dims}d",
         arity=2,
@@ -179,7 +173,7 @@ def _transposed(dims: int) -> LibraryOp:
         compute=lambda a, x, weight, lead, given: a.convolved(x, weight, lead, given),
         expand=_written_transposed,
         terms=lambda operands, given: operands[1][0] // given["groups"] * prod(operands[1][2:]),
-        axes=axes,
+        axes=_by_groups(f"nc{image},co{taps}->no{result}", f"nC{image},CE{taps}->nF{result}"),
         call=window_calls.transposed,
         noun="images",
     )

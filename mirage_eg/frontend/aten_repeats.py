@@ -1,13 +1,14 @@
-"""ATen's ops that read elements several times: tiles and nearest neighbours."""
+"""ATen's ops that read elements several times, as tiles and nearest neighbours, or fill a tensor whose extents depend on sizes."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from mirage_eg.frontend.aten_call import Call, Handler, reshaped
+from mirage_eg.frontend.aten_call import Call, Handler, cast, named, reshaped
 from mirage_eg.frontend.aten_rearrangements import at_places
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
+from mirage_eg.ir.sizes import Dim, SizeExpression
 
 
 def _repeat_interleave(call: Call) -> Tensor:
@@ -62,8 +63,34 @@ def _tile(call: Call) -> Tensor:
     return x
 
 
+def _filled(value: int | None) -> Handler:
+    """A tensor of one number, `fill_value` where None is given; zeros, too, where torch leaves the elements open."""
+
+    def fill(call: Call) -> Tensor:
+        call.ignore("self", "size", "dtype", "layout", "device", "pin_memory", "memory_format")
+        number = call.constant(call.take("fill_value") if value is None else value, call.result.dtype)
+        return call.graph.broadcast(number, call.result.shape) if call.result.shape else number
+
+    return fill
+
+
+def _places(call: Call) -> Tensor:
+    """0, 1, … below a multiple of a size: torch computes what an input can be."""
+    call.require("start", None, 0)
+    call.require("step", None, 1)
+    call.ignore("end", "dtype", "layout", "device", "pin_memory")
+    [extent] = call.result.shape
+    if isinstance(extent, Dim) or not isinstance(extent, SizeExpression):
+        raise UnsupportedError(f"{extent} numbers, wanted a multiple of a size")
+    return cast(call.graph.iota(extent), call.result.dtype)
+
+
 HANDLERS: Mapping[str, Handler] = {
     "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.repeat.default": _tile,
     **{f"aten.upsample_nearest{dims}d.{overload}": _nearest(dims) for dims in (1, 2, 3) for overload in ("vec", "default")},
+    **named("arange.default arange.start arange.start_step", _places),
+    **named("empty_like.default new_empty.default zeros_like.default new_zeros.default", _filled(0)),
+    **named("ones_like.default new_ones.default", _filled(1)),
+    **named("full_like.default new_full.default", _filled(None)),
 }

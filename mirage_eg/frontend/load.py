@@ -228,38 +228,21 @@ def _whole_model(path: Path, found: Imported) -> tuple[Graph, Mapping[str, Any]]
 
 
 def _with_names(path: Path, segment: ImportedSegment, results: Sequence[str], names: OnnxNames) -> Graph:
-    """The program with the model's names of inputs, and with its results in order."""
-    program = _in_order(segment.program, list(names.inputs))
-    nodes = []
-    for item in program.nodes:
-        if item.op == "input":
-            item = node("input", **(item.mapping | {"name": names.inputs.get(item["name"], item["name"])}))
-        if item.op != "output":
-            nodes.append(item)
+    """The program with the model's names of inputs, in the model's order and before all else, and with its results in order."""
+    program, copy = segment.program, GraphCopy(segment.program)
     values = dict(zip(program.input_names, program.input_values, strict=True))
+    for name in dict.fromkeys((*(it for it in names.inputs if it in values), *values)):
+        given = program.node_of[values[name]].mapping | {"name": names.inputs.get(name, name)}
+        copy.position[values[name]] = copy.append(node("input", **given))
+    for item, own in copy:
+        if item.op not in ("input", "output"):
+            copy.copy(item, own)
     values |= {name: item.operands[0] for name, item in zip(segment.outputs, program.outputs, strict=True)}
     for result, name in zip(results, names.results, strict=True):
         if result not in values:
             raise ProgramError(f"{path}: the result {name} is an input that no op reads, or a constant; wanted a computed one")
-        nodes.append(node("output", values[result], name=name))
-    return Graph(tuple(nodes)).keeping_undefined()
-
-
-def _in_order(program: Graph, names: Sequence[str]) -> Graph:
-    """The program with the inputs that a model takes in the model's order, and before all else if they are in another."""
-    order = [name for name in names if name in program.input_names]
-    if [name for name in program.input_names if name in order] == order:
-        return program
-    inputs = {item["name"]: item for item in program.nodes if item.op == "input"}
-    values = dict(zip(program.input_names, program.input_values, strict=True))
-    ordered = [*order, *(name for name in inputs if name not in order)]
-    copy = GraphCopy(program)
-    for name in ordered:
-        copy.position[values[name]] = copy.append(inputs[name])
-    for item, results in copy:
-        if item.op != "input":
-            copy.copy(item, results)
-    return copy.graph()
+        copy.write(values[result], name=name)
+    return copy.graph().keeping_undefined()
 
 
 def _run(path: Path, work: Callable[[], Any], what: str) -> Any:

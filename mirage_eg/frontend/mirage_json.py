@@ -83,7 +83,7 @@ class _Reading:
     def operands(self, operator: Mapping[str, Any]) -> list[int]:
         """The positions of an operator's input tensors, whose stated shapes must be those of the values."""
         positions = []
-        for tensor in _list(operator, "input_tensors"):
+        for tensor in _get(operator, "input_tensors", list):
             guid = _get(tensor, "guid", int)
             if guid not in self.values:
                 raise GraphError(f"got input tensor {guid}, which no operator before it makes")
@@ -134,7 +134,7 @@ def _kernel_graph(operators: list[Any], dtypes: Mapping[int, DType]) -> Graph:
 
 def _kernel_operator(operator: Mapping[str, Any], reading: _Reading) -> None:
     name = _name(operator, "kn_")
-    operands, results = reading.operands(operator), _list(operator, "output_tensors")
+    operands, results = reading.operands(operator), _get(operator, "output_tensors", list)
     match name:
         case "input":
             [tensor] = _exactly(results, 1, "output tensors")
@@ -143,7 +143,7 @@ def _kernel_operator(operator: Mapping[str, Any], reading: _Reading) -> None:
             reading.append(node("output", *operands), [])
         case "customized":
             block, loaded, stored = _block_graph(_get(operator, "bgraph", dict), reading.dtypes)
-            given = [_get(tensor, "guid", int) for tensor in _list(operator, "input_tensors")]
+            given = [_get(tensor, "guid", int) for tensor in _get(operator, "input_tensors", list)]
             operands = [operands[place] for place in _matched(loaded, given, "loaders")]
             order = _matched(stored, [_get(tensor, "guid", int) for tensor in results], "savers")
             reading.append(node("block", *operands, graph=block), [results[place] for place in order])
@@ -161,7 +161,7 @@ def _block_graph(data: Mapping[str, Any], dtypes: Mapping[int, DType]) -> tuple[
 
     def read(operator: Mapping[str, Any]) -> None:
         name = _name(operator, "tb_").replace("forloop_", "")
-        operands, results = reading.operands(operator), _list(operator, "output_tensors")
+        operands, results = reading.operands(operator), _get(operator, "output_tensors", list)
         if name == "input":
             tensor = _get(operator, "dtensor", dict)
             loaded.append(_get(tensor, "guid", int))
@@ -183,7 +183,7 @@ def _block_graph(data: Mapping[str, Any], dtypes: Mapping[int, DType]) -> tuple[
         else:
             reading.append(_plain(operator, name, operands), results)
 
-    _each(_list(data, "operators"), read)
+    _each(_get(data, "operators", list), read)
     return Graph(tuple(reading.checker.nodes), Level.BLOCK, grid, loop, threads), loaded, stored
 
 
@@ -246,7 +246,7 @@ def _same_shape(want: Shape, tensor: Any, what: str) -> None:
 
 def _shape(tensor: Any) -> Shape:
     rank = _get(tensor, "num_dims", int)
-    extents = [_of(extent, int, "an extent") for extent in _list(tensor, "dim")]
+    extents = [_of(extent, int, "an extent") for extent in _get(tensor, "dim", list)]
     if not 1 <= rank <= len(extents) or any(extents[rank:]):
         raise GraphError(f"got num_dims {rank} for the extents {text(extents)}; wanted so many, then zeros")
     return tuple(extents[:rank])
@@ -256,11 +256,6 @@ def _xyz(data: Mapping[str, Any], name: str) -> tuple[int, int, int]:
     value = _get(data, name, dict)
     x, y, z = (_get(value, axis, int) for axis in "xyz")
     return x, y, z
-
-
-def _list(data: Any, name: str) -> list[Any]:
-    value: list[Any] = _get(data, name, list)
-    return value
 
 
 def _get(data: Any, name: str, kind: type) -> Any:

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import getitem
 from pathlib import Path
 from pickle import PickleError, UnpicklingError
@@ -22,7 +22,6 @@ from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, constants_
 from mirage_eg.frontend.fx_translate import Translation
 from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of, is_mutable, nbytes_of, numpy_of, read_of
 from mirage_eg.frontend.imported import AddedInput, Constant, Imported, ImportedSegment, InputKind, Outside
-from mirage_eg.frontend.torch_definitions import defined_ops
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.all_experts import with_all_experts
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
@@ -158,6 +157,24 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     kept = (torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_trilinear3d.vec)
     default = _default_decompositions(tuple(torch._C._dispatch_get_all_op_names()))
     return {**default, **defined_ops(), **{op: decomposition_table[op] for op in kept}}
+
+
+_NAMESPACES = ("quantized_decomposed", "torchao")  # of packages for quantized models, whose ops are written in ATen's
+
+
+def defined_ops() -> dict[Any, Callable[..., Any]]:
+    """The ops of these packages that this process has loaded, with their definitions."""
+    import torch
+
+    key = torch._C.DispatchKey.CompositeExplicitAutograd
+    found: dict[Any, Callable[..., Any]] = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        if space in _NAMESPACES and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd"):
+            packet, _, overload = rest.partition(".")
+            op = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+            found[op] = partial(op._op_dk, key)
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -14,13 +14,12 @@ from mirage_eg.report.draw import to_svg
 from mirage_eg.report.funnel import funnel
 from mirage_eg.report.mutant_regions import regions_svg
 from mirage_eg.report.proof_steps import chain_html
-from mirage_eg.report.tables import compiles_text, record, table
+from mirage_eg.report.tables import columns, compiles_text, record, table
 
 if TYPE_CHECKING:
     from mirage_eg.egraph.explain import Explanation
     from mirage_eg.egraph.expression import Expression
     from mirage_eg.egraph.oracle import Oracle, Saturation
-    from mirage_eg.egraph.rulebook import Rulebook
     from mirage_eg.egraph.saturation_history import SaturationHistory
     from mirage_eg.egraph.soundness.check_file import Report
     from mirage_eg.ir.axes import Axes
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from mirage_eg.pipeline.run.result import CompileRecord
     from mirage_eg.pipeline.run.run_report import RunReport
     from mirage_eg.search.structure import Structure
-    from mirage_eg.search.structure_search import SearchResult
     from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 
@@ -103,14 +101,6 @@ def _history(history: "SaturationHistory") -> str:
     return history_html(history)
 
 
-def _search(found: "SearchResult") -> str:
-    rows = [
-        (record.split, record.saturation.nodes, record.visited, sum(record.pruned.values()), record.structures, record.complete)
-        for record in found.records
-    ]
-    return table(("split", "e-nodes", "visited", "pruned", "structures", "complete"), rows)
-
-
 def _verdict(verdict: "Verdict") -> str:
     bound = verdict.bound_reason if verdict.error_bound is None else f"{verdict.error_bound:.3g}: {verdict.bound_reason}"
     rows = [
@@ -142,10 +132,6 @@ def _layouts(layouts: "ChosenLayouts") -> str:
     return table(LAYOUTS_HEAD, rows) + table(("", ""), [*totals, ("proved best", layouts.optimal)])
 
 
-def _rulebook(rulebook: "Rulebook") -> str:
-    return table(("theory", "laws"), [(theory.path, len(theory.laws)) for theory in rulebook.theories])
-
-
 def _structure(it: "Structure") -> str:
     """The loads and steps of a structure, one line for each value."""
     outputs = {value: output for output, value in enumerate(it.outputs)}
@@ -172,6 +158,15 @@ def _rules_report(report: "Report") -> str:
     return "".join([*pages, f"<p>{'sound' if report.sound else 'not sound'}</p>"])
 
 
+_SEARCH: dict[str, Callable[[Any], object]] = {
+    "split": lambda it: it.split,
+    "e-nodes": lambda it: it.saturation.nodes,
+    "visited": lambda it: it.visited,
+    "pruned": lambda it: sum(it.pruned.values()),
+    "structures": lambda it: it.structures,
+    "complete": lambda it: it.complete,
+}
+
 SVG_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "ir.graph.Graph": to_svg,
     "ir.builder.KernelGraph": lambda graph: to_svg(graph.graph()),
@@ -197,10 +192,12 @@ HTML_FORMATTERS: dict[str, Callable[[Any], str]] = {
     "optimizer.layouts.ChosenLayouts": _layouts,
     "egraph.oracle.Oracle": _oracle,
     "pipeline.run.result.Result": lambda result: result_html(result.report),
-    "egraph.rulebook.Rulebook": _rulebook,
+    "egraph.rulebook.Rulebook": lambda it: columns(
+        {"theory": lambda theory: theory.path, "laws": lambda theory: len(theory.laws)}, it.theories
+    ),
     "egraph.saturation_history.SaturationHistory": _history,
     "egraph.oracle.Saturation": _saturation,
-    "search.structure_search.SearchResult": _search,
+    "search.structure_search.SearchResult": lambda found: columns(_SEARCH, found.records),
     "frontend.coverage.Coverage": lambda it: table(it.rows()[0], it.rows()[1:]),
     "egraph.soundness.check_file.Report": _rules_report,
     "search.structure.Structure": _structure,

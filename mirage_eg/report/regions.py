@@ -1,54 +1,26 @@
 """The regions of a program that was searched in several: a table for the page, and a line for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mirage_eg.pipeline.run.report_sections import RegionSummary
-from mirage_eg.report.tables import table
-
-_HEAD = (
-    "region",
-    "places",
-    "ops",
-    "in block graphs",
-    "kernels",
-    "predicted µs",
-    "verified",
-    "segments searched",
-    "search",
-    "seconds",
-)
+from mirage_eg.report.tables import columns
 
 
 def regions_html(regions: Sequence[RegionSummary]) -> str:
     """The table of the different regions, in the order in which they were searched; empty if there is none."""
-    return table(_HEAD, (_row(number, region) for number, region in enumerate(regions))) if regions else ""
+    return columns(_COLUMNS, enumerate(regions)) if regions else ""
 
 
 def regions_line(regions: Sequence[RegionSummary]) -> str:
     """Places, ops, kernels and completeness of the different regions in one line."""
-    places = sum(len(region.occurrences) for region in regions)
+    places = [len(region.occurrences) for region in regions]
+    times = [f"{count} times " if count > 1 else "" for count in places]
     parts = ", ".join(
-        f"{number}: {_times(region)}{region.in_blocks} of {region.ops} ops in block graphs, {region.kernels} kernels, "
+        f"{number}: {times[number]}{region.in_blocks} of {region.ops} ops in block graphs, {region.kernels} kernels, "
         f"{_extent(region)} in {region.seconds:.1f} s"
         for number, region in enumerate(regions)
     )
-    return f"{places} regions, {len(regions)} different ({parts})"
-
-
-def _row(number: int, region: RegionSummary) -> tuple[object, ...]:
-    evidence = ", ".join(dict.fromkeys((region.verdict, *region.evidence)))
-    return (
-        number,
-        _places(region.occurrences),
-        region.ops,
-        region.in_blocks,
-        region.kernels,
-        f"{region.predicted_us if region.measured_us is None else region.measured_us:.1f}",
-        evidence,
-        region.searched,
-        _extent(region),
-        f"{region.seconds:.1f}",
-    )
+    return f"{sum(places)} regions, {len(regions)} different ({parts})"
 
 
 def _places(numbers: Sequence[int]) -> str:
@@ -67,5 +39,15 @@ def _extent(region: RegionSummary) -> str:
     return "ended before a plan was found"
 
 
-def _times(region: RegionSummary) -> str:
-    return f"{len(region.occurrences)} times " if len(region.occurrences) > 1 else ""
+_COLUMNS: Mapping[str, Callable[[tuple[int, RegionSummary]], object]] = {
+    "region": lambda it: it[0],
+    "places": lambda it: _places(it[1].occurrences),
+    "ops": lambda it: it[1].ops,
+    "in block graphs": lambda it: it[1].in_blocks,
+    "kernels": lambda it: it[1].kernels,
+    "predicted µs": lambda it: f"{it[1].predicted_us if it[1].measured_us is None else it[1].measured_us:.1f}",
+    "verified": lambda it: ", ".join(dict.fromkeys((it[1].verdict, *it[1].evidence))),
+    "segments searched": lambda it: it[1].searched,
+    "search": lambda it: _extent(it[1]),
+    "seconds": lambda it: f"{it[1].seconds:.1f}",
+}

@@ -1,11 +1,11 @@
 """Graph substitutions of a run: a table for the page, and lines for the terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 
 from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.report_sections import RewriteSummary, SimplificationSummary, ThreadGraphsSummary
-from mirage_eg.report.tables import table
+from mirage_eg.report.tables import columns, table
 
 
 def simplification_html(record: SimplificationSummary) -> str:
@@ -38,17 +38,12 @@ def threads_html(records: Sequence[ThreadGraphsSummary]) -> str:
     return f"<h3>Elementwise chains kept in registers</h3>\n{table(('block graph', 'ops before', 'after'), rows)}"
 
 
-_HEAD = (
-    *("ops", "rewritten", "joined weights", "bytes", "as written, µs", "rewritten, µs", "lower bound, µs"),
-    *("extracted, µs", "its bound, µs", "kernels searched", "laws", "seconds"),
-)
-
 _NOTE = "<p>Its bound: of programs whose kernels have one product or reduction each, or were searched.</p>"
 
 
 def rewriting_html(records: Sequence[RewriteSummary]) -> str:
     """The table of the rewritten programs or regions; empty if there is none."""
-    return table(_HEAD, map(_row, records)) + _NOTE if records else ""
+    return columns(_COLUMNS, records) + _NOTE if records else ""
 
 
 def rewriting_lines(records: Sequence[RewriteSummary]) -> Iterator[str]:
@@ -64,18 +59,17 @@ def rewriting_lines(records: Sequence[RewriteSummary]) -> Iterator[str]:
             yield f"{ops}; {as_written}, {it.rewritten_us:.1f} µs rewritten (predicted; {weights}; {searched})"
 
 
-def _row(it: RewriteSummary) -> tuple[object, ...]:
-    return (
-        it.ops.before,
-        it.ops.after,
-        len(it.folded),
-        f"{it.prologue_bytes:,}",
-        f"{it.as_written_us:.1f}",
-        "not searched" if it.rewritten_us is None else f"{it.rewritten_us:.1f}",
-        f"{it.lower_bound_us:.1f}",
-        f"{it.extracted_us:.1f}",
-        f"{it.extracted_bound_us:.1f}",
-        it.kernels_searched,
-        ", ".join(it.laws),
-        f"{it.seconds:.1f}",
-    )
+_COLUMNS: Mapping[str, Callable[[RewriteSummary], object]] = {
+    "ops": lambda it: it.ops.before,
+    "rewritten": lambda it: it.ops.after,
+    "joined weights": lambda it: len(it.folded),
+    "bytes": lambda it: f"{it.prologue_bytes:,}",
+    "as written, µs": lambda it: f"{it.as_written_us:.1f}",
+    "rewritten, µs": lambda it: "not searched" if it.rewritten_us is None else f"{it.rewritten_us:.1f}",
+    "lower bound, µs": lambda it: f"{it.lower_bound_us:.1f}",
+    "extracted, µs": lambda it: f"{it.extracted_us:.1f}",
+    "its bound, µs": lambda it: f"{it.extracted_bound_us:.1f}",
+    "kernels searched": lambda it: it.kernels_searched,
+    "laws": lambda it: ", ".join(it.laws),
+    "seconds": lambda it: f"{it.seconds:.1f}",
+}

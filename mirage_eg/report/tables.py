@@ -1,6 +1,6 @@
 """HTML tables for notebooks and the report; equal rows are merged."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from typing import Any, TypeVar
@@ -9,6 +9,14 @@ from typing import Any, TypeVar
 def table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """A table with one row of headings."""
     return f"<table>{_row(head, 'th')}{''.join(_row(row, 'td') for row in rows)}</table>"
+
+
+Item = TypeVar("Item")
+
+
+def columns(shown: Mapping[str, Callable[[Item], object]], items: Iterable[Item]) -> str:
+    """A table with a row for each item; `shown` has the heading and the cell of each column."""
+    return table([*shown], ([cell(it) for cell in shown.values()] for it in items))
 
 
 def compiles_text(compiles: bool | None) -> str:

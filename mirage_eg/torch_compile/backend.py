@@ -292,7 +292,7 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call
     """Our kernels for segments, torch's own ops for the rest, which have no modes."""
     from torch._dynamo.backends.common import aot_autograd
 
-    from mirage_eg.frontend.torch_definitions import defined_ops
+    from mirage_eg.frontend.torch_export import defined_ops
     from mirage_eg.torch_compile.compile_graph import compile_graph
 
     direct = DirectCall(example_inputs)
@@ -347,7 +347,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._inductor.decomposition import select_decomp_table
 
     from mirage_eg.frontend.aten_ops import HANDLERS
-    from mirage_eg.frontend.torch_definitions import defined_ops
+    from mirage_eg.frontend.torch_export import defined_ops
 
     random = torch.Tag.nondeterministic_seeded
     table = {op: function for op, function in select_decomp_table().items() if str(op) not in HANDLERS or random in op.tags}
