@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from mirage_eg.ir.op.exponentials import EXPM1_HELPER, LOG1P_HELPER
@@ -120,8 +120,10 @@ def _elu_in_onnx(append: Append, number: Constant, x: str, alpha: Any) -> str:
     return append("Where", append("Greater", x, number(0)), x, append("Mul", below, number(alpha)))
 
 
+_activation = partial(ElementwiseOp, keeps_zero=True, bounded=True)
+
 OPS = (
-    ElementwiseOp(
+    _activation(
         name="silu",
         words="x · sigmoid(x)",
         numbers=lambda xp, x: x * _sigmoid(xp, x),
@@ -129,8 +131,6 @@ OPS = (
         field=FieldMeaning(lambda f, x, exponent: f.silu(x, exponent), "exact in exp", reads=((0, SAME), (0, NEXT))),
         triton="{x} * tl.sigmoid({x})",
         torch="torch.nn.functional.silu({x})",
-        keeps_zero=True,
-        bounded=True,
         functions=1,
         aten=("silu",),
         onnx=lambda append, number, x: append("Mul", x, append("Sigmoid", x)),
@@ -149,7 +149,7 @@ OPS = (
         onnx="Sigmoid",
         sign=lambda x: Sign.POSITIVE,
     ),
-    ElementwiseOp(
+    _activation(
         name="gelu",
         words="x · Φ(x) with the normal distribution function Φ, exact form",
         numbers=lambda xp, x: x * (0.5 + 0.5 * erf(xp, x * math.sqrt(0.5))),
@@ -158,13 +158,11 @@ OPS = (
         triton="gelu({x})",
         torch="torch.nn.functional.gelu({x})",
         helpers=(_GELU,),
-        keeps_zero=True,
-        bounded=True,
         functions=0.6,
         torch_functions=2,
         onnx=_gelu_in_onnx,
     ),
-    ElementwiseOp(
+    _activation(
         name="relu",
         words="max(x, 0)",
         numbers=lambda xp, x: xp.maximum(x, 0),
@@ -175,8 +173,6 @@ OPS = (
         triton="nan_max({x}, 0)",
         torch="torch.relu({x})",
         helpers=(NAN_MAX,),
-        keeps_zero=True,
-        bounded=True,
         aten=("relu",),
         onnx=lambda append, number, x: append("Max", x, number(0)),
         power=Fraction(1),
@@ -195,7 +191,7 @@ OPS = (
         bounded=True,
         functions=1,
     ),
-    ElementwiseOp(
+    _activation(
         name="gelu_tanh",
         words="x · (1 + tanh(√(2/π) · (x + 0.044715 x³))) / 2, the approximate form of gelu",
         numbers=lambda xp, x: x * _sigmoid(xp, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)),
@@ -204,8 +200,6 @@ OPS = (
         triton="{x} / (1.0 + tl.exp2({x} * (-2.302208198144325 - 0.1029432395800235 * {x} * {x})))",
         torch='torch.nn.functional.gelu({x}, approximate="tanh")',
         noun="gelu",
-        keeps_zero=True,
-        bounded=True,
         functions=0.6,
         use_gelu=True,
         onnx=_gelu_tanh_in_onnx,
@@ -235,18 +229,16 @@ OPS = (
         onnx="Softplus",
         sign=lambda x: Sign.POSITIVE,
     ),
-    ElementwiseOp(
+    _activation(
         name="mish",
         words="x · tanh(softplus(x))",
         definition=lambda b, x: x * b.tanh(b.softplus(x)),
         triton="mish({x})",
         torch="torch.nn.functional.mish({x})",
         helpers=(_MISH,),
-        keeps_zero=True,
-        bounded=True,
         aten=("mish",),
     ),
-    ElementwiseOp(
+    _activation(
         name="leaky_relu",
         attributes=("slope",),
         numbers=lambda xp, x, slope: xp.where(x > 0, x, float(slope) * x),
@@ -255,13 +247,11 @@ OPS = (
         field=KEYED,
         triton="tl.where({x} > 0, {x}, {slope} * {x})",
         torch="torch.nn.functional.leaky_relu({x}, {slope})",
-        keeps_zero=True,
-        bounded=True,
         onnx=lambda append, number, x, slope: append(
             "Where", append("Greater", x, number(0)), x, append("Mul", x, number(slope))
         ),
     ),
-    ElementwiseOp(
+    _activation(
         name="elu",
         attributes=("alpha",),
         numbers=lambda xp, x, alpha: xp.where(x > 0, x, float(alpha) * xp.expm1(xp.minimum(x, 0))),
@@ -270,8 +260,6 @@ OPS = (
         triton="tl.where({x} > 0, {x}, {alpha} * expm1({x}))",
         torch="torch.nn.functional.elu({x}, {alpha})",
         helpers=(EXPM1_HELPER,),
-        keeps_zero=True,
-        bounded=True,
         functions=1,
         onnx=_elu_in_onnx,
     ),

@@ -1,6 +1,7 @@
 """Bits and quotients of whole numbers: shifts and masks take packed weights out of words, quotients of places are tokens."""
 
 from collections.abc import Callable
+from functools import partial
 from operator import and_, or_, xor
 from typing import Any
 
@@ -41,6 +42,9 @@ def _range_of_xor(x: Range, y: Range) -> Range:
     return (0 if min(ends) >= 0 else -beyond), beyond - 1
 
 
+_of_integers = partial(ElementwiseOp, of_integers_alone=True, keeps_zero=True)
+
+
 def _of_two(name: str, sign: str, function: Any, range: Callable[[Range, Range], Range]) -> ElementwiseOp:
     """Bits of two integers: it commutes."""
 
@@ -49,7 +53,7 @@ def _of_two(name: str, sign: str, function: Any, range: Callable[[Range, Range],
         bits = (xp.where(is_number, it, 0).astype(xp.int64) for it in (x, y))
         return xp.where(is_number, function(*bits).astype(x.dtype), xp.nan)
 
-    return ElementwiseOp(
+    return _of_integers(
         name=f"bitwise_{name}",
         arity=2,
         commutative=True,
@@ -57,32 +61,28 @@ def _of_two(name: str, sign: str, function: Any, range: Callable[[Range, Range],
         numbers=numbers,
         exactly=lambda mp, x, y: mp.mpf(function(int(x), int(y))) if mp.isfinite(x) and mp.isfinite(y) else mp.nan,
         whole=lambda xp, x, y: function(x, y),
-        of_integers_alone=True,
         field=FieldMeaning(
             lambda f, x, y: f.keyed(f.add(x, y), f.multiply(x, y)), "a random function of sum and product", unfaithful=True
         ),
         triton=f"{{x}} {sign} {{y}}",
         torch=f"{{x}} {sign} {{y}}",
         noun="bits",
-        keeps_zero=True,
         onnx=f"Bitwise{name.capitalize()}",
         range=range,
     )
 
 
 SHIFTS_AND_MASKS = (
-    ElementwiseOp(
+    _of_integers(
         name="right_shift",
         attributes=("bits",),
         words="⌊x / 2^bits⌋ of integers",
         numbers=_floored,
         exactly=_floored,
         whole=lambda xp, x, bits: x >> bits,
-        of_integers_alone=True,
         triton=lambda x, bits: f"{x} >> {int(bits)}",
         torch=lambda x, bits: f"{x} >> {int(bits)}",
         noun="shifted",
-        keeps_zero=True,
         taken_bits=lambda bits: (int(bits), 0),
         onnx=lambda append, number, x, bits: append(
             "Div", append("Sub", x, _low_bits(append, number, x, bits)), number(2**bits)
@@ -102,17 +102,15 @@ SHIFTS_AND_MASKS = (
         noun="shifted",
         range=lambda x, y: (min(0, x[0]), max(0, x[1])),
     ),
-    ElementwiseOp(
+    _of_integers(
         name="low_bits",
         attributes=("bits",),
         numbers=lambda xp, x, bits: x - _floored(xp, x, bits) * 2 ** float(bits),
         exactly=lambda mp, x, bits: x - _floored(mp, x, bits) * 2 ** float(bits),
         whole=lambda xp, x, bits: x & (2**bits - 1),
-        of_integers_alone=True,
         triton=lambda x, bits: f"{x} & {2 ** int(bits) - 1}",
         torch=lambda x, bits: f"{x} & {2 ** int(bits) - 1}",
         noun="low",
-        keeps_zero=True,
         taken_bits=lambda bits: (0, int(bits)),
         onnx=_low_bits,
         range=lambda x, bits: (0, 2**bits - 1),
@@ -123,18 +121,16 @@ SHIFTS_AND_MASKS = (
 )
 OPS = (
     *SHIFTS_AND_MASKS,
-    ElementwiseOp(
+    _of_integers(
         name="floor_divide",
         attributes=("divisor",),
         words="⌊x / divisor⌋ of integers, for a divisor above 0",
         numbers=lambda xp, x, divisor: xp.floor(x / float(divisor)),
         exactly=lambda mp, x, divisor: mp.floor(x * divisor.denominator / divisor.numerator),
         whole=lambda xp, x, divisor: x // divisor,
-        of_integers_alone=True,
         triton=lambda x, divisor: f"({x} - ({x} % {int(divisor)} + {int(divisor)}) % {int(divisor)}) // {int(divisor)}",
         torch=lambda x, divisor: f"torch.div({x}, {int(divisor)}, rounding_mode='floor')",
         noun="quotient",
-        keeps_zero=True,
         range=lambda x, divisor: (x[0] // divisor, x[1] // divisor),
     ),
     ElementwiseOp(

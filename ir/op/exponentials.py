@@ -6,6 +6,7 @@ numerator and denominator are of the same u, makes up for it (Kahan; Higham, Acc
 
 import math
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from mirage_eg.ir.op.record import (
@@ -54,20 +55,22 @@ def _by_log(offset: int, factor: float) -> FieldMeaning:
 def _log1p_in_onnx(append: Append, number: Constant, x: str) -> str:
     """log(u) · x/(u − 1) of the rounded u = 1 + x, and x where that is 1."""
     u = append("Add", x, number(1))
-    factor = append("Div", x, append("Sub", u, number(1)))
-    near = append("Less", append("Abs", x), number(1))
-    value = append("Mul", append("Log", u), append("Where", near, factor, number(1)))
-    return append("Where", append("Equal", u, number(1)), x, value)
+    return _with_factor(append, number, x, u, append("Log", u), append("Div", x, append("Sub", u, number(1))))
 
 
 def _expm1_in_onnx(append: Append, number: Constant, x: str) -> str:
     """(u − 1) · x/log(u) of the rounded u = exp(x), and x where that is 1."""
     u = append("Exp", x)
-    factor = append("Div", x, append("Log", u))
+    return _with_factor(append, number, x, u, append("Sub", u, number(1)), append("Div", x, append("Log", u)))
+
+
+def _with_factor(append: Append, number: Constant, x: str, u: str, value: str, factor: str) -> str:
     near = append("Less", append("Abs", x), number(1))
-    value = append("Mul", append("Sub", u, number(1)), append("Where", near, factor, number(1)))
+    value = append("Mul", value, append("Where", near, factor, number(1)))
     return append("Where", append("Equal", u, number(1)), x, value)
 
+
+_logarithm = partial(of_one_name, noun="logarithm", functions=1, pole=True, logarithm=True)
 
 OPS = (
     of_one_name(
@@ -90,40 +93,28 @@ OPS = (
         noun="power",
         functions=1,
     ),
-    of_one_name("log", words="Natural logarithm", field=MONOTONE, noun="logarithm", functions=1, pole=True, logarithm=True),
-    of_one_name(
+    _logarithm("log", words="Natural logarithm", field=MONOTONE),
+    _logarithm(
         "log2",
         words="Logarithm to the base 2, exact for powers of 2",
         exactly=lambda mp, x: real(mp, mp.log(x, 2)),
         field=_by_log(0, 1 / math.log(2)),
-        noun="logarithm",
-        functions=1,
-        pole=True,
-        logarithm=True,
         onnx=lambda append, number, x: append("Mul", append("Log", x), number(1 / math.log(2))),
     ),
-    of_one_name(
+    _logarithm(
         "log10",
         words="Logarithm to the base 10",
         field=_by_log(0, 1 / math.log(10)),
         triton="tl.log2({x}) * 0.30102999566398120",
-        noun="logarithm",
-        functions=1,
-        pole=True,
-        logarithm=True,
         onnx=lambda append, number, x: append("Mul", append("Log", x), number(1 / math.log(10))),
     ),
-    of_one_name(
+    _logarithm(
         "log1p",
         words="log(1 + x), with all digits for small x, too",
         field=_by_log(1, 1),
         triton="log1p({x})",
         helpers=(LOG1P_HELPER,),
-        noun="logarithm",
         keeps_zero=True,
-        functions=1,
-        pole=True,
-        logarithm=True,
         onnx=_log1p_in_onnx,
     ),
     of_one_name(

@@ -1,4 +1,4 @@
-"""ATen's ops that read elements several times, as tiles and nearest neighbours, or fill a tensor whose extents depend on sizes."""
+"""ATen's ops that read elements several times (tiles, nearest neighbours), or fill a tensor whose extents depend on sizes."""
 
 from collections.abc import Mapping
 

@@ -6,7 +6,7 @@ only adds cases. True is a proof over the real numbers; False only says that non
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -93,7 +93,6 @@ _CASES: Mapping[str, Callable[[Node, Sequence[Form]], Iterator[Branch]]] = {
 class _Cases:
     applications: Mapping[Access, tuple[Node, Sequence[Sequence[Product]]]]
     count: int = 0
-    forms: dict[int, Form] = field(default_factory=dict)
 
     def form(self, terms: Sequence[Product]) -> Form:
         """A sum of products as a polynomial of accesses."""

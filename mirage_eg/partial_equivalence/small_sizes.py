@@ -4,7 +4,6 @@ Extents keep their divisibility by 2 and 3, so that a digit of a dim that moves 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.ir.errors import MirageError
@@ -18,14 +17,6 @@ from mirage_eg.partial_equivalence.window_changes import WINDOWED
 
 LONGEST_SIDE = 16  # of an image, before it is shortened
 LARGEST = 1 << 16  # elements of a value of a program that is tried as it is
-
-
-@dataclass(frozen=True, slots=True)
-class _Windows:
-    """Dims of the inputs that are batches, groups of channels, and sides."""
-
-    filters: tuple[int, ...]
-    images: tuple[int, ...]
 
 
 def small(extent: int) -> int:
@@ -42,11 +33,11 @@ def short(side: int) -> int:
 
 def at_small_sizes(program: Graph) -> Graph:
     """The program at small sizes; itself where its ops do not tell which dims may shrink."""
-    windows = _windows(program)
-    if windows is None and not all(map(_has_no_extents, program.nodes)):
+    filters = _filters(program)
+    if filters is None and not all(map(_has_no_extents, program.nodes)):
         return program
     try:
-        return _rebuilt(program, windows)
+        return _rebuilt(program, filters)
     except MirageError:  # a side shorter than a kernel, sums of unequal sides: at its own sizes it is right
         return program
 
@@ -56,8 +47,8 @@ def is_small(program: Graph) -> bool:
     return all(prod(kind.shape) <= LARGEST for kind in program.types)
 
 
-def _windows(program: Graph) -> _Windows | None:
-    """The inputs that are filters, and those that are images; None where an input is neither or both."""
+def _filters(program: Graph) -> set[int] | None:
+    """The inputs that are filters, where all others are images; None where an input is neither or both."""
     filters, images = set[int](), set[int]()
     for item in program.nodes:
         if item.op == CONV2D:
@@ -70,7 +61,7 @@ def _windows(program: Graph) -> _Windows | None:
     given = set(program.input_values)
     if filters & images or not filters <= given or (given - filters - images):
         return None
-    return _Windows(tuple(sorted(filters)), tuple(sorted(images & given)))
+    return filters
 
 
 def _has_no_extents(item: Node) -> bool:
@@ -79,25 +70,25 @@ def _has_no_extents(item: Node) -> bool:
     return item.op in TRANSPOSES or item.kind in kinds
 
 
-def _rebuilt(program: Graph, windows: _Windows | None) -> Graph:
+def _rebuilt(program: Graph, filters: set[int] | None) -> Graph:
     nodes = []
     for item, numbers in program.numbered():
         given = item.mapping
         if item.op == "input":
-            given |= {"shape": _shape(program, numbers[0], windows), "strides": None}
+            given |= {"shape": _shape(program, numbers[0], filters), "strides": None}
         if item.op == CONV2D:
             given["groups"] = small(item["groups"])
         nodes.append(node(item.op, *item.operands, **given))
     return Graph(tuple(nodes))
 
 
-def _shape(program: Graph, value: int, windows: _Windows | None) -> Shape:
-    if windows is None:
+def _shape(program: Graph, value: int, filters: set[int] | None) -> Shape:
+    if filters is None:
         return tuple(map(small, program.types[value].shape))
     first, channels, *sides = program.types[value].shape
     convolutions = [item for item in program.nodes if item.op == CONV2D and value in item.operands]
     groups = convolutions[0]["groups"] if convolutions else 1
-    if value in windows.filters:
+    if value in filters:
         return (small(groups) * small(first // groups), small(channels), *sides)
     images = small(first) * (3 if first > 4 and small(first) < 4 else 1)  # more than a factor that moves
     return (images, small(groups) * small(channels // groups), *map(short, sides))
