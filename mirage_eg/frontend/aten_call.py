@@ -1,7 +1,8 @@
 """One call of an ATen op as its handler reads it: arguments by the names of the op's schema, each of them honoured or refused.
 
 A handler takes every argument that it honours by name. `finish` refuses the call if an argument that was not taken differs from
-its default, so that an unknown attribute leaves the node outside.
+its default, so that an unknown attribute leaves the node outside. Arguments that choose the shape, type or place of the result
+need not be taken: what a handler gives is compared with the type in torch.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -90,7 +91,7 @@ class Call:
         return self.arguments.get(name)
 
     def ignore(self, *names: str) -> None:
-        """Arguments without influence on the values: layouts, devices, gradients."""
+        """Arguments without influence on the values."""
         self.taken.update(names)
 
     def tensor(self, name: str) -> Tensor:
@@ -194,7 +195,9 @@ class Call:
     def finish(self) -> None:
         """Refuse the call if an argument was neither taken nor at its default."""
         for name, value in self.arguments.items():
-            if name not in self.taken and not _same(value, self.defaults.get(name, _NO_DEFAULT)):
+            default = self.defaults.get(name, _NO_DEFAULT)
+            is_default = value is default or (type(value) is type(default) and bool(value == default))
+            if name not in self.taken | _READ_OFF_RESULT | _OF_KERNELS and not is_default:
                 raise UnsupportedError(f"{name} = {value!r} is not supported")
 
     def _of_types(self, name: str, wanted: Sequence[str]) -> Tensor:
@@ -210,6 +213,11 @@ class Call:
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 FLOAT8 = tuple(str(dtype) for dtype in DType if dtype.is_float8)
 _NO_DEFAULT = object()
+_READ_OFF_RESULT = frozenset(
+    ("ceil_mode", "copy", "device", "dtype", "half_to_float", "implicit", "keepdim", "layout", "memory_format")
+    + ("non_blocking", "out_dtype", "output_size", "pin_memory")
+)
+_OF_KERNELS = frozenset(["cudnn_enable", "cudnn_enabled", "scale_grad_by_freq", "sparse", "sparse_grad", "use_fast_accum"])
 _DIMS = frozenset(("dim", "dims", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination", "dimension"))
 
 
@@ -284,13 +292,15 @@ def over(op: str, x: Tensor, dims: Iterable[int]) -> Tensor:
     return x
 
 
+def reduction(op: str, of: Callable[[Call], Tensor], call: Call, flip: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
+    """A reduction over the dims of a call; of an operand that `flip` changes, which is its own inverse."""
+    x = flip(of(call))
+    return reshaped(flip(over(op, x, call.dims("dim", len(x.shape)))), call.result.shape)
+
+
 def spelled(value: float) -> str:
     """A number in the letters of an identifier, with all its digits."""
     return repr(value).replace("-", "minus_").replace(".", "_").replace("+", "")
-
-
-def _same(value: object, default: object) -> bool:
-    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 def _number(name: str, value: Any) -> Fraction:

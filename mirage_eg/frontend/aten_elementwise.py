@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
 from math import log, prod
+from operator import neg
 
-from mirage_eg.frontend.aten_call import Call, Handler, Lazy, cast, named, over, reshaped
+from mirage_eg.frontend.aten_call import Call, Handler, Lazy, cast, named, over, reduction, reshaped
 from mirage_eg.frontend.aten_indicators import truth
 from mirage_eg.frontend.aten_library import place_of_extreme
 from mirage_eg.frontend.aten_rearrangements import cut
@@ -60,26 +61,19 @@ def _extreme(op: Callable[[KernelGraph, Tensor, Tensor | Fraction], Tensor]) -> 
     return lambda call: op(call.graph, call.tensor("self"), call.tensor_or_literal("other"))
 
 
-def _clamp(low_name: str, high_name: str) -> Handler:
-    def clamp(call: Call) -> Tensor:
-        x, g = call.tensor("self"), call.graph
-        low, high = (None if call.take(name) is None else call.operand(name) for name in (low_name, high_name))
-        if isinstance(low, Fraction) and isinstance(high, Fraction) and low <= high:
-            return g.clamp(x, low, high)
-        x = x if low is None else g.maximum(x, low)
-        return x if high is None else g.minimum(x, high)
-
-    return clamp
+def _clamp(low_name: str, high_name: str, call: Call) -> Tensor:
+    x, g = call.tensor("self"), call.graph
+    low, high = (None if call.take(name) is None else call.operand(name) for name in (low_name, high_name))
+    if isinstance(low, Fraction) and isinstance(high, Fraction) and low <= high:
+        return g.clamp(x, low, high)
+    x = x if low is None else g.maximum(x, low)
+    return x if high is None else g.minimum(x, high)
 
 
-def _added_of_two(combine: Callable[[Tensor, Tensor], Tensor]) -> Handler:
+def _added_of_two(combine: Callable[[Tensor, Tensor], Tensor], call: Call) -> Tensor:
     """self + combine(value · tensor1, tensor2): the factor first, as in torch, whose result stays within the range."""
-
-    def added(call: Call) -> Tensor:
-        x, y, value = call.tensor("tensor1"), call.tensor("tensor2"), call.number("value")
-        return _sum(call.tensor("self"), combine(x if value == 1 else x * value, y), Fraction(1))
-
-    return added
+    x, y, value = call.tensor("tensor1"), call.tensor("tensor2"), call.number("value")
+    return _sum(call.tensor("self"), combine(x if value == 1 else x * value, y), Fraction(1))
 
 
 def _gelu(call: Call) -> Tensor:
@@ -142,34 +136,12 @@ def _softplus(call: Call) -> Tensor:
 
 def _of_result_type(call: Call) -> Tensor:
     """The operand in the element type that a reduction computes and returns, which `dtype` may choose."""
-    call.ignore("dtype")
     return cast(call.tensor("self"), call.result.dtype)
 
 
 def _kept(call: Call, x: Tensor, place: int = 0) -> Tensor:
     """x with the dims of torch's result, which are those of x without the reduced ones unless `keepdim`."""
-    call.ignore("keepdim")  # read off the type of the result
     return reshaped(x, call.results[place].shape)
-
-
-def _reduction(op: str, sign: int = 1) -> Handler:
-    def reduce(call: Call) -> Tensor:
-        x = _of_result_type(call)
-        dims = call.dims("dim", len(x.shape))
-        reduced = over(op, x if sign == 1 else -x, dims)
-        return _kept(call, reduced if sign == 1 else -reduced)
-
-    return reduce
-
-
-def _any(call: Call) -> Tensor:
-    x = truth(call, "self")
-    return _kept(call, over("max", x, call.dims("dim", len(x.shape))))
-
-
-def _all(call: Call) -> Tensor:
-    x = 1 - truth(call, "self")
-    return _kept(call, 1 - over("max", x, call.dims("dim", len(x.shape))))
 
 
 def _product(call: Call) -> Tensor:
@@ -186,19 +158,14 @@ def _product(call: Call) -> Tensor:
     return _kept(call, x)
 
 
-def _extreme_along(sign: int) -> Handler:
+def _extreme_along(sign: int, call: Call) -> list[Lazy | str]:
     """`max.dim` and `min.dim`: values and indices."""
-
-    def reduce(call: Call) -> list[Lazy | str]:
-        x = call.tensor("self")
-        dim = call.dim("dim", len(x.shape))
-        call.ignore("keepdim")
-        return [
-            lambda: _kept(call, over("max", x, [dim]) if sign == 1 else -over("max", -x, [dim])),
-            lambda: _kept(call, place_of_extreme(call.graph, x, dim, sign == 1), 1),
-        ]
-
-    return reduce
+    x = call.tensor("self")
+    dim = call.dim("dim", len(x.shape))
+    return [
+        lambda: _kept(call, over("max", x, [dim]) if sign == 1 else -over("max", -x, [dim])),
+        lambda: _kept(call, place_of_extreme(call.graph, x, dim, sign == 1), 1),
+    ]
 
 
 def _variance(call: Call) -> tuple[Tensor, Tensor]:
@@ -218,7 +185,6 @@ def _variance(call: Call) -> tuple[Tensor, Tensor]:
 
 def _var_mean(call: Call) -> list[Lazy | str]:
     variance, mean = _variance(call)
-    call.ignore("keepdim")
     return [lambda: _kept(call, variance), lambda: _kept(call, mean, 1)]
 
 
@@ -249,15 +215,16 @@ HANDLERS: Mapping[str, Handler] = {
     **named("rsub.Tensor rsub.Scalar", lambda call: _sum(call.operand("other"), call.operand("self"), -call.number("alpha"))),
     **named("mul.Tensor mul.Scalar", _mul),
     **named("div.Tensor true_divide.Tensor div.Scalar div.Tensor_mode", _div),
-    "aten.addcmul.default": _added_of_two(lambda x, y: x * y),
-    "aten.addcdiv.default": _added_of_two(lambda x, y: x / y),
+    "aten.addcmul.default": partial(_added_of_two, lambda x, y: x * y),
+    "aten.addcdiv.default": partial(_added_of_two, lambda x, y: x / y),
     "aten.pow.Tensor_Scalar": _pow,
     **named("maximum.default max.other", _extreme(KernelGraph.maximum)),
     **named("minimum.default min.other", _extreme(KernelGraph.minimum)),
     **named(
-        "clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor clamp_max.Tensor", _clamp("min", "max")
+        "clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor clamp_max.Tensor",
+        partial(_clamp, "min", "max"),
     ),
-    "aten.hardtanh.default": _clamp("min_val", "max_val"),
+    "aten.hardtanh.default": partial(_clamp, "min_val", "max_val"),
     "aten.relu6.default": _composed(lambda call, x: call.graph.clamp(x, 0, 6)),
     "aten.exp2.default": _composed(lambda call, x: call.graph.exp(x * _LN_2)),
     "aten.pow.Scalar": _exponential,
@@ -274,15 +241,15 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.elu.default": _elu,
     "aten.softplus.default": _softplus,
     "aten.log_sigmoid.default": _composed(lambda call, x: -call.graph.softplus(-x)),
-    **named("sum.default sum.dim_IntList", _reduction("sum")),
-    **named("mean.default mean.dim", _reduction("mean")),
+    **named("sum.default sum.dim_IntList", partial(reduction, "sum", _of_result_type)),
+    **named("mean.default mean.dim", partial(reduction, "mean", _of_result_type)),
     **named("prod.default prod.dim_int", _product),
-    **named("any.default any.dim any.dims", _any),
-    **named("all.default all.dim all.dims", _all),
-    **named("amax.default max.default", _reduction("max")),
-    **named("amin.default min.default", _reduction("max", -1)),
-    "aten.max.dim": _extreme_along(1),
-    "aten.min.dim": _extreme_along(-1),
+    **named("any.default any.dim any.dims", partial(reduction, "max", truth)),
+    **named("all.default all.dim all.dims", partial(reduction, "max", truth, flip=lambda x: 1 - x)),
+    **named("amax.default max.default", partial(reduction, "max", _of_result_type)),
+    **named("amin.default min.default", partial(reduction, "max", _of_result_type, flip=neg)),
+    "aten.max.dim": partial(_extreme_along, 1),
+    "aten.min.dim": partial(_extreme_along, -1),
     "aten.var.correction": lambda call: _kept(call, _variance(call)[0]),
     "aten.std.correction": lambda call: _kept(call, call.graph.sqrt(_variance(call)[0])),
     "aten.var_mean.correction": _var_mean,

@@ -75,7 +75,6 @@ _MODES = ("sum", "mean", "max")
 
 def _embedding_bag(call: Call) -> Tensor:
     """Bags of one size, as of a matrix of indices: a gather, and a reduction of each bag."""
-    call.ignore("scale_grad_by_freq", "sparse")  # of the backward pass
     call.require("padding_idx", None, -1)
     starts = call.known_array("offsets")
     if starts is None:

@@ -103,7 +103,6 @@ def _grouped_product(call: Call) -> Tensor:
 def _scaled_grouped_product(call: Call) -> Tensor:
     """Rows of float8 times the weights of their groups in float32, times scales of rows, and of columns of each weight."""
     call.require("scale_result", None)
-    call.ignore("use_fast_accum")  # of less exact sums
     x, weights = (call.any_tensor(name) for name in ("self", "mat2"))
     own, other = (call.tensor(name) for name in ("scale_a", "scale_b"))
     if own.shape != x.shape[:1] or other.shape != (weights.shape[0], weights.shape[-1]):
@@ -118,7 +117,6 @@ def _scaled_grouped_product(call: Call) -> Tensor:
 def _by_groups(call: Call, x: Tensor, weights: Tensor, scales: Tensor | None = None) -> Tensor:
     """Rows times the weights of their groups, which are of the type of the rows or are cast to it, and times their scales."""
     call.require("bias", None)
-    call.ignore("out_dtype")
     ends = call.integers("offs")
     if (len(x.shape), len(weights.shape)) != (2, 3):
         raise UnsupportedError(

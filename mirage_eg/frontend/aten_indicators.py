@@ -44,7 +44,7 @@ def _equal(call: Call) -> Tensor:
     return x if number else 1 - x
 
 
-def truth(call: Call, name: str) -> Tensor:
+def truth(call: Call, name: str = "self") -> Tensor:
     """Zeros and ones of a floating-point type: where an operand is true, or a number that is not 0."""
     if call.is_indicator(name):
         return _number_indicator(call, name)

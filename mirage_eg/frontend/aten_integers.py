@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
-from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, cast, expanded, named, over, reshaped
+from mirage_eg.frontend.aten_call import FLOAT8, FLOATING, Call, Handler, cast, expanded, named, reduction
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
@@ -62,41 +63,31 @@ def _common(call: Call) -> str:
 
 
 def _compared(
-    indicator: Callable[[KernelGraph, Tensor, Tensor], Tensor], is_swapped: bool = False, is_denied: bool = False
-) -> Handler:
-    def compare(call: Call) -> Tensor:
-        common = _common(call)
-        operands = [_tensor(call, "self", common), _tensor(call, "other", common)]
-        result = indicator(call.graph, *(reversed(operands) if is_swapped else operands))
-        result = expanded(result, call.result.shape)
-        result = 1 - result if is_denied else result
-        return cast(result, "bool") if common in INTEGERS else result
-
-    return compare
+    indicator: Callable[[KernelGraph, Tensor, Tensor], Tensor], call: Call, is_swapped: bool = False, is_denied: bool = False
+) -> Tensor:
+    common = _common(call)
+    operands = [_tensor(call, "self", common), _tensor(call, "other", common)]
+    result = indicator(call.graph, *(reversed(operands) if is_swapped else operands))
+    result = expanded(result, call.result.shape)
+    result = 1 - result if is_denied else result
+    return cast(result, "bool") if common in INTEGERS else result
 
 
-def _arithmetic(compute: Callable[[KernelGraph, Tensor, Tensor], Tensor]) -> Handler:
-    def arithmetic(call: Call) -> Tensor:
-        dtype = call.result.dtype
-        if dtype == "bool":
-            raise UnsupportedError("arithmetic of bool")
-        x, y = _tensor(call, "self", dtype), _tensor(call, "other", dtype)
-        factor = call.number("alpha") if "alpha" in call.defaults or "alpha" in call.arguments else Fraction(1)
-        if factor.denominator != 1:
-            raise UnsupportedError(f"alpha = {float(factor)} among integers, wanted a whole number")
-        return compute(call.graph, x, y if factor == 1 else y * factor)
-
-    return arithmetic
+def _arithmetic(compute: Callable[[KernelGraph, Tensor, Tensor], Tensor], call: Call) -> Tensor:
+    dtype = call.result.dtype
+    if dtype == "bool":
+        raise UnsupportedError("arithmetic of bool")
+    x, y = _tensor(call, "self", dtype), _tensor(call, "other", dtype)
+    factor = call.number("alpha") if "alpha" in call.defaults or "alpha" in call.arguments else Fraction(1)
+    if factor.denominator != 1:
+        raise UnsupportedError(f"alpha = {float(factor)} among integers, wanted a whole number")
+    return compute(call.graph, x, y if factor == 1 else y * factor)
 
 
 def _divided(call: Call) -> Tensor:
     if (mode := call.take("rounding_mode")) is not None:
         return _whole_quotient(call, mode, is_rest=False)
     return _tensor(call, "self", call.result.dtype) / _tensor(call, "other", call.result.dtype)
-
-
-def _unary(compute: Callable[[KernelGraph, Tensor], Tensor]) -> Handler:
-    return lambda call: compute(call.graph, call.any_tensor("self"))
 
 
 def _clamped(call: Call) -> Tensor:
@@ -106,38 +97,26 @@ def _clamped(call: Call) -> Tensor:
     return x if high is None else g.minimum(x, high)
 
 
-def _chosen(condition: str, yes: str, no: str) -> Handler:
-    def choose(call: Call) -> Tensor:
-        operands = (_tensor(call, name, call.result.dtype) for name in (yes, no))
-        return expanded(call.graph.where(call.indicator(condition), *operands), call.result.shape)
-
-    return choose
+def _chosen(condition: str, yes: str, no: str, call: Call) -> Tensor:
+    operands = (_tensor(call, name, call.result.dtype) for name in (yes, no))
+    return expanded(call.graph.where(call.indicator(condition), *operands), call.result.shape)
 
 
 def _cast(call: Call) -> Tensor:
-    call.ignore("dtype", "layout", "device", "pin_memory", "non_blocking", "copy", "memory_format", "other")
+    call.ignore("other")  # has the type of the result
     if call.result.dtype == "bool":
         x = call.any_tensor("self")
         return cast(1 - call.graph.equal(x, 0), "bool")
+    return _in_result_type(call)
+
+
+def _in_result_type(call: Call) -> Tensor:
     return _tensor(call, "self", call.result.dtype)
 
 
-def _sum(call: Call) -> Tensor:
-    call.ignore("dtype", "keepdim")
-    x = _tensor(call, "self", call.result.dtype)
-    return reshaped(over("sum", x, call.dims("dim", len(x.shape))), call.result.shape)
-
-
-def _extreme(largest: bool) -> Handler:
-    """Of the smallest the largest of −1 − x, which wraps no number."""
-
-    def extreme(call: Call) -> Tensor:
-        call.ignore("keepdim")  # read off the type of the result
-        x = call.any_tensor("self")
-        x = over("max", x if largest else x * -1 - 1, call.dims("dim", len(x.shape)))
-        return reshaped(x if largest else x * -1 - 1, call.result.shape)
-
-    return extreme
+def _opposite(x: Tensor) -> Tensor:
+    """−1 − x, which wraps no number."""
+    return x * -1 - 1
 
 
 def _is_one_number(array: Any) -> bool:
@@ -187,17 +166,13 @@ def _bits_of(x: Tensor, mask: int) -> Tensor:
     return x * 0 if found is None else found
 
 
-def _of_bits(op: str, by_mask: Callable[[Tensor, Tensor, int], Tensor]) -> Handler:
+def _of_bits(op: str, by_mask: Callable[[Tensor, Tensor, int], Tensor], call: Call) -> Tensor:
     """`op` of two tensors; of a mask that is known at import a function of x, x & mask and the mask: sums wrap alike."""
-
-    def compute(call: Call) -> Tensor:
-        x = _tensor(call, "self", call.result.dtype)
-        if "other" in call.types and not _is_one_number(call.known_array("other")):
-            return call.graph.op(op, x, _tensor(call, "other", call.result.dtype))
-        mask = _known(call, "other")
-        return by_mask(x, _bits_of(x, mask), mask)
-
-    return compute
+    x = _tensor(call, "self", call.result.dtype)
+    if "other" in call.types and not _is_one_number(call.known_array("other")):
+        return call.graph.op(op, x, _tensor(call, "other", call.result.dtype))
+    mask = _known(call, "other")
+    return by_mask(x, _bits_of(x, mask), mask)
 
 
 def _whole_quotient(call: Call, mode: str, is_rest: bool) -> Tensor:
@@ -217,21 +192,21 @@ _BY_MASK: Mapping[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "xor": lambda x, common, mask: x + mask - common * 2,
 }
 OF_INTEGERS: Mapping[str, Handler] = {
-    **named("lt.Tensor lt.Scalar", _compared(KernelGraph.less)),
-    **named("le.Tensor le.Scalar", _compared(KernelGraph.less_equal)),
-    **named("gt.Tensor gt.Scalar", _compared(KernelGraph.less, is_swapped=True)),
-    **named("ge.Tensor ge.Scalar", _compared(KernelGraph.less_equal, is_swapped=True)),
-    **named("eq.Tensor eq.Scalar", _compared(KernelGraph.equal)),
-    **named("ne.Tensor ne.Scalar", _compared(KernelGraph.equal, is_denied=True)),
-    **named("add.Tensor add.Scalar", _arithmetic(lambda g, x, y: x + y)),
-    **named("sub.Tensor sub.Scalar", _arithmetic(lambda g, x, y: x - y)),
-    **named("rsub.Tensor rsub.Scalar", _arithmetic(lambda g, x, y: y - x)),
-    **named("mul.Tensor mul.Scalar", _arithmetic(lambda g, x, y: x * y)),
-    **named("maximum.default max.other", _arithmetic(KernelGraph.maximum)),
-    **named("minimum.default min.other", _arithmetic(KernelGraph.minimum)),
+    **named("lt.Tensor lt.Scalar", partial(_compared, KernelGraph.less)),
+    **named("le.Tensor le.Scalar", partial(_compared, KernelGraph.less_equal)),
+    **named("gt.Tensor gt.Scalar", partial(_compared, KernelGraph.less, is_swapped=True)),
+    **named("ge.Tensor ge.Scalar", partial(_compared, KernelGraph.less_equal, is_swapped=True)),
+    **named("eq.Tensor eq.Scalar", partial(_compared, KernelGraph.equal)),
+    **named("ne.Tensor ne.Scalar", partial(_compared, KernelGraph.equal, is_denied=True)),
+    **named("add.Tensor add.Scalar", partial(_arithmetic, lambda g, x, y: x + y)),
+    **named("sub.Tensor sub.Scalar", partial(_arithmetic, lambda g, x, y: x - y)),
+    **named("rsub.Tensor rsub.Scalar", partial(_arithmetic, lambda g, x, y: y - x)),
+    **named("mul.Tensor mul.Scalar", partial(_arithmetic, lambda g, x, y: x * y)),
+    **named("maximum.default max.other", partial(_arithmetic, KernelGraph.maximum)),
+    **named("minimum.default min.other", partial(_arithmetic, KernelGraph.minimum)),
     **named("div.Tensor div.Scalar div.Tensor_mode", _divided),
-    **named("neg.default", _unary(lambda g, x: x * -1)),
-    **named("abs.default", _unary(lambda g, x: g.abs(x))),
+    **named("neg.default", lambda call: call.any_tensor("self") * -1),
+    **named("abs.default", lambda call: call.graph.abs(call.any_tensor("self"))),
     **named("clamp.default clamp.Tensor clamp_min.default clamp_max.default", _clamped),
     **named("bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Tensor __rshift__.Scalar __rshift__.Tensor", _shifted_right),
     **named("bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Tensor __lshift__.Scalar __lshift__.Tensor", _shifted_left),
@@ -240,18 +215,18 @@ OF_INTEGERS: Mapping[str, Handler] = {
         for name, by_mask in _BY_MASK.items()
         for call, handler in named(
             f"bitwise_{name}.Scalar bitwise_{name}.Tensor __{name}__.Scalar __{name}__.Tensor",
-            _of_bits(f"bitwise_{name}", by_mask),
+            partial(_of_bits, f"bitwise_{name}", by_mask),
         ).items()
     },
-    **named("bitwise_not.default", _unary(lambda g, x: x * -1 - 1)),
+    **named("bitwise_not.default", lambda call: _opposite(call.any_tensor("self"))),
     **named("remainder.Scalar remainder.Tensor", lambda call: _whole_quotient(call, "floor", is_rest=True)),
     **named("fmod.Scalar fmod.Tensor", lambda call: _whole_quotient(call, "trunc", is_rest=True)),
-    **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", _chosen("condition", "self", "other")),
-    **named("masked_fill.Scalar masked_fill.Tensor", _chosen("mask", "value", "self")),
+    **named("where.self where.ScalarSelf where.ScalarOther where.Scalar", partial(_chosen, "condition", "self", "other")),
+    **named("masked_fill.Scalar masked_fill.Tensor", partial(_chosen, "mask", "value", "self")),
     **named("to.device to.dtype to.dtype_layout to.other _to_copy.default type_as.default", _cast),
-    **named("sum.default sum.dim_IntList", _sum),
-    **named("amax.default max.default", _extreme(True)),
-    **named("amin.default min.default", _extreme(False)),
+    **named("sum.default sum.dim_IntList", partial(reduction, "sum", _in_result_type)),
+    **named("amax.default max.default", partial(reduction, "max", lambda call: call.any_tensor("self"))),
+    **named("amin.default min.default", partial(reduction, "max", lambda call: call.any_tensor("self"), flip=_opposite)),
 }
 """Handlers of calls with an operand or a result of integers."""
 

@@ -73,7 +73,6 @@ def _trailing(call: Call, x: Tensor) -> tuple[int, ...]:
 
 
 def _layer_norm(call: Call) -> Tensor:
-    call.ignore("cudnn_enable")
     x, weight, bias, eps = call.tensor("input"), call.optional("weight"), call.optional("bias"), call.number("eps")
     z = call.graph.layer_norm(x, _trailing(call, x), weight, bias if weight is not None else None, eps=eps)
     return z if bias is None or weight is not None else z + bias
@@ -111,12 +110,12 @@ def _grouped(call: Call, x: Tensor, groups: int) -> Tensor:
 
 
 def _group_norm(call: Call) -> Tensor:
-    call.ignore("cudnn_enabled", "N", "C", "HxW")  # the extents of the operand
+    call.ignore("N", "C", "HxW")  # the extents of the operand
     return _grouped(call, call.tensor("input"), call.whole("group" if "group" in call.arguments else "num_groups"))
 
 
 def _instance_norm(call: Call) -> Tensor:
-    call.ignore("momentum", "cudnn_enabled", "running_mean", "running_var")
+    call.ignore("momentum", "running_mean", "running_var")
     if not call.take("use_input_stats"):
         raise UnsupportedError("use_input_stats = False is not supported")
     if call.arguments.get("running_mean") is not None:
@@ -126,7 +125,7 @@ def _instance_norm(call: Call) -> Tensor:
 
 
 def _normalized_by_running(call: Call) -> Tensor:
-    call.ignore("momentum", "cudnn_enabled")
+    call.ignore("momentum")
     x, weight, bias = call.tensor("input"), call.optional("weight"), call.optional("bias")
     statistics = call.tensor("running_mean"), call.tensor("running_var")
     z = call.graph.batch_norm(x, *statistics, weight, bias if weight is not None else None, eps=call.number("eps"))
@@ -138,7 +137,7 @@ def _batch_norm(call: Call) -> Tensor:
         return _normalized_by_running(call)
     if call.take("running_mean") is not None or call.take("running_var") is not None:
         raise UnsupportedError("batch norm in training updates its running statistics")
-    call.ignore("momentum", "cudnn_enabled")
+    call.ignore("momentum")
     return _normalized_by_batch(call)[0]
 
 
@@ -172,7 +171,6 @@ def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
 
 def _softmax(call: Call) -> Tensor:
     """In the element type of the result, to which the operand is cast first."""
-    call.ignore("dtype", "half_to_float")
     x = cast(call.tensor("self"), call.result.dtype)
     return call.graph.softmax(x, call.dim("dim", len(x.shape)))
 
@@ -239,14 +237,12 @@ def _least(call: Call, given: Any) -> float:
 
 def _log_softmax(call: Call) -> Tensor:
     """x − log Σ exp(x)."""
-    call.ignore("dtype", "half_to_float")
     x, g = cast(call.tensor("self"), call.result.dtype), call.graph
     return x - g.log(g.sum(g.exp(x), call.dim("dim", len(x.shape))))
 
 
 def _logsumexp(call: Call) -> Tensor:
     x, g = call.tensor("self"), call.graph
-    call.ignore("keepdim")
     return reshaped(g.log(over("sum", g.exp(x), call.dims("dim", len(x.shape)))), call.result.shape)
 
 

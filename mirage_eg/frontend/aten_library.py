@@ -12,7 +12,7 @@ from mirage_eg.ir.builder import Builder, KernelGraph, Tensor
 
 
 def _embedding(call: Call) -> Tensor:
-    call.ignore("padding_idx", "scale_grad_by_freq", "sparse")  # of the backward pass
+    call.ignore("padding_idx")  # of the backward pass
     return call.graph.gather(call.any_tensor("weight"), call.integers("indices"))
 
 
@@ -24,7 +24,6 @@ def _fitting(x: Tensor, index: Tensor, dim: int) -> Tensor:
 
 
 def _gather(call: Call) -> Tensor:
-    call.ignore("sparse_grad")
     x, index = call.any_tensor("self"), call.integers("index")
     dim = call.dim("dim", len(x.shape))
     return call.graph.take_along_dim(_fitting(x, index, dim), index, dim)
@@ -61,7 +60,6 @@ def _diagonal(call: Call) -> Tensor:
 
 
 def _cumsum(call: Call) -> Tensor:
-    call.ignore("dtype")
     if (counted := running_count(call)) is not None:
         return counted
     x = call.any_tensor("self")
@@ -78,31 +76,22 @@ def _running(op: Callable[[Tensor, Tensor], Tensor], x: Tensor, dim: int) -> Ten
 
 
 def _cumprod(call: Call) -> Tensor:
-    call.ignore("dtype")
     x = cast(call.any_tensor("self"), call.result.dtype)
     return _running(Tensor.__mul__, x, call.dim("dim", len(x.shape)))
 
 
-def _running_extreme(op: Callable[[Builder, Tensor, Tensor], Tensor]) -> Handler:
+def _running_extreme(op: Callable[[Builder, Tensor, Tensor], Tensor], call: Call) -> list[Lazy | str]:
     """`cummax` and `cummin`: values and places."""
-
-    def extreme(call: Call) -> list[Lazy | str]:
-        x, dim = call.along()
-        return [
-            lambda: _running(partial(op, x.builder), x, dim),
-            "the places of running extremes are no output of the IR's ops",
-        ]
-
-    return extreme
+    x, dim = call.along()
+    return [
+        lambda: _running(partial(op, x.builder), x, dim),
+        "the places of running extremes are no output of the IR's ops",
+    ]
 
 
-def _argmax(largest: bool) -> Handler:
-    def argmax(call: Call) -> Tensor:
-        x, dim = call.along()
-        call.ignore("keepdim")  # read off the type of the result
-        return reshaped(place_of_extreme(call.graph, x, dim, largest), call.result.shape)
-
-    return argmax
+def _argmax(largest: bool, call: Call) -> Tensor:
+    x, dim = call.along()
+    return reshaped(place_of_extreme(call.graph, x, dim, largest), call.result.shape)
 
 
 def place_of_extreme(g: KernelGraph, x: Tensor, dim: int, largest: bool) -> Tensor:
@@ -139,10 +128,10 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.diag_embed.default": _diagonal,
     "aten.cumsum.default": _cumsum,
     "aten.cumprod.default": _cumprod,
-    "aten.cummax.default": _running_extreme(Builder.maximum),
-    "aten.cummin.default": _running_extreme(Builder.minimum),
-    "aten.argmax.default": _argmax(True),
-    "aten.argmin.default": _argmax(False),
+    "aten.cummax.default": partial(_running_extreme, Builder.maximum),
+    "aten.cummin.default": partial(_running_extreme, Builder.minimum),
+    "aten.argmax.default": partial(_argmax, True),
+    "aten.argmin.default": partial(_argmax, False),
     **named("argsort.default argsort.stable", _argsort),
     **named("sort.default sort.stable", _sort),
     "aten.topk.default": _topk,

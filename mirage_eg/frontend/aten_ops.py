@@ -23,15 +23,7 @@ from mirage_eg.frontend import (
 from mirage_eg.frontend.aten_call import Call, Handled, Handler
 
 _TABLES = (
-    *(
-        aten_convolution,
-        aten_elementwise,
-        aten_experts,
-        aten_rearrangements,
-        aten_repeats,
-        aten_strided,
-        aten_writes,
-    ),
+    *(aten_convolution, aten_elementwise, aten_experts, aten_rearrangements, aten_repeats, aten_strided, aten_writes),
     *(aten_indicators, aten_encoder, aten_layers, aten_library, aten_losses, aten_pooling, aten_quantized),
 )
 _HANDLERS: dict[str, Handler] = {name: handler for table in _TABLES for name, handler in table.HANDLERS.items()}

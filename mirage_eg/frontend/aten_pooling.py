@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import prod
+from typing import Any
 
 from mirage_eg.frontend.aten_call import Call, Handler, first_of, reshaped
 from mirage_eg.frontend.aten_convolution import per_dim, spread
-from mirage_eg.frontend.aten_rearrangements import cut
+from mirage_eg.frontend.aten_rearrangements import cut, without
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 
@@ -27,14 +29,14 @@ class _Windows:
         """Whether a window reaches beyond the padding, as with ceil_mode."""
         return any(after > before for before, after in zip(self.before, self.after, strict=True))
 
-    def tile(self, extents: Sequence[int]) -> bool:
+    @property
+    def tile(self) -> bool:
         """Whether windows of elements of the operand follow each other."""
         return self.strides == self.sizes and not any((*self.before, *self.after)) and set(self.dilations) == {1}
 
 
 def _windows(call: Call, x: Tensor, dims: int) -> _Windows:
     """`ceil_mode` is read off the number of windows in the result."""
-    call.ignore("ceil_mode")
     sizes = per_dim(call, "kernel_size", dims)
     strides = per_dim(call, "stride", dims) or sizes
     before = per_dim(call, "padding", dims) or (0,) * dims
@@ -56,83 +58,62 @@ def _tiled(call: Call, x: Tensor, op: str, sizes: Sequence[int]) -> Tensor:
     for place, (size, count) in enumerate(zip(sizes, counts, strict=True), len(x.shape) - dims):
         x = cut(x, place, 0, count * size)
         x = reshaped(x, (*x.shape[:place], count, size, *x.shape[place + 1 :]))
-        x = call.graph.op(op, x, dim=place + 1)
-        x = reshaped(x, (*x.shape[: place + 1], *x.shape[place + 2 :]))
+        x = without(call.graph.op(op, x, dim=place + 1), place + 1)
     return x
 
 
 def _images(x: Tensor, dims: int) -> Tensor:
     """x as images [N, C, H, W]; of one dim with height 1."""
-    plane = x.shape[-dims:]
     lead = x.shape[:-dims] if len(x.shape) == dims + 2 else (1, prod(x.shape[:-dims]))
-    return reshaped(x, (*lead, *spread(plane, 1)))
+    return reshaped(x, (*lead, *spread(x.shape[-dims:], 1)))
 
 
-def _max_pool(dims: int) -> Handler:
-    def pool(call: Call) -> Tensor:
-        x = call.tensor("self")
-        windows = _windows(call, x, dims)
-        if windows.tile(x.shape[-dims:]):
-            return _tiled(call, x, "max", windows.sizes)
-        z = call.graph.op(
-            f"max_pool{max(dims, 2)}d",
-            _images(x, dims),
-            window=spread(windows.sizes, 1),
-            strides=spread(windows.strides, 1),
-            pads=(*spread(windows.before, 0), *spread(windows.after, 0)),
-            dilations=spread(windows.dilations, 1),
-        )
-        return reshaped(z, call.result.shape)
-
-    return pool
+def _pooled(op: str, images: Tensor, windows: _Windows, **given: Any) -> Tensor:
+    """The library op of this name and as many dims on images."""
+    sizes, strides = spread(windows.sizes, 1), spread(windows.strides, 1)
+    return images.builder.op(f"{op}_pool{len(sizes)}d", images, window=sizes, strides=strides, **given)
 
 
-def _avg_pool(dims: int) -> Handler:
+def _max_pool(dims: int, call: Call) -> Tensor:
+    x = call.tensor("self")
+    windows = _windows(call, x, dims)
+    if windows.tile:
+        return _tiled(call, x, "max", windows.sizes)
+    pads = (*spread(windows.before, 0), *spread(windows.after, 0))
+    z = _pooled("max", _images(x, dims), windows, pads=pads, dilations=spread(windows.dilations, 1))
+    return reshaped(z, call.result.shape)
+
+
+def _avg_pool(dims: int, call: Call) -> Tensor:
     """Padding that torch counts is a pad of its own where a window reaches beyond it: that part is not counted."""
-
-    def pool(call: Call) -> Tensor:
-        x, counted = call.tensor("self"), bool(call.take("count_include_pad"))
-        divisor = call.take("divisor_override") if "divisor_override" in call.arguments else None
-        windows = _windows(call, x, dims)
-        if divisor is None and windows.tile(x.shape[-dims:]):
-            return _tiled(call, x, "mean", windows.sizes)
-        images = _images(x, dims)
-        before, after = spread(windows.before, 0), spread(windows.after, 0)
-        if divisor is None and counted and windows.clipped:
-            images = call.graph.pad(images, ((0, 0), (0, 0), *((one, one) for one in before)))
-            after, before = tuple(b - a for a, b in zip(before, after, strict=True)), (0,) * len(before)
-            counted = False
-        z = call.graph.op(
-            f"avg_pool{max(dims, 2)}d",
-            images,
-            window=spread(windows.sizes, 1),
-            strides=spread(windows.strides, 1),
-            pads=(*before, *after),
-            count_include_pad=int(counted or divisor is not None),
-        )
-        z = z if divisor is None else z * Fraction(prod(windows.sizes), call.whole("divisor_override"))
-        return reshaped(z, call.result.shape)
-
-    return pool
+    x, counted = call.tensor("self"), bool(call.take("count_include_pad"))
+    divisor = call.take("divisor_override") if "divisor_override" in call.arguments else None
+    windows = _windows(call, x, dims)
+    if divisor is None and windows.tile:
+        return _tiled(call, x, "mean", windows.sizes)
+    images = _images(x, dims)
+    before, after = spread(windows.before, 0), spread(windows.after, 0)
+    if divisor is None and counted and windows.clipped:
+        images = call.graph.pad(images, ((0, 0), (0, 0), *((one, one) for one in before)))
+        after, before = tuple(b - a for a, b in zip(before, after, strict=True)), (0,) * len(before)
+        counted = False
+    z = _pooled("avg", images, windows, pads=(*before, *after), count_include_pad=int(counted or divisor is not None))
+    z = z if divisor is None else z * Fraction(prod(windows.sizes), call.whole("divisor_override"))
+    return reshaped(z, call.result.shape)
 
 
 _MOST = 64  # windows of different sizes along a dim
 
 
-def _adaptive(op: str, dims: int) -> Handler:
+def _adaptive(op: str, dims: int, call: Call) -> Tensor:
     """Window i of n along a dim of extent e is [⌊i·e/n⌋, ⌈(i+1)·e/n⌉)."""
-
-    def pool(call: Call) -> Tensor:
-        x = call.tensor("self")
-        call.ignore("output_size")  # read off the type of the result
-        counts, extents = call.result.shape[-dims:], x.shape[-dims:]
-        if all(extent % count == 0 for count, extent in zip(counts, extents, strict=True)):
-            return _tiled(call, x, op, [extent // count for count, extent in zip(counts, extents, strict=True)])
-        for dim, count in enumerate(counts, len(x.shape) - dims):
-            x = _adaptive_along(x, op, dim, count)
-        return x
-
-    return pool
+    x = call.tensor("self")
+    counts, extents = call.result.shape[-dims:], x.shape[-dims:]
+    if all(extent % count == 0 for count, extent in zip(counts, extents, strict=True)):
+        return _tiled(call, x, op, [extent // count for count, extent in zip(counts, extents, strict=True)])
+    for dim, count in enumerate(counts, len(x.shape) - dims):
+        x = _adaptive_along(x, op, dim, count)
+    return x
 
 
 def _adaptive_along(x: Tensor, op: str, dim: int, count: int) -> Tensor:
@@ -151,10 +132,10 @@ def _adaptive_along(x: Tensor, op: str, dim: int, count: int) -> Tensor:
 _PLACES = "the places of the maxima of a pooling are no output of the IR's op"
 
 HANDLERS: Mapping[str, Handler] = {
-    **{f"aten.avg_pool{dims}d.default": _avg_pool(dims) for dims in (1, 2, 3)},
-    **{f"aten.max_pool{dims}d.default": _max_pool(dims) for dims in (1, 2, 3)},
-    **{f"aten.max_pool{dims}d_with_indices.default": first_of(_max_pool(dims), _PLACES) for dims in (2, 3)},
-    **{f"aten.adaptive_avg_pool{dims}d.default": _adaptive("mean", dims) for dims in (1, 2, 3)},
-    **{f"aten._adaptive_avg_pool{dims}d.default": _adaptive("mean", dims) for dims in (2, 3)},
-    **{f"aten.adaptive_max_pool{dims}d.default": first_of(_adaptive("max", dims), _PLACES) for dims in (1, 2, 3)},
+    **{f"aten.avg_pool{dims}d.default": partial(_avg_pool, dims) for dims in (1, 2, 3)},
+    **{f"aten.max_pool{dims}d.default": partial(_max_pool, dims) for dims in (1, 2, 3)},
+    **{f"aten.max_pool{dims}d_with_indices.default": first_of(partial(_max_pool, dims), _PLACES) for dims in (2, 3)},
+    **{f"aten.adaptive_avg_pool{dims}d.default": partial(_adaptive, "mean", dims) for dims in (1, 2, 3)},
+    **{f"aten._adaptive_avg_pool{dims}d.default": partial(_adaptive, "mean", dims) for dims in (2, 3)},
+    **{f"aten.adaptive_max_pool{dims}d.default": first_of(partial(_adaptive, "max", dims), _PLACES) for dims in (1, 2, 3)},
 }

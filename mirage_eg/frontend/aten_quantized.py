@@ -48,7 +48,6 @@ class _Factors:
 
 def _scaled(call: Call, left_scale: Tensor, right_scale: Tensor) -> Tensor:
     """A product of float8 in float32, times scales of blocks of each operand."""
-    call.ignore("use_fast_accum", "out_dtype")  # of less exact sums; read off the result
     left, right = (cast(call.any_tensor(name), "float32") for name in ("self", "mat2"))
     result = _Factors(left, right, left_scale, right_scale).product()
     bias = call.optional("bias")

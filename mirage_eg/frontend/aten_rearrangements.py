@@ -30,14 +30,8 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression
 
 
-def _same(*ignored: str) -> Handler:
-    """The operand itself; the ignored arguments choose layouts and devices."""
-
-    def same(call: Call) -> Tensor:
-        call.ignore(*ignored)
-        return call.any_tensor("self")
-
-    return same
+def _same(call: Call) -> Tensor:
+    return call.any_tensor("self")
 
 
 def _dropout(call: Call) -> Tensor:
@@ -50,7 +44,7 @@ def _dropout(call: Call) -> Tensor:
 
 def _cast(call: Call) -> Tensor:
     """The operand in torch's element type of the result; as bool, the indicator of other numbers than 0."""
-    call.ignore("dtype", "layout", "device", "pin_memory", "non_blocking", "copy", "memory_format", "other")
+    call.ignore("other")  # has the type of the result
     x, source, target = call.any_tensor("self"), call.types["self"].dtype, call.result.dtype
     if source == target:
         return x
@@ -70,7 +64,7 @@ def _reshape(call: Call) -> Tensor:
 
 
 def _expand(call: Call) -> Tensor:
-    call.ignore("size", "implicit", "other")
+    call.ignore("size", "other")
     return expanded(call.any_tensor("self"), call.result.shape)
 
 
@@ -96,22 +90,15 @@ def _permute(call: Call) -> Tensor:
     return permuted(x, call.dims("dims", len(x.shape)))
 
 
-def _swap(first: str, second: str) -> Handler:
-    def swap(call: Call) -> Tensor:
-        x = call.any_tensor("self")
-        return swapped(x, call.dim(first, len(x.shape)), call.dim(second, len(x.shape)))
-
-    return swap
+def _swap(first: str, second: str, call: Call) -> Tensor:
+    x = call.any_tensor("self")
+    return swapped(x, call.dim(first, len(x.shape)), call.dim(second, len(x.shape)))
 
 
-def _with_order(order: Callable[[list[int]], list[int]]) -> Handler:
+def _with_order(order: Callable[[list[int]], list[int]], call: Call) -> Tensor:
     """The operand with its dims in the order that a function gives 0, 1, …"""
-
-    def ordered(call: Call) -> Tensor:
-        x = call.any_tensor("self")
-        return permuted(x, order([*range(len(x.shape))]))
-
-    return ordered
+    x = call.any_tensor("self")
+    return permuted(x, order([*range(len(x.shape))]))
 
 
 def _move(call: Call) -> Tensor:
@@ -164,7 +151,7 @@ def _slice(call: Call) -> Tensor:
 
 def _copy(call: Call) -> Tensor:
     """`src` in the shape and element type of `self`: what a functional graph has for an assignment."""
-    call.ignore("self", "non_blocking")
+    call.ignore("self")
     return expanded(cast(call.any_tensor("src"), call.result.dtype), call.result.shape)
 
 
@@ -234,14 +221,10 @@ def _pieces(x: Tensor, dim: int, sizes: Sequence[int]) -> list[Lazy | str]:
     return [partial(cut, x, dim, start, start + size) for start, size in zip(starts, sizes, strict=True)]
 
 
-def _parts(sizes: Callable[[Call, int], Sequence[int]]) -> Handler:
+def _parts(sizes: Callable[[Call, int], Sequence[int]], call: Call) -> list[Lazy | str]:
     """Parts along a dim of the sizes that a function gives for the call and the extent of the dim."""
-
-    def split(call: Call) -> list[Lazy | str]:
-        x, dim = call.along()
-        return _pieces(x, dim, sizes(call, x.shape[dim]))
-
-    return split
+    x, dim = call.along()
+    return _pieces(x, dim, sizes(call, x.shape[dim]))
 
 
 def _equal(size: int, extent: int) -> list[int]:
@@ -391,8 +374,8 @@ def _roll(call: Call) -> Tensor:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **named("contiguous.default clone.default", _same("memory_format")),
-    **named("alias.default detach.default detach_.default lift_fresh_copy.default positive.default", _same()),
+    **named("contiguous.default clone.default alias.default detach.default detach_.default", _same),
+    **named("lift_fresh_copy.default positive.default", _same),
     **named("dropout.default feature_dropout.default", _dropout),
     "aten.native_dropout.default": first_of(_dropout, "the mask of dropout is random"),
     **named("to.dtype to.dtype_layout to.device to.other _to_copy.default type_as.default", _cast),
@@ -400,10 +383,10 @@ HANDLERS: Mapping[str, Handler] = {
     **named("flatten.using_ints unflatten.int unsqueeze.default squeeze.default squeeze.dim squeeze.dims", _reshape),
     **named("expand.default expand_as.default broadcast_to.default", _expand),
     "aten.permute.default": _permute,
-    **named("transpose.int swapdims.default", _swap("dim0", "dim1")),
-    "aten.swapaxes.default": _swap("axis0", "axis1"),
-    **named("t.default numpy_T.default", _with_order(lambda dims: dims[::-1])),
-    "aten.mT.default": _with_order(lambda dims: [*dims[:-2], *dims[:-3:-1]]),
+    **named("transpose.int swapdims.default", partial(_swap, "dim0", "dim1")),
+    "aten.swapaxes.default": partial(_swap, "axis0", "axis1"),
+    **named("t.default numpy_T.default", partial(_with_order, lambda dims: dims[::-1])),
+    "aten.mT.default": partial(_with_order, lambda dims: [*dims[:-2], *dims[:-3:-1]]),
     **named("movedim.intlist movedim.int", _move),
     "aten.diagonal.default": _diagonal,
     "aten.trace.default": lambda call: reshaped(call.graph.sum(diagonal(call.tensor("self"), 0, 1), 0), ()),
@@ -414,10 +397,10 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.slice_scatter.default": _slice_scatter,
     "aten.select_scatter.default": _select_scatter,
     "aten.select.int": _select,
-    **named("split.Tensor unsafe_split.Tensor", _parts(lambda call, extent: _equal(call.whole("split_size"), extent))),
-    "aten.split_with_sizes.default": _parts(lambda call, extent: call.take("split_sizes")),
-    "aten.split.sizes": _parts(lambda call, extent: call.take("split_size")),
-    "aten.chunk.default": _parts(lambda call, extent: _equal(-(-extent // call.whole("chunks")), extent)),
+    **named("split.Tensor unsafe_split.Tensor", partial(_parts, lambda call, extent: _equal(call.whole("split_size"), extent))),
+    "aten.split_with_sizes.default": partial(_parts, lambda call, extent: call.take("split_sizes")),
+    "aten.split.sizes": partial(_parts, lambda call, extent: call.take("split_size")),
+    "aten.chunk.default": partial(_parts, lambda call, extent: _equal(-(-extent // call.whole("chunks")), extent)),
     "aten.unbind.int": _unbind,
     **named("cat.default concat.default", _cat),
     "aten.stack.default": _stack,

@@ -1,6 +1,7 @@
 """ATen's ops that read elements several times (tiles, nearest neighbours), or fill a tensor whose extents depend on sizes."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from mirage_eg.ir.sizes import Dim, SizeExpression
 
 
 def _repeat_interleave(call: Call) -> Tensor:
-    call.ignore("output_size")
     x, times = call.any_tensor("self"), call.whole("repeats")
     if call.take("dim") is None:
         return call.graph.repeat(reshaped(x, (call.result.shape[0] // times,)), times, 0)
@@ -22,33 +22,26 @@ def _repeat_interleave(call: Call) -> Tensor:
 _SCALES = ("scales_d", "scales_h", "scales_w")
 
 
-def _nearest(dims: int) -> Handler:
+def _nearest(dims: int, call: Call) -> Tensor:
     """`upsample_nearest`: element i of the result is element ⌊i · s⌋ of the operand, with s in float32."""
-
-    def upsample(call: Call) -> Tensor:
-        call.ignore("output_size")  # read off the type of the result
-        x = call.any_tensor("input" if "input" in call.arguments else "self")
-        scales = call.take("scale_factors") or [
-            call.take(name) for name in (_SCALES[-dims:] if dims > 1 else ("scales",)) if name in call.arguments
-        ]
-        for dim, scale in zip(range(len(x.shape) - dims, len(x.shape)), scales or [None] * dims, strict=True):
-            extent, wanted = x.shape[dim], call.result.shape[dim]
-            step = np.float32(1 / scale) if scale else np.float32(extent) / np.float32(wanted)
-            read = np.floor(np.arange(wanted, dtype=np.float32) * step).astype(np.int64).clip(max=extent - 1)
-            times = wanted // extent
-            if {type(extent), type(wanted)} != {int}:
-                raise UnsupportedError(f"an extent of {extent} becomes {wanted}, wanted numbers")
-            if wanted % extent or (read != np.arange(wanted) // times).any():
-                if wanted == 2 * extent:
-                    raise UnsupportedError(
-                        f"an extent of {extent} becomes {wanted} by a scale of {scale}: kernels of torch differ"
-                    )
-                x = at_places(call, x, [read], dim)
-            elif times > 1:
-                x = call.graph.repeat(x, times, dim)
-        return x
-
-    return upsample
+    x = call.any_tensor("input" if "input" in call.arguments else "self")
+    scales = call.take("scale_factors") or [
+        call.take(name) for name in (_SCALES[-dims:] if dims > 1 else ("scales",)) if name in call.arguments
+    ]
+    for dim, scale in zip(range(len(x.shape) - dims, len(x.shape)), scales or [None] * dims, strict=True):
+        extent, wanted = x.shape[dim], call.result.shape[dim]
+        step = np.float32(1 / scale) if scale else np.float32(extent) / np.float32(wanted)
+        read = np.floor(np.arange(wanted, dtype=np.float32) * step).astype(np.int64).clip(max=extent - 1)
+        times = wanted // extent
+        if {type(extent), type(wanted)} != {int}:
+            raise UnsupportedError(f"an extent of {extent} becomes {wanted}, wanted numbers")
+        if wanted % extent or (read != np.arange(wanted) // times).any():
+            if wanted == 2 * extent:
+                raise UnsupportedError(f"an extent of {extent} becomes {wanted} by a scale of {scale}: kernels of torch differ")
+            x = at_places(call, x, [read], dim)
+        elif times > 1:
+            x = call.graph.repeat(x, times, dim)
+    return x
 
 
 def _tile(call: Call) -> Tensor:
@@ -63,22 +56,18 @@ def _tile(call: Call) -> Tensor:
     return x
 
 
-def _filled(value: int | None) -> Handler:
+def _filled(value: int | None, call: Call) -> Tensor:
     """A tensor of one number, `fill_value` where None is given; zeros, too, where torch leaves the elements open."""
-
-    def fill(call: Call) -> Tensor:
-        call.ignore("self", "size", "dtype", "layout", "device", "pin_memory", "memory_format")
-        number = call.constant(call.take("fill_value") if value is None else value, call.result.dtype)
-        return call.graph.broadcast(number, call.result.shape) if call.result.shape else number
-
-    return fill
+    call.ignore("self", "size")
+    number = call.constant(call.take("fill_value") if value is None else value, call.result.dtype)
+    return call.graph.broadcast(number, call.result.shape) if call.result.shape else number
 
 
 def _places(call: Call) -> Tensor:
     """0, 1, … below a multiple of a size: torch computes what an input can be."""
     call.require("start", None, 0)
     call.require("step", None, 1)
-    call.ignore("end", "dtype", "layout", "device", "pin_memory")
+    call.ignore("end")
     [extent] = call.result.shape
     if isinstance(extent, Dim) or not isinstance(extent, SizeExpression):
         raise UnsupportedError(f"{extent} numbers, wanted a multiple of a size")
@@ -88,9 +77,13 @@ def _places(call: Call) -> Tensor:
 HANDLERS: Mapping[str, Handler] = {
     "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.repeat.default": _tile,
-    **{f"aten.upsample_nearest{dims}d.{overload}": _nearest(dims) for dims in (1, 2, 3) for overload in ("vec", "default")},
+    **{
+        f"aten.upsample_nearest{dims}d.{overload}": partial(_nearest, dims)
+        for dims in (1, 2, 3)
+        for overload in ("vec", "default")
+    },
     **named("arange.default arange.start arange.start_step", _places),
-    **named("empty_like.default new_empty.default zeros_like.default new_zeros.default", _filled(0)),
-    **named("ones_like.default new_ones.default", _filled(1)),
-    **named("full_like.default new_full.default", _filled(None)),
+    **named("empty_like.default new_empty.default zeros_like.default new_zeros.default", partial(_filled, 0)),
+    **named("ones_like.default new_ones.default", partial(_filled, 1)),
+    **named("full_like.default new_full.default", partial(_filled, None)),
 }

@@ -6,6 +6,7 @@ which Inductor reads in one kernel; here each would be a kernel.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -111,11 +112,8 @@ def _scatter_add(call: Call) -> Tensor:
     return reshaped(_added(call, flat, values, np.ravel_multi_index(places, x.shape).reshape(-1), 0), x.shape)
 
 
-def _left(reason: str) -> Handler:
-    def refuse(call: Call) -> Tensor:
-        raise UnsupportedError(reason)
-
-    return refuse
+def _left(reason: str, call: Call) -> Tensor:
+    raise UnsupportedError(reason)
 
 
 _ATOMIC = "sums at indices that only a call knows are atomic additions, which Inductor fuses with what computes the terms"
@@ -125,6 +123,6 @@ HANDLERS: Mapping[str, Handler] = {
     **named("index_put.default _unsafe_index_put.default", _index_put),
     **named("index_add.default", _index_add),
     **named("scatter_add.default scatter_reduce.two", _scatter_add),
-    **named("index_reduce.default", _left(_ATOMIC)),
-    **named("grid_sampler_2d.default grid_sampler_3d.default", _left(_SAMPLED)),
+    **named("index_reduce.default", partial(_left, _ATOMIC)),
+    **named("grid_sampler_2d.default grid_sampler_3d.default", partial(_left, _SAMPLED)),
 }

@@ -7,6 +7,7 @@ torch's, and its pair is torch's view of its result. Nodes that no other reads t
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mirage_eg.frontend.fx_values import Fx
@@ -125,13 +126,10 @@ def _product(it: _Pairs, x: Any, y: Any) -> Fx:
     return it.call("mul.Tensor", it.of(x), it.call("unsqueeze", y, -1) if hasattr(y, "meta") else y)
 
 
-def _sum(name: str) -> Callable[..., Fx | None]:
-    def summed(it: _Pairs, x: Any, y: Any, alpha: object = 1) -> Fx | None:
-        if alpha != 1 or not all(_is_complex(each) and hasattr(each, "meta") for each in (x, y)):
-            return None
-        return it.call(name, it.of(x), it.of(y))
-
-    return summed
+def _sum(name: str, it: _Pairs, x: Any, y: Any, alpha: object = 1) -> Fx | None:
+    if alpha != 1 or not all(_is_complex(each) and hasattr(each, "meta") for each in (x, y)):
+        return None
+    return it.call(name, it.of(x), it.of(y))
 
 
 def _conjugate(it: _Pairs, x: Fx) -> Fx:
@@ -143,15 +141,11 @@ def _in_shape(name: str) -> Callable[..., Fx]:
     return lambda it, x, shape, implicit=False: it.call(name, it.of(x), [*shape, 2])
 
 
-def _along(name: str, new: int = 0) -> Callable[..., Fx]:
+def _along(name: str, it: _Pairs, x: Fx, *args: Any, new: int = 0) -> Fx:
     """An op along dims counted from 0; `new` dims more than the operand has."""
-
-    def along(it: _Pairs, x: Fx, *args: Any) -> Fx:
-        rank = max(x.meta["val"].dim() + new, 1)  # without dims, dim 0 is the one that an op may name
-        count = 2 if name == "transpose.int" else 1
-        return it.call(name, it.of(x), *(dim % rank for dim in args[:count]), *args[count:])
-
-    return along
+    rank = max(x.meta["val"].dim() + new, 1)  # without dims, dim 0 is the one that an op may name
+    count = 2 if name == "transpose.int" else 1
+    return it.call(name, it.of(x), *(dim % rank for dim in args[:count]), *args[count:])
 
 
 def _permuted(it: _Pairs, x: Fx, dims: list[int]) -> Fx:
@@ -165,13 +159,13 @@ _COMPLEX: Mapping[str, Callable[..., Fx | None]] = {
     "aten.polar.default": _polar,
     "aten.exp.default": _exponential,
     "aten.mul.Tensor": _product,
-    "aten.add.Tensor": _sum("add.Tensor"),
-    "aten.sub.Tensor": _sum("sub.Tensor"),
+    "aten.add.Tensor": partial(_sum, "add.Tensor"),
+    "aten.sub.Tensor": partial(_sum, "sub.Tensor"),
     **dict.fromkeys(("aten._conj.default", "aten.conj_physical.default", "aten._conj_physical.default"), _conjugate),
     **{f"aten.{name}.default": _in_shape("reshape") for name in ("view", "reshape", "_unsafe_view")},
     "aten.expand.default": _in_shape("expand"),
-    **{f"aten.{name}": _along(name) for name in ("select.int", "slice.Tensor", "transpose.int", "squeeze.dim")},
-    "aten.unsqueeze.default": _along("unsqueeze", new=1),
+    **{f"aten.{name}": partial(_along, name) for name in ("select.int", "slice.Tensor", "transpose.int", "squeeze.dim")},
+    "aten.unsqueeze.default": partial(_along, "unsqueeze", new=1),
     "aten.permute.default": _permuted,
     **{f"aten.{name}.default": _copied for name in ("alias", "clone", "detach", "_to_copy")},
     **{f"aten.to.{name}": _copied for name in ("dtype", "dtype_layout", "device", "other")},

@@ -6,6 +6,7 @@ inputs are cast at the start, results at the end, and operands of products are r
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -128,11 +129,8 @@ def _names(operands: Sequence[OnnxValue]) -> list[str]:
     return [operand.name for operand in operands]
 
 
-def _comparison(op: str) -> Writer:
-    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-        return body.cast(body.append(op, *_names(_alike(body, operands))), body.held(result.dtype))
-
-    return write
+def _comparison(op: str, body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    return body.cast(body.append(op, *_names(_alike(body, operands))), body.held(result.dtype))
 
 
 def _alike(body: OnnxBody, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
@@ -194,14 +192,11 @@ def _rounded(body: OnnxBody, operand: OnnxValue) -> str:
     return body.cast(body.cast(operand.name, dtype), body.held(dtype))
 
 
-def _reduction(op: str) -> Writer:
-    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-        [x] = operands
-        wide = result.dtype.is_integer and x.type.dtype is not result.dtype
-        name = body.cast(x.name, result.dtype) if wide else x.name
-        return body.append(op, name, body.numbers(attributes["dim"]), keepdims=1)
-
-    return write
+def _reduction(op: str, body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    [x] = operands
+    wide = result.dtype.is_integer and x.type.dtype is not result.dtype
+    name = body.cast(x.name, result.dtype) if wide else x.name
+    return body.append(op, name, body.numbers(attributes["dim"]), keepdims=1)
 
 
 def _with_not_a_number(body: OnnxBody, x: OnnxValue, result: TensorType, largest: Callable[[str], str]) -> str:
@@ -253,12 +248,11 @@ def _within(body: OnnxBody, indices: OnnxValue, extent: int) -> str:
     return body.append("Mod", indices.name, body.number(extent, indices.type.dtype))
 
 
-def _by_indices(operator: str) -> Writer:
-    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-        (x, indices, *values), dim = operands, attributes["dim"]
-        return body.append(operator, x.name, _within(body, indices, x.type.shape[dim]), *_names(values), axis=dim)
-
-    return write
+def _by_indices(
+    operator: str, body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType
+) -> str:
+    (x, indices, *values), dim = operands, attributes["dim"]
+    return body.append(operator, x.name, _within(body, indices, x.type.shape[dim]), *_names(values), axis=dim)
 
 
 def _index_write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -295,16 +289,15 @@ def _flip(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes,
     return body.append("Slice", operands[0].name, *bounds, body.numbers(*dims), body.numbers(*[-1] * len(dims)))
 
 
-def _convolution(operator: str) -> Writer:
-    def write(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
-        given = {name: list(attributes[name]) for name in ("strides", "pads", "dilations")}
-        given["kernel_shape"] = list(operands[1].type.shape[2:])
-        if "output_pads" in attributes:
-            given["output_padding"] = list(attributes["output_pads"])
-        names = (_rounded(body, operand) for operand in operands)
-        return body.append(operator, *names, group=attributes["groups"], **given)
-
-    return write
+def _convolution(
+    operator: str, body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType
+) -> str:
+    given = {name: list(attributes[name]) for name in ("strides", "pads", "dilations")}
+    given["kernel_shape"] = list(operands[1].type.shape[2:])
+    if "output_pads" in attributes:
+        given["output_padding"] = list(attributes["output_pads"])
+    names = (_rounded(body, operand) for operand in operands)
+    return body.append(operator, *names, group=attributes["groups"], **given)
 
 
 def _max_pool(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
@@ -329,7 +322,7 @@ def _by_record(op: ElementwiseOp) -> Writer:
     if op.arity == 1:
         return lambda body, operands, attributes, result: body.append(name, operands[0].name)
     if op.indicator:
-        return _comparison(name)
+        return partial(_comparison, name)
     return lambda body, operands, attributes, result: body.append(name, *_names(_alike(body, operands)))
 
 
@@ -362,8 +355,8 @@ WRITERS: Mapping[str, Writer] = {
     "fill": _fill,
     "softmax": _softmax,
     "matmul": lambda body, x, given, result: body.append("MatMul", *(_rounded(body, it) for it in x)),
-    "sum": _reduction("ReduceSum"),
-    "mean": _reduction("ReduceMean"),
+    "sum": partial(_reduction, "ReduceSum"),
+    "mean": partial(_reduction, "ReduceMean"),
     # ONNX does not say what a maximum with not-a-number is, and ONNX Runtime gives another element.
     "max": lambda body, x, given, result: _with_not_a_number(
         body, x[0], result, lambda name: body.append("ReduceMax", name, body.numbers(given["dim"]))
@@ -376,9 +369,9 @@ WRITERS: Mapping[str, Writer] = {
     "broadcast": _shaped("Expand"),
     "repeat": _repeat,
     "patch": _patch,
-    "gather": _by_indices("Gather"),
-    "take_along_dim": _by_indices("GatherElements"),
-    "scatter": _by_indices("ScatterElements"),
+    "gather": partial(_by_indices, "Gather"),
+    "take_along_dim": partial(_by_indices, "GatherElements"),
+    "scatter": partial(_by_indices, "ScatterElements"),
     "index_write": _index_write,
     "cumsum": lambda body, x, given, result: body.append(
         "CumSum", _converted(body, x[0], result), body.constant(np.array(given["dim"], np.int64))
@@ -394,8 +387,8 @@ WRITERS: Mapping[str, Writer] = {
     ),
     "pad": _pad,
     "flip": _flip,
-    **dict.fromkeys(CONVOLUTIONS, _convolution("Conv")),
-    **dict.fromkeys(TRANSPOSED, _convolution("ConvTranspose")),
+    **dict.fromkeys(CONVOLUTIONS, partial(_convolution, "Conv")),
+    **dict.fromkeys(TRANSPOSED, partial(_convolution, "ConvTranspose")),
     **dict.fromkeys(MAX_POOLS, _max_pool),
     **dict.fromkeys(AVG_POOLS, _avg_pool),
 }

@@ -16,13 +16,10 @@ def _unary(module: Any, name: str) -> Operator:
     return of_tensors(lambda x: getattr(module, name)(x))
 
 
-def _binary(name: str) -> Operator:
-    def binary(x: Value, y: Value) -> Any:
-        if isinstance(x, np.ndarray) and isinstance(operand(x, y), int | float):  # the first operand is a tensor in torch
-            x = torch.tensor(x.item(), dtype=y.dtype, device=y.device)
-        return getattr(torch, name)(tensor(x, y), operand(y, x))
-
-    return binary
+def _binary(name: str, x: Value, y: Value) -> Any:
+    if isinstance(x, np.ndarray) and isinstance(operand(x, y), int | float):  # the first operand is a tensor in torch
+        x = torch.tensor(x.item(), dtype=y.dtype, device=y.device)
+    return getattr(torch, name)(tensor(x, y), operand(y, x))
 
 
 def _divide(x: Value, y: Value) -> Any:
@@ -54,16 +51,19 @@ def _p_relu(x: Tensor, slope: Value) -> Any:
     return torch.where(x < 0, x * operand(slope, x), x)
 
 
-def _reduction(function: Callable[[Any, list[int], bool], Any]) -> Operator:
+def _reduction(
+    function: Callable[[Any, list[int], bool], Any],
+    x: Tensor,
+    axes: Value = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Any:
     """A reduction over some axes; over all dims if there are none, or over a dim of extent 1 with `noop_with_empty_axes`."""
-
-    def over(x: Tensor, axes: Value = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
-        dims = known("axes", axes) or []
-        if not dims and noop_with_empty_axes:
-            return function(x[..., None], [-1], False)
-        return function(x, dims or list(range(x.ndim)), bool(keepdims))
-
-    return over
+    dims = known("axes", axes) or []
+    if not dims and noop_with_empty_axes:
+        return function(x[..., None], [-1], False)
+    return function(x, dims or list(range(x.ndim)), bool(keepdims))
 
 
 def _products(x: Any, dims: list[int], keep: bool) -> Any:
@@ -72,11 +72,8 @@ def _products(x: Any, dims: list[int], keep: bool) -> Any:
     return x
 
 
-def _place_of(largest: bool) -> Operator:
-    def place(x: Tensor, *, axis: int = 0, keepdims: int = 1) -> Any:
-        return (x.argmax if largest else x.argmin)(axis, bool(keepdims))
-
-    return place
+def _place_of(largest: bool, x: Tensor, *, axis: int = 0, keepdims: int = 1) -> Any:
+    return (x.argmax if largest else x.argmin)(axis, bool(keepdims))
 
 
 def _cumsum(x: Tensor, axis: Value) -> Any:
@@ -140,22 +137,22 @@ OPERATORS: Mapping[str, Operator] = {
     ),
     **_one_named("Log Neg Reciprocal Round Sigmoid Sin Sinh Sqrt Tan Tanh Relu", partial(_unary, torch)),
     **_one_named("Softplus Mish Selu Softsign", partial(_unary, torch.nn.functional)),
-    **_one_named("Add Sub Mul", _binary),
+    **_one_named("Add Sub Mul", lambda name: partial(_binary, name)),
     "Not": _unary(torch, "logical_not"),
     "Div": _divide,
-    "Mod": lambda x, y, *, fmod=0: _binary("fmod" if fmod else "remainder")(x, y),
+    "Mod": lambda x, y, *, fmod=0: _binary("fmod" if fmod else "remainder", x, y),
     "Pow": lambda x, y: torch.pow(tensor(x, y), operand(y, x)).to(tensor(x, y).dtype),
-    "And": _binary("logical_and"),
-    "Or": _binary("logical_or"),
-    "Xor": _binary("logical_xor"),
-    **{f"Bitwise{name}": _binary(f"bitwise_{name.lower()}") for name in ("And", "Or", "Xor")},
+    "And": partial(_binary, "logical_and"),
+    "Or": partial(_binary, "logical_or"),
+    "Xor": partial(_binary, "logical_xor"),
+    **{f"Bitwise{name}": partial(_binary, f"bitwise_{name.lower()}") for name in ("And", "Or", "Xor")},
     "BitwiseNot": _unary(torch, "bitwise_not"),
-    "BitShift": lambda x, y, *, direction: _binary(f"bitwise_{direction.lower()}_shift")(x, y),
-    "Equal": _binary("eq"),
-    "Less": _binary("lt"),
-    "LessOrEqual": _binary("le"),
-    "Greater": _binary("gt"),
-    "GreaterOrEqual": _binary("ge"),
+    "BitShift": lambda x, y, *, direction: _binary(f"bitwise_{direction.lower()}_shift", x, y),
+    "Equal": partial(_binary, "eq"),
+    "Less": partial(_binary, "lt"),
+    "LessOrEqual": partial(_binary, "le"),
+    "Greater": partial(_binary, "gt"),
+    "GreaterOrEqual": partial(_binary, "ge"),
     "Max": _joined(torch.maximum),
     "Min": _joined(torch.minimum),
     "Sum": _joined(torch.add),
@@ -169,18 +166,18 @@ OPERATORS: Mapping[str, Operator] = {
     "Sign": of_tensors(lambda x: torch.where(x != x, x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)),
     "Swish": of_tensors(lambda x, *, alpha=1.0: torch.nn.functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)),
     "PRelu": _p_relu,
-    "ReduceSum": _reduction(lambda x, dims, keep: x.sum(dims, keep)),
-    "ReduceMean": _reduction(lambda x, dims, keep: x.mean(dims, keep)),
-    "ReduceMax": _reduction(lambda x, dims, keep: x.amax(dims, keep)),
-    "ReduceMin": _reduction(lambda x, dims, keep: x.amin(dims, keep)),
-    "ReduceProd": _reduction(_products),
-    "ReduceL1": _reduction(lambda x, dims, keep: x.abs().sum(dims, keep)),
-    "ReduceL2": _reduction(lambda x, dims, keep: x.square().sum(dims, keep).sqrt()),
-    "ReduceSumSquare": _reduction(lambda x, dims, keep: x.square().sum(dims, keep)),
-    "ReduceLogSum": _reduction(lambda x, dims, keep: x.sum(dims, keep).log()),
-    "ReduceLogSumExp": _reduction(lambda x, dims, keep: x.logsumexp(dims, keep)),
-    "ArgMax": _place_of(True),
-    "ArgMin": _place_of(False),
+    "ReduceSum": partial(_reduction, lambda x, dims, keep: x.sum(dims, keep)),
+    "ReduceMean": partial(_reduction, lambda x, dims, keep: x.mean(dims, keep)),
+    "ReduceMax": partial(_reduction, lambda x, dims, keep: x.amax(dims, keep)),
+    "ReduceMin": partial(_reduction, lambda x, dims, keep: x.amin(dims, keep)),
+    "ReduceProd": partial(_reduction, _products),
+    "ReduceL1": partial(_reduction, lambda x, dims, keep: x.abs().sum(dims, keep)),
+    "ReduceL2": partial(_reduction, lambda x, dims, keep: x.square().sum(dims, keep).sqrt()),
+    "ReduceSumSquare": partial(_reduction, lambda x, dims, keep: x.square().sum(dims, keep)),
+    "ReduceLogSum": partial(_reduction, lambda x, dims, keep: x.sum(dims, keep).log()),
+    "ReduceLogSumExp": partial(_reduction, lambda x, dims, keep: x.logsumexp(dims, keep)),
+    "ArgMax": partial(_place_of, True),
+    "ArgMin": partial(_place_of, False),
     "CumSum": _cumsum,
     "Hardmax": _hardmax,
     "TopK": _top_k,

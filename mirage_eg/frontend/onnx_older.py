@@ -1,6 +1,7 @@
 """Nodes of older opsets: attributes that became inputs, and operators that had another meaning."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,25 +37,17 @@ def _array(value: Any) -> Any:
     return None if value is None else np.array(value, np.float32 if isinstance(value, float) else np.int64)
 
 
-def _along_axis(function: Operator) -> Operator:
+def _along_axis(function: Operator, x: Tensor, y: Tensor, *, axis: int | None = None, broadcast: int = 0) -> Any:
     """A function of two operands; the dims of the second are those of the first from an axis on, if there is one."""
-
-    def of_two(x: Tensor, y: Tensor, *, axis: int | None = None, broadcast: int = 0) -> Any:
-        if axis is not None and broadcast:
-            y = y.reshape([*y.shape, *[1] * (x.ndim - axis % x.ndim - y.ndim)])
-        return function(x, y)
-
-    return of_two
+    if axis is not None and broadcast:
+        y = y.reshape([*y.shape, *[1] * (x.ndim - axis % x.ndim - y.ndim)])
+    return function(x, y)
 
 
-def _of_rows(function: Operator) -> Operator:
+def _of_rows(function: Operator, x: Tensor, *, axis: int = 1) -> Any:
     """A function along one axis, for which all dims from the axis on are one."""
-
-    def of_rows(x: Tensor, *, axis: int = 1) -> Any:
-        rows = x.shape[: axis % max(x.ndim, 1)].numel()
-        return function(x.reshape(rows, -1), axis=-1).reshape(x.shape)
-
-    return of_rows
+    rows = x.shape[: axis % max(x.ndim, 1)].numel()
+    return function(x.reshape(rows, -1), axis=-1).reshape(x.shape)
 
 
 def _p_relu(x: Tensor, slope: Tensor) -> Any:
@@ -72,9 +65,9 @@ def _batch_norm(
 
 _OF_TWO = ("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater", "Pow")
 OPERATORS: Mapping[str, tuple[int, Operator]] = {
-    **{name: (7, _along_axis(onnx_elementwise.OPERATORS[name])) for name in _OF_TWO},
-    **{name: (13, _of_rows(onnx_layers.OPERATORS[name])) for name in ("Softmax", "LogSoftmax")},
-    "Hardmax": (13, _of_rows(onnx_elementwise.OPERATORS["Hardmax"])),
+    **{name: (7, partial(_along_axis, onnx_elementwise.OPERATORS[name])) for name in _OF_TWO},
+    **{name: (13, partial(_of_rows, onnx_layers.OPERATORS[name])) for name in ("Softmax", "LogSoftmax")},
+    "Hardmax": (13, partial(_of_rows, onnx_elementwise.OPERATORS["Hardmax"])),
     "BatchNormalization": (7, _batch_norm),
     "PRelu": (7, _p_relu),
 }
