@@ -14,11 +14,9 @@ from typing import Any
 from mirage_eg.ir import shapes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op import derived, library
-from mirage_eg.ir.op.derived import Apply, DerivedOp
 from mirage_eg.ir.op.elementwise import PACKAGED, OpTable
-from mirage_eg.ir.op.library import LibraryOp
 from mirage_eg.ir.op.moves import MOVES, MoveOp, Rearrange
-from mirage_eg.ir.op.record import ElementwiseOp
+from mirage_eg.ir.op.record import Apply, ElementwiseOp, OpOnShapes
 from mirage_eg.ir.shapes import Attributes, Shape
 
 
@@ -140,7 +138,7 @@ def _reduction(name: str, combines: str, function: str, noun: str) -> Op:
     )
 
 
-def _row(op: MoveOp | LibraryOp | DerivedOp, kind: Kind, in_blocks: bool, arity: tuple[int, int], **given: Any) -> Op:
+def _row(op: OpOnShapes, kind: Kind, in_blocks: bool, arity: tuple[int, int], **given: Any) -> Op:
     same = {name: getattr(op, name) for name in ("name", "shape", "attributes", "expand", "call", "noun")}
     return Op(kind=kind, arity=arity, levels=KERNEL_AND_BLOCK if in_blocks else KERNEL, **same, **given)
 

@@ -1,36 +1,27 @@
 """Derived ops: defined by what they expand to; a kernel of the library computes one that stands alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from mirage_eg.ir import indexing, shapes, windows
 from mirage_eg.ir.op.literals import number
+from mirage_eg.ir.op.record import Apply, OpOnShapes
 from mirage_eg.ir.shapes import Attributes, Shape
-
-Apply = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DerivedOp:
-    """A derived op: `expand(apply, operands, shapes, attributes)` writes it through `apply(name, *operands, **attributes)`.
+class DerivedOp(OpOnShapes):
+    """A derived op, which `expand` defines. With `in_blocks` a block graph may have it.
 
-    `call(operands, attributes, shapes)` is torch's expression; `noun` names its result. With `in_blocks` a block graph may have
-    the op. `words` say what it computes, where no method of a builder does. `sums_to_one`: the result does, along `dim`; a
-    second operand is the indicator of what counts. `keeps_order`: torch's kernel writes in the order of memory that it reads.
-    `parts_in_laws`: laws of programs know the ops that it expands to, and not it.
+    `sums_to_one`: the result does, along `dim`; a second operand is the indicator of what counts. `keeps_order`: torch's kernel
+    writes in the order of memory that it reads. `parts_in_laws`: laws of programs know the ops that it expands to, and not it.
     """
 
-    name: str
     arity: tuple[int, int] = (1, 1)
-    shape: Callable[[Sequence[Shape], Attributes], Shape]
-    attributes: Mapping[str, str]
     in_blocks: bool = False
-    expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any]
-    call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
-    noun: str
-    words: str = ""
     sums_to_one: bool = False
     keeps_order: bool = False
     parts_in_laws: bool = False
@@ -69,8 +60,14 @@ def _root(apply: Apply, x: Any, attributes: Attributes) -> Any:
 def _rms_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
     x, *weight = operands
     mean_square = _mean_over_trailing(apply, apply("square", x), len(shapes[0]), attributes["dims"])
-    normalized = apply("div", x, _root(apply, mean_square, attributes))
-    return apply("mul", normalized, weight[0]) if weight else normalized
+    return _with_affine(apply, apply("div", x, _root(apply, mean_square, attributes)), weight)
+
+
+def _with_affine(apply: Apply, x: Any, affine: Sequence[Any]) -> Any:
+    """x · weight + bias, as far as they are given."""
+    for name, operand in zip(("mul", "add"), affine, strict=False):
+        x = apply(name, x, operand)
+    return x
 
 
 def _layer_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
@@ -78,10 +75,7 @@ def _layer_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], 
     rank, count = len(shapes[0]), attributes["dims"]
     centred = apply("sub", x, _mean_over_trailing(apply, x, rank, count))
     variance = _mean_over_trailing(apply, apply("square", centred), rank, count)
-    normalized = apply("div", centred, _root(apply, variance, attributes))
-    for name, operand in zip(("mul", "add"), affine, strict=False):
-        normalized = apply(name, normalized, operand)
-    return normalized
+    return _with_affine(apply, apply("div", centred, _root(apply, variance, attributes)), affine)
 
 
 def _batch_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
@@ -91,10 +85,7 @@ def _batch_norm(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], 
     mean, variance, *affine = (apply("reshape", operand, shape=per_channel) for operand in given)
     if attributes.get("eps"):
         variance = apply("shift", variance, offset=attributes["eps"])
-    normalized = apply("mul", apply("sub", x, mean), apply("rsqrt", variance))
-    for name, operand in zip(("mul", "add"), affine, strict=False):
-        normalized = apply(name, normalized, operand)
-    return normalized
+    return _with_affine(apply, apply("mul", apply("sub", x, mean), apply("rsqrt", variance)), affine)
 
 
 def _enlarge(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:
@@ -108,12 +99,9 @@ def _softmax_text(x: Sequence[str], attributes: Attributes, operands: Sequence[S
     return f"torch.softmax({scores}, dim={attributes['dim']})"
 
 
-def _norm_text(name: str) -> Callable[[Sequence[str], Attributes, Sequence[Shape]], str]:
-    def text(x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
-        normalized = tuple(operands[0][len(operands[0]) - attributes["dims"] :])
-        return f"torch.nn.functional.{name}({x[0]}, {normalized}{_affine(x[1:])}, eps={_eps(attributes)})"
-
-    return text
+def _norm_text(name: str, x: Sequence[str], attributes: Attributes, operands: Sequence[Shape]) -> str:
+    normalized = tuple(operands[0][len(operands[0]) - attributes["dims"] :])
+    return f"torch.nn.functional.{name}({x[0]}, {normalized}{_affine(x[1:])}, eps={_eps(attributes)})"
 
 
 def _affine(x: Sequence[str]) -> str:
@@ -153,7 +141,7 @@ OPS = (
         attributes={"dims": "int", "eps": "rational?"},
         in_blocks=True,
         expand=_rms_norm,
-        call=_norm_text("rms_norm"),
+        call=partial(_norm_text, "rms_norm"),
         noun="normalized",
     ),
     DerivedOp(
@@ -163,7 +151,7 @@ OPS = (
         attributes={"dims": "int", "eps": "rational?"},
         in_blocks=True,
         expand=_layer_norm,
-        call=_norm_text("layer_norm"),
+        call=partial(_norm_text, "layer_norm"),
         noun="normalized",
     ),
     DerivedOp(

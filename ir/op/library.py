@@ -11,13 +11,13 @@ from typing import Any
 from mirage_eg.ir import indexing, shapes, windows
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op import window_calls
-from mirage_eg.ir.op.derived import Apply
 from mirage_eg.ir.op.literals import number
+from mirage_eg.ir.op.record import Apply, OpOnShapes
 from mirage_eg.ir.shapes import Attributes, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryOp:
+class LibraryOp(OpOnShapes):
     """A library op: shape rule, meaning on numbers and in the finite field, sums, and the call of torch.
 
     A move by indices has `move(xp, arrays, lead, attributes)` on arrays whose first `lead` dims are not the op's business; the
@@ -26,37 +26,29 @@ class LibraryOp:
 
     `terms(shapes, attributes)`: so many products of an element of each operand are summed for an element, or averaged. `keyed`:
     the op satisfies other laws in the field than on numbers. `orders`: all components of the result are of the first one of the
-    operand. `counts`: each element is its place. `running`: each is the sum of those up to it along `dim`. `call(operands,
-    attributes, shapes)` is torch's expression; a constant is on the device of the operand given. `dtype` is that of the result
-    where it is not the first operand's. `of_integers`: whether operands may be integers, or the type of the result if they are.
-    `noun` names the result. `words` say what is computed, where no method of a builder does.
+    operand. `counts`: each element is its place. `running`: each is the sum of those up to it along `dim`. `call` writes a
+    constant on the device of the operand given. `dtype` is that of the result where it is not the first operand's.
+    `of_integers`: whether operands may be integers, or the type of the result if they are.
 
     `axes(operands, attributes)` names the axes of all dims by letters, like einsum: the op is the same function at each index
     of a small letter, and sums over it if the result lacks it; it tells apart the indices of a capital. The windows of P, Q
     and R slide over H, V and W. Without it the op tells apart all indices.
 
-    `expand` writes an op that others define in those, as that of a derived op does, for readers that know these (`ir.expand`).
+    `expand` writes an op that others define in those, for readers that know these (`ir.expand`).
     """
 
-    name: str
     arity: int = 1
-    shape: Callable[[Sequence[Shape], Attributes], Shape]
-    attributes: Mapping[str, str]
     dtype: DType | None = None
     of_integers: bool | DType = True
     indices: int | None = None
     move: Callable[[Any, Sequence[Any], int, Attributes], Any] | None = None
     compute: Callable[..., Any] | None = None
-    expand: Callable[[Any, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
     terms: Callable[[Sequence[Shape], Attributes], int] | None = None
-    words: str = ""
     keyed: bool = False
     counts: bool = False
     orders: bool = False
     running: bool = False
     axes: Callable[[Sequence[Shape], Attributes], str] | None = None
-    call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
-    noun: str
 
 
 _DIM = {"dim": "int"}

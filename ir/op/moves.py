@@ -7,6 +7,7 @@ from typing import Any
 from mirage_eg.ir import shapes
 from mirage_eg.ir.op.index_map import Group, IndexMap, IndexRule, Piece, Span, moved, plain, row_major
 from mirage_eg.ir.op.literals import number
+from mirage_eg.ir.op.record import OpOnShapes
 from mirage_eg.ir.patch import patch_shape, written_ranges, written_spans
 from mirage_eg.ir.shapes import Attributes, Shape, reshape_groups
 
@@ -14,25 +15,17 @@ Rearrange = Callable[[Any, Sequence[Any], int, Attributes], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveOp:
+class MoveOp(OpOnShapes):
     """An op that moves elements: its index map, and its properties at all shapes and attributes.
 
     A property test compares the properties, and `numpy`, with the map. `numpy(xp, arrays, lead, attributes)` is the same move
-    on arrays whose first `lead` dims are not the op's business, where there is a faster form than the map's own. `call` is the
-    expression of PyTorch, from those of the operands, the attributes and the operands' shapes; `noun` names the result.
-    `words` say what the op does, where no method of a builder does.
+    on arrays whose first `lead` dims are not the op's business, where there is a faster form than the map's own. `expand` is of
+    an op that is written in other moves before everything else.
     """
 
-    name: str
-    shape: Callable[[Sequence[Shape], Attributes], Shape]
     index: IndexRule
-    attributes: Mapping[str, str]
-    call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
-    noun: str
-    words: str = ""
     arity: tuple[int, int] = (1, 1)
     numpy: Rearrange | None = None
-    expand: Callable[..., Any] | None = None  # of an op that is written in other moves before everything else
     in_blocks: bool = False  # block graphs may have it, and the search knows it; else it is a kernel of the library
     is_view: bool = False  # shows the memory of its operand at other strides, none of them negative: nothing is copied
     in_order: bool = True  # elements come first in the row-major order in which they are in their operand

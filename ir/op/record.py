@@ -1,14 +1,16 @@
-"""The record of an elementwise op: what it computes in each algebra, how it is written, and what the search may know of it.
+"""The records of ops: what an elementwise one computes in each algebra, how it is written, what the search may know of it.
 
 The tables of the algebras (`backends/`), of the emitter and of the rules are functions of these records. Everything here is
 trusted but the expressions: emitted kernels are checked against float64.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from typing import Any
+
+from mirage_eg.ir.shapes import Attributes, Shape
 
 OPERANDS = ("x", "y", "z")
 """The names of the operands in expressions and rules, as many as an op may have."""
@@ -51,6 +53,27 @@ MONOTONE = FieldMeaning(
     lambda f, x, **given: f.monotone(x, **given), "a random function, monotone in the random order", unfaithful=True
 )
 IDEMPOTENT = FieldMeaning(lambda f, x, **given: f.monotone(x, idempotent=True, **given), MONOTONE.words, unfaithful=True)
+
+
+Apply = Callable[..., Any]
+"""Appends an op: `apply(name, *operands, **attributes)`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpOnShapes:
+    """What the records of ops that are not elementwise have in common: shape rule, attributes and the call of torch.
+
+    `call(operands, attributes, shapes)` is torch's expression; `noun` names the result. `words` say what the op does, where no
+    method of a builder does. `expand(apply, operands, shapes, attributes)` writes it in other ops.
+    """
+
+    name: str
+    shape: Callable[[Sequence[Shape], Attributes], Shape]
+    attributes: Mapping[str, str]
+    call: Callable[[Sequence[str], Attributes, Sequence[Shape]], str]
+    noun: str
+    words: str = ""
+    expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from itertools import product
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.partial_equivalence.boxes import PositionBox
 from mirage_eg.partial_equivalence.mutants import Mutant
-from mirage_eg.report.svg import LINE, PAD, PALETTE, picture, write
+from mirage_eg.report.svg import LINE, PAD, picture, rectangle, write
 
 SIDE = 168.0  # of the longer side of a plane, in pixels
 MOST_PLANES = 8
@@ -79,8 +79,7 @@ def _cells(box: PositionBox, left: float, top: float, scale: float) -> list[str]
     rows = _runs(sorted(box.dims[-2].values())) if len(box.dims) > 1 else [(0, 1)]
     colour = _EQUAL if box.equal else _WRONG
     return [
-        f'<rect x="{left + x * scale:.1f}" y="{top + y * scale:.1f}" width="{(right - x) * scale:.1f}" '
-        f'height="{(bottom - y) * scale:.1f}" class="mg-{colour}" fill="{PALETTE[colour][0]}" stroke="{PALETTE["edge"][0]}"/>'
+        rectangle(left + x * scale, top + y * scale, (right - x) * scale, (bottom - y) * scale, colour, round=0)
         for y, bottom in rows
         for x, right in columns
     ]

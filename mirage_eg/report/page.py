@@ -3,7 +3,7 @@
 Its inputs are the report's record, the program, the best µGraph and its source.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 from pygments import highlight
@@ -27,7 +27,7 @@ from mirage_eg.report.regions import regions_html
 from mirage_eg.report.rewriting import rewriting_html, simplification_html, threads_html
 from mirage_eg.report.roofline import kernel_points, program_point, roofline
 from mirage_eg.report.svg import dark_style
-from mirage_eg.report.tables import compiles_text, numbered, table
+from mirage_eg.report.tables import columns, compiles_text, numbered, table
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -78,11 +78,8 @@ def _style() -> str:
 
 def _section(title: str, body: str) -> str:
     """A section under its heading; empty if its body is."""
-    return f'<section id="{_anchor(title)}">\n<h2>{escape(title)}</h2>\n{body}</section>\n' if body else ""
-
-
-def _anchor(title: str) -> str:
-    return "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
+    anchor = "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
+    return f'<section id="{anchor}">\n<h2>{escape(title)}</h2>\n{body}</section>\n' if body else ""
 
 
 def _paragraph(words: str, kind: str = "") -> str:
@@ -102,21 +99,17 @@ def _wide(drawing: str) -> str:
     return f'<div class="{"shrunk" if width <= _FITS else "wide"}">{drawing}</div>\n'
 
 
-def _kernels(count: int) -> str:
-    return counted(count, "kernel")
-
-
 def _summary(report: RunReport, best: Graph) -> str:
     first, per_op = report.mugraphs[0], report.per_op
     how = "the cost model predicts" if first.measured_us is None else f"measured on {report.device}:"
     summary = kernel_summary(best)
-    lead = f"{_kernels(first.kernels)}, {how} {first.us:.1f} µs. {summary[:1].upper()}{summary[1:]}."
+    lead = f"{counted(first.kernels, 'kernel')}, {how} {first.us:.1f} µs. {summary[:1].upper()}{summary[1:]}."
     evidence = (
         f"proved by the laws{' where both are defined' if first.partial else ''} and tested in random fields"
         if first.proved
         else f"{first.verdict} in random fields, not proved"
     )
-    plain = f"One library kernel an op: {_kernels(per_op.kernels)}, {per_op.predicted_us:.1f} µs predicted."
+    plain = f"One library kernel an op: {counted(per_op.kernels, 'kernel')}, {per_op.predicted_us:.1f} µs predicted."
     notes = "".join(_paragraph(note, "note") for note in report.notes)
     if (explanation := report.explanation) is not None:
         notes += _paragraph(f"Closest candidate: {explanation.closest_candidate}. Needed change: {explanation.change}.", "note")
@@ -155,25 +148,25 @@ def _partition(report: RunReport) -> str:
     text = (
         f"Segments of the program: {partition.segments}; searched, the cheapest first: {partition.searched}. "
         f"{proved}No plan is cheaper than {partition.bound_us:.1f} µs by the cost model, none of at most "
-        f"{_kernels(partition.few)} than {partition.bound_of_few_us:.1f} µs."
+        f"{counted(partition.few, 'kernel')} than {partition.bound_of_few_us:.1f} µs."
     )
     best = report.best.kernels
     first, *others = sorted(partition.kernels, key=lambda plan: sum(segment.kernels for segment in plan) != best)
-    plans = "".join(_more(_plan_title(plan), table(_PLAN_HEAD, map(_segment, plan))) for plan in others)
-    return f"{_paragraph(text)}<h3>{escape(_plan_title(first))}</h3>\n{table(_PLAN_HEAD, map(_segment, first))}{plans}"
+    plans = "".join(_more(_plan_title(plan), columns(_PLAN, plan)) for plan in others)
+    return f"{_paragraph(text)}<h3>{escape(_plan_title(first))}</h3>\n{columns(_PLAN, first)}{plans}"
 
 
-_PLAN_HEAD = ("ops", "kernels", "predicted µs", "evidence")
+_PLAN: Mapping[str, Callable[[PartSummary], object]] = {
+    "ops": lambda it: ", ".join(it.ops),
+    "kernels": lambda it: it.kernels,
+    "predicted µs": lambda it: f"{it.predicted_us:.1f}",
+    "evidence": lambda it: "library kernel" if it.library else f"{it.verdict}{', proved' if it.proved else ''}",
+}
 
 
 def _plan_title(plan: Sequence[PartSummary]) -> str:
     kernels, us = sum(segment.kernels for segment in plan), sum(segment.predicted_us for segment in plan)
-    return f"{_kernels(kernels)}, {us:.1f} µs predicted"
-
-
-def _segment(segment: PartSummary) -> tuple[object, ...]:
-    evidence = "library kernel" if segment.library else f"{segment.verdict}{', proved' if segment.proved else ''}"
-    return ", ".join(segment.ops), segment.kernels, f"{segment.predicted_us:.1f}", evidence
+    return f"{counted(kernels, 'kernel')}, {us:.1f} µs predicted"
 
 
 def _best(report: RunReport, program: Graph, best: Graph) -> str:
@@ -226,33 +219,28 @@ def _layouts(report: RunReport) -> str:
 
 def _mugraphs(report: RunReport, program: Graph) -> str:
     mugraphs = report.mugraphs
-    head = ("#", "kernels", "grid", "loop", "predicted µs", "measured µs", "verdict", "compiled")
     device = report.gpu
     marks = [("lower bound at the cost model's rates", device_lower_bound_us(program, device))]
     text = (
         f"Best first, by {report.ranked_by}. The lower bound: each input read and output written once, or all matmuls, "
         f"at the rates of {device.name} ({device.source})."
     )
-    rows = [(ranks, *cells) for ranks, cells in numbered(map(_row, mugraphs))]
-    return f"{_paragraph(text)}{time_bars(report, marks)}{table(head, rows)}"
+    cells = (tuple(cell(entry) for cell in _MUGRAPH_COLUMNS.values()) for entry in mugraphs)
+    rows = [(ranks, *own) for ranks, own in numbered(cells)]
+    return f"{_paragraph(text)}{time_bars(report, marks)}{table(('#', *_MUGRAPH_COLUMNS), rows)}"
 
 
-def _row(entry: MuGraphSummary) -> tuple[object, ...]:
-    measured = "–" if entry.measured_us is None else f"{entry.measured_us:.1f}"
-    return (
-        entry.kernels,
-        ", ".join("×".join(map(str, grid)) for grid in entry.grid) or "–",
-        ", ".join(map(str, entry.loop)) or "–",
-        f"{entry.predicted_us:.1f}",
-        measured,
-        ", ".join([entry.verdict, *_remarks(entry)]),
-        compiles_text(entry.compiled),
-    )
-
-
-def _remarks(entry: MuGraphSummary) -> list[str]:
-    check = entry.float_check
-    return [*["proved"] * entry.proved, *([] if check.problem is None else [check.problem.lower()])]
+_MUGRAPH_COLUMNS: Mapping[str, Callable[[MuGraphSummary], object]] = {
+    "kernels": lambda it: it.kernels,
+    "grid": lambda it: ", ".join("×".join(map(str, grid)) for grid in it.grid) or "–",
+    "loop": lambda it: ", ".join(map(str, it.loop)) or "–",
+    "predicted µs": lambda it: f"{it.predicted_us:.1f}",
+    "measured µs": lambda it: "–" if it.measured_us is None else f"{it.measured_us:.1f}",
+    "verdict": lambda it: ", ".join(
+        [it.verdict, *["proved"] * it.proved, *(it.float_check.problem or "").lower().splitlines()]
+    ),
+    "compiled": lambda it: compiles_text(it.compiled),
+}
 
 
 def _rules(report: RunReport) -> str:
