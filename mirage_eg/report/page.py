@@ -236,9 +236,7 @@ _MUGRAPH_COLUMNS: Mapping[str, Callable[[MuGraphSummary], object]] = {
     "loop": lambda it: ", ".join(map(str, it.loop)) or "–",
     "predicted µs": lambda it: f"{it.predicted_us:.1f}",
     "measured µs": lambda it: "–" if it.measured_us is None else f"{it.measured_us:.1f}",
-    "verdict": lambda it: ", ".join(
-        [it.verdict, *["proved"] * it.proved, *(it.float_check.problem or "").lower().splitlines()]
-    ),
+    "verdict": lambda it: ", ".join(filter(None, (it.verdict, "proved" * it.proved, (it.float_check.problem or "").lower()))),
     "compiled": lambda it: compiles_text(it.compiled),
 }
 
