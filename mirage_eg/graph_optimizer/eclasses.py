@@ -200,15 +200,12 @@ def _reached(enodes: Mapping[int, Sequence[NumberedENode]], roots: Sequence[int]
 def _weight_only(enodes: Mapping[int, Sequence[NumberedENode]], given: Iterable[int]) -> set[int]:
     """The classes of which an e-node depends on weights alone; `given` are those of the program's values that do."""
     found = set(given)
-    changed = True
-    while changed:
-        changed = False
-        for class_, own in enodes.items():
-            if class_ not in found and any(
-                enode.children and enode.constructor != "Result" and found.issuperset(enode.children) for enode in own
-            ):
-                found.add(class_)
-                changed = True
+
+    def is_found(enode: NumberedENode) -> bool:
+        return bool(enode.children) and enode.constructor != "Result" and found.issuperset(enode.children)
+
+    while more := {class_ for class_, own in enodes.items() if class_ not in found and any(map(is_found, own))}:
+        found |= more
     return found
 
 

@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import Any
 
 from mirage_eg.graph_optimizer.costs import FusionRole, KernelCosts
-from mirage_eg.graph_optimizer.eclasses import EClasses, components
-from mirage_eg.graph_optimizer.integer_program import new_integer_program
+from mirage_eg.graph_optimizer.eclasses import EClasses
+from mirage_eg.graph_optimizer.integer_program import exclude_cycles, new_integer_program
 from mirage_eg.graph_optimizer.program_terms import NumberedENode
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.reached import reached
@@ -197,18 +197,17 @@ class _Problem:
             for class_, own in enumerate(roles)
             if not self._is_leaf(class_) and any(role in (FusionRole.PRODUCT, FusionRole.REDUCTION) for role in own)
         }
-        changed = True
-        while changed:
-            changed = False
-            for class_, enodes in enumerate(self.classes.enodes):
-                if class_ not in found and not self._is_leaf(class_):
-                    pairs = zip(enodes, roles[class_], strict=True)
-                    if any(
-                        role is FusionRole.ELEMENTWISE and any(self._follows(class_, it, c, found) for c in it.children)
-                        for it, role in pairs
-                    ):
-                        found.add(class_)
-                        changed = True
+        elementwise = {
+            class_: [it for it, role in zip(enodes, roles[class_], strict=True) if role is FusionRole.ELEMENTWISE]
+            for class_, enodes in enumerate(self.classes.enodes)
+            if class_ not in found and not self._is_leaf(class_)
+        }
+
+        def follows(class_: int) -> bool:
+            return any(self._follows(class_, it, child, found) for it in elementwise[class_] for child in it.children)
+
+        while more := {class_ for class_ in elementwise if class_ not in found and follows(class_)}:
+            found |= more
         return found
 
     def _read_stored(self) -> set[int]:
@@ -385,22 +384,9 @@ class _Problem:
         for column, _ in self.columns:
             for class_ in column.outputs:  # what one output needs, all wait for
                 read[class_].update(column.inputs)
-        edges = {class_: sorted(children) for class_, children in read.items()}
-        for component in components(edges):
-            if len(component) == 1 and component[0] not in edges[component[0]]:
-                continue
-            size = len(component)
-            place = {class_: self.solver.NumVar(0, size, "") for class_ in component}
-            for option in self.options:
-                own = option.choice.class_
-                for child in dict.fromkeys(option.choice.enode.children) if own in place else ():
-                    if child in place:
-                        self.solver.Add(place[own] >= place[child] + 1 - (size + 1) * (1 - option.variable))
-            for column, variable in self.columns:
-                for own in column.outputs:
-                    for child in column.inputs:
-                        if own in place and child in place:
-                            self.solver.Add(place[own] >= place[child] + 1 - (size + 1) * (1 - variable))
+        chosen = [(it.choice.class_, dict.fromkeys(it.choice.enode.children), it.variable) for it in self.options]
+        chosen += [(own, dict.fromkeys(it.inputs), variable) for it, variable in self.columns for own in it.outputs]
+        exclude_cycles(self.solver, {class_: sorted(children) for class_, children in read.items()}, chosen)
 
     def _exclude(self) -> None:
         """Kernels that were searched are taken at their price alone."""

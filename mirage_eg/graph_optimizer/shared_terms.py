@@ -10,9 +10,8 @@ from math import inf
 from mirage_eg.egraph.expression import Tree
 from mirage_eg.egraph.forms import Forms
 from mirage_eg.egraph.oracle import Key, children_of
-from mirage_eg.graph_optimizer.eclasses import components
 from mirage_eg.graph_optimizer.extraction import ExtractionError
-from mirage_eg.graph_optimizer.integer_program import new_integer_program
+from mirage_eg.graph_optimizer.integer_program import exclude_cycles, new_integer_program
 
 
 def cheapest_shared(forms: Forms, cost: Callable[[Key], float], seconds: float = 10.0) -> dict[int, Tree]:
@@ -32,16 +31,8 @@ def cheapest_shared(forms: Forms, cost: Callable[[Key], float], seconds: float =
             for child in dict.fromkeys(children_of(oracle, key)):
                 solver.Add(chosen[key] <= made[child])
     edges = {class_: sorted({c for key, _ in own for c in children_of(oracle, key)}) for class_, own in nodes.items()}
-    for component in components(edges):
-        size = len(component)
-        if size == 1 and component[0] not in edges[component[0]]:
-            continue
-        place = {class_: solver.NumVar(0, size, "") for class_ in component}
-        for class_ in component:
-            for key, _ in nodes[class_]:
-                for child in dict.fromkeys(children_of(oracle, key)):
-                    if child in place:
-                        solver.Add(place[class_] >= place[child] + 1 - (size + 1) * (1 - chosen[key]))
+    read = [(class_, dict.fromkeys(children_of(oracle, key)), chosen[key]) for class_, own in nodes.items() for key, _ in own]
+    exclude_cycles(solver, edges, read)
     solver.Minimize(solver.Sum([own * chosen[key] for entries in nodes.values() for key, own in entries]))
     solver.SetTimeLimit(int(seconds * 1000))
     if solver.Solve() not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
