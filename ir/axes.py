@@ -340,7 +340,8 @@ class _Inference:
         reach = Counter[int]()
         for own, extent in self.reach:
             reach.update({number[atom]: extent for atom in self.leaves([own])})
-        names, sizes = tuple(map(_name, range(len(order)))), tuple(self.size[atom] for atom in order)
+        names = tuple(_LETTERS[axis : axis + 1] or f"a{axis}" for axis in range(len(order)))
+        sizes = tuple(self.size[atom] for atom in order)
 
         def final(dim: Dim) -> Dim:
             return tuple(number[atom] for atom in self.leaves(dim))
@@ -353,10 +354,6 @@ class _Inference:
 
 _WINDOWS = {"P": "H", "Q": "V", "R": "W"}  # what slides over which dim of an image
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
-
-
-def _name(axis: int) -> str:
-    return _LETTERS[axis] if axis < len(_LETTERS) else f"a{axis}"
 
 
 def sizes_of_shapes(axes: Axes, shapes: Mapping[int, Shape]) -> tuple[int, ...] | None:

@@ -42,7 +42,7 @@ from mirage_eg.ir.selections import (
     regrouped,
     within,
 )
-from mirage_eg.ir.shapes import reshape_groups
+from mirage_eg.ir.shapes import Shape, reshape_groups
 
 _MOST = 3  # times the nodes of the given program; a larger one is not taken
 
@@ -111,6 +111,12 @@ def take(flat: Flat, x: int, box: Box) -> int:
             step = taken.step if len(taken) > 1 else 1
             x = flat.apply("slice", x, dim=dim, start=taken.start, stop=taken[-1] + 1, step=step)
     return flat.reshape(x, shape)
+
+
+def _aligned(shape: Shape, box: Box) -> Box:
+    """The box of a value that is broadcast to one with a box."""
+    own = box[len(box) - len(shape) :]
+    return tuple(everything(1) if extent == 1 else taken for extent, taken in zip(shape, own, strict=True))
 
 
 class _Writer:
@@ -208,13 +214,7 @@ class _Writer:
 
     def aligned(self, operands: Sequence[int], box: Box) -> list[int]:
         """The parts of operands that broadcast to a part."""
-        parts = []
-        for operand in operands:
-            shape = self.shapes[operand]
-            own = box[len(box) - len(shape) :]
-            pairs = zip(shape, own, strict=True)
-            parts.append(self.part(operand, tuple(everything(1) if extent == 1 else selection for extent, selection in pairs)))
-        return parts
+        return [self.part(operand, _aligned(self.shapes[operand], box)) for operand in operands]
 
     def product(self, item: Node, value: int, box: Box) -> int:
         left, right = item.operands
@@ -223,7 +223,7 @@ class _Writer:
         terms = []
         for inner in few_pieces(self.shapes[left][-1], cuts):
             operands = [
-                self.operand(operand, (*self.batch(operand, batch), *ends))
+                self.operand(operand, (*_aligned(self.shapes[operand][:-2], batch), *ends))
                 for operand, ends in ((left, (rows, inner)), (right, (inner, columns)))
             ]
             terms.append(self.flat.add(write.matmul(*operands)))
@@ -232,11 +232,6 @@ class _Writer:
     def operand(self, value: int, box: Box) -> int:
         """A part of an operand of a product; all of it from its pieces, so that concatenations are next to the product."""
         return self.whole(value) if all(map(is_everything, box)) else self.part(value, box)
-
-    def batch(self, operand: int, batch: Box) -> Box:
-        shape = self.shapes[operand][:-2]
-        own = batch[len(batch) - len(shape) :]
-        return tuple(everything(1) if extent == 1 else taken for extent, taken in zip(shape, own, strict=True))
 
     def reduced(self, item: Node, box: Box) -> int:
         [x], dim = item.operands, item["dim"]

@@ -11,7 +11,7 @@ from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import CASTS, CLAMPS, EXTREMES, integer_range
 from mirage_eg.ir.op.library import CHOICES, COUNTS, ORDERS
@@ -154,14 +154,11 @@ def without_decided_choices(program: Graph, given: Mapping[int, Range]) -> Graph
     `where(8 <= x, 0, y)` is y where x, a place among eight, is at most 7. So masks of experts on other devices end. Import
     applies this law: it is trusted, and tested on numbers. `given`: the ranges of inputs, by position.
     """
-    ranges, copy, changed = value_ranges(program, given), GraphCopy(program), False
-    for item, values in copy:
-        chosen = _chosen(item, ranges)
-        if chosen is None or program.types[chosen] != program.types[values[0]]:
-            copy.copy(item, values)
-        else:
-            copy.position[values[0]], changed = copy.position[chosen], True
-    return without_dead_code(copy.graph()) if changed else program
+    ranges = value_ranges(program, given)
+    chosen = {value: operand for value, item in enumerate(program.node_of) if (operand := _chosen(item, ranges)) is not None}
+    kept = {value for value, operand in chosen.items() if program.types[operand] == program.types[value]}
+    rewritten = with_rewritten(program, kept, lambda copy, item, value: copy.position[chosen[value]])
+    return without_dead_code(rewritten) if kept else program
 
 
 def _chosen(item: Node, ranges: Mapping[int, Range]) -> int | None:

@@ -62,9 +62,7 @@ def given_part(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> int
 def result_cuts(op: str, operands: Sequence[tuple[Shape, Cuts]], result: Shape, attributes: Mapping[str, Any]) -> Cuts:
     """The cuts of an op's result. Raises GraphError: the op has no meaning on ragged dims cut so."""
     match OPS[op].kind:
-        case Kind.ELEMENTWISE:
-            return _broadcast(operands, len(result))
-        case Kind.GRAPH:  # a thread graph is elementwise
+        case Kind.ELEMENTWISE | Kind.GRAPH:  # a thread graph is elementwise
             return _broadcast(operands, len(result))
         case Kind.MATMUL:
             (left, right) = operands

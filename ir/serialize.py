@@ -197,11 +197,8 @@ def _level(data: Any) -> Level:
     return Level(data["level"])
 
 
-LATER_FIELDS = (
-    ("output", "strides"),
-    ("slice", "from_end"),
-    *_SPARSE,
-)  # attributes that first files of this version lack; there they are not given
+LATER_FIELDS = (("output", "strides"), ("slice", "from_end"), *_SPARSE)
+"""Attributes that first files of this version lack; there they are not given."""
 
 
 def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from mirage_eg.ir import write
 from mirage_eg.ir.all_experts import rows_of_all, works_on_rows
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.library import CHOICES, COUNTS, ORDERS, ROW_READS, ROW_WRITES
 from mirage_eg.ir.ops import Kind
@@ -40,15 +40,13 @@ def with_rows_in_order(program: Graph) -> Graph:
 
 def with_repeated_rows(program: Graph) -> Graph:
     """The program with x[:, i // k] as each slice of x k times, where i is 0, 1, … up to the last; x itself for k = 1."""
-    copy, changed = GraphCopy(program), False
-    for item, values in copy:
-        times = _times(program, item)
-        if times is None:
-            copy.copy(item, values)
-        else:
-            x, changed = copy.position[item.operands[0]], True
-            copy.position[values[0]] = copy.append(node("repeat", x, dim=item["dim"], times=times)) if times > 1 else x
-    return without_dead_code(copy.graph()) if changed else program
+    found = {value: times for value, item in enumerate(program.node_of) if (times := _times(program, item)) is not None}
+
+    def repeated(copy: GraphCopy, item: Node, value: int) -> int:
+        x, times = copy.position[item.operands[0]], found[value]
+        return copy.append(node("repeat", x, dim=item["dim"], times=times)) if times > 1 else x
+
+    return without_dead_code(with_rewritten(program, found.keys(), repeated)) if found else program
 
 
 def _times(program: Graph, item: Node) -> int | None:

@@ -119,10 +119,6 @@ def _patch(operands: Sequence[Shape], attributes: Attributes) -> IndexMap:
     return (*pieces, Piece(0, plain(y), (None,) * len(y)))
 
 
-def _transposed(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
-    return arrays[0].transpose(*range(lead), *(lead + dim for dim in attributes["permutation"]))
-
-
 def _concatenated(xp: Any, arrays: Sequence[Any], lead: int, attributes: Attributes) -> Any:
     leading = shapes.broadcast([array.shape[:lead] for array in arrays], {}) if lead else ()
     return xp.concatenate(
@@ -192,7 +188,7 @@ TRANSPOSE = MoveOp(
     attributes={"permutation": "ints"},
     shape=shapes.transpose,
     index=_transpose,
-    numpy=_transposed,
+    numpy=lambda xp, arrays, lead, a: arrays[0].transpose(*range(lead), *(lead + dim for dim in a["permutation"])),
     call=lambda x, a, _: f"{x[0]}.permute({tuple(a['permutation'])})",
     noun="transposed",
     in_blocks=True,
