@@ -237,7 +237,7 @@ def of_scalars(handler: Handler) -> Handler:
         if isinstance(handled, Tensor):
             return reshaped(handled, call.result.shape)
         return [
-            one if isinstance(one, str) else partial(_lazily_in_shape, one, kind.shape)
+            one if isinstance(one, str) else partial(lambda lazy, shape: reshaped(lazy(), shape), one, kind.shape)
             for one, kind in zip(handled, [*call.results, *[call.result] * len(handled)], strict=False)
         ]
 
@@ -253,10 +253,6 @@ def behind(node: Any, targets: Collection[str]) -> Any:
     while str(node.target) in targets:
         node = node.args[0]
     return node
-
-
-def _lazily_in_shape(compute: Lazy, shape: Shape) -> Tensor:
-    return reshaped(compute(), shape)
 
 
 def first_of(handler: Handler, *others: str) -> Handler:

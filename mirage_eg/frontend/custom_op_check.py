@@ -4,7 +4,7 @@ Triton expressions run in Triton's interpreter, torch expressions on the CPU; bo
 unchecked, and a note says so. The reference is the definition of the op in other ops, or `numbers`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import reduce
 from importlib.util import find_spec
@@ -133,12 +133,8 @@ def _reference(spec: ElementwiseOp, attributes: Mapping[str, Fraction], operands
 
 
 def _place(spec: ElementwiseOp, numbers: list[Any], attributes: Mapping[str, Fraction]) -> str:
-    return ", ".join(
-        [
-            *(f"{name} = {number:.6g}" for name, number in zip(spec.operands, numbers, strict=True)),
-            *(f"{name} = {value}" for name, value in attributes.items()),
-        ]
-    )
+    places = [f"{name} = {number:.6g}" for name, number in zip(spec.operands, numbers, strict=True)]
+    return ", ".join([*places, *(f"{name} = {value}" for name, value in attributes.items())])
 
 
 def _inputs(arity: int) -> list[Array]:
@@ -152,15 +148,11 @@ def _inputs(arity: int) -> list[Array]:
     grid = np.linspace(-_GRID, _GRID, count // 2)
     for operand in range(arity):
         operands[operand, count // 2 :] = grid if arity == 1 else random.permutation(grid)
-    edges = np.array([*_edges(arity)]).T
+    combinations = list(product(_EDGES, repeat=arity))
+    edges = np.array(combinations[:: -(-len(combinations) // (count // 2))]).T
     operands[:, 1 : 1 + edges.shape[1]] = edges
     operands[:, 0] = 1
     return [x.reshape(_SHAPE).astype(np.float32).astype(np.float64) for x in operands]
-
-
-def _edges(arity: int) -> Iterator[tuple[float, ...]]:
-    combinations = list(product(_EDGES, repeat=arity))
-    yield from combinations[:: -(-len(combinations) // (prod(_SHAPE) // 2))]
 
 
 def _kernel_program(spec: ElementwiseOp, attributes: Mapping[str, Fraction]) -> Graph:
@@ -174,7 +166,6 @@ def _kernel_program(spec: ElementwiseOp, attributes: Mapping[str, Fraction]) -> 
 
 def _library_program(spec: ElementwiseOp, attributes: Mapping[str, Fraction]) -> Graph:
     kernel = new_kernel_graph()
-    kernel.mark_output(
-        kernel.op(spec.name, *(kernel.new_input(_SHAPE, "float32", name) for name in spec.operands), **attributes)
-    )
+    operands = (kernel.new_input(_SHAPE, "float32", name) for name in spec.operands)
+    kernel.mark_output(kernel.op(spec.name, *operands, **attributes))
     return kernel.graph()

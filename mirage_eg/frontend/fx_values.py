@@ -1,7 +1,7 @@
 """Values of FX nodes: their types, and what torch computes for them on the host."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -226,7 +226,8 @@ def flops_of(node: Fx) -> int | None:
         return int(2 * (x if transposed else values[0]).numel() * weight[0].numel())
     attention = name.startswith(("aten.scaled_dot_product", "aten._scaled_dot_product")) and "backward" not in name
     if fixed and attention and len(node.args) >= 3:
-        return _attention_flops(*(each.meta["val"].shape for each in node.args[:3]))
+        (*heads, tokens, width), keys, columns = (each.meta["val"].shape for each in node.args[:3])
+        return int(2 * prod(heads) * tokens * keys[-2] * (width + columns[-1]))
     if count is None or not fixed:
         return 0 if name.startswith("aten.") else None
     args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda it: it.meta.get("val"))
@@ -235,11 +236,6 @@ def flops_of(node: Fx) -> int | None:
     except Exception as error:  # noqa: BLE001 - torch's counters assert what they expect; a count is no reason to stop
         _LOGGER.debug("flops of %s: not counted: %s: %s", name, type(error).__name__, error)
         return None
-
-
-def _attention_flops(queries: Sequence[int], keys: Sequence[int], values: Sequence[int]) -> int:
-    *heads, tokens, width = queries
-    return 2 * prod(heads) * tokens * keys[-2] * (width + values[-1])
 
 
 def _is_fixed(shape: Any) -> bool:

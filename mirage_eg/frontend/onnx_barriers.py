@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage_eg.frontend.onnx_evaluators import computed
 from mirage_eg.frontend.onnx_types import ModelTypes, shape_of, type_of
-from mirage_eg.frontend.onnx_values import Value, array, tensor, torch_type
+from mirage_eg.frontend.onnx_values import Value, array, is_torchs, tensor, torch_type
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 
 TARGET = "mirage_eg.onnx_node.default"
@@ -41,20 +41,12 @@ def call_node(
     """The results of a node as tensors of an opaque op; not all of its operands are known, `results` has their types."""
     names = [name for name in node.output if name]
     known = {name: it for name, it in values.items() if isinstance(it, np.ndarray)}
-    operands = {name: it for name, it in values.items() if name not in known or (it.nbytes > _SMALL and _is_torchs(it))}
+    operands = {name: it for name, it in values.items() if name not in known or (it.nbytes > _SMALL and is_torchs(it))}
     kept = {name: it for name, it in known.items() if name not in operands}
     text = _text_of(node, operands, kept, [results[name] for name in names], types, reason)
     like = next(it for it in operands.values() if not isinstance(it, np.ndarray))
     found = iter(node_op()([tensor(it, like) for it in operands.values()], text))
     return [next(found) if name else None for name in node.output]
-
-
-def _is_torchs(value: Value) -> bool:
-    try:
-        tensor(value)
-    except UnsupportedError:
-        return False
-    return True
 
 
 def evaluated(node: Any, values: Mapping[str, Value], types: ModelTypes) -> list[Value]:

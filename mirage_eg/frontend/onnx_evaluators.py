@@ -37,7 +37,7 @@ def computed(model: Any, feeds: Mapping[str, Any]) -> list[Any]:
     failures = []
     for evaluator in evaluators:
         try:
-            return _of_declared_shapes(model, [_as_array(it) for it in evaluator(model, feeds)])
+            return _of_declared_shapes(model, evaluator(model, feeds))
         except _LACKS as error:
             failures.append(error)
     operators = ", ".join(dict.fromkeys(operator_name(node) for node in model.graph.node))
@@ -87,15 +87,12 @@ def _by_onnxruntime(model: Any, feeds: Mapping[str, Any]) -> Sequence[Any]:
     return results
 
 
-def _of_declared_shapes(model: Any, results: list[Any]) -> list[Any]:
+def _of_declared_shapes(model: Any, found: Sequence[Any]) -> list[Any]:
+    results = [np.asarray(it) if isinstance(it, np.generic | int | float | bool | str) else it for it in found]
     for it, value in zip(model.graph.output, results, strict=True):
         if is_complete(it.type) and value.shape != shape_of(it.type):
             raise ValueError(f"{it.name} has the shape {value.shape}, wanted {shape_of(it.type)}")
     return results
-
-
-def _as_array(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, np.generic | int | float | bool | str) else value
 
 
 def _described(value: Any) -> str:

@@ -245,7 +245,8 @@ def _function(graph: Graph, kernel: FunctionValues, name: str | None) -> Any:
     from onnx import helper
 
     part = _part(graph, kernel)
-    body = OnnxBody(_working(part))
+    # float64 for exponentials, whose logarithms a body adds
+    body = OnnxBody(DType.float64 if any(item.op == "exp" for item in part.nodes) else part.working_dtype)
     shifted = ShiftedBody(body)
     values: dict[int, Value] = {}
     inputs = [f"x{place}" for place in range(len(part.inputs))]
@@ -266,11 +267,6 @@ def _function(graph: Graph, kernel: FunctionValues, name: str | None) -> Any:
     title = name or (words if len(words) <= _LONGEST else words[:_LONGEST].rpartition("_")[0])
     opsets = [helper.make_opsetid("", OPSET)]
     return helper.make_function(DOMAIN, f"{title}_{code}", inputs, outputs, body.nodes, opsets, doc_string=" ".join(ops))
-
-
-def _working(part: Graph) -> DType:
-    """The type of floating-point numbers: float64 for exponentials, whose logarithms a body adds."""
-    return DType.float64 if any(item.op == "exp" for item in part.nodes) else part.working_dtype
 
 
 def _stored(array: Any, dtype: DType) -> Any:

@@ -33,7 +33,7 @@ from mirage_eg.frontend.onnx_plan import ModelStep, Plan
 from mirage_eg.frontend.onnx_resize import OPERATORS as RESIZING
 from mirage_eg.frontend.onnx_run import OnnxRun, late_model
 from mirage_eg.frontend.onnx_types import model_types, shape_of_input, symbols
-from mirage_eg.frontend.onnx_values import Value, tensor, torch_type
+from mirage_eg.frontend.onnx_values import Value, is_torchs, tensor, torch_type
 from mirage_eg.frontend.torch_export import import_program
 
 
@@ -84,10 +84,10 @@ class _Import:
 
     def imported(self) -> Imported:
         """The programs of the model."""
-        plan, results = self.plan, [it.name for it in self.graph.output]
+        plan, results = self.plan, tuple(it.name for it in self.graph.output)
         last = late_model(plan, self.graph, self.given, self.weights)
         fed = [it.name for it in last.graph.input] if last is not None else []
-        from_torch = [name for name in results if self._is_torchs(name)]
+        from_torch = [name for name in results if name not in plan.late_values and is_torchs(plan.values[name])]
         from_torch += [name for name in fed if name not in (*self.given, *from_torch)]
         places = {name: _place(name, place) for place, name in enumerate(self.weights)}
         names = _identifiers(self.inputs)
@@ -100,19 +100,8 @@ class _Import:
         constants = {name: it for name, it in plan.values.items() if name in results and isinstance(it, np.ndarray)}
         outside = [self._of_operator(it) for it in found.outside]
         operators = {of.node: f"{it.op} (result {it.node})" for of, it in zip(found.outside, outside, strict=True)}
-        run = OnnxRun(
-            *(
-                found.run,
-                tuple(self.given),
-                names,
-                tuple(from_torch),
-                tuple(results),
-                constants,
-                last,
-                {name: tuple(it.shape) for name, it in self.inputs.items()},
-                operators,
-            )
-        )
+        shapes = {name: tuple(it.shape) for name, it in self.inputs.items()}
+        run = OnnxRun(found.run, tuple(self.given), names, tuple(from_torch), results, constants, last, shapes, operators)
         outside += [Outside(operator_name(it.source), it.reason, _first(it.source.output), None, 0) for it in plan.late]
         return replace(found, outside=tuple(outside), onnx_names=OnnxNames(nodes, tuple(from_torch)), run=run)
 
@@ -131,16 +120,6 @@ class _Import:
         pairs = {node.output[0]: node.input[0] for node in nodes if node.output[0] in results}
         kinds = {name: (str(self.plan.values[x].dtype), str(self.plan.values[name].dtype)) for name, x in pairs.items()}
         return {name: pairs[name] for name, (of, to) in kinds.items() if of == "torch.bool" and "float" in to}
-
-    def _is_torchs(self, name: str) -> bool:
-        """Whether a value is a tensor of torch, or an array that can be one."""
-        if name in self.plan.late_values:
-            return False
-        try:
-            tensor(self.plan.values[name])
-        except UnsupportedError:
-            return False
-        return True
 
     def _exported(self, results: Sequence[str], places: Mapping[str, str], names: Mapping[str, str]) -> Any:
         """The calls of torch as torch.export records them."""
@@ -234,11 +213,8 @@ _TAKEN = frozenset(
 def _identifiers(names: Iterable[str]) -> dict[str, str]:
     """For each name of an input one that Python code may have for a parameter: itself, or its letters with its place."""
     names = list(names)
-    return {name: name if _is_identifier(name) else _place(f"x_{name}", place) for place, name in enumerate(names)}
-
-
-def _is_identifier(name: str) -> bool:
-    return bool(re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)) and not iskeyword(name) and name not in _TAKEN
+    taken = {name for name in names if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or iskeyword(name) or name in _TAKEN}
+    return {name: _place(f"x_{name}", place) if name in taken else name for place, name in enumerate(names)}
 
 
 def _place(name: str, place: int) -> str:

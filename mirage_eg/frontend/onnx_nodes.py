@@ -90,7 +90,9 @@ class OnnxNode:
         if "results" in parameters:
             attributes["results"] = len(self.outputs)
         if unknown := sorted(attributes.keys() - parameters.keys()):
-            raise UnsupportedError(f"{unknown[0]} = {_shown(attributes[unknown[0]])} is not supported")
+            value = attributes[unknown[0]]
+            shown = repr(value) if isinstance(value, int | float | str | list) else f"a {type(value).__name__}"
+            raise UnsupportedError(f"{unknown[0]} = {shown} is not supported")
         given = list(operands)
         while given and given[-1] is None:
             given.pop()
@@ -124,10 +126,6 @@ def _defaults(schema: Any) -> dict[str, Any]:
         for name, attribute in (schema.attributes.items() if schema is not None else ())
         if attribute.default_value.type != AttributeProto.UNDEFINED
     }
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, int | float | str | list) else f"a {type(value).__name__}"
 
 
 def _value(attribute: Any) -> Any:

@@ -29,12 +29,9 @@ def with_inputs(op: str, operands: Sequence[Value], attributes: Mapping[str, Any
     names = _INPUTS.get(op, ())
     if attributes.keys().isdisjoint(names):
         return list(operands), dict(attributes)
-    rest = {name: it for name, it in attributes.items() if name not in names}
-    return [operands[0], *(_array(attributes.get(name)) for name in names)], rest
-
-
-def _array(value: Any) -> Any:
-    return None if value is None else np.array(value, np.float32 if isinstance(value, float) else np.int64)
+    values = [attributes.get(name) for name in names]
+    arrays = [it if it is None else np.array(it, np.float32 if isinstance(it, float) else np.int64) for it in values]
+    return [operands[0], *arrays], {name: it for name, it in attributes.items() if name not in names}
 
 
 def _along_axis(function: Operator, x: Tensor, y: Tensor, *, axis: int | None = None, broadcast: int = 0) -> Any:

@@ -12,8 +12,8 @@ from mirage_eg.frontend.onnx_barriers import model_of, reads
 from mirage_eg.frontend.onnx_evaluators import computed
 from mirage_eg.frontend.onnx_plan import Plan
 from mirage_eg.frontend.onnx_types import type_of
-from mirage_eg.frontend.onnx_values import array, tensor
-from mirage_eg.ir.errors import ProgramError, UnsupportedError
+from mirage_eg.frontend.onnx_values import array, is_torchs, tensor
+from mirage_eg.ir.errors import ProgramError
 
 
 def late_model(plan: Plan, graph: Any, given: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
@@ -91,9 +91,4 @@ def _fed(value: Any) -> Any:
 
 def _result(value: Any) -> Any:
     """A result of an evaluator, as a tensor if torch has its type."""
-    if not isinstance(value, np.ndarray):
-        return value
-    try:
-        return tensor(value)
-    except UnsupportedError:
-        return value
+    return tensor(value) if is_torchs(value) else value

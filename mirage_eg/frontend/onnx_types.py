@@ -51,13 +51,17 @@ class ModelTypes:
             MisfitError: the types of the operands do not fit.
             UnsupportedError: ONNX finds that their shapes or values do not fit.
         """
-        from onnx import checker, shape_inference
+        from onnx import checker, numpy_helper, shape_inference
 
         inferred: dict[str, Any] = {}
         schema = self.schema(node)
         if schema is not None:
             known = {name: self.data.get(name, it) for name, it in values.items()}
-            data = {name: _proto(it, name) for name, it in known.items() if isinstance(it, np.ndarray) and it.size <= _SMALL}
+            data = {
+                name: numpy_helper.from_array(it, name)
+                for name, it in known.items()
+                if isinstance(it, np.ndarray) and it.size <= _SMALL
+            }
             kinds = {name: type_of(it) for name, it in values.items()}
             try:
                 inferred = shape_inference.infer_node_outputs(
@@ -86,12 +90,6 @@ def _with_defaults(node: Any, schema: Any) -> Any:
     written.CopyFrom(node)
     written.attribute.extend(left_out)
     return written
-
-
-def _proto(value: Any, name: str) -> Any:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(value, name)
 
 
 def model_types(model: Any, dims: Mapping[str, int], weights: Mapping[str, Any]) -> ModelTypes:

@@ -83,13 +83,19 @@ def tensor(value: Value, like: Any = None) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     name = value.dtype.name
-    kind = getattr(torch, name, None) if name in _TORCH.values() else None
-    if kind is None:
+    if not is_torchs(value):
         raise UnsupportedError(f"the element type {name} is not supported")
     own = name != "bfloat16" and not name.startswith("float8")
     given = torch.from_numpy(np.array(value if own else value.view(_BITS[value.dtype.itemsize])))
-    given = given if own else given.view(kind)
+    given = given if own else given.view(getattr(torch, name))
     return given if like is None else given.to(like.device)
+
+
+def is_torchs(value: Value) -> bool:
+    """Whether a value is a tensor of torch, or an array that can be one."""
+    import torch
+
+    return not isinstance(value, np.ndarray) or (value.dtype.name in _TORCH.values() and hasattr(torch, value.dtype.name))
 
 
 def array(value: Any) -> Any:

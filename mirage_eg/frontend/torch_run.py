@@ -144,7 +144,8 @@ class Running:
                 changed[kind.arg.name] = self.state[self._placeholder(kind.target)]
             elif kind.kind.name == "USER_INPUT_MUTATION":
                 changed[kind.arg.name] = given[kind.target]
-        kept = [_apart(result, list(changed.values())) for result in results]
+        memories = {_memory(it) for it in changed.values()} - {None}
+        kept = [result.clone() if _memory(result) in memories else result for result in results]
         returned = []
         for kind, result in zip(signature.output_specs, kept, strict=True):
             name = getattr(kind.arg, "name", None)
@@ -158,11 +159,6 @@ class Running:
     def _placeholder(self, target: str) -> str:
         buffers: Mapping[str, str] = self.program.graph_signature.inputs_to_buffers
         return next(name for name, buffer in buffers.items() if buffer == target)
-
-
-def _apart(result: Any, changed: Sequence[Any]) -> Any:
-    """A result, copied if it has the memory of a tensor that changes."""
-    return result.clone() if _memory(result) in {_memory(it) for it in changed} - {None} else result
 
 
 def _memory(value: Any) -> int | None:
