@@ -36,12 +36,8 @@ def sizes_of(graph: Graph) -> dict[str, int]:
 
 
 def _declared(graph: Graph) -> list[tuple[Dim, int]]:
-    pairs = [
-        (dim, extent)
-        for item in graph.inputs
-        for dim, extent in zip(read_dims(item.get("dims"), len(item["shape"])), item["shape"], strict=True)
-        if dim is not None
-    ]
+    shapes = [(read_dims(item.get("dims"), len(item["shape"])), item["shape"]) for item in graph.inputs]
+    pairs = [(dim, extent) for dims, shape in shapes for dim, extent in zip(dims, shape, strict=True) if dim is not None]
     for dim, extent in pairs:
         if extent != (first := next(other for same, other in pairs if same.name == dim.name)):
             raise GraphError(

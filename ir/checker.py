@@ -229,11 +229,8 @@ def _block_dependence(
     kind = item.kind
     if item.op == "input":
         looped = item.get("fmap", REPLICATED) != REPLICATED and checker.loop > 1
-        varies = frozenset(
-            dim
-            for dim, (extent, target) in enumerate(zip(checker.grid, item.get("imap") or (), strict=False))
-            if target != REPLICATED and extent > 1
-        )
+        maps = enumerate(zip(checker.grid, item.get("imap") or (), strict=False))
+        varies = frozenset(dim for dim, (extent, target) in maps if target != REPLICATED and extent > 1)
         return (Phase.LOOP if looped else Phase.PROLOGUE), varies
     if operand_phases >= {Phase.LOOP, Phase.EPILOGUE}:
         raise GraphError("got one operand that varies over the loop and one computed after it; accumulate the first")

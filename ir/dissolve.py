@@ -151,11 +151,8 @@ class _Writer:
         if (item := self.makers[value]).op in VIEWS_OF_ALL:  # a concatenation stays before a view of it
             self.parts[value, box] = self.flat.apply(item.op, self.whole(item.operands[0]), **item.mapping)
             return self.parts[value, box]
-        factors = [
-            (dim, ranges)
-            for dim, (extent, cuts) in enumerate(zip(self.shapes[value], self.cuts[value], strict=True))
-            for ranges in parted(extent, cuts)
-        ]
+        dims = enumerate(zip(self.shapes[value], self.cuts[value], strict=True))
+        factors = [(dim, ranges) for dim, (extent, cuts) in dims for ranges in parted(extent, cuts)]
         if all(len(ranges) == 1 for _, ranges in factors):
             return self.part(value, box)
 

@@ -243,11 +243,8 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
         hidden = {"shape", "dtype", "graph", "name"} if item.op == "input" else {"graph", "name"}
         left = ", ".join(f"%{value}" for value in values)
         operands = ", ".join(f"%{operand}" for operand in item.operands)
-        attributes = " ".join(
-            _attribute_text(name, value)
-            for name, value in sorted(item.attributes, key=lambda pair: (pair[0] != "imap", pair[0]))
-            if name not in hidden
-        )
+        ordered = sorted(item.attributes, key=lambda pair: (pair[0] != "imap", pair[0]))
+        attributes = " ".join(_attribute_text(name, value) for name, value in ordered if name not in hidden)
         words = [item.op, item.get("name") or "", operands, attributes]
         call = " ".join(word for word in words if word)
         types = ", ".join(_type_text(graph, value) for value in values)

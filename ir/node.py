@@ -73,17 +73,8 @@ class Node:
 
 def node(op: str, /, *operands: int, **attributes: Any) -> Node:
     """A node with its attributes in normal form: sorted, lists as tuples, None left out."""
-    return Node(
-        op,
-        tuple(operands),
-        tuple(
-            sorted(
-                (key, tuple(value) if isinstance(value, list) else value)
-                for key, value in attributes.items()
-                if value is not None
-            )
-        ),
-    )
+    given = sorted((key, value) for key, value in attributes.items() if value is not None)
+    return Node(op, operands, tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in given))
 
 
 class Phase(IntEnum):

@@ -96,11 +96,8 @@ def to_data(graph: Graph) -> dict[str, Any]:
         results: list[dict[str, Any]] = [{"id": value} for value in values]
         if graph.level is Level.KERNEL:
             results = [{"id": value, "shape": list(graph.types[value].shape)} for value in values]
-        attributes = {
-            name: _plain(item.get(name))
-            for name in _attributes(graph.level, item.op)
-            if (item.op, name) not in _SPARSE or item.get(name) is not None
-        }
+        names = (it for it in _attributes(graph.level, item.op) if (item.op, it) not in _SPARSE or item.get(it) is not None)
+        attributes = {name: _plain(item.get(name)) for name in names}
         data["nodes"].append({"op": item.op, "operands": list(item.operands), "results": results} | attributes)
     return data
 

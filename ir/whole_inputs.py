@@ -134,12 +134,9 @@ def causal_inputs(program: Graph) -> dict[int, int]:
     that it does not; without the last column each row has a 0 and a 1, so that no row is masked whole.
     """
     weights = marked_weights(program)
-    return {
-        place: 0 if _is_factor(program, program.input_values[place]) else 1
-        for place in sorted(indicator_inputs(program))
-        if program.input_values[place] in weights
-        and all(extent > 1 for extent in (0, 0, *program.input_types[place].shape)[-2:])
-    }
+    constant = [place for place in sorted(indicator_inputs(program)) if program.input_values[place] in weights]
+    masks = [it for it in constant if all(extent > 1 for extent in (0, 0, *program.input_types[it].shape)[-2:])]
+    return {place: 0 if _is_factor(program, program.input_values[place]) else 1 for place in masks}
 
 
 def _is_factor(program: Graph, value: int) -> bool:

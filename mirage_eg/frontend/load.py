@@ -155,13 +155,9 @@ def _located(path: Path, pair: LawPair) -> LawPair:
 
         return call
 
-    return replace(
-        pair,
-        inputs=called("inputs", pair.inputs),
-        program=called("program", pair.program),
-        candidate=called("candidate", pair.candidate),
-        twin=None if pair.twin is None else called("twin", pair.twin),
-    )
+    functions = {name: getattr(pair, name) for name in ("inputs", "program", "candidate", "twin")}
+    located: dict[str, Any] = {name: called(name, it) for name, it in functions.items() if it is not None}
+    return replace(pair, **located)
 
 
 def _from_python(path: Path, batch: int) -> Graph:

@@ -48,11 +48,8 @@ def branch_of(node: Any, condition: Value, prefix: str) -> tuple[list[Any], dict
     inside = {name: f"{prefix}{name}" for name in made if name}
     names = _Names(inside, "", keeps=True)
     known = {inside[it.name]: numpy_helper.to_array(it) for it in graph.initializer}
-    ends = [
-        helper.make_node("Identity", [names.of(it.name)], [name])
-        for it, name in zip(graph.output, node.output, strict=True)
-        if name
-    ]
+    pairs = zip(graph.output, node.output, strict=True)
+    ends = [helper.make_node("Identity", [names.of(it.name)], [name]) for it, name in pairs if name]
     return with_readers([*(_renamed(it, names, None) for it in graph.node), *ends], [it for it in node.output if it]), known
 
 

@@ -213,14 +213,8 @@ class _Model:
 
 def _read(graph: Graph, kernel: FunctionValues) -> tuple[int, ...]:
     """The values that a kernel reads, in the order of their first use."""
-    operands = (
-        operand
-        for item, values in graph.numbered()
-        if not kernel.inside.isdisjoint(values)
-        for operand in item.operands
-        if operand not in kernel.inside
-    )
-    return tuple(dict.fromkeys(operands))
+    own = (item for item, values in graph.numbered() if not kernel.inside.isdisjoint(values))
+    return tuple(dict.fromkeys(operand for item in own for operand in item.operands if operand not in kernel.inside))
 
 
 def _part(graph: Graph, kernel: FunctionValues) -> Graph:

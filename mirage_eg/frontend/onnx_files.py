@@ -82,11 +82,8 @@ def _without_shapes(graph: Any) -> Iterator[str]:
 
 def _of_graph(graph: Any, around: frozenset[str], types: ModelTypes, functions: set[tuple[str, str]]) -> Iterator[str]:
     """The faults of a graph that may read the values `around` it."""
-    made = {
-        *around,
-        *(it.name for it in (*graph.input, *graph.initializer)),
-        *(it.values.name for it in graph.sparse_initializer),
-    }
+    given = (*graph.input, *graph.initializer, *(it.values for it in graph.sparse_initializer))
+    made = {*around, *(it.name for it in given)}
     for node in graph.node:
         place = f"{operator_name(node)} (result {next(filter(None, node.output), 'none')})"
         for name in node.input:

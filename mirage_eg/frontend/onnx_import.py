@@ -59,11 +59,8 @@ def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) 
     }
     known, weights = _initializers(graph)
     on_meta = {name: tensor(it).to("meta") for name, it in (weights | inputs).items()}
-    plan = Plan(
-        model_types(checked, dims, weights),
-        known | on_meta,
-        dict.fromkeys(given.keys() - inputs.keys(), "an input of a type that torch lacks"),
-    )
+    late = dict.fromkeys(given.keys() - inputs.keys(), "an input of a type that torch lacks")
+    plan = Plan(model_types(checked, dims, weights), known | on_meta, late)
     try:
         for node in nodes_of(with_gelu(graph)):
             plan.append(node)

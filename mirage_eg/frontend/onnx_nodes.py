@@ -121,11 +121,8 @@ def _misfit(signature: inspect.Signature, inputs: int, attributes: Mapping[str, 
 
 
 def _defaults(schema: Any) -> dict[str, Any]:
-    return {
-        name: _value(attribute.default_value)
-        for name, attribute in (schema.attributes.items() if schema is not None else ())
-        if attribute.default_value.type != AttributeProto.UNDEFINED
-    }
+    given = {} if schema is None else {name: it.default_value for name, it in schema.attributes.items()}
+    return {name: _value(it) for name, it in given.items() if it.type != AttributeProto.UNDEFINED}
 
 
 def _value(attribute: Any) -> Any:

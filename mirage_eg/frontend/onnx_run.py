@@ -24,11 +24,8 @@ def late_model(plan: Plan, graph: Any, given: Mapping[str, Any], weights: Mappin
     names = [name for name in dict.fromkeys(name for it in plan.late for name in reads(it.source)) if name not in made]
     values = ChainMap({**weights}, plan.values)
     known = {name: values[name] for name in names if isinstance(values.get(name), np.ndarray)}
-    inputs = [
-        given[name] if name in given else helper.make_value_info(name, type_of(plan.values[name]))
-        for name in names
-        if name not in known
-    ]
+    fed = [name for name in names if name not in known]
+    inputs = [given[it] if it in given else helper.make_value_info(it, type_of(plan.values[it])) for it in fed]
     return model_of([it.source for it in plan.late], inputs, [it for it in graph.output if it.name in made], known, plan.types)
 
 

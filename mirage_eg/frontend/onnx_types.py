@@ -57,21 +57,12 @@ class ModelTypes:
         schema = self.schema(node)
         if schema is not None:
             known = {name: self.data.get(name, it) for name, it in values.items()}
-            data = {
-                name: numpy_helper.from_array(it, name)
-                for name, it in known.items()
-                if isinstance(it, np.ndarray) and it.size <= _SMALL
-            }
+            small = {name: it for name, it in known.items() if isinstance(it, np.ndarray) and it.size <= _SMALL}
+            data = {name: numpy_helper.from_array(it, name) for name, it in small.items()}
             kinds = {name: type_of(it) for name, it in values.items()}
             try:
-                inferred = shape_inference.infer_node_outputs(
-                    schema,
-                    _with_defaults(node, schema),
-                    kinds,
-                    data,
-                    opset_imports=list(self.opsets),
-                    ir_version=self.ir_version,
-                )
+                written, of = _with_defaults(node, schema), {"opset_imports": list(self.opsets), "ir_version": self.ir_version}
+                inferred = shape_inference.infer_node_outputs(schema, written, kinds, data, **of)
             except checker.ValidationError:  # of types
                 raise MisfitError("ONNX infers no result") from None
             except shape_inference.InferenceError:  # it wants a scalar where evaluators take one number

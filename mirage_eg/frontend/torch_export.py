@@ -74,12 +74,8 @@ def import_program(program: Any) -> Imported:
 
 def _is_packed(buffer: Any) -> bool:
     """Whether a buffer is a weight of bytes, which kernels convert: as a constant it would be converted at import."""
-    return (
-        buffer.dim() >= 2
-        and buffer.element_size() == 1
-        and not buffer.is_floating_point()
-        and str(buffer.dtype) != "torch.bool"
-    )
+    is_of_bytes = buffer.element_size() == 1 and not buffer.is_floating_point() and str(buffer.dtype) != "torch.bool"
+    return is_of_bytes and buffer.dim() >= 2
 
 
 def import_graph(
@@ -273,11 +269,8 @@ def _ranges_of_numbers(translation: Translation) -> dict[int, Range]:
     """The ranges of the inputs that are one integer each, by position."""
     program = translation.graph.graph()
     kinds = zip(program.input_names, program.input_types, strict=True)
-    lifted = (
-        (place, translation.lifted.get(name))
-        for place, (name, kind) in enumerate(kinds)
-        if kind.dtype.is_integer and kind.shape == (1,)
-    )
+    numbers = [(place, name) for place, (name, kind) in enumerate(kinds) if kind.dtype.is_integer and kind.shape == (1,)]
+    lifted = ((place, translation.lifted.get(name)) for place, name in numbers)
     return {place: (int(it.array()[0]),) * 2 for place, it in lifted if isinstance(it, Constant)}
 
 

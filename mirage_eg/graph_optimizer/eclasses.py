@@ -75,23 +75,18 @@ def read_classes(egraph: bindings.EGraph, terms: ProgramTerms) -> EClasses:
     value_numbers = [number[value] for value in values]
     roots = [value_numbers[item.operands[0]] for item in program.outputs]
     types = _types(by_number, value_numbers, terms)
-    usable = _without_must_cycles(
-        {
-            class_: [enode for enode in enodes if all(child in types for child in enode.children)]
-            for class_, enodes in by_number.items()
-            if class_ in types
-        }
-    )
+    typed = ((class_, own) for class_, own in by_number.items() if class_ in types)
+    known = {class_: [it for it in own if types.keys() >= {*it.children}] for class_, own in typed}
+    usable = _without_must_cycles(known)
     order = list(_reached(usable, [*roots, *value_numbers]))
     moved = {old: new for new, old in enumerate(order)}
     weights = _weight_only(usable, (value_numbers[i] for i in terms.weights))
+
+    def renumbered(it: NumberedENode) -> NumberedENode:
+        return NumberedENode(it.constructor, it.constants, tuple(moved[child] for child in it.children))
+
     return EClasses(
-        tuple(
-            tuple(
-                NumberedENode(it.constructor, it.constants, tuple(moved[child] for child in it.children)) for it in usable[old]
-            )
-            for old in order
-        ),
+        tuple(tuple(map(renumbered, usable[old])) for old in order),
         tuple(types[old] for old in order),
         tuple(old in weights for old in order),
         tuple(moved[root] for root in roots),
@@ -169,13 +164,11 @@ def _without_must_cycles(enodes: Mapping[int, Sequence[NumberedENode]]) -> dict[
             if must.get(class_) != needed:
                 must[class_] = needed
                 changed = True
-    return {
-        class_: [
-            enode for enode in own if all(child in must for child in enode.children) and not _union(must, enode) >> class_ & 1
-        ]
-        for class_, own in enodes.items()
-        if class_ in must
-    }
+
+    def is_usable(class_: int, enode: NumberedENode) -> bool:
+        return must.keys() >= {*enode.children} and not _union(must, enode) >> class_ & 1
+
+    return {class_: [it for it in own if is_usable(class_, it)] for class_, own in enodes.items() if class_ in must}
 
 
 def _union(must: Mapping[int, int], enode: NumberedENode) -> int:

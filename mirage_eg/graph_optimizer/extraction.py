@@ -104,11 +104,9 @@ class Extraction:
     @property
     def kernels(self) -> int:
         """The kernels that are launched."""
-        return sum(it.kernels for it in self.priced) + sum(
-            choice.mode is Mode.STORED and choice.role not in (FusionRole.VIEW, FusionRole.INPUT)
-            for choice in self.choices
-            if choice.kernel is None
-        )
+        stored = (it for it in self.choices if it.kernel is None and it.mode is Mode.STORED)
+        own = sum(it.role not in (FusionRole.VIEW, FusionRole.INPUT) for it in stored)
+        return own + sum(it.kernels for it in self.priced)
 
 
 @dataclass(slots=True)
@@ -235,12 +233,8 @@ class _Problem:
     def _follows(self, class_: int, enode: NumberedENode, child: int, carriers: set[int]) -> bool:
         """Whether an elementwise e-node may be computed where its child is."""
         types = self.classes.types
-        return (
-            child in carriers
-            and child != class_
-            and enode.constructor != "Transpose"
-            and types[child][0].shape == types[class_][0].shape
-        )
+        is_alike = types[child][0].shape == types[class_][0].shape
+        return is_alike and child in carriers and child != class_ and enode.constructor != "Transpose"
 
     def _choices(self, class_: int, enode: NumberedENode, role: FusionRole, carriers: set[int]) -> Iterator[ClassChoice]:
         yield ClassChoice(class_, enode, Mode.STORED, None, role)
@@ -275,11 +269,8 @@ class _Problem:
             return cost + self.costs.products(enode, [types[child] for child in enode.children], types[choice.class_])
         if self.costs.least:
             return cost  # with the variables of reads
-        return cost + sum(
-            self.costs.moved(types[child])
-            for child in children
-            if child != choice.carried and not self._may_inline(choice, child)
-        )
+        read = (child for child in children if child != choice.carried and not self._may_inline(choice, child))
+        return cost + sum(self.costs.moved(types[child]) for child in read)
 
     def _is_folded(self, class_: int) -> bool:
         return self.classes.weight_only[class_] and all(enode.constructor != "In" for enode in self.classes.enodes[class_])
@@ -401,13 +392,8 @@ class _Problem:
         from ortools.linear_solver import pywraplp
 
         solver = self.solver
-        solver.Minimize(
-            solver.Sum(
-                [it.cost * it.variable for it in self.options]
-                + [cost * read for read, cost in self.reads]
-                + [column.us * variable for column, variable in self.columns]
-            )
-        )
+        costs = [it.cost * it.variable for it in self.options] + [cost * read for read, cost in self.reads]
+        solver.Minimize(solver.Sum(costs + [column.us * variable for column, variable in self.columns]))
         solver.SetTimeLimit(int(seconds * 1000))
         parameters = pywraplp.MPSolverParameters()
         parameters.SetDoubleParam(parameters.RELATIVE_MIP_GAP, 1e-6)

@@ -66,13 +66,8 @@ def _translated(law: Law) -> Iterator[str]:
     is_dense = op is not None and (not attributes or attributes[1:] == [Literal(1), Literal("none")])
     if op is None or second != Apply("Hole", ()) or first == second or axis != Literal(1) or not is_dense:
         return
-    extents = [
-        it.arguments[1]
-        for part in law.conditions
-        if isinstance(part, Equal)
-        for it in applications(part.right)
-        if it.name == "vec-get"
-    ]
+    equal = (part.right for part in law.conditions if isinstance(part, Equal))
+    extents = [it.arguments[1] for right in equal for it in applications(right) if it.name == "vec-get"]
     common = f"(vec-of {' '.join(f'(vec-get v {it})' for it in extents)})" if extents else "(vec-empty)"
     for bias in (None, "b"):
         yield from _laws(op, operand_axis, common, bias, law.name)

@@ -94,12 +94,9 @@ class JointExtraction:
     def may_read_rearranged(self) -> bool:
         """Whether a rearrangement of an activation costs a kernel in an extraction, which a block graph may spare."""
         free, names = KernelCosts(self.device, free_views=True), self.classes.names
-        return any(
-            free.role(enode, names) is not role_of(enode, names)
-            for class_, enodes in enumerate(self.classes.enodes)
-            if not self.classes.weight_only[class_]
-            for enode in enodes
-        )
+        pairs = zip(self.classes.enodes, self.classes.weight_only, strict=True)
+        enodes = (enode for own, is_weight in pairs if not is_weight for enode in own)
+        return any(free.role(enode, names) is not role_of(enode, names) for enode in enodes)
 
     def add(self, program: Graph, terms: Terms, searched: Sequence[tuple[Segment, PlanPart | None]]) -> None:
         """Add the segments of a program that a partition has searched, each with its best kernels."""

@@ -127,11 +127,8 @@ class ProgramTerms:
         It matches operands of the types of the program's inputs.
         """
         own = ProgramTerms(made, frozenset(), self.ops)
-        actions = [
-            _made_term(f"v{values[0]}_", own.text(part, values[0]), made.types[values[0]])
-            for part, values in made.numbered()
-            if part.op not in ("input", "output")
-        ]
+        parts = [(part, values[0]) for part, values in made.numbered() if part.op not in ("input", "output")]
+        actions = [_made_term(f"v{value}_", own.text(part, value), made.types[value]) for part, value in parts]
         kinds = " ".join(
             f'(= (shape v{place}_) {_vector_text(kind.shape)}) (= (dtype v{place}_) "{kind.dtype}")'
             for place, kind in enumerate(made.input_types)

@@ -191,11 +191,9 @@ def _convolution(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
     x = parts.part(item.operands[0], (number, range(first * channels, (last + 1) * channels), *asked))
     w = parts.part(item.operands[1], (computed, range(channels), *map(range, kernel)))
     y = parts.builder.op(item.op, x, w, **item.mapping | changed | {"groups": last - first + 1})
-    own = (
-        range(filters[0] - computed[0], filters[-1] - computed[0] + 1, filters.step)
-        if computed != filters
-        else range(len(filters))
-    )
+    own = range(len(filters))
+    if computed != filters:
+        own = range(filters[0] - computed[0], filters[-1] - computed[0] + 1, filters.step)
     return parts.sliced(y, (range(len(number)), own, *(range(len(it)) for it in places)))
 
 

@@ -253,12 +253,8 @@ def _convolution(reader: Reader, item: Node, index: Index, shape: Shape) -> Sum:
     group, _ = reader.variables.quotient(filter_, filters // item["groups"])
 
     def body(channel: Affine, *taps: Affine) -> Sum:
-        read = [
-            it.scaled(stride).plus(tap, dilation).shifted(-pad)
-            for it, tap, stride, dilation, pad in zip(
-                place, taps, item["strides"], item["dilations"], item["pads"], strict=False
-            )
-        ]
+        given = zip(place, taps, item["strides"], item["dilations"], item["pads"], strict=False)
+        read = [it.scaled(stride).plus(tap, dilation).shifted(-pad) for it, tap, stride, dilation, pad in given]
         if not all(reader.variables.inside(it, extent) for it, extent in zip(read, size, strict=True)):
             return []  # in the padding
         own = group.scaled(channels).plus(channel)

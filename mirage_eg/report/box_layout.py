@@ -71,17 +71,12 @@ def place_boxes(
     right = max((centres[box] + widths[box] / 2 for box in range(len(widths))), default=0.0)
     corners = tuple((centres[box] - widths[box] / 2 - left, tops[layer_of[box]]) for box in range(len(sizes)))
     floors = tuple(tops[layer_of[box]] + heights[layer_of[box]] for box in range(len(sizes)))
-    lanes = tuple(
-        tuple(
-            point
-            for box in chain[1:-1]
-            for point in (
-                (centres[box] - left, tops[layer_of[box]]),
-                (centres[box] - left, tops[layer_of[box]] + heights[layer_of[box]]),
-            )
-        )
-        for chain in chains
-    )
+
+    def lane(box: int) -> tuple[Point, Point]:
+        x, top = centres[box] - left, tops[layer_of[box]]
+        return (x, top), (x, top + heights[layer_of[box]])
+
+    lanes = tuple(tuple(point for box in chain[1:-1] for point in lane(box)) for chain in chains)
     return PlacedBoxes(corners, floors, lanes, (right - left, tops[-1] + heights[-1] if rows else 0.0), crossings)
 
 

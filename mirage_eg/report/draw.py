@@ -324,11 +324,8 @@ def _frame(inner: _Drawing, head: list[str], colour: str, results: int) -> _Box:
 def _words(graph: Graph, item: Node, values: range, names: Sequence[str]) -> list[str]:
     """The lines of text in a box: op, maps or constants, shape (but in a thread graph, whose values have one shape)."""
     name = names[0] if item.op == "input" else item.get("name")
-    details = [
-        f"{key} {_attribute(key, value)}"
-        for key, value in item.attributes
-        if key not in ("name", "shape", "dtype", "graph", "imap", "fmap", "omap", "strides")
-    ]
+    hidden = ("name", "shape", "dtype", "graph", "imap", "fmap", "omap", "strides")
+    details = [f"{key} {_attribute(key, value)}" for key, value in item.attributes if key not in hidden]
     words = [" ".join([item.op, *([name] if name else []), *details])]
     for key in ("imap", "fmap", "omap"):
         if item.get(key) is not None:

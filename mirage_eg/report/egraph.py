@@ -197,14 +197,8 @@ def _arranged(clusters: dict[int, _Cluster]) -> tuple[str, Size]:
     layers = layers_of(len(clusters), [(source, target) for source, target, _ in lines])
     down = [line for line in lines if layers[line[0]] < layers[line[1]]]
     up = [line for line in lines if layers[line[0]] >= layers[line[1]]]
-    placed = place_boxes(
-        [cluster.size for cluster in clusters.values()],
-        [(source, target) for source, target, _ in down],
-        layers,
-        [(port, 0.5) for _, _, port in down],
-        gap=_CLASS_GAP,
-    )
-    sizes = [cluster.size for cluster in clusters.values()]
+    sizes, ends = [cluster.size for cluster in clusters.values()], [(source, target) for source, target, _ in down]
+    placed = place_boxes(sizes, ends, layers, [(port, 0.5) for _, _, port in down], gap=_CLASS_GAP)
     parts = []
     for (source, target, port), lanes in zip(down, placed.lanes, strict=True):
         start, end = _ends(placed, sizes, source, target, port)

@@ -129,15 +129,8 @@ def _placed(
 ) -> dict[int, list[tuple[float, float]]]:
     """The centre of every e-node: classes in layers, ordered by the mean place of their neighbours; long layers are wrapped."""
     numbers = {class_: number for number, class_ in enumerate(shown)}
-    lines = list(
-        dict.fromkeys(
-            (numbers[class_], numbers[child])
-            for class_, nodes in shown.items()
-            for key, *_ in nodes
-            for child in children_of(oracle, key)
-            if child in numbers
-        )
-    )
+    reads = ((numbers[it], child) for it, nodes in shown.items() for key, *_ in nodes for child in children_of(oracle, key))
+    lines = [*dict.fromkeys((number, numbers[child]) for number, child in reads if child in numbers)]
     layers = layers_of(len(shown), lines)
     rows: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
     for number, layer in enumerate(layers):
