@@ -49,9 +49,8 @@ def _declared(graph: Graph) -> list[tuple[Dim, int]]:
 def at_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """The same kernel graph with these sizes of its named dims.
 
-    Raises:
-        TiedToSizeError: an op whose meaning is tied to the present size, as a slice along the dim; dims whose extents agree at
-            the present sizes only; a block that holds less.
+    Raises TiedToSizeError: an op whose meaning is tied to the present size, as a slice along the dim; dims whose extents agree
+    at the present sizes only; a block that holds less.
     """
     try:
         return _Resizing(graph, sizes, _least_divisor(graph)).graph()

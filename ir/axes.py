@@ -77,8 +77,8 @@ def infer_axes(
     A concatenation with one of `fillings` (`ir.flatten`) numbers the indices of its other operand anew. `ties`: two values and
     a dim of both, which gets the same axes where they fit.
 
-    Raises:
-        UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names it.
+    Raises UnsupportedError: an op whose axes cannot be inferred, or a value that has one axis in two dims; the message names
+    it.
     """
     inference = _Inference(slices, finest, barriers)
     dims: list[Dims] = []

@@ -60,17 +60,6 @@ class Dissolution:
 NO_VALUES = frozenset[int]()
 
 
-def dissolved(
-    program: Graph,
-    undivided: frozenset[int] = NO_VALUES,
-    summed: frozenset[int] = NO_VALUES,
-    whole: frozenset[int] = NO_VALUES,
-    everywhere: bool = False,
-) -> Graph:
-    """The graph of `dissolve`."""
-    return dissolve(program, undivided, summed, whole, everywhere).graph
-
-
 def dissolve(
     program: Graph,
     undivided: frozenset[int] = NO_VALUES,

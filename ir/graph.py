@@ -28,9 +28,8 @@ class Graph(NestedGraph):
     `cluster`: the thread blocks that hold the tiles of a block graph together; they reduce through distributed shared memory.
     `keeps_undefined`: of a program, whether laws must keep its undefined values, unless the options of a run say otherwise.
 
-    Raises:
-        GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, a map that leaves parts
-            empty, a value of the loop mixed with one computed after it. The message names the node.
+    Raises GraphError: an unknown op, an op at the wrong level, a dangling operand, a broken shape rule, a map that leaves parts
+    empty, a value of the loop mixed with one computed after it. The message names the node.
     """
 
     nodes: tuple[Node, ...]

@@ -58,8 +58,8 @@ class Renamed:
 def rename_views(program: Graph) -> Renamed:
     """`program`, of primitive ops, with copies of inputs for values that need a second axis name.
 
-    Raises:
-        UnsupportedError: an op whose axes cannot be inferred, or more than _MOST times the nodes; the message names the node.
+    Raises UnsupportedError: an op whose axes cannot be inferred, or more than _MOST times the nodes; the message names the
+    node.
     """
     if (core := core_of(program)) is not None:
         return replace(rename_views(core.program), core=core)

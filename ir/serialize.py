@@ -54,9 +54,8 @@ def to_json(graph: Graph | BeingWritten) -> str:
 def from_json(text: str | bytes, source: str = "graph") -> Graph:
     """The graph that `to_json` wrote.
 
-    Raises:
-        GraphError: not JSON, a missing, unknown or ill-typed field, a wrong version, a dangling id, a shape that contradicts
-            its ops, or anything that `Graph` refuses. The message starts with `source` and names the node.
+    Raises GraphError: not JSON, a missing, unknown or ill-typed field, a wrong version, a dangling id, a shape that contradicts
+    its ops, or anything that `Graph` refuses. The message starts with `source` and names the node.
     """
     try:
         return from_data(_parse(text))

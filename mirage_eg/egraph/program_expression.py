@@ -8,7 +8,7 @@ from math import gcd
 from mirage_eg.egraph.expression import Expression, Split, express, parts_of
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
-from mirage_eg.ir.dissolve import dissolved
+from mirage_eg.ir.dissolve import dissolve
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
@@ -39,7 +39,7 @@ def program_expression(
         OptionError: an axis that the program does not reduce.
         UnsupportedError: a program whose axes cannot be inferred.
     """
-    renamed = rename_views(dissolved(_with_opaque_values(expand(program)), everywhere=True))
+    renamed = rename_views(dissolve(_with_opaque_values(expand(program)), everywhere=True).graph)
     axes = infer_axes(renamed.program)
     split = Split(_axis(axes, loop, "loop"), _axis(axes, grid, "grid"))
     expression = express(renamed.program, axes, split, domain)

@@ -49,9 +49,8 @@ def register_op(
     in gives zero out (computed from a definition). In the finite field an op without a definition is a random function.
     A second registration of a name replaces the first.
 
-    Raises:
-        GraphError: a name that is taken or malformed; a function or expression that does not fit the operands and attributes; a
-            definition by an op that is not elementwise, or by the op itself.
+    Raises GraphError: a name that is taken or malformed; a function or expression that does not fit the operands and
+    attributes; a definition by an op that is not elementwise, or by the op itself.
     """
     prefix = f"register_op: {name}:"
     _check_names(name, arity, attributes)

@@ -52,9 +52,8 @@ class _UnsupportedOperatorError(Exception):
 def read_published(data: Any) -> tuple[Graph | Unsupported, ...]:
     """The µGraphs of a checkpoint (parsed JSON), in order.
 
-    Raises:
-        GraphError: something else than a list of µGraphs, a missing or ill-typed field, an unknown guid, shapes that
-            contradict each other or their maps. The message names µGraph and operator.
+    Raises GraphError: something else than a list of µGraphs, a missing or ill-typed field, an unknown guid, shapes that
+    contradict each other or their maps. The message names µGraph and operator.
     """
     if not isinstance(data, list) or not data:
         got = "an empty list" if data == [] else f"a {type(data).__name__}"

@@ -52,8 +52,8 @@ class OnnxNode:
     def results(self, operands: Sequence[Value], types: ModelTypes) -> list[Value]:
         """The results for these operands by the node's function: known ones of known operands, else tensors.
 
-        Raises:
-            UnsupportedError: the function lacks an input or attribute, cannot honour it, or torch does not take the operands.
+        Raises UnsupportedError: the function lacks an input or attribute, cannot honour it, or torch does not take the
+        operands.
         """
         function = self.function(types)
         on_host = self.op not in CONSTANTS and all(it is None or isinstance(it, np.ndarray) for it in operands)

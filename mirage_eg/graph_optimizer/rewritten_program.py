@@ -1,6 +1,6 @@
 """The program that an extraction stands for: a graph that runs each time, and a prologue of the parts of weights alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -15,6 +15,9 @@ from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.reached import operands_first
 from mirage_eg.ir.written_inputs import written_inputs
+
+_Values = dict[NumberedENode | int, tuple[int, ...]]  # of an e-node, or of an input's or folded weight's class
+_Computed = dict[NumberedENode, range]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ class _Builder:
         used = {place for c, place in self.inputs.items() if not self.classes.weight_only[c] or c in leaves}
         used.update(written_inputs(self.program).values())
         body = Checker(Level.KERNEL)
-        values: dict[NumberedENode | int, tuple[int, ...]] = {}
-        computed: dict[NumberedENode, range] = {}
+        values: _Values = {}
+        computed: _Computed = {}
         for place in sorted(used):
             values[self._input_class(place)] = tuple(body.append(self._named_input(place)))
         for class_, name in zip(folded, names, strict=True):
@@ -103,7 +106,7 @@ class _Builder:
         )
 
     def _terms(
-        self, graph: Graph, values: Mapping[NumberedENode | int, tuple[int, ...]], steps: list[ClassChoice]
+        self, graph: Graph, values: _Values, steps: list[ClassChoice]
     ) -> tuple[tuple[int, NumberedENode | None] | None, ...]:
         terms: list[tuple[int, NumberedENode | None] | None] = [None] * len(graph.types)
         for key, own in values.items():
@@ -152,13 +155,7 @@ class _Builder:
         roots = (it for it in self.classes.roots if not self.classes.weight_only[it] and it not in self.inputs)
         return operands_first([self.choices[root, Mode.STORED] for root in roots], sources)
 
-    def _body(
-        self,
-        body: Checker,
-        values: dict[NumberedENode | int, tuple[int, ...]],
-        steps: list[ClassChoice],
-        computed: dict[NumberedENode, range],
-    ) -> Graph:
+    def _body(self, body: Checker, values: _Values, steps: list[ClassChoice], computed: _Computed) -> Graph:
         """The graph: inputs, then the nodes of each step once. `computed` receives the values of an e-node's nodes."""
         names = self.classes.names
         for choice in steps:
@@ -213,10 +210,7 @@ class _Builder:
         return self._body(graph, {class_: (value,) for class_, value in places.items()}, steps, {})
 
     def _described(
-        self,
-        steps: list[ClassChoice],
-        values: Mapping[NumberedENode | int, tuple[int, ...]],
-        computed: Mapping[NumberedENode, range],
+        self, steps: list[ClassChoice], values: _Values, computed: _Computed
     ) -> Iterator[tuple[PredictedKernel, KernelChoices | None]]:
         """The kernels in order: a stored value, and all that is computed for it alone; priced ones with all that they store."""
         seen: set[int] = set()
@@ -248,11 +242,7 @@ class _Builder:
         return list(reversed(inside)), frozenset(apart)
 
     def _kernel(
-        self,
-        stored: Sequence[ClassChoice],
-        inside: Sequence[ClassChoice],
-        values: Mapping[NumberedENode | int, tuple[int, ...]],
-        computed: Mapping[NumberedENode, range],
+        self, stored: Sequence[ClassChoice], inside: Sequence[ClassChoice], values: _Values, computed: _Computed
     ) -> PredictedKernel:
         ops = tuple(op for it in inside for op in self._ops(it.enode))
         own = sorted({value for it in inside for value in computed.get(it.enode, ())})

@@ -24,7 +24,7 @@ from time import perf_counter
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import ENode, OpTerms, op_node, read_enodes
 from mirage_eg.egraph.terms import call, run_once, table_sizes, term
-from mirage_eg.ir.dissolve import dissolved
+from mirage_eg.ir.dissolve import dissolve
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.logarithms import without_far_logarithms
@@ -112,7 +112,7 @@ def simplify(program: Graph) -> Simplification:
     pointwise = with_pointwise_products(program)
     multiplied = with_patch_products(pointwise)
     scaled = with_scaled_scores(multiplied)
-    sliced = dissolved(scaled, whole_products(scaled), scores_of_attentions(scaled), filled_products(scaled))
+    sliced = dissolve(scaled, whole_products(scaled), scores_of_attentions(scaled), filled_products(scaled)).graph
     narrow = with_late_broadcasts(sliced)
     early = with_early_picks(narrow)
     near = without_far_logarithms(early)

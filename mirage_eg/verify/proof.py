@@ -21,7 +21,7 @@ from mirage_eg.egraph.soundness.chain_values import check_values
 from mirage_eg.egraph.sufficient_laws import NOT_SHOWN, PROOF_LIMITS, SufficientLaws
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
-from mirage_eg.ir.dissolve import dissolve, dissolved
+from mirage_eg.ir.dissolve import dissolve
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand, has_choices
 from mirage_eg.ir.flatten import Flat, append
@@ -275,7 +275,7 @@ def _joint_axes(program: Graph, both: Graph) -> Axes:
         return infer_axes(both)
     except UnsupportedError:
         try:
-            infer_axes(_between_ends(dissolved(expand(program), everywhere=True)))
+            infer_axes(_between_ends(dissolve(expand(program), everywhere=True).graph))
         except UnsupportedError as error:
             raise UnsupportedError(f"the program: {error}") from None
     try:
