@@ -40,6 +40,11 @@ _ROLES = {
     "Concat": FusionRole.LIBRARY,
     "In": FusionRole.INPUT,
 }
+_OF_KIND = {
+    Kind.ELEMENTWISE: FusionRole.ELEMENTWISE,
+    Kind.MATMUL: FusionRole.PRODUCT,
+    **dict.fromkeys((Kind.REDUCTION, Kind.DERIVED), FusionRole.REDUCTION),
+}
 
 
 def role_of(enode: NumberedENode, names: Mapping[str, Node]) -> FusionRole:
@@ -47,17 +52,7 @@ def role_of(enode: NumberedENode, names: Mapping[str, Node]) -> FusionRole:
     if enode.constructor in _ROLES:
         return _ROLES[enode.constructor]
     op = names[enode.constants[0]].op
-    if op in VIEWS_IN_ORDER:
-        return FusionRole.VIEW
-    match OPS[op].kind:
-        case Kind.ELEMENTWISE:
-            return FusionRole.ELEMENTWISE
-        case Kind.MATMUL:
-            return FusionRole.PRODUCT
-        case Kind.REDUCTION | Kind.DERIVED:
-            return FusionRole.REDUCTION
-        case _:
-            return FusionRole.LIBRARY
+    return FusionRole.VIEW if op in VIEWS_IN_ORDER else _OF_KIND.get(OPS[op].kind, FusionRole.LIBRARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +90,10 @@ class KernelCosts:
         device = self.device
         if self.least:
             return device.launch_us
-        match role:
-            case FusionRole.PRODUCT:
-                launches = device.library_product
-            case FusionRole.REDUCTION:
-                launches = device.library_reduction
-            case FusionRole.LIBRARY:
-                launches = device.library_elementwise if op == "Concat" else device.library_reduction
-            case _:
-                launches = device.library_elementwise
-        return device.launch_us * launches
+        if role is FusionRole.PRODUCT:
+            return device.launch_us * device.library_product
+        reduces = role is FusionRole.REDUCTION or (role is FusionRole.LIBRARY and op != "Concat")
+        return device.launch_us * (device.library_reduction if reduces else device.library_elementwise)
 
     def products(self, enode: NumberedENode, operands: list[Types], result: Types) -> float:
         """The products of a matmul or convolution, and its operands read, whichever takes longer; of lower bounds only the
