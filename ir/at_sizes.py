@@ -137,10 +137,8 @@ class _Resizing:
 
     def _input(self, item: Node) -> None:
         declared = read_dims(item.get("dims"), len(item["shape"]))
-        dims = tuple(
-            _fixed(extent) if dim is None else (_Factor(extent, self._sizes[dim.name], False),)
-            for dim, extent in zip(declared, item["shape"], strict=True)
-        )
+        pairs = zip(declared, item["shape"], strict=True)
+        dims = tuple(_fixed(it) if dim is None else (_Factor(it, self._sizes[dim.name], False),) for dim, it in pairs)
         attributes = item.mapping | {"shape": tuple(map(_new, dims))}
         if item.get("strides") is not None:
             attributes["strides"] = dense_strides(item["shape"], item["strides"], attributes["shape"])
@@ -187,11 +185,8 @@ class _Resizing:
 
     def _shape(self, shape: Shape, own: Sequence[Factors]) -> Shape:
         """A shape at the new sizes; of two sizes that agree at present each is taken once, in their order."""
-        free = [*self._present]
-        return tuple(
-            _new(factors) if _old(factors) == extent else self._extent(extent, free)
-            for factors, extent in zip(own, shape, strict=True)
-        )
+        free, pairs = [*self._present], zip(own, shape, strict=True)
+        return tuple(_new(it) if _old(it) == extent else self._extent(extent, free) for it, extent in pairs)
 
     def _extent(self, extent: int, free: list[str]) -> int:
         for name in (*free, *self._present):

@@ -200,10 +200,8 @@ def _splits(checker: Checker, item: Node, dim: int) -> list[tuple[int, int]]:
 def _cuts(checker: Checker, item: Node, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Cuts:
     """How the dims of a node's result are cut, where tiles are not all of one extent; else nothing."""
     if item.op == "input" and checker.level is Level.BLOCK:
-        return tuple(
-            _cut(extent, part, _splits(checker, item, dim))
-            for dim, (extent, part) in enumerate(zip(item["shape"], results[0].shape, strict=True))
-        )
+        parts = enumerate(zip(item["shape"], results[0].shape, strict=True))
+        return tuple(_cut(extent, part, _splits(checker, item, dim)) for dim, (extent, part) in parts)
     if item.op == "output" or not any(operand in checker.cuts for operand in item.operands):
         return ()
     known = [checker.cuts.get(i, (None,) * len(kind.shape)) for i, kind in zip(item.operands, operands, strict=True)]

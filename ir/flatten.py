@@ -149,10 +149,8 @@ def _aligned(flat: Flat, operands: Sequence[int], lead: int) -> list[int]:
     """The operands with extents of 1 put between the leading dims and the tile, up to one rank."""
     shapes = [flat.shape(operand) for operand in operands]
     rank = max(map(len, shapes))
-    return [
-        flat.reshape(operand, shape[:lead] + (1,) * (rank - len(shape)) + shape[lead:])
-        for operand, shape in zip(operands, shapes, strict=True)
-    ]
+    pairs = zip(operands, shapes, strict=True)
+    return [flat.reshape(x, shape[:lead] + (1,) * (rank - len(shape)) + shape[lead:]) for x, shape in pairs]
 
 
 def _spread(flat: Flat, operands: Sequence[int], lead: int) -> list[int]:

@@ -184,12 +184,8 @@ class Dim(SizeExpression):
 
     def check(self, value: int) -> int:
         """The value, which must be one of the dim's. Raises GraphError: it is not."""
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int)
-            or not self.min <= value <= self.max
-            or value % self.multiple_of
-        ):
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or not self.min <= value <= self.max or value % self.multiple_of:
             multiple = f", a multiple of {self.multiple_of}" if self.multiple_of > 1 else ""
             raise GraphError(f"size {self.name}: got {value!r}, wanted an int from {self.min} to {self.max}{multiple}")
         return value

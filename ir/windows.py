@@ -165,11 +165,9 @@ def window_counts(xp: Any, shape: Shape, attributes: Attributes) -> Any:
     window = attributes["window"]
     if attributes["count_include_pad"]:
         return prod(window)
-    counts = [
-        xp.asarray(_elements(attributes, dim, window[dim], range(count), shape[dim]), dtype=float)
-        for dim, count in enumerate(_extents((1, 1, *shape), window, attributes))
-    ]
-    return reduce(lambda x, y: x[..., None] * y, counts)
+    places = enumerate(map(range, _extents((1, 1, *shape), window, attributes)))
+    counts = (_elements(attributes, dim, window[dim], own, shape[dim]) for dim, own in places)
+    return reduce(lambda x, y: x[..., None] * y, (xp.asarray(it, dtype=float) for it in counts))
 
 
 def enlarged_shape(operands: Sequence[Shape], attributes: Attributes) -> Shape:
@@ -229,11 +227,8 @@ def window_elements(x: Any, window: Shape, attributes: Attributes, rows: range, 
     for taps in product(*map(range, window)):
         starts = [tap * dilation for tap, dilation in zip(taps, _dilations(attributes), strict=True)]
         starts[0] += rows.start * strides[0]
-        taken = (
-            slice(start, start + (length - 1) * stride + 1, stride)
-            for start, length, stride in zip(starts, lengths, strides, strict=True)
-        )
-        yield x[(..., *taken)]
+        given = zip(starts, lengths, strides, strict=True)
+        yield x[(..., *(slice(start, start + (length - 1) * stride + 1, stride) for start, length, stride in given))]
 
 
 def channels_last(shape: Shape) -> Shape:

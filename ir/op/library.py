@@ -136,10 +136,8 @@ def _written_transposed(apply: Apply, operands: Sequence[Any], shapes: Sequence[
     reach = [dilation * (taps - 1) for dilation, taps in zip(dilations, window, strict=True)]
     before, after = windows.sides(attributes)
     before = tuple(own - pad for own, pad in zip(reach, before, strict=True))
-    after = tuple(
-        own - pad + more - (stride - 1)
-        for own, pad, more, stride in zip(reach, after, attributes["output_pads"], strides, strict=True)
-    )
+    ends = zip(reach, after, attributes["output_pads"], strides, strict=True)
+    after = tuple(own - pad + more - (stride - 1) for own, pad, more, stride in ends)
     for dim, (low, high, extent) in enumerate(zip(before, after, extents, strict=True), 2):
         if low < 0 or high < 0:
             x = apply("slice", x, dim=dim, start=max(-low, 0), stop=extent + min(high, 0), step=1)

@@ -128,10 +128,8 @@ class ShiftedBody:
 
     def _written(self, item: Node, names: Sequence[str], operands: Sequence[Value], result: TensorType) -> str:
         """The op on other values of the operands' types."""
-        given = [
-            OnnxValue(name, x.type, x.computed if isinstance(x, OnnxValue) else True)
-            for name, x in zip(names, operands, strict=True)
-        ]
+        pairs = zip(names, operands, strict=True)
+        given = [OnnxValue(name, x.type, not isinstance(x, OnnxValue) or x.computed) for name, x in pairs]
         return write_node(self.body, item, given, result)
 
     def _is_zero(self, x: Value) -> bool:

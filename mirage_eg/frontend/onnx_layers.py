@@ -59,22 +59,14 @@ def _attention(
     """softmax(scale · Q Kᵀ + mask) V; operands of rank 3 hold the heads in their last dim."""
     packed = query.ndim == 3
     if packed:
-        query, key, value = (
-            it.unflatten(-1, (heads, -1)).transpose(1, 2)
-            for it, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
-        )
+        heads = ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
+        query, key, value = (it.unflatten(-1, (count, -1)).transpose(1, 2) for it, count in heads)
     if mask is not None and is_causal:
         seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         mask = mask & seen if mask.dtype is torch.bool else mask.masked_fill(~seen, -torch.inf)
-    result = torch.nn.functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        is_causal=bool(is_causal) and mask is None,
-        scale=scale if scale is not None else 1 / sqrt(query.shape[-1]),
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
+    scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
+    own = {"is_causal": bool(is_causal) and mask is None, "scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
+    result = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, **own)
     return result.transpose(1, 2).flatten(2) if packed else result
 
 

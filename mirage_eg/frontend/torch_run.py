@@ -119,10 +119,8 @@ class Running:
             made = name not in nodes  # a constant that import has added
             inputs.append(self.constants[name].array() if made else numpy_of(self._value(nodes[name], values, host)))
         wide, kinds = part.program.working_dtype, part.program.input_types
-        arrays = [
-            np.asarray(array, dtype=str(kind.dtype if kind.dtype.is_integer else wide), order="C")
-            for array, kind in zip(inputs, kinds, strict=True)
-        ]
+        dtypes = (str(kind.dtype if kind.dtype.is_integer else wide) for kind in kinds)
+        arrays = [np.asarray(array, dtype=dtype, order="C") for array, dtype in zip(inputs, dtypes, strict=True)]
         results = _evaluated(part.program, arrays)
         for node, result in zip(outputs, results, strict=True):
             values[node.name] = np.array(result)

@@ -74,11 +74,8 @@ def _matmul(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
     *batch, rows, columns = ranges
     left, right = (parts.shapes[operand] for operand in item.operands)
     sides = [(left, (rows, range(left[-1]))), (right, (range(right[-2]), columns))]
-    operands = [
-        parts.part(operand, (*_aligned(have[:-2], tuple(batch)), *own))
-        for operand, (have, own) in zip(item.operands, sides, strict=True)
-    ]
-    return parts.builder.matmul(*operands)
+    read = ((*_aligned(have[:-2], tuple(batch)), *own) for have, own in sides)
+    return parts.builder.matmul(*map(parts.part, item.operands, read))
 
 
 def _reduction(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
@@ -227,10 +224,9 @@ def _pad(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
 
 def _flip(parts: Restriction, item: Node, ranges: Rectangle) -> Tensor:
     shape = parts.shapes[item.operands[0]]
-    asked = [
-        range(extent - 1 - taken[-1], extent - taken[0], taken.step) if dim in item["dims"] else taken
-        for dim, (taken, extent) in enumerate(zip(ranges, shape, strict=True))
-    ]
+    asked = [*ranges]
+    for dim in item["dims"]:
+        asked[dim] = range(shape[dim] - 1 - ranges[dim][-1], shape[dim] - ranges[dim][0], ranges[dim].step)
     return parts.builder.op("flip", parts.part(item.operands[0], tuple(map(_plain, asked))), dims=item["dims"])
 
 

@@ -142,10 +142,8 @@ def changes_of(
         yield tuple((number, Change(exchanged=True)) for number, item in enumerate(program.nodes) if item.op in WINDOWED)
         return
     given = dict(zip(program.input_values, before, strict=True))
-    shapes = {
-        value: reduce(lambda shape, move: move.shape(shape), moves, program.types[value].shape)
-        for value, moves in given.items()
-    }
+    first = {value: program.types[value].shape for value in given}
+    shapes = {value: reduce(lambda shape, move: move.shape(shape), moves, first[value]) for value, moves in given.items()}
     options = []
     for number, item in enumerate(program.nodes):
         if item.op in WINDOWED:

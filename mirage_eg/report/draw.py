@@ -146,10 +146,8 @@ def _draw(graph: Graph, sources: Sequence[str] = (), start: Sequence[int] | None
 
     Twice: after the first layout, block graphs order their inputs, and other boxes their operands, by the lines that arrive.
     """
-    boxes = [
-        _box(graph, item, values, around, colour)
-        for (item, values), around in zip(graph.numbered(), _surroundings(graph, sources), strict=True)
-    ]
+    pairs = zip(graph.numbered(), _surroundings(graph, sources), strict=True)
+    boxes = [_box(graph, item, values, around, colour) for (item, values), around in pairs]
     maker = {value: (at, slot) for at, (_, values) in enumerate(graph.numbered()) for slot, value in enumerate(values)}
     ends = [(maker[operand], (at, slot)) for at, item in enumerate(graph.nodes) for slot, operand in enumerate(item.operands)]
     lines = [(source, target) for (source, _), (target, _) in ends]

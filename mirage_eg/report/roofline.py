@@ -112,10 +112,8 @@ def _free(x: float, y: float, width: float, taken: Sequence[_Frame], roof: Seque
         ((left := min(max(a, 8.0), _WIDTH - 8 - width)), (top := min(max(b, 30.0), _HEIGHT - 20)), left + width, top + 15)
         for a, b, _ in corners
     ]
-    costs = [
-        10 * _hits(frame, taken) + 2 * away + min(1, _hits(frame, roof))
-        for frame, (_, _, away) in zip(frames, corners, strict=True)
-    ]
+    pairs = zip(frames, (away for *_, away in corners), strict=True)
+    costs = [10 * _hits(frame, taken) + 2 * away + min(1, _hits(frame, roof)) for frame, away in pairs]
     return frames[costs.index(min(costs))]
 
 
