@@ -282,7 +282,7 @@ def expanded(x: Tensor, shape: Shape) -> Tensor:
 
 
 def over(op: str, x: Tensor, dims: Iterable[int]) -> Tensor:
-    """A reduction of x over some dims, one after the other."""
+    """A reduction of x over some dims, sequentially."""
     for dim in dims:
         x = x.builder.op(op, x, dim=dim)
     return x
