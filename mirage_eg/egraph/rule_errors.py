@@ -13,17 +13,22 @@ OWN_RULESET = "equivalence"  # of a law without :ruleset
 RULESETS = (OWN_RULESET, "subexpression")  # the rulesets that are run
 MEANING = "meaning"  # the ruleset, which is not run, of rules that say what the relations of a file mean
 
+_RATIONALS = re.compile(r"In [^\n]*\n[^\n]*to have type BigRat, but[^\n]*")
 _PLACE = re.compile(r"^In (?P<line>\d+):\d+-(?:\d+:)?\d+ of (?P<path>[^:\n]*): ", re.MULTILINE)
 
 
 def located(error: bindings.EggSmolError, path: str) -> str:
-    """egglog's `In 3:10-14 of FILE: SOURCE` and the error in the next line, as `FILE:3: error: SOURCE`."""
-    places = list(_PLACE.finditer(str(error)))
+    """egglog's `In 3:10-14 of FILE: SOURCE` and the error in the next line, as `FILE:3: error: SOURCE`.
+
+    Of the signatures of +, > and the like, which are tried in turn, the error is that of rationals, the numbers of laws.
+    """
+    words = match[0] if (match := _RATIONALS.search(str(error))) else str(error)
+    places = list(_PLACE.finditer(words))
     if not places:
-        return f"{path}:1: {' '.join(str(error).split())}"
+        return f"{path}:1: {' '.join(words.split())}"
     # the message of a clash has both places
     place = next((place for place in reversed(places) if place["path"] == path), places[-1])
-    source, _, message = str(error)[place.end() :].partition("\n")
+    source, _, message = words[place.end() :].partition("\n")
     quoted = f": {source.strip()}" if source.strip() and source.strip() not in message else ""
     return f"{path}:{place['line']}: {_OWN_NAME.sub('the left side', ' '.join(message.split()))}{quoted}"
 
@@ -56,6 +61,7 @@ _HINTS = (
     ("No such ruleset", f"leave :ruleset out, or name one that is run: {' or '.join(RULESETS)}"),
     ("already bound", "the name is taken; choose another"),
     ("Shadowing", "that is a constructor; choose another name for the variable, or apply it"),
+    ("All alternative definitions", "functions such as + and > take numbers; of expressions there are Add, and (above_zero x)"),
     ("to have type E, but get type", "a number as an expression is (Const 2), or Scale and Shift with it"),
     ("Expect expression", "see the declaration: rules/DOMAIN/00_language.egg"),
 )

@@ -22,6 +22,7 @@ BROKEN = {
     "duplicate law": ('(rewrite (Add x y) (Add y x) :name "add commutes")', 1, "is already at rules/"),
     "the same law twice": ("(rewrite (Exp x) (Exp x))\n(rewrite (Exp y) (Exp y))", 2, "the same law is already at"),
     "a constructor as a variable": ("\n\n(rewrite (Sub Exp y) (Sub y Exp))", 3, "choose another name for the variable"),
+    "an expression where a number belongs": ("\n(rewrite (Relu x) x :when ((> x 0)))", 2, "x to have type BigRat"),
     "second declaration": ("(constructor Exp (E) E)", 1, "already bound"),
     "include": ('(include "nowhere.egg")', 1, "include"),
     "running": ("(run 1)", 1, "got the command run;"),
