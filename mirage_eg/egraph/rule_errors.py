@@ -33,7 +33,7 @@ def located(error: bindings.EggSmolError, path: str) -> str:
     return f"{path}:{place['line']}: {_OWN_NAME.sub('the left side', ' '.join(message.split()))}{quoted}"
 
 
-_OWN_NAME = re.compile(r"Variable @rewrite_var\w*")  # egglog's own name for the left side of a rewrite
+_OWN_NAME = re.compile(r"(?:Variable )?@rewrite_var\w*")  # egglog's own name for the left side of a rewrite
 
 
 def refused_command(command: Any, word: str) -> str:
