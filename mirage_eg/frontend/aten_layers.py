@@ -194,10 +194,9 @@ def _is_hidden(call: Call, x: Tensor, dim: int) -> Tensor:
 
 
 _MOVES = frozenset(
-    {"view", "_unsafe_view", "expand", "unsqueeze", "squeeze", "permute", "transpose", "slice", "select", "clone"}
+    ("aten.view", "aten._unsafe_view", "aten.expand", "aten.unsqueeze", "aten.squeeze")
+    + ("aten.permute", "aten.transpose", "aten.slice", "aten.select", "aten.clone")
 )
-
-
 _PRODUCTS = frozenset({"aten.bmm.default", "aten.mm.default"})
 _SCALED = frozenset({"aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar"})
 
@@ -230,7 +229,7 @@ def _least(call: Call, given: Any) -> float:
         case "aten._to_copy":
             least, kind = _least(call, args[0]), given.meta["val"].dtype
             return least if kind.is_floating_point and least >= torch.finfo(kind).min else -inf
-        case move if move.removeprefix("aten.") in _MOVES:
+        case move if move in _MOVES:
             return _least(call, args[0])
     return -inf
 
